@@ -1,4 +1,4 @@
-"""What every test shares: real immutability of events, both event loops, and the census behind each async test."""
+"""The parts that all tests share: truly immutable events, both event loops, and the census after each async test."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from typing import Any, get_args
 import pytest
 from hypothesis import is_hypothesis_test
 
-# Events are frozen to Python itself only if this is set before toolbus is imported.
-if "toolbus.events" in sys.modules:  # the plugin of pytest, which is there before this, imports none of them
+# Python itself freezes events only if this is set before toolbus is imported.
+if "toolbus.events" in sys.modules:  # the pytest plugin, which is loaded earlier, does not import it
     raise RuntimeError(
         "toolbus.events was imported before tests/conftest.py could set TOOLBUS_DEBUG; do not load it by -p"
     )
@@ -36,13 +36,13 @@ LEAVES = "leaves(*remains, reason): the test leaves tasks, threads, processes or
 
 @pytest.fixture(scope="module", params=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> str:
-    """Each async test runs on both. Named here, so that a missing trio fails instead of halving the suite."""
+    """Run each async test on both backends. They are named, so that a missing trio makes the suite fail."""
     return request.param
 
 
 # ------------------------------------------------------------------------------------------------- the census
 
-_buses: list[EventBus] = []  # those that the current test has made, held until its census
+_buses: list[EventBus] = []  # the buses that the current test has made, held until its census
 _failed = pytest.StashKey[bool]()
 
 
@@ -63,7 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(time_limits)
     _note_buses()
     if "PYTEST_XDIST_WORKER" in os.environ:
-        # What tests start is not measured, which would double its time: what it runs is tested in this process too.
+        # Processes that tests start are not measured, because it doubles their time. Their code is also tested here.
         for name in [each for each in os.environ if each.startswith("COVERAGE_PROCESS")]:
             del os.environ[name]
     _measure_no_further(config)
@@ -71,7 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str, obj: object) -> None:
-    """Ask for the census in front of all that an async test asks for, so that it comes behind all that is undone."""
+    """Make the census the first fixture of each async test, so that it runs after all other fixtures were undone."""
     if collector.istestfunction(obj, name) and inspect.iscoroutinefunction(obj):
         pytest.mark.usefixtures("census")(obj)
 
@@ -83,9 +83,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.fixture
 async def census(request: pytest.FixtureRequest) -> AsyncIterator[None]:
-    """Nothing is left of the test, unless `@pytest.mark.leaves` says what and why.
+    """Fail if the test has left something, unless `@pytest.mark.leaves` says what and why.
 
-    A test that has failed is not counted as well: its failure is what matters.
+    A test that has failed is not checked, because its failure matters more.
     """
     but = _remains_of(request.node)
     _buses.clear()
@@ -111,7 +111,7 @@ def _remains_of(node: pytest.Item) -> set[Remains]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is imported and collected stays: looking again and again for what does not takes a second."""
+    """Turn the garbage collector off meanwhile: all these objects stay, and looking at them again takes a second."""
     gc.disable()
     try:
         return (yield)
@@ -131,9 +131,9 @@ LONGEST = {
     "test_mongo_contract.py",
     "test_planted_bugs.py",
 }
-"""Files with tests of 5 to 15 seconds on an idle machine, which have five minutes each on a busy one."""
+"""The files with tests of 5 to 15 seconds on an idle machine; on a busy one, each of these tests has five minutes."""
 NOT_QUICK = LONGEST | {"test_benchmarks.py", "test_dev.py", "test_pytest_plugin.py", "test_time_limits.py"}
-"""These, and files that start many interpreters or that measure: a quarter of the time that the others take."""
+"""These files, and files that start many interpreters or that measure: together, a quarter of the suite's time."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -143,9 +143,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is not quick where that is asked for, and have the longest tests begin first.
+    """Leave out slow tests if only quick ones are wanted, and let the longest tests begin first.
 
-    Side by side, one that begins last keeps all the other processes waiting.
+    A long test that begins last would keep all other processes waiting.
     """
     if config.getoption("quick"):
         left_out = {item for item in items if _repeats(item) or item.path.name in NOT_QUICK}
@@ -159,31 +159,31 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Once all is imported, take away two costs that each test would pay again."""
+    """Remove two costs that each test would pay again, once all modules are imported."""
     gc.collect()
-    # What is here now stays, so no collection looks at it again: each takes 0.4 s, and a nested pytest asks for five. But
-    # Hypothesis has to be among it: it looks for what holds its objects, and would not find what is frozen.
+    # All objects that exist now stay, so no collection needs to look at them: each takes 0.4 s, and a nested pytest
+    # runs five. Hypothesis must be imported before: it looks for the owners of its objects, and misses frozen ones.
     gc.freeze()
     if not any(item.get_closest_marker("live") for item in session.items):
-        # No other test speaks TLS, and each client of an SDK would read the machine's certificates, for 40 ms.
+        # No other test uses TLS, and each client of an SDK would read the machine's certificates, which takes 40 ms.
         ssl.SSLContext.load_verify_locations = _trust_nobody
 
 
 def _trust_nobody(self: ssl.SSLContext, *_: Any, **__: Any) -> None:
-    """A connection that is made all the same fails, as nobody has signed what it is shown."""
+    """Load no certificates. A TLS connection, if a test made one, would fail, because the context trusts nobody."""
 
 
 # ------------------------------------------------------------------------------------------------- its coverage
 
 
 def _measure_no_further(config: pytest.Config) -> None:
-    """From here on measure coverage in tests and in the set-up of their fixtures alone, where it tells something new.
+    """Measure coverage from now on only in tests and in the set-up of their fixtures, if they can run new lines.
 
-    On Python 3.11 it more than doubles the time of all that runs, be it ours or not, so nobody else pays it: neither
-    the process that hands tests out, nor pytest itself, nor the imports of tests and of SDKs. What the import of
-    toolbus runs is measured here. Left out are tests that run the same lines again and again (Hypothesis's, those
-    marked with `repeats`), and on trio what runs on asyncio too. So the coverage that is reported is that of examples,
-    and never too high.
+    On Python 3.11, it more than doubles the time of all code, so it is off everywhere else: in the process that
+    distributes tests, in pytest itself, and in the imports of tests and of SDKs. The import of toolbus is measured
+    here. Tests that run the same lines again and again (those of Hypothesis, those marked `repeats`) are left out, and
+    so are the runs on trio of tests that also run on asyncio. So the reported coverage is that of examples, and never
+    too high.
     """
     trace, of_threads = sys.gettrace(), threading.gettrace()
     if trace is None:
@@ -198,7 +198,7 @@ def _measure_no_further(config: pytest.Config) -> None:
 
 
 class _Measuring:
-    """Has what tests and their fixtures run traced, and nothing around it."""
+    """A plugin that traces tests and the set-up of their fixtures, and nothing else."""
 
     def __init__(self, trace: Any, of_threads: Any) -> None:
         self._traces = trace, of_threads
@@ -220,7 +220,7 @@ class _Measuring:
 
     @contextlib.contextmanager
     def _measured(self) -> Generator[None]:
-        if not self._is_due or sys.gettrace() is not None:  # or it is: a fixture that a test asks for by its name
+        if not self._is_due or sys.gettrace() is not None:  # True within a fixture that is requested by name
             yield
             return
         _set_trace(*self._traces)
@@ -232,7 +232,7 @@ class _Measuring:
 
 def _set_trace(trace: Any, of_threads: Any) -> None:
     sys.settrace(trace)
-    threading.settrace(of_threads)  # None takes it away
+    threading.settrace(of_threads)  # None removes it
 
 
 def _repeats(item: pytest.Item) -> bool:

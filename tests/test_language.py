@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-SOURCES = Path(__file__).parents[1] / "src" / "toolbus"
+ROOT = Path(__file__).parents[1]
+READ = ("src/toolbus", "dev.py", "benchmarks", "soak", "examples", "tests/support", "tests/**/conftest.py")
 
 QUESTIONS = frozenset(
     "how what whatever when where whether which who whoever whom whose why".split()  # noqa: SIM905 -- a line of words
@@ -65,8 +66,8 @@ def docstrings_of(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def findings(path: Path) -> list[str]:
-    """What is wrong in a module: each phrase with its line, and what to write instead."""
-    where = path.relative_to(SOURCES.parent)
+    """The mistakes in a module: each phrase with its line, and what to write instead."""
+    where = path.relative_to(ROOT)
     found = [
         f"{where}:{line}: begins with a question word: {text.splitlines()[0][:60]!r}"
         for line, text in docstrings_of(path)
@@ -83,32 +84,32 @@ def findings(path: Path) -> list[str]:
     return found
 
 
-def package_of(path: Path) -> str:
-    parts = path.relative_to(SOURCES).parts
-    return parts[0] if len(parts) > 1 else ""
+def files_of(name: str) -> list[Path]:
+    """The Python files of a folder, or those that match a pattern."""
+    return sorted((ROOT / name).rglob("*.py") if (ROOT / name).is_dir() else ROOT.glob(name))
 
 
-@pytest.mark.parametrize("package", sorted({package_of(path) for path in SOURCES.rglob("*.py")}))
-def test_docstrings_comments_and_messages_are_in_plain_words(package: str):
-    found = [each for path in sorted(SOURCES.rglob("*.py")) if package_of(path) == package for each in findings(path)]
+@pytest.mark.parametrize("name", READ)
+def test_docstrings_comments_and_messages_are_in_plain_words(name: str):
+    paths = files_of(name)
+    found = [each for path in paths for each in findings(path)]
+    assert paths
     assert not found, "\n".join(found)
 
 
 def test_what_is_wrong_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("test_language.SOURCES", tmp_path / "toolbus")
-    path = tmp_path / "toolbus" / "x.py"
-    path.parent.mkdir()
+    monkeypatch.setattr("test_language.ROOT", tmp_path)
+    path = tmp_path / "x.py"
     path.write_text('"""What it is."""\n\nx = 1  # is told\ny = "it goes on"\n', encoding="utf-8")
     assert [each.partition(": ")[0] for each in findings(path)] == [
-        "toolbus/x.py:1",
-        "toolbus/x.py:3",
-        "toolbus/x.py:4",
+        "x.py:1",
+        "x.py:3",
+        "x.py:4",
     ]
 
 
-if __name__ == "__main__":  # of the packages that are named: python tests/test_language.py stores cli
+if __name__ == "__main__":  # for the folders or files that are named: python tests/test_language.py src/toolbus/cli
     import sys
 
-    for path in sorted(SOURCES.rglob("*.py")):
-        if package_of(path) in sys.argv[1:] or not sys.argv[1:]:
-            sys.stdout.writelines(f"{each}\n" for each in findings(path))
+    for path in (each for name in sys.argv[1:] or READ for each in files_of(name)):
+        sys.stdout.writelines(f"{each}\n" for each in findings(path))

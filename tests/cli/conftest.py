@@ -1,4 +1,4 @@
-"""The command in this process: `toolbus("ask", "...")` gives status, stdout and stderr."""
+"""The command in this process: `toolbus("ask", "...")` returns status, stdout and stderr."""
 
 # pyright: reportPrivateUsage=false
 
@@ -21,7 +21,7 @@ from toolbus.cli import _arguments, main
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A workspace, which is the current directory too; nothing of the developer's environment is left."""
+    """A workspace that is also the current directory, without any of the developer's variables."""
     (tmp_path / "limits.py").write_text('"""Limits."""\n\nDEFAULT_TIMEOUT_SECONDS = 120\n', encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     for name in os.environ:
@@ -34,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_parser() -> Iterator[None]:
-    """The parser of the command line once for all: it depends on nothing, and takes a quarter of a command's time."""
+    """Build the parser of the command line only once, because it takes a quarter of a command's time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_arguments, "_parser", functools.cache(_arguments._parser))
         yield
@@ -48,7 +48,7 @@ def _empty_stage() -> Iterator[None]:
 
 @pytest.fixture
 def toolbus(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
-    """Runs the command. `stdin` is text from a pipe; a surrogate in it is a byte that is no UTF-8."""
+    """A function that runs the command. `stdin` is text from a pipe; a surrogate in it is a byte that is not UTF-8."""
     before = (logging.getLogger().handlers[:], signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
 
     def run(*arguments: str, stdin: str = "") -> Ended:
@@ -66,7 +66,7 @@ def toolbus(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
 
 @pytest.fixture
 def kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The store's file, where the default place is. There is none yet."""
+    """The default file of the store, which does not exist yet."""
     monkeypatch.delenv("TOOLBUS_STORE")
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
     monkeypatch.setattr("sys.platform", "linux")

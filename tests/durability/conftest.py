@@ -8,5 +8,5 @@ from support.postgres_server import PostgresServer
 
 @pytest.fixture(scope="session")
 def postgres() -> PostgresServer:
-    """A PostgreSQL that runs; the same one for all tests of the process."""
+    """The running PostgreSQL that all tests of the process share."""
     return postgres_server.shared()

@@ -1,4 +1,4 @@
-"""The examples are imported from their own folder, under the names that they have there."""
+"""The import path of the examples: from their own folder, under their own names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pytest -m live` says which services it found."""
+"""The report of `pytest -m live`, which names the services that it found."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """What asks real services may reach them; toolbus's plugin blocks all other tests."""
+    """Let these tests reach real services; toolbus's plugin blocks them for all other tests."""
     if item.get_closest_marker("live"):
         item.add_marker("allow_network_providers")

@@ -1,4 +1,4 @@
-"""The built wheel, and environments that hold it and nothing that was not asked for."""
+"""The built wheel, and environments that contain it and only what was asked for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel as it would be published."""
+    """Build the wheel as it would be published."""
     folder = tmp_path_factory.mktemp("wheel")
     build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
     done = subprocess.run(build, check=False, cwd=ROOT, capture_output=True, text=True)
@@ -27,7 +27,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def install(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Environment]:
-    """Make, or find, the environment that has the wheel with these extras ("" for none), in the locked releases."""
+    """Make, or find, the environment with the wheel and these extras ("" for no extra), in the locked releases."""
     made: dict[str, Environment] = {}
     locked = tmp_path_factory.mktemp("locked") / "constraints.txt"
     uv("export", "-q", "--frozen", "--all-extras", "--no-default-groups", "--no-emit-project", "-o", locked)

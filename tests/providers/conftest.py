@@ -1,4 +1,4 @@
-"""The environment of provider tests: nothing that a developer's machine happens to have set."""
+"""The environment of provider tests, without the variables that a developer's machine happens to have."""
 
 from __future__ import annotations
 

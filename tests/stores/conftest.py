@@ -1,4 +1,4 @@
-"""The servers that the stores' tests share, one of each kind for a test process, started by the first test that asks."""
+"""The servers that the stores' tests share: one of each kind for a test process, started at its first use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.postgres_server import PostgresServer
 
 @pytest.fixture(scope="session")
 def postgres() -> PostgresServer:
-    """PostgreSQL itself. Tests may kill and halt it: `postgres_url` brings it back behind them."""
+    """PostgreSQL itself. Tests may kill and halt it: `postgres_url` makes it run again after each test."""
     return postgres_server.shared()
 
 
@@ -26,12 +26,12 @@ def postgres_url(postgres: PostgresServer) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def mongo() -> MongoServer:
-    """What pymongo talks to. Tests may kill and halt it: `mongo_database` brings it back behind them."""
+    """The server for pymongo. Tests may kill and halt it: `mongo_database` makes it run again after each test."""
     return mongo_server.shared()
 
 
 @pytest.fixture
 def mongo_database(mongo: MongoServer) -> Iterator[tuple[str, str]]:
-    """The server's URL, and the name of a database that nobody has used."""
+    """The server's URL, and the name of an unused database."""
     with mongo.database() as database:
         yield database

@@ -1,11 +1,11 @@
-"""A server process that outlives nobody: a guard starts it, and ends it when the test process is gone, however it went.
+"""A server process that never outlives the test process: a guard starts it, and kills it when the test process ends.
 
 The guard is this file, run as a program of its own. It reads a pipe whose other end the test process holds; when that
-end closes (a normal end, a crash or a `kill -9`), the guard kills the server with all its children and deletes its
-folder. Since the server is the guard's child, it can be killed and started again within a test without a new child
+end closes (after a normal end, a crash or a `kill -9`), the guard kills the server with all its children and deletes
+its folder. Since the server is the guard's child, it can be killed and started again within a test without a new child
 process for the census to find.
 
-Knows processes and signals; must not know what a server is or speaks. POSIX only.
+This module knows processes and signals, and nothing about servers. POSIX only.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from typing import Any
 import psutil
 
 _PATIENCE_SECONDS = 10.0
-"""For a signal to show: far over what a loaded machine needs."""
+"""The time in which a signal must have an effect: far more than a busy machine needs."""
 _POLL_SECONDS = 0.001
 
 
 class GuardedProcess:
-    """One program under a guard, in a folder that goes with it. Not started yet; `start` may be called again."""
+    """One program under a guard, in a folder that is deleted with it. `start` starts it, and may be called again."""
 
     def __init__(self, command: Sequence[str | Path], *, folder: Path, user: str | None = None) -> None:
-        """`user` is whom the program runs as (only root may name one). Its output is `log`, in `folder`."""
+        """`user` is the user of the program (only root may name one). Its output is `log`, in `folder`."""
         self.log = folder / "log"
         self.pid = 0
-        """Of the program; 0 where it is not running as far as we did it."""
+        """The process id of the program; 0 if it was not started, or was killed here."""
         self._lock = threading.Lock()
         variables = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
         options = {"command": [str(part) for part in command], "folder": str(folder), "user": user}
@@ -47,34 +47,34 @@ class GuardedProcess:
             stdout=subprocess.PIPE,
             text=True,
             env=variables,
-            start_new_session=True,  # Ctrl-C on the terminal is the test process's business
+            start_new_session=True,  # only the test process handles Ctrl-C on the terminal
         )
 
     def start(self) -> int:
-        """Start the program; its process id. It may not listen yet."""
+        """Start the program, and return its process id. It may not listen yet."""
         assert not self.pid, "it runs already"
         self.pid = self._ask("start")
         return self.pid
 
     def kill(self) -> None:
-        """SIGKILL to the program and its children at one moment; comes back when none of them is left."""
+        """Send SIGKILL to the program and its children at one moment, and return when they have ended."""
         self._ask("kill")
         self.pid = 0
 
     def halt(self) -> None:
-        """SIGSTOP to the program and its children: connections stay open, and nobody answers."""
+        """Send SIGSTOP to the program and its children: connections stay open, without any answer."""
         self._ask("halt")
 
     def resume(self) -> None:
-        """SIGCONT to all that `halt` has stopped. Does nothing to one that runs."""
+        """Send SIGCONT to all processes that `halt` has stopped. It has no effect on a running program."""
         self._ask("resume")
 
     def has_ended(self) -> bool:
-        """Whether the program is gone, by itself or by us."""
+        """Return whether the program has ended, by itself or by `kill`."""
         return self._ask("ended") == 1
 
     def close(self) -> None:
-        """Kill the program if it runs, delete its folder, end the guard. May be called twice."""
+        """Kill the program if it runs, delete its folder, and end the guard. This may be called twice."""
         with self._lock, contextlib.suppress(BrokenPipeError):
             self._guard.communicate(timeout=2 * _PATIENCE_SECONDS)
         self.pid = 0
@@ -148,7 +148,7 @@ def _do(what: str, server: subprocess.Popen[Any]) -> None:
 
 
 def _family(server: subprocess.Popen[Any]) -> list[psutil.Process]:
-    """The program first, then all below it."""
+    """The program, then all its descendants."""
     with contextlib.suppress(psutil.NoSuchProcess):
         if server.poll() is None:
             parent = psutil.Process(server.pid)
@@ -163,14 +163,14 @@ def _signal(process: psutil.Process, number: int) -> None:
 
 def _halt(server: subprocess.Popen[Any]) -> None:
     halted: set[psutil.Process] = set()
-    while new := set(_family(server)) - halted:  # until nobody is left who could start another
+    while new := set(_family(server)) - halted:  # until no process is left that could start another
         for process in new:
             _signal(process, signal.SIGSTOP)
         halted |= new
 
 
 def _kill(server: subprocess.Popen[Any]) -> None:
-    _halt(server)  # so that no child does any more work when its parent is gone
+    _halt(server)  # so that no child continues after its parent has ended
     family = _family(server)
     for process in family:
         _signal(process, signal.SIGKILL)
@@ -181,7 +181,7 @@ def _kill(server: subprocess.Popen[Any]) -> None:
 
 
 def _lives(process: psutil.Process) -> bool:
-    """A zombie does not: where nobody takes orphans away (PID 1 of some containers), they stay ones."""
+    """Return whether a process runs. A zombie does not: in some containers, PID 1 never collects orphans."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -189,7 +189,7 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def _end(server: subprocess.Popen[Any]) -> None:
-    """SIGQUIT lets PostgreSQL give back its shared memory, without any other care: the data goes anyway."""
+    """End the server by SIGQUIT, with which PostgreSQL releases its shared memory; its data is deleted anyway."""
     for process in _family(server):
         _signal(process, signal.SIGCONT)
     with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
@@ -200,5 +200,5 @@ def _end(server: subprocess.Popen[Any]) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends with its pipe, and only after its server
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the guard ends when its pipe closes, after its server
     _guard(json.loads(sys.argv[1]))

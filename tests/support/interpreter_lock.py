@@ -1,8 +1,8 @@
-"""How long a piece of work keeps the interpreter's lock at once.
+"""The longest time for which a piece of work holds the interpreter's lock.
 
-Python code gives the lock away every few milliseconds; a function that is written in C keeps it until it returns,
-unless it says otherwise. So the longest call of such a function is what every other thread, and with it the event loop,
-may have to wait for. It is measured in CPU time of the thread, so that a busy machine makes no difference.
+Python code releases the lock every few milliseconds; a function that is written in C holds it until it returns, unless
+it releases it explicitly. So every other thread, and the event loop, may have to wait for the longest call of such a
+function. It is measured in CPU time of the thread, so that a busy machine makes no difference.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from types import FrameType
 from typing import Any
 
 MOST_SECONDS = 0.1
-"""The bound of the house: nothing that a model, a tool, a server or a file chooses may hold the loop for longer."""
+"""The bound of toolbus: nothing that a model, a tool, a server or a file chooses may hold the loop for longer."""
 
 
 class LongestCall:
-    """The longest time that functions in C have taken at once: its CPU time in seconds, and the function's name.
+    """The longest uninterrupted time in a C function: its CPU time in seconds, and the function's name.
 
-    What such a function calls in Python does not count, since the lock is given away there.
+    Python code that such a function calls does not count, since it releases the lock.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class LongestCall:
         self._before = 0.0
 
     def during(self, work: Callable[[], Any]) -> Any:
-        """Do `work` in this thread and give what it gives."""
+        """Run `work` in this thread, and return its result."""
         before = sys.getprofile()
         sys.setprofile(self._note)
         try:

@@ -1,4 +1,4 @@
-"""A store in memory with a journal, and a place in front of each append where a test can do what it likes."""
+"""A store in memory with a journal, and a hook for tests before each append."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from toolbus.stores.memory import MemoryStore
 
 
 class JournaledStore(MemoryStore):
-    """`before(entry)` is awaited before an append; what it raises, the append does."""
+    """A store that awaits `before(entry)` before each append. If `before` raises, the append fails with its error."""
 
     def __init__(self, before: Callable[[Entry], Awaitable[object]] | None = None) -> None:
         super().__init__(journal=True)

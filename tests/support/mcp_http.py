@@ -1,4 +1,4 @@
-"""MCP servers on sockets of this machine: the SDK's own, in a thread, and answers as they are written down."""
+"""MCP servers on sockets of this machine: the SDK's own, in a thread, and one that sends given bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mcp.server import MCPServer
 
 
 class Served:
-    """An `MCPServer` on a port that stays its own: `stop` and `start` are a restart."""
+    """An `MCPServer` with a fixed port: `stop` and `start` are a restart."""
 
     def __init__(self, make: Callable[[], MCPServer]) -> None:
         self._make = make
@@ -38,7 +38,7 @@ class Served:
             def capture_signals(self) -> Generator[None]:
                 yield
 
-        def run() -> None:  # the application too is made off the test's own event loop
+        def run() -> None:  # the application is also created outside the test's event loop
             app = self._make().streamable_http_app()
             config = uvicorn.Config(app, port=self._port, log_config=None, ws="none", timeout_graceful_shutdown=0)
             self._server = Server(config)
@@ -51,7 +51,7 @@ class Served:
         self._port = self._server.servers[0].sockets[0].getsockname()[1]
 
     def stop(self) -> None:
-        """Ends what is under way, as a crash would."""
+        """End running requests, as a crash would."""
         if self._server is not None and self._thread is not None:
             self._server.should_exit = True
             self._thread.join(10)
@@ -60,9 +60,9 @@ class Served:
 
 @asynccontextmanager
 async def written_down(answer: Callable[[str], bytes]) -> AsyncGenerator[tuple[str, list[str]]]:
-    """A server that gives `answer(body)` to each request, each on a connection of its own.
+    """A server that answers each request with `answer(body)`, each on a connection of its own.
 
-    Gives its address and the requests' bodies.
+    Yields its address, and the list of the requests' bodies.
     """
     seen: list[str] = []
 

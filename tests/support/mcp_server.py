@@ -1,10 +1,10 @@
-"""An MCP server in this process, over streams in memory, that can change, die, stand still and lie.
+"""An MCP server in this process, over streams in memory, that can change, die, hang and send wrong answers.
 
     server = FakeMcp([definition("add", read_only_hint=True)], answer)
     async with McpTools([server.named("calc")]) as mcp: ...
 
-It is the SDK's own server, so that both eras of the protocol are as they are on the wire. Each connection is a fresh
-one; `kill` ends it as a process that dies would, and `down = True` lets nobody in.
+It is the SDK's own server, so that both eras of the protocol are the real ones. Each connection gets a new server;
+`kill` ends it as the death of a process would, and `down = True` refuses new connections.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ class FakeMcp:
         self.tools = tools
         self.answer = answer
         self.down = False
-        self.deaf = False  # whether it lets requests lie
+        self.deaf = False  # whether it ignores requests
         self.connections = 0
         self.lists = 0
-        self.running = 0  # calls in its handler now
-        self.cancelled = 0  # calls whose handler was cancelled
+        self.running = 0  # the number of calls that are in the handler
+        self.cancelled = 0  # the number of calls whose handler was cancelled
         self._bus = InMemorySubscriptionBus()
         self._scopes: list[anyio.CancelScope] = []
         self._sessions: list[Any] = []
@@ -76,7 +76,7 @@ class FakeMcp:
             scope.cancel()
 
     async def tell_change(self) -> None:
-        """On each of the two ways."""
+        """Announce a change of the tools, in the ways of both eras."""
         await self._bus.publish(ToolsListChanged())
         for session in self._sessions:
             await session.send_tool_list_changed()
@@ -144,14 +144,14 @@ class FakeMcp:
 
 
 class Caller:
-    """A request for each call of a tool, with nobody who approves: `await caller("calc__add", a=1)`."""
+    """A caller that starts a request for each call of a tool, without approval: `await caller("calc__add", a=1)`."""
 
     def __init__(self, registry: ToolRegistry) -> None:
         self._registry = registry
         self.events: list[Event] = []
 
     async def __call__(self, name: str, /, *, seconds: float = 30.0, **arguments: Any) -> Ended:
-        """The event with which the call ended, which has so many seconds."""
+        """Make a call with so many seconds, and return the event that ended it."""
         provider = ScriptedProvider([calls((name, arguments)), text("Done.")])
         async with Runtime(
             provider=provider, tools=self._registry, limits=Limits(tool_timeout_seconds=seconds)

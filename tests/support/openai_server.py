@@ -1,14 +1,14 @@
-"""Chat chunks as they are, for what makes no sense in the neutral terms of `toolbus.testing.wire`.
+"""A server that sends given chat chunks, for replies that the neutral terms of `toolbus.testing.wire` cannot express.
 
-Such as indices that are missing or all 0, chunks without choices, ids that change, and bodies that are not streamed.
-Whatever can be said in neutral terms is a `WireServer`'s. Replies are scripted, requests recorded:
+Examples are missing indices or only 0, chunks without choices, ids that change, and bodies that are not streamed. Use
+`WireServer` for everything that neutral terms can express. Replies are scripted, and requests are recorded:
 
     with OpenAIServer([calls(("get_weather", {"city": "Paris"})), text("Sunny.")]) as server:
         provider = OpenAIProvider("test-model", api_key="k", base_url=server.base_url)
         ...
     assert server.requests[1].messages[-1]["role"] == "tool"
 
-A request beyond the script gets a 500 that says so.
+A request after the end of the script gets a 500 that says so.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _usage_chunks(usage: Mapping[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def pieces_of(whole: str, size: int) -> list[str]:
-    """`whole` cut every `size` characters."""
+    """Cut `whole` every `size` characters."""
     return [whole[start : start + size] for start in range(0, len(whole), size)]
 
 
@@ -124,7 +124,7 @@ def ended(reply: Reply, ending: Ending, *, after: int | None = None, before_head
 
 @dataclass(frozen=True)
 class RecordedRequest(wire.RecordedRequest):
-    """What a client sent."""
+    """A request as the client sent it."""
 
     @property
     def messages(self) -> list[dict[str, Any]]:
@@ -134,8 +134,8 @@ class RecordedRequest(wire.RecordedRequest):
 class OpenAIServer(LoopbackServer):
     """The server. `script` is a list of replies, used up in order of arrival, or one function of the request.
 
-    `base_url` is what a client needs; `requests` are the chat requests received. With `api_key`, others get a 401 that
-    quotes the key that they sent, as careless servers do.
+    `base_url` is for the client; `requests` are the received chat requests. With `api_key`, a client with another key
+    gets a 401 that quotes that key, as careless servers do.
     """
 
     def __init__(self, script: Script = (), *, api_key: str | None = None) -> None:

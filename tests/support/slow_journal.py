@@ -1,4 +1,4 @@
-"""A journal that is slow, or fails, where a test says so."""
+"""A journal that is slow or fails when a test says so."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["SlowJournal"]
 
 
 class SlowJournal:
-    """Takes `seconds` for each append that has a fact of `kind` in it, and then raises what it was told to."""
+    """A journal that takes `seconds` for each append with a fact of `kind`, and then raises `failure`, if given."""
 
     with_sub_requests = False
 
@@ -29,5 +29,5 @@ class SlowJournal:
 
     @property
     def written(self) -> list[str]:
-        """The types of what it has, in order."""
+        """The types of the written facts, in order."""
         return [fact.type for fact in self.facts]

@@ -1,9 +1,9 @@
-"""A small MCP server over stdio, of the older protocol, without the SDK: it starts in no time.
+"""A small MCP server over stdio, of the older protocol, without the SDK, so that it starts at once.
 
-Its tools: `pid`, `environment`, `arguments`, `hang` (never answers), `die` (leaves at once); `half`, `nothing` and `deep`
-answer with what the SDK cannot read: half of a surrogate pair, a result that is null, lists in 300 lists. With `--fail` it complains
-and leaves before it has said anything; with `--chatty` it says where the answers go, and in Latin-1, that it is there,
-and before each answer writes a line of a log, which looks like one.
+Its tools: `pid`, `environment`, `arguments`, `hang` (never answers), `die` (exits at once). `half`, `nothing` and
+`deep` answer with values that the SDK cannot read: half of a surrogate pair, a result that is null, and lists nested
+300 deep. With `--fail`, it prints an error and exits before any answer. With `--chatty`, it prints a greeting in
+Latin-1 to stdout, where answers belong, and a log line before each answer.
 """
 
 from __future__ import annotations

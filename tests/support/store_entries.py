@@ -1,4 +1,4 @@
-"""Entries for tests of stores: requests that are written step by step, with facts that can be told apart."""
+"""Entries for tests of stores: requests that are written step by step, with distinguishable facts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _S = TypeVar("_S", bound=DatabaseStore)
 
 @asynccontextmanager
 async def closing(store: _S) -> AsyncGenerator[_S]:
-    """The store, which is closed behind the block."""
+    """Yield the store, and close it after the block."""
     try:
         yield store
     finally:

@@ -1,12 +1,12 @@
 """The end of a test that hangs in such a way that pytest-timeout cannot end it.
 
-pytest-timeout's signal raises in the main thread, when Python runs there next, and after a test's first failure no
-more. That is not enough for code that keeps the interpreter's lock, for a test that swallows the exception, and for
-fixtures that cannot be undone, since the event loop still runs the test. Its other method is a thread, which virtual
-time would take for one that may call the loop, and which waits for the interpreter's lock as well.
+The signal of pytest-timeout raises in the main thread, the next time that Python runs there, and no longer after a
+test's first failure. That is not enough for code that holds the interpreter's lock, for a test that swallows the
+exception, and for fixtures that cannot be undone while the event loop still runs the test. Its other method is a
+thread: virtual time would assume that the thread may call the loop, and the thread also needs the interpreter's lock.
 
-So after each limit comes a second one, half as long again: then C code prints the stacks of all threads and ends the
-process. pytest-xdist names the test, starts another process and continues. Programs that fixtures have started end
+So each limit is followed by a second one, half as long again, at which C code prints the stacks of all threads and ends
+the process. pytest-xdist names the test, starts another process and continues. Programs that fixtures have started end
 by themselves (`guarded_process`).
 """
 
@@ -23,17 +23,17 @@ from typing import Any
 import pytest
 
 _stderr = pytest.StashKey[int]()
-_LAST_SECONDS = 30.0  # for what pytest and coverage do after the last test
+_LAST_SECONDS = 30.0  # the time for pytest and coverage after the last test
 _limit = pytest.StashKey[float]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Tests have another standard error, which is captured.
+    # In tests, standard error is another one, which is captured.
     config.stash[_stderr] = os.dup(2 if sys.__stderr__ is None else sys.__stderr__.fileno())
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Let no thread that a test has left keep the process from ending.
+    """End the process even if a test has left a thread.
 
     A worker of pytest-xdist waits here until all others are done, for as long as they need, and is ended by pytest-xdist.
     """
@@ -68,13 +68,13 @@ def pytest_timeout_cancel_timer() -> Generator[None, object, object]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
-    """Limit what follows a failure: pytest has just taken all limits away, and has still to undo the fixtures."""
+    """Set a limit again after a failure: pytest has removed all limits, and still has to undo the fixtures."""
     if isinstance(node, pytest.Item) and _limit in node.stash:
         _end_process_after(_grace(node.stash[_limit]), node.config)
 
 
 def _grace(limit: float) -> float:
-    """The seconds that a test gets to end once its limit is over."""
+    """The seconds in which a test may end after its limit is over."""
     return max(limit / 2, 2)
 
 

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for message lists of any kind: valid ones, broken ones, and ones that nobody would write."""
+"""Hypothesis strategies for all kinds of message lists: valid ones, broken ones, and absurd ones."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from toolbus.messages import (
 call_ids = st.sampled_from(["a", "b", "c", "a-2", "call-1", ""])
 texts = st.sampled_from(["", " ", "\n\t", "text", "more text "])
 parts: st.SearchStrategy[Part] = texts.map(lambda text: TextPart(text=text)) | images | files
-names = st.sampled_from(["clock", "weather", "functions.clock (now)", ""])  # models make names up
+names = st.sampled_from(["clock", "weather", "functions.clock (now)", ""])  # models invent names
 wire_ids = provider_ids | st.sampled_from(["long" * 20, "a.b", "a"])
 message_ids = st.sampled_from(["", "m1", "m2"])
 calls = st.builds(ToolCall, name=names, arguments=argument_texts, call_id=call_ids, provider_call_id=wire_ids)
 
 
 def _kept_by_vendors(reply: AssistantMessage, kind: str, own: str) -> AssistantMessage:
-    """The reply with what its vendor would keep beside it, or with what is left there once somebody edited it.
+    """The reply with its vendor's data, or with the rest of that data after an edit.
 
-    `own` makes the ids of its items its own.
+    `own` makes the ids of its items unique.
     """
     thinking = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
     said: list[Any] = [{"type": "text", "text": reply.text}] if reply.text.strip() else []
@@ -41,7 +41,7 @@ def _kept_by_vendors(reply: AssistantMessage, kind: str, own: str) -> AssistantM
     extras = [{"extra_content": {"google": {"thought_signature": "t"}}} for _ in reply.tool_calls]
     blocks: dict[str, list[Any]] = {
         "thinking": [thinking, *said, *uses],
-        "thinking alone": [thinking],
+        "only thinking": [thinking],
         "a call that was taken out": [thinking, *said, *uses, _use("x", "gone")],
         "a search of its own": [search, found, *said, *uses],
     }
@@ -49,7 +49,7 @@ def _kept_by_vendors(reply: AssistantMessage, kind: str, own: str) -> AssistantM
     spoken: list[Any] = [{"type": "message", "id": f"msg_{own}", "role": "assistant", "content": len(reply.text)}] if reply.text else []  # fmt: skip
     items: dict[str, list[Any]] = {
         "items": [reasoning, *spoken, *({"type": "function_call", "id": f"fc_{own}_{n}"} for n in range(len(reply.tool_calls)))],
-        "reasoning item alone": [reasoning],
+        "only a reasoning item": [reasoning],
         "an item that was taken out": [reasoning, *spoken, {"type": "function_call", "id": f"fc_{own}"}],
     }  # fmt: skip
     kept: dict[str, Any] | None = {"anthropic": {"content": blocks[kind]}} if kind in blocks else None
@@ -71,7 +71,7 @@ _KINDS = [
     "",
     "",
     "thinking",
-    "thinking alone",
+    "only thinking",
     "a call that was taken out",
     "a search of its own",
     "extras",
@@ -107,11 +107,11 @@ messages: st.SearchStrategy[Message] = (
     | results
 )
 heaps = st.lists(messages, max_size=14)
-"""Messages in any order: hardly ever valid."""
+"""Messages in any order, which are hardly ever valid."""
 
 
 def _numbered(history: list[Message]) -> list[Message]:
-    """With results that can be told apart."""
+    """The messages with distinguishable results."""
     return [
         dataclasses.replace(each, content=f"{each.content} #{place}") if isinstance(each, ToolMessage) else each
         for place, each in enumerate(history)
@@ -120,7 +120,7 @@ def _numbered(history: list[Message]) -> list[Message]:
 
 @st.composite
 def mishandled(draw: st.DrawFn) -> list[Message]:
-    """Valid transcripts as applications mishandle them: cut, merged, shuffled, said twice, and with the ids of others."""
+    """Valid transcripts as applications mishandle them: cut, merged, shuffled, repeated, and with foreign ids."""
     history = list(_numbered(draw(transcripts())))
     if draw(st.booleans()):
         history += _numbered(draw(transcripts()))
@@ -153,7 +153,7 @@ _EMPTY: list[Message] = [AssistantMessage(), UserMessage(content=""), UserMessag
 
 
 def _with_poor_ids(message: Message) -> Message:
-    """As from a server that counts its calls from 0 in each reply."""
+    """Messages of a server that counts its calls from 0 in each reply."""
     if isinstance(message, AssistantMessage):
         poor = tuple(dataclasses.replace(each, call_id=f"call_{n}") for n, each in enumerate(message.tool_calls))
         return dataclasses.replace(message, tool_calls=poor)

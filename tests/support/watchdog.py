@@ -1,4 +1,4 @@
-"""A watchdog over the event loop: how much CPU time its thread spends, at most, without letting others have a turn."""
+"""A watchdog over the event loop: the most CPU time that its thread spends without running other tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_SECONDS = 0.1
 
 @contextmanager
 def undisturbed() -> Generator[None]:
-    """Keep the garbage collector away. Tests that measure are marked `repeats`, so that they are not traced."""
+    """Turn the garbage collector off. Tests that measure are marked `repeats`, so that they are not traced."""
     gc.disable()
     try:
         yield
@@ -51,7 +51,7 @@ class Watchdog:
 
 @asynccontextmanager
 async def watching() -> AsyncGenerator[Watchdog]:
-    """Watch the loop meanwhile. Not with virtual time, in which nothing passes while a task is busy."""
+    """Watch the loop in this block. It does not work with virtual time, which stands still while a task is busy."""
     dog = Watchdog()
     with undisturbed():
         async with anyio.create_task_group() as group:

@@ -1,4 +1,4 @@
-"""Recorded streams by hand, for each of the four wires: frames, and the builder that reads them as its provider would."""
+"""Streams written by hand for each of the four wire formats: frames, and the builders of replies that read them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from toolbus.providers.openai._errors import OpenAIErrors, ResponsesErrors
 from toolbus.providers.openai._responses_stream import ResponseBuilder
 
 MIB = 2**20
-HELD_SECONDS = 0.1  # what one piece of reading may take of the loop's thread
+HELD_SECONDS = 0.1  # the longest time for which one piece may hold the loop's thread
 Frame = dict[str, Any]
 
 BUILDERS: dict[str, Callable[..., Any]] = {
@@ -37,7 +37,7 @@ ERRORS = {
 
 
 def builder(wire: str, deltas: list[Delta] | None = None, *, limit_bytes: int = 8 * MIB) -> Any:
-    """What puts the replies of a wire together."""
+    """The builder of replies for a wire format."""
     seen: list[Delta] = [] if deltas is None else deltas
     return BUILDERS[wire](model="m", emit=seen.append, limit_bytes=limit_bytes, errors=ERRORS[wire])
 
@@ -51,14 +51,14 @@ def feed(reply: Any, frames: Iterable[Frame | bytes]) -> None:
 
 
 def read(wire: str, frames: Iterable[Frame | bytes], deltas: list[Delta] | None = None) -> ModelReply:
-    """The reply in a stream."""
+    """Read the reply from a stream."""
     reply = builder(wire, deltas)
     feed(reply, frames)
     return reply.finish()
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:
-    """What a piece of work takes of its thread's CPU time, whatever else the machine does."""
+    """The CPU time of a piece of work in its thread, whatever else the machine does."""
     with undisturbed():
         began = time.thread_time()
         work()
@@ -66,7 +66,7 @@ def cpu_seconds(work: Callable[[], object]) -> float:
 
 
 def holds_the_loop(prepare: Callable[[], Callable[[], object]]) -> bool:
-    """Whether the work that `prepare` gives takes too long; where it did, it is done anew, twice at most."""
+    """Return whether the work from `prepare` takes too long, in each of up to three attempts."""
     return all(cpu_seconds(prepare()) >= HELD_SECONDS for _ in range(3))
 
 
@@ -80,7 +80,7 @@ def chat(*calls: Frame, finish_reason: str | None = None, **delta: Any) -> Frame
 
 
 def chat_call(index: int, name: str = "f", arguments: str = "{}", **more: Any) -> Frame:
-    """A call that arrives whole."""
+    """A chunk with a whole call."""
     return {"index": index, "id": f"call_{index}", "function": {"name": name, "arguments": arguments}, **more}
 
 
@@ -88,7 +88,7 @@ def chat_call(index: int, name: str = "f", arguments: str = "{}", **more: Any) -
 
 
 def item(place: int, fields: Frame, *, kind: str = "done") -> Frame:
-    """The event that an item begins (`added`) or is finished."""
+    """The event at the beginning (`added`) or the end of an item."""
     return {"type": f"response.output_item.{kind}", "output_index": place, "item": fields}
 
 
@@ -104,7 +104,7 @@ def function_call(number: int, name: str = "f", arguments: str = "{}") -> Frame:
 
 
 def completed(*output: Frame) -> Frame:
-    """The last event, with what it repeats of the output."""
+    """The last event, which repeats the output."""
     return {"type": "response.completed", "response": {"status": "completed", "output": list(output)}}
 
 

@@ -1,7 +1,7 @@
-"""What each vendor's API wants of a message list, checked on the wire dictionaries alone.
+"""The rules of each vendor's API for a message list, checked only on the wire dictionaries.
 
-Written from what the APIs say and from the errors that they give, and not from toolbus's own rules: `toolbus.core` is
-not imported here, so that a mistake in them is not repeated. Each check raises `AssertionError`, which names the message.
+The rules come from the documentation and the errors of the APIs, and not from toolbus's own code: `toolbus.core` is not
+imported here, so that its mistakes are not repeated. Each check raises `AssertionError`, which names the message.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]+")  # function and tool names, everywhere
 
 
 def check_wires(messages: Sequence[Message]) -> None:
-    """All four wire forms of `messages` are what their vendors take."""
+    """Check that the vendors accept all four wire forms of `messages`."""
     check_openai(to_openai(messages))
     check_responses(to_openai_responses(messages))
     check_anthropic(to_anthropic(messages))
@@ -31,20 +31,20 @@ def check_wires(messages: Sequence[Message]) -> None:
 
 
 def check_openai(wire: Sequence[Wire]) -> None:
-    """Chat completions."""
+    """Check messages of chat completions."""
     json.dumps(wire, allow_nan=False)
     seen: set[str] = set()
-    owed: list[str] = []
+    unanswered: list[str] = []
     for index, each in enumerate(wire):
         where = f"openai messages[{index}]: {each}"
         role, content = each["role"], each.get("content")
         assert role in {"system", "developer", "user", "assistant", "tool"}, where
         if role == "tool":
-            assert owed, f"a tool message that answers nothing, {where}"
-            assert each["tool_call_id"] == owed.pop(0), f"in another order than the calls, {where}"
+            assert unanswered, f"a tool message that answers nothing, {where}"
+            assert each["tool_call_id"] == unanswered.pop(0), f"in another order than the calls, {where}"
             assert isinstance(content, str) or content, where
             continue
-        assert not owed, f"{owed} not answered before {where}"
+        assert not unanswered, f"{unanswered} not answered before {where}"
         called = each.get("tool_calls")
         assert called is None or role == "assistant", where
         assert called is None or len(called) > 0, f"an empty list of calls is refused, {where}"
@@ -55,8 +55,8 @@ def check_openai(wire: Sequence[Wire]) -> None:
             assert isinstance(call["function"]["arguments"], str), where
             _check_name(call["function"]["name"], where)
             _check_id(call["id"], seen, where, longest=40)
-            owed.append(call["id"])
-    assert not owed, f"{owed} not answered at the end of openai messages"
+            unanswered.append(call["id"])
+    assert not unanswered, f"{unanswered} not answered at the end of openai messages"
 
 
 def _check_id(wire_id: Any, seen: set[str], where: str, longest: int = 1_000) -> None:
@@ -79,7 +79,7 @@ _ANTHROPIC_ID = re.compile(r"[a-zA-Z0-9_-]+")
 
 
 def check_anthropic(wire: Wire) -> None:
-    """The Messages API."""
+    """Check messages of Anthropic's Messages API."""
     json.dumps(wire, allow_nan=False)
     if "system" in wire:
         system = wire["system"]
@@ -90,15 +90,15 @@ def check_anthropic(wire: Wire) -> None:
     for index, (each, role) in enumerate(zip(messages, itertools.cycle(["user", "assistant"]), strict=False)):
         assert each["role"] == role, f"roles do not alternate at anthropic messages[{index}]: {each}"
     seen: set[str] = set()
-    owed: list[str] = []
+    unanswered: list[str] = []
     for index, each in enumerate(messages):
         where = f"anthropic messages[{index}]: {each}"
         blocks = _blocks(each, where)
         kinds = [block["type"] for block in blocks]
         answers = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
-        assert answers == owed, f"{owed} have to be answered here, once each, {where}"
+        assert answers == unanswered, f"{unanswered} have to be answered here, once each, {where}"
         assert kinds[: len(answers)] == ["tool_result"] * len(answers), f"results come first, {where}"
-        owed = []
+        unanswered = []
         if each["role"] == "user":
             assert not {"tool_use", "thinking"} & {*kinds}, where
             continue
@@ -110,8 +110,8 @@ def check_anthropic(wire: Wire) -> None:
             _check_name(block["name"], where, longest=128)
             _check_id(block["id"], seen, where)
             assert _ANTHROPIC_ID.fullmatch(block["id"]), f"the id is refused, {where}"
-            owed.append(block["id"])
-    assert not owed, f"{owed} not answered at the end of anthropic messages"
+            unanswered.append(block["id"])
+    assert not unanswered, f"{unanswered} not answered at the end of anthropic messages"
 
 
 def _blocks(message: Wire, where: str) -> list[Wire]:
@@ -134,9 +134,9 @@ def _blocks(message: Wire, where: str) -> list[Wire]:
 
 
 def check_ollama(wire: Sequence[Wire]) -> None:
-    """Ollama's /api/chat, which refuses nothing that is out of order, and shows the model something else then."""
+    """Check messages of Ollama's /api/chat, which accepts a wrong order, but then shows the model other messages."""
     json.dumps(wire, allow_nan=False)
-    owed: list[str] = []
+    unanswered: list[str] = []
     before = ""
     for index, each in enumerate(wire):
         where = f"ollama messages[{index}]: {each}"
@@ -144,53 +144,55 @@ def check_ollama(wire: Sequence[Wire]) -> None:
         assert role in {"system", "user", "assistant", "tool"}, where
         assert isinstance(each.get("content", ""), str), where
         if role == "tool":
-            assert owed, f"a tool message that answers nothing, {where}"
-            assert each["tool_name"] == owed.pop(0), f"the result of another tool, {where}"
+            assert unanswered, f"a tool message that answers nothing, {where}"
+            assert each["tool_name"] == unanswered.pop(0), f"the result of another tool, {where}"
         else:
-            assert not owed, f"{owed} not answered before {where}"
+            assert not unanswered, f"{unanswered} not answered before {where}"
         called: list[Wire] = each.get("tool_calls") or []
         assert not called or role == "assistant", where
-        # The server makes one message of neighbours, and keeps the first one's calls alone.
+        # The server merges neighbouring messages, and keeps only the calls of the first one.
         assert not (called and before == "assistant"), f"calls that the server loses, {where}"
         for call in called:
             assert isinstance(call["function"]["arguments"], dict), where
-            owed.append(call["function"]["name"])
+            unanswered.append(call["function"]["name"])
         before = role
-    assert not owed, f"{owed} not answered at the end of ollama messages"
+    assert not unanswered, f"{unanswered} not answered at the end of ollama messages"
 
 
 # --------------------------------------------------------------------------------------------------- responses
 
 
 def check_responses(items: Sequence[Wire]) -> None:
-    """The input of OpenAI's Responses API, as its strictest imitators want it: outputs right behind their calls."""
+    """Check the input of OpenAI's Responses API by its strictest imitators: outputs come directly after their calls."""
     json.dumps(items, allow_nan=False)
     call_ids: set[str] = set()
     item_ids: set[str] = set()
-    owed: list[str] = []
+    unanswered: list[str] = []
     for index, each in enumerate(items):
         where = f"responses input[{index}]: {each}"
         kind = each.get("type", "message")
         if "id" in each:
             _check_id(each["id"], item_ids, where)
         if kind == "function_call_output":
-            assert owed, f"no tool call found for function call output, {where}"
-            assert each["call_id"] == owed.pop(0), f"in another order than the calls, {where}"
+            assert unanswered, f"no tool call found for function call output, {where}"
+            assert each["call_id"] == unanswered.pop(0), f"in another order than the calls, {where}"
             assert isinstance(each["output"], str) or each["output"], where
             continue
-        assert not owed or kind == "function_call" or _is_of_reply(each), f"{owed} not answered before {where}"
+        assert not unanswered or kind == "function_call" or _is_of_reply(each), (
+            f"{unanswered} not answered before {where}"
+        )
         if kind == "function_call":
             assert isinstance(each["arguments"], str), where
             _check_name(each["name"], where)
             _check_id(each["call_id"], call_ids, where, longest=64)
-            owed.append(each["call_id"])
+            unanswered.append(each["call_id"])
         elif kind == "reasoning":
             after = items[index + 1] if index + 1 < len(items) else {}
             assert _is_of_reply(after), f"reasoning without its required following item, {where}"
         elif kind == "message":
             assert each["role"] in {"system", "developer", "user", "assistant"}, where
             assert isinstance(each["content"], str) or each["content"], f"no content, {where}"
-    assert not owed, f"{owed} not answered at the end of responses input"
+    assert not unanswered, f"{unanswered} not answered at the end of responses input"
 
 
 def _is_of_reply(item: Wire) -> bool:
