@@ -170,7 +170,7 @@ def become(command: list[str], *, folder: Path | None = None, environment: Mappi
     if folder:
         os.chdir(folder)
     environment = activated() if environment is None else environment
-    if os.name == "nt":  # there, exec returns to the shell at once
+    if os.name == "nt":  # on Windows, exec returns to the shell at once
         sys.exit(subprocess.run(command, check=False, env=environment).returncode)
     sys.stdout.flush()
     try:
@@ -216,7 +216,7 @@ def activated() -> dict[str, str]:
         **os.environ,
         "VIRTUAL_ENV": str(VENV),
         "PATH": os.pathsep.join([str(BIN), os.environ.get("PATH", os.defpath)]),
-        "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1",  # it would ask a registry for newer releases
+        "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1",  # otherwise, it would ask a registry for newer releases
     }
 
 
@@ -414,7 +414,7 @@ def download(locked: Mapping[str, Any], target: Path) -> None:
     wheel = next((wheel for wheel in locked["wheels"] if _suits(wheel["url"])), None)
     if wheel is None:
         raise SetupError("this Python has no pip, and uv no wheel for this machine. Install pip and run it again.")
-    with urllib.request.urlopen(wheel["url"], timeout=60) as response:  # an https address from uv.lock
+    with urllib.request.urlopen(wheel["url"], timeout=60) as response:  # the address comes from uv.lock, and uses https
         content = response.read()
     if f"sha256:{hashlib.sha256(content).hexdigest()}" != wheel["hash"]:
         raise SetupError(advise("Hash mismatch"))
@@ -471,7 +471,7 @@ def advised() -> Generator[None]:
     """Turn errors of the system during the set-up into a `SetupError` that says what to do."""
     try:
         yield
-    except (OSError, HTTPException, zipfile.BadZipFile) as error:  # HTTPException: a download that was cut short
+    except (OSError, HTTPException, zipfile.BadZipFile) as error:  # an HTTPException is a download that was cut short
         raise SetupError(advise(str(error))) from error
 
 
@@ -575,7 +575,7 @@ def run_tests(environment: dict[str, str]) -> Iterator[tuple[str, bool, float, s
     )
     if total.returncode:
         subprocess.run([*coverage, "report", "--skip-covered"], check=False, env=environment)
-    shutil.copyfile(environment["COVERAGE_FILE"], ROOT / ".coverage")  # for `coverage html`
+    shutil.copyfile(environment["COVERAGE_FILE"], ROOT / ".coverage")  # `coverage html` reads this file
     remark = f"{total.stdout.partition(chr(10))[0]} % with branches; at least {COVERAGE_PERCENT} % is required"
     yield "coverage", total.returncode == 0, time.monotonic() - began, remark
 

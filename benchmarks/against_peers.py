@@ -31,7 +31,7 @@ GOALS = {
     "llama-index-workflows": Goal(20.0, at_least=True),
     "openai-agents": Goal(20.0, at_least=True),
     "pydantic-ai": Goal(20.0, at_least=True),
-    "bubus": None,  # a bus, with no loop on it
+    "bubus": None,  # bubus is only a bus, without an agent loop
 }
 WIDTHS = {"bubus": 10}  # bubus refuses more than 100 pending events
 TURN_SECONDS = 120.0

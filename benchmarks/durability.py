@@ -148,7 +148,7 @@ async def statements_of(folder: Path, durability: Durability, entries: Sequence[
 async def bare(folder: Path, durability: Durability, statements: Sequence[Statement]) -> float:
     """Send SQLite the same statements, in a file with the same tables; return the seconds that this takes."""
     path = folder / f"bare{time.perf_counter_ns()}.db"
-    store = SqliteStore(path, durability=durability)  # makes the tables
+    store = SqliteStore(path, durability=durability)  # this makes the tables
     await store.open()
     await store.aclose()
     connection = sqlite3.connect(path, isolation_level=None)

@@ -32,7 +32,7 @@ from toolbus.tool_results import failure_content, render
 from toolbus.tools import Tool
 from toolbus.toolsets.workspace import workspace_tools
 
-# question, file (its path's end; empty for any), pattern
+# Each row is a question, the end of a file's path (empty for any file), and a pattern.
 TUNING: dict[str, list[tuple[str, str, str]]] = {
     "stdlib": [
         ("How does shlex split handle quotes?", "shlex.py", r"in self\.quotes|quotes = "),

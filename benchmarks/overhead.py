@@ -25,10 +25,8 @@ async def _row(
 ) -> Row:
     count = effort.of(REQUESTS, least=2)
     async with made as one:
-        for side in (
-            one,
-            by_hand,
-        ):  # this starts workers, builds schemas, and lets the interpreter specialise its bytecode
+        # The first runs start workers, build schemas, and let the interpreter specialise its bytecode.
+        for side in (one, by_hand):
             await work(side, effort.of(200))
         ours, theirs = await alternate(
             effort.repeats, lambda: cpu_us(work(one, count), count), lambda: cpu_us(work(by_hand, count), count)

@@ -88,7 +88,7 @@ async def _figure(effort: Effort) -> list[Row]:
     imports, all_of_it = [python, "-c", "import toolbus"], [python, "-c", "from toolbus import Runtime"]
     theirs, nothing = [python, "-c", needed], [python, "-c", "pass"]
     version = [*_toolbus_command(), "--version"]
-    for command in (imports, all_of_it, theirs, nothing, version):  # writes the bytecode
+    for command in (imports, all_of_it, theirs, nothing, version):  # the first run writes the bytecode
         await _process_us(command, _environment())
     return [
         await _row("import toolbus", imports, theirs, needed, 1.3, effort),

@@ -35,11 +35,11 @@ __all__ = ["Job", "Verdict", "control_of", "jobs_for", "preload", "run_jobs"]
 
 Verdict: TypeAlias = Literal["noticed", "stood still", "survived", "no test", "not run"]
 
-_FIRST_SECONDS, _ALL_SECONDS = 2.0, 30.0  # the recorded time of the tests to run
+_FIRST_SECONDS, _ALL_SECONDS = 2.0, 30.0  # bounds of the recorded time of the tests that run first, and of all
 _FIRST_FILES = 5
 _LEAST_SECONDS = 0.02  # the least time that a test takes, its set-up included
-_SLOWER = 6.0  # how much longer a test may take than it did
-_START_SECONDS = 40.0  # to load toolbus and to collect
+_SLOWER = 6.0  # how many times its recorded time a test may take
+_START_SECONDS = 40.0  # the time to load toolbus and to collect tests
 _MEMORY_BYTES = 4 * 2**30
 _FAILED, _NONE_RAN = 1, 5  # exit statuses of pytest
 

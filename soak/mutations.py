@@ -29,8 +29,8 @@ GOAL = 0.98
 RECORD = ROOT / ".dev" / "soak" / "tests.json"
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 _NOT_MUTATED = ("toolbus/testing/",)  # the checks of others: planted bugs and wrong stores test those
-_FOR_MUTANTS = 0.85  # of the time; the rest is for the controls
-_OF_A_CONTROL = 40  # tests
+_FOR_MUTANTS = 0.85  # the share of the time for mutants; the rest is for the controls
+_OF_A_CONTROL = 40  # how many tests a control runs
 _LONGEST_LINE_SECONDS = 600.0
 _TELLS_SECONDS = 60.0
 

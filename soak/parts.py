@@ -27,8 +27,8 @@ __all__ = ["PARTS", "Outcome", "Part", "Time", "fuzzing", "hostile", "kills", "r
 
 _JOBS = os.cpu_count() or 1
 _PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-_KILLS = 40  # random moments of one run, beside those that are named
-_ENDS_SECONDS = 20.0  # for a command to end by itself once its time is over
+_KILLS = 40  # how many random moments one run has, in addition to the named ones
+_ENDS_SECONDS = 20.0  # how long a command may take to end once its time is over
 _COUNTS = re.compile(r"(\d+) (passed|failed|skipped|errors?)")
 _HOSTILE = (
     "tests/core/test_marked_secrets.py",

@@ -33,7 +33,7 @@ PLACE = "SOAK_RECORD"
 LEFT_OUT = ("tests/packaging", "tests/live", "tests/typing", "tests/durability", "tests/test_benchmarks.py")
 """The folders of tests that run toolbus only in other processes, or not at all."""
 _LONGEST_SECONDS = 60.0  # a test that takes longer is not used
-_MOST_TESTS = 60  # that are kept for one line
+_MOST_TESTS = 60  # how many tests are recorded for one line
 
 
 def line_key(path: str, function: str, text: str) -> str:

@@ -240,7 +240,7 @@ def _repeats(item: pytest.Item) -> bool:
     backend = parameters.get("anyio_backend")
     return (
         backend == "trio"
-        or (isinstance(backend, tuple) and "trio" in backend)  # with options, such as a virtual clock
+        or (isinstance(backend, tuple) and "trio" in backend)  # a tuple has options, such as a virtual clock
         or is_hypothesis_test(getattr(item, "obj", None))
         or item.get_closest_marker("repeats") is not None
     )

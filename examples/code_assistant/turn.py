@@ -29,7 +29,7 @@ from toolbus.messages import SystemMessage, ToolMessage, Usage
 __all__ = ["Line", "Turn"]
 
 _PLACES = 5  # how many of the results are shown
-_LONGEST = 300  # characters of a foreign text on one line
+_LONGEST = 300  # how many characters of a foreign text are shown on one line
 
 
 @dataclass

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if reconfigure := getattr(sys.stdout, "reconfigure", None):
         reconfigure(errors="replace")  # a model may write what this terminal cannot show
     if reconfigure := getattr(sys.stdin, "reconfigure", None):
-        reconfigure(errors="replace")  # what is typed may be in another encoding
+        reconfigure(errors="replace")  # the input may have another encoding
     try:
         status = 0 if all(each.ok for each in _answers(options)) else 1
         sys.stdout.flush()
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print()
         return 130
-    except BrokenPipeError:  # nobody reads any more, and Python would complain when it flushes
+    except BrokenPipeError:  # nobody reads the output any more, and Python would complain when it flushes
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as wrong:  # a full disk
@@ -66,7 +66,7 @@ def _answers(options: argparse.Namespace) -> list[RequestResult[None]]:
     print(f"A graph of {len(graph.nodes)} nodes and {len(graph.edges)} edges. Model: {who}.")
     if not options.chat:
         return anyio.run(ask, runtime, _announced(DIALOGUES if options.ask is None else [options.ask]))
-    # input() blocks, so each question gets an event loop of its own. The runtime keeps the conversation.
+    # input() blocks, so each question gets its own event loop. The runtime remembers the conversation.
     return [each for typed in _typed() for each in anyio.run(ask, runtime, [typed], print, "chat")]
 
 

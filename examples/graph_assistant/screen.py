@@ -23,7 +23,7 @@ __all__ = ["SHOWN", "ending", "line"]
 
 SHOWN = (StatusChanged, RoundStarted, ToolCallRequested, ToolCallCompleted, ToolCallFailed, HistoryCompressed)
 _WIDTH = 98
-_MOST = 500  # characters of a result; the model reads more
+_MOST = 500  # how many characters of a result are shown; the model reads more
 
 
 def line(event: Event) -> str:
