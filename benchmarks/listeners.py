@@ -62,7 +62,7 @@ async def _figure(effort: Effort) -> list[Row]:
         rows.append(ratio_row(name, figures, against, goal=goal))
 
     alone = EventBus()
-    await row("event that nobody hears", alone, "a direct call", lambda: _listener(told))
+    await row("event without listeners", alone, "a direct call", lambda: _listener(told))
     for listeners in (1, 10, crowd):
         bus = EventBus()
         for _ in range(listeners):
@@ -73,9 +73,9 @@ async def _figure(effort: Effort) -> list[Row]:
                 _listener(told)
 
         if listeners == 1:
-            await row("event that one hears", bus, "a direct call", lambda: _listener(told))
+            await row("event with one listener", bus, "a direct call", lambda: _listener(told))
         else:
-            await row(f"event that {listeners:,} hear, each", bus, "a direct call", directly, listeners=listeners)
+            await row(f"event with {listeners:,} listeners, each", bus, "a direct call", directly, listeners=listeners)
     for to_requests in (False, True):
         what = "requests" if to_requests else "types"
         # The bus looks at the request as soon as anybody listens to one request, so the base has one such listener.
@@ -84,7 +84,7 @@ async def _figure(effort: Effort) -> list[Row]:
             few, many = EventBus(), EventBus()
             _subscribed(few, base, stack, to_requests=to_requests)
             _subscribed(many, crowd, stack, to_requests=to_requests)
-            name = f"event beside {crowd:,} who hear other {what}"
+            name = f"event beside {crowd:,} listeners to other {what}"
             await row(name, many, f"beside {base or 'none'}", lambda bus=few: bus.publish(told), goal=1.2)
     return rows
 

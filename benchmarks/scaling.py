@@ -28,7 +28,7 @@ async def _sessions(effort: Effort) -> list[Row]:
 
     async with sessions() as one:
         rows = [await row(f"request among {many:,} sessions", one, 1.2, f"among {width:,}")]
-    rows.append(await row(f"careful loop among {many:,} of it", careful, None, f"among {width:,}"))
+    rows.append(await row(f"careful loop among {many:,}", careful, None, f"among {width:,}"))
     return rows
 
 
