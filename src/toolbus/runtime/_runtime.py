@@ -6,16 +6,16 @@ It is the only module that makes providers and stores by name.
 from __future__ import annotations
 
 import logging
-import math
 import os
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, get_args, overload
 
 import anyio
 
 from .._open_scopes import StrandedTasks
+from .._option_checks import NOT_NEGATIVE, check, one_of, shown
 from ..bus import EventBus
 from ..core.tokens import Calibration
 from ..core.transcript import repair
@@ -43,17 +43,15 @@ from ..session import (
     SessionOptions,
     SessionStart,
     check_options,
-    check_word,
     merged_options,
     read_messages,
     read_prompt,
-    shown,
     tool_registry,
 )
 from ..status import Narrator
 from ..storage import Journal, Store
 from ..stores.memory import MemoryStore
-from ..tools import Tool, Toolish, ToolRegistry, is_number
+from ..tools import Tool, Toolish, ToolRegistry
 from ..toolsets.subrequest import subrequest_tool
 from ._admission import Admission, Ticket
 from ._conversations import ConversationState
@@ -123,9 +121,8 @@ class Runtime:
     ) -> None:
         own = Runtime.__init__.__kwdefaults__ or {}
         check_options(defaults, SessionOptions, "Runtime", beside=("provider", *own))
-        check_word("on_busy", on_busy, ("queue", "refuse"))
-        if not (is_number(drain_seconds) and 0 <= drain_seconds < math.inf):
-            raise ConfigurationError(f"drain_seconds is {drain_seconds!r}; it must be finite and not negative")
+        check("on_busy", on_busy, one_of(*get_args(OnBusy)))
+        check("drain_seconds", drain_seconds, NOT_NEGATIVE)
         self._made: dict[str, Provider] = {}  # providers made from names, which the runtime closes
         self.providers = self._given(provider, providers) or self._from_environment()
         self.provider = self.providers[0]

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import anyio
 
+from .._option_checks import shown
 from ..bus import EventBus, EventT, Mailbox, Overflow, Subscription, TextStream
 from ..core.turn import TurnState, ends_at_once
 from ..errors import ConfigurationError, StoreError, ToolbusError
@@ -32,7 +33,6 @@ from ..protocols import LateResults
 from ..request_result import RequestResult
 from ..status import Status
 from ..storage import FactReader, Journal
-from ._inputs import shown
 from ._view import SessionView
 
 __all__ = ["SessionHandle"]

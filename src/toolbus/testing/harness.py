@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import anyio
 
+from .._option_checks import shown
 from ..bus import EventBus
 from ..core.limits import Limits
 from ..dispatcher import ToolDispatcher
@@ -35,7 +36,7 @@ from ..messages import Message, PromptLike
 from ..protocols import Provider, ToolSpec
 from ..providers.scripted import Script, ScriptedProvider
 from ..request_result import RequestResult
-from ..session import MessagesLike, RequestSession, read_messages, read_prompt, shown
+from ..session import MessagesLike, RequestSession, read_messages, read_prompt
 from ..tool_results import render
 from ..tools import Tool, Toolish, ToolRegistry
 from ._timeline import event_line, near_misses, timeline
