@@ -11,7 +11,7 @@ import math
 import reprlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from .errors import ConfigurationError
 
@@ -32,6 +32,7 @@ __all__ = [
     "whole",
 ]
 
+T = TypeVar("T")
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 60
 
@@ -44,11 +45,12 @@ class Rule:
     advice: str
 
 
-def check(name: str, given: object, *rules: Rule) -> None:
-    """Raise `ConfigurationError` for the first rule that the value breaks. `name` is the option's name in the error."""
+def check(name: str, given: T, *rules: Rule) -> T:
+    """Return the value. Raises `ConfigurationError` for the first rule that it breaks, under the option's `name`."""
     for rule in rules:
         if not rule.holds(given):
             raise ConfigurationError(f"{name} is {given!r}; {rule.advice}")
+    return given
 
 
 NUMBER = Rule(lambda given: isinstance(given, (int, float)) and not isinstance(given, bool), "it must be a number")

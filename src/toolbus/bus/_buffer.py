@@ -68,10 +68,8 @@ class EventBuffer:
     )
 
     def __init__(self, capacity: int, policy: Overflow) -> None:
-        check("capacity", capacity, at_least(1))
-        check("overflow", policy, _OVERFLOWS)
-        self.capacity = capacity
-        self.policy = policy
+        self.capacity = check("capacity", capacity, at_least(1))
+        self.policy: Overflow = check("overflow", policy, _OVERFLOWS)
         self.length = 0
         self.peak = 0
         self.offered = 0

@@ -15,14 +15,6 @@ __all__ = ["Limits", "OnFailure", "OnLimit"]
 OnLimit: TypeAlias = Literal["answer", "stop"]
 OnFailure: TypeAlias = Literal["collect", "fail_fast"]
 _REASONS: tuple[str, ...] = get_args(FailureReason)
-# The rules of the fields, by their types.
-_RULES: dict[str, tuple[Rule, ...]] = {
-    "int": (NUMBER, POSITIVE, Rule(lambda given: isinstance(given, int), "it must be a whole number")),
-    "float": (NUMBER, POSITIVE),
-    "float | None": (or_none(NUMBER), or_none(POSITIVE)),
-    "OnLimit": (one_of(*get_args(OnLimit)),),
-    "OnFailure": (one_of(*get_args(OnFailure)),),
-}
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -113,3 +105,13 @@ def _read_reasons(given: object) -> frozenset[FailureReason]:
     if unknown := sorted(map(repr, reasons - set(_REASONS))):
         raise ConfigurationError(f"stop_on has {', '.join(unknown)}; a call fails for one of: {', '.join(_REASONS)}")
     return reasons
+
+
+# The rules of the fields, by their types.
+_RULES: dict[str, tuple[Rule, ...]] = {
+    "int": (NUMBER, POSITIVE, Rule(lambda given: isinstance(given, int), "it must be a whole number")),
+    "float": (NUMBER, POSITIVE),
+    "float | None": (or_none(NUMBER), or_none(POSITIVE)),
+    "OnLimit": (one_of(*get_args(OnLimit)),),
+    "OnFailure": (one_of(*get_args(OnFailure)),),
+}

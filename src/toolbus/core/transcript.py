@@ -52,8 +52,7 @@ class Rules:
     __slots__ = ("_awaited", "_count", "_dialect", "_opened")
 
     def __init__(self, dialect: Dialect = "anthropic") -> None:
-        check("the dialect", dialect, _DIALECTS)
-        self._dialect = dialect
+        self._dialect: Dialect = check("the dialect", dialect, _DIALECTS)
         self._count = 0
         self._awaited: deque[str] = deque()  # the ids of the calls whose results have to come next, in this order
         self._opened = False  # whether there was a user message

@@ -61,7 +61,7 @@ class _JournaledRequest:
     has_warned_of_size: bool = False
 
 
-def journal_writer_of(store: Store, *, lease_seconds: float, on_failure: OnStoreFailure) -> JournalWriter | None:
+def journal_writer_of(store: Store, lease_seconds: float, on_failure: OnStoreFailure) -> JournalWriter | None:
     """Return a journal writer for the store, or None if the store has no journal.
 
     Raises `ConfigurationError` for an argument that cannot be used.

@@ -55,10 +55,8 @@ class Admission:
     """At most `max_running` requests run and `max_queued` wait; one more raises `Overloaded`."""
 
     def __init__(self, max_running: int, max_queued: int) -> None:
-        check("max_sessions", max_running, at_least(1))
-        check("max_queued", max_queued, at_least(0))
-        self._max_running = max_running
-        self._max_queued = max_queued
+        self._max_running = check("max_sessions", max_running, at_least(1))
+        self._max_queued = check("max_queued", max_queued, at_least(0))
         self._running = 0
         self._held = 0
         self._waiting: deque[tuple[Ticket, anyio.Event]] = deque()
