@@ -20,9 +20,8 @@ from ..events import (
     Event,
     ModelResponded,
     ModelRetrying,
-    RequestCancelled,
     RequestCompleted,
-    RequestFailed,
+    RequestEnding,
     Spent,
     SteeringAdded,
     TextDelta,
@@ -36,8 +35,6 @@ from ..storage import FactReader, Journal
 from ._view import SessionView
 
 __all__ = ["SessionHandle"]
-
-_ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 
 
 class SessionHandle:
@@ -263,7 +260,7 @@ class SessionHandle:
         request_id = self.request_id
 
         def is_over(event: Event) -> bool:
-            return isinstance(event, _ENDINGS) and event.request_id == request_id
+            return isinstance(event, RequestEnding) and event.request_id == request_id
 
         count, journal = self._state.facts - len(self._unpublished), self._past
         subscription = self._bus.subscribe(

@@ -24,9 +24,7 @@ from ..events import (
     Event,
     FailureReason,
     ReceiverFailed,
-    RequestCancelled,
-    RequestCompleted,
-    RequestFailed,
+    RequestEnding,
     RequestStarted,
     ToolCallCompleted,
     ToolCallFailed,
@@ -50,7 +48,6 @@ __all__ = ["Harness", "event_line"]
 
 E = TypeVar("E", bound=Event)
 _TERMINAL = (ToolCallCompleted, ToolCallFailed)
-_ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 
 
 class Harness:
@@ -356,7 +353,7 @@ class Harness:
         self._log.append((anyio.current_time(), event))
         if isinstance(event, RequestStarted):
             self._running.add(event.request_id)
-        elif isinstance(event, _ENDINGS):
+        elif isinstance(event, RequestEnding):
             self._running.discard(event.request_id)
         self._wake()
 
