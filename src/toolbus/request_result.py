@@ -29,7 +29,7 @@ from .errors import (
     RequestCancelledError,
     ToolbusError,
 )
-from .events import Artifact, RequestCancelled, RequestCompleted, RequestFailed, ToolCallCompleted, ToolCallFailed
+from .events import Artifact, RequestCompleted, RequestEnding, RequestFailed, ToolCallCompleted, ToolCallFailed
 from .messages import Message, Usage
 
 __all__ = ["CallRecord", "RequestOutcome", "RequestResult", "RoundRecord"]
@@ -211,7 +211,7 @@ def result_from(
     )
 
 
-def _limit(ending: RequestCompleted | RequestFailed | RequestCancelled, state: TurnState) -> str:
+def _limit(ending: RequestEnding, state: TurnState) -> str:
     """Return the field of `Limits` that stopped the request, or "". A model's own reason is never read as a limit."""
     if not isinstance(ending, RequestCompleted) or not ending.reason:
         return ""
@@ -234,9 +234,7 @@ def _artifacts(outcome: ToolCallCompleted, state: TurnState) -> Sequence[Artifac
     return (*outcome.artifacts, Artifact(name=f"result of {outcome.call_id}", content=content, media_type=media_type))
 
 
-def _loaded(
-    ending: RequestCompleted | RequestFailed | RequestCancelled, output: OutputType[Any] | None
-) -> tuple[Any, ToolbusError | None]:
+def _loaded(ending: RequestEnding, output: OutputType[Any] | None) -> tuple[Any, ToolbusError | None]:
     """Return the output value, or the reason why a value that was valid cannot be loaded any more; each may be None.
 
     That may happen in another process, for example. Without an output there is neither.
@@ -262,7 +260,7 @@ def _round_record(each: RoundState, cause: Callable[[str], BaseException | None]
     )
 
 
-def _outcome(ending: RequestCompleted | RequestFailed | RequestCancelled) -> RequestOutcome:
+def _outcome(ending: RequestEnding) -> RequestOutcome:
     if isinstance(ending, RequestCompleted):
         return ending.outcome
     return "failed" if isinstance(ending, RequestFailed) else "cancelled"
@@ -276,9 +274,7 @@ _PLAIN_ERRORS: dict[str, type[ToolbusError]] = {
 }
 
 
-def _error(
-    ending: RequestCompleted | RequestFailed | RequestCancelled, raised: ToolbusError | None
-) -> ToolbusError | None:
+def _error(ending: RequestEnding, raised: ToolbusError | None) -> ToolbusError | None:
     """Return the exception of a failed request: the one that was raised, or one made from the ending's texts."""
     if not isinstance(ending, RequestFailed):
         return None

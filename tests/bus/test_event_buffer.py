@@ -323,9 +323,8 @@ def test_a_capacity_below_one_is_refused(capacity: int):
 
 def test_an_unknown_policy_is_refused_and_the_known_ones_are_named():
     unknown: Any = "block"
-    with pytest.raises(
-        ConfigurationError, match="'block'; it must be one of drop_oldest, drop_newest, coalesce, disconnect"
-    ):
+    policies = "'drop_oldest', 'drop_newest', 'coalesce', 'disconnect'"
+    with pytest.raises(ConfigurationError, match=f"'block'; it must be one of {policies}"):
         EventBuffer(1, unknown)
 
 

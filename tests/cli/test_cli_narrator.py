@@ -7,8 +7,7 @@ import pytest
 from desk import Terminal
 
 from toolbus.cli._terminal.live_screen import LiveScreen
-from toolbus.cli._terminal.plan import plan_lines
-from toolbus.cli._terminal.progress import Narrator
+from toolbus.cli._terminal.progress import Narrator, plan_lines
 from toolbus.cli._terminal.screen import Screen
 from toolbus.core.plain_text import clean
 from toolbus.events import (

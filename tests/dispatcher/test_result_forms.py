@@ -287,7 +287,7 @@ async def summarize_later(_data: Any) -> str:
         ({"kind": "read"}, "kind is 'read'; say 'query' or 'action'"),
         ({"kind": ["query"]}, "kind is .*; say 'query' or 'action'"),
         ({"sensitive_history": "yes"}, "sensitive_history is 'yes'; say True or False"),
-        ({"max_result_chars": 199}, "max_result_chars is 199; give a whole number of at least 200"),
+        ({"max_result_chars": 199}, "max_result_chars is 199; it must be a whole number of at least 200"),
         ({"max_result_chars": 1e6}, "max_result_chars is 1000000.0"),
         ({"max_result_chars": True}, "max_result_chars is True"),
         ({"include_data": "no"}, "include_data is 'no'; say True or False"),

@@ -148,7 +148,7 @@ async def test_a_model_of_one_round_that_cannot_fails_the_request() -> None:
 
 @pytest.mark.parametrize("mode", ["Native", "", 1, ["native"]])
 async def test_another_word_is_refused(mode: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"output_mode is .*; say 'auto', 'native', 'tool'"):
+    with pytest.raises(ConfigurationError, match=r"output_mode is .*; it must be one of 'auto', 'native', 'tool'"):
         Runtime(native(), output_mode=mode)
     with pytest.raises(ConfigurationError, match="native_output is 'yes'; it must be one of '', 'alone', 'with_tools'"):
         ScriptedProvider([], native_output="yes")  # type: ignore[arg-type]

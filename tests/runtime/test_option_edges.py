@@ -205,7 +205,7 @@ async def test_a_person_who_is_asked_in_a_sub_request_is_hurried_by_no_clock_abo
 INTERCEPTORS = "give a list of objects whose classes derive from toolbus.Interceptor"
 PRICES = r"prices is .*; give \{'vendor:model': Price\(input=..., output=...\)\}, per million tokens"
 APPROVAL = r"approval is .*; say True, False, or give a function of \(spec, arguments\) that does"
-LATE = "late_results is .*; say 'drop', 'event', 'next_turn'"
+LATE = "late_results is .*; it must be one of 'drop', 'event', 'next_turn'"
 FOR_ROUND = "provider_for_round is .*; give a function of the round's number, from 0"
 PROVIDERS = "providers is .*; give a list of them, or provider= for one"
 

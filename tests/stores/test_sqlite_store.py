@@ -94,7 +94,7 @@ async def test_each_path_that_cannot_be_used_is_named_at_the_start_with_what_to_
     for wrong in ("", ":memory:", "file:x?mode=ro"):
         with pytest.raises(ConfigurationError, match="not the path of a file"):
             SqliteStore(wrong)
-    with pytest.raises(ConfigurationError, match="durability is 'never'; it is 'power' or 'process'"):
+    with pytest.raises(ConfigurationError, match="durability is 'never'; it must be 'power' or 'process'"):
         SqliteStore(text, durability="never")  # pyright: ignore[reportArgumentType]
 
 

@@ -190,6 +190,12 @@ def test_a_file_that_is_named_like_the_word_ranks_first(tmp_path: Path) -> None:
     assert workspace.found("tea pot", mode="words")[0] == ("tea_pots/__init__.py", 3)
 
 
+def test_the_words_of_an_identifier_in_a_path_are_found(tmp_path: Path) -> None:
+    for name in ("Deserver.py", "HTTPServer.py"):
+        (tmp_path / name).write_text("server = 1\n")
+    assert Workspace(tmp_path).found("server", mode="words")[0][0] == "HTTPServer.py"
+
+
 @pytest.mark.parametrize(
     ("word", "lines"),
     [("limit", [1, 2, 3, 4]), ("log", [6, 7, 9]), ("size", [10])],

@@ -11,12 +11,13 @@ from collections import deque
 from dataclasses import replace
 from typing import Literal, TypeAlias, get_args
 
-from ..errors import ConfigurationError
+from .._option_checks import at_least, check, one_of
 from ..events import Event, ReasoningDelta, SubscriberLagged, TextDelta, ToolArgumentsDelta
 
 __all__ = ["EventBuffer", "Overflow"]
 
 Overflow: TypeAlias = Literal["drop_oldest", "drop_newest", "coalesce", "disconnect"]
+_OVERFLOWS = one_of(*get_args(Overflow))
 """The treatment of a signal by a full buffer: drop the oldest signal, or the new one; merge neighbouring deltas of one
 message, and then drop the oldest; or end the subscription."""
 
@@ -67,12 +68,8 @@ class EventBuffer:
     )
 
     def __init__(self, capacity: int, policy: Overflow) -> None:
-        if capacity < 1:
-            raise ConfigurationError(f"capacity is {capacity}; a subscription needs at least 1")
-        if policy not in get_args(Overflow):
-            raise ConfigurationError(f"overflow is {policy!r}; it must be one of {', '.join(get_args(Overflow))}")
-        self.capacity = capacity
-        self.policy = policy
+        self.capacity = check("capacity", capacity, at_least(1))
+        self.policy: Overflow = check("overflow", policy, _OVERFLOWS)
         self.length = 0
         self.peak = 0
         self.offered = 0

@@ -9,14 +9,14 @@ marked `sensitive_history` stay as they are. The transcript itself stays whole.
 from __future__ import annotations
 
 import contextlib
-import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Protocol, TypeAlias, cast
 
 import orjson
 
+from .._option_checks import Rule, check, or_none, whole
 from ..errors import ApplicationError, ConfigurationError
 from ..messages import Message, ToolCall, ToolMessage
 from ..protocols import HistorySummarizer, ToolKind, ToolSpec
@@ -210,11 +210,10 @@ class Compression:
     policies: Sequence[Policy] = ()
 
     def __post_init__(self) -> None:
-        _check_count("keep_turns", self.keep_turns, 1, "None to shorten no turn for its age")
-        _check_count("action_chars", self.action_chars, MIN_CHARS, "")
-        _check_count("max_context_tokens", self.max_context_tokens, _LEAST_WINDOW, "None for no window")
-        if self.tokenizer is not None and not callable(self.tokenizer):
-            raise ConfigurationError(f"tokenizer is {self.tokenizer!r}; give a function that counts a text's tokens")
+        check("keep_turns", self.keep_turns, or_none(whole(1), "to shorten no turn for its age"))
+        check("action_chars", self.action_chars, whole(MIN_CHARS))
+        check("max_context_tokens", self.max_context_tokens, or_none(whole(_LEAST_WINDOW), "for no window"))
+        check("tokenizer", self.tokenizer, or_none(Rule(callable, "give a function that counts a text's tokens")))
         if self.summarizer is not None:
             if isinstance(self.summarizer, type) or not callable(getattr(self.summarizer, "summarize", None)):
                 raise ConfigurationError(
@@ -247,11 +246,3 @@ def failed_policy(policy: object, method: str, exc: Exception) -> ApplicationErr
     """Return the error for a policy of the application that has raised, or has returned invalid edits."""
     name = type(policy).__name__
     return ApplicationError(f"the compression policy {name} failed: {method}: {type(exc).__name__}: {exc}")
-
-
-def _check_count(name: str, value: Any, least: int, other: str) -> None:
-    if value is None and other:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < math.inf:
-        more = f", or {other}" if other else ""
-        raise ConfigurationError(f"{name} is {value!r}; it must be a whole number of at least {least}{more}")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias, cast, get_args
 
+from .._option_checks import NUMBER, POSITIVE, Rule, check, one_of, or_none
 from ..errors import ConfigurationError
 from ..events import FailureReason
 
@@ -14,7 +14,6 @@ __all__ = ["Limits", "OnFailure", "OnLimit"]
 
 OnLimit: TypeAlias = Literal["answer", "stop"]
 OnFailure: TypeAlias = Literal["collect", "fail_fast"]
-_CHOICES: dict[str, tuple[str, ...]] = {"on_limit": get_args(OnLimit), "on_failure": get_args(OnFailure)}
 _REASONS: tuple[str, ...] = get_args(FailureReason)
 
 
@@ -78,22 +77,9 @@ class Limits:
     stop_on: frozenset[FailureReason] = frozenset()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "stop_on", _read_reasons(self.stop_on))
         for each in fields(self):
-            value = getattr(self, each.name)
-            if each.name in _CHOICES:
-                choices = _CHOICES[each.name]
-                if value not in choices:
-                    raise ConfigurationError(f"{each.name} is {value!r}; it must be {' or '.join(map(repr, choices))}")
-            elif each.name == "stop_on":
-                object.__setattr__(self, "stop_on", _read_reasons(value))
-            elif value is None and each.name == "max_cost":
-                continue
-            elif isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise ConfigurationError(f"{each.name} is {value!r}; it must be a number")
-            elif not 0 < value < math.inf:  # NaN fails this comparison as well.
-                raise ConfigurationError(f"{each.name} is {value!r}; it must be above zero and finite")
-            elif each.name.startswith("max_") and each.name != "max_cost" and not isinstance(value, int):
-                raise ConfigurationError(f"{each.name} is {value!r}; it must be a whole number")
+            check(each.name, getattr(self, each.name), *_RULES.get(str(each.type), ()))
 
     @classmethod
     def brief(cls) -> Limits:
@@ -119,3 +105,13 @@ def _read_reasons(given: object) -> frozenset[FailureReason]:
     if unknown := sorted(map(repr, reasons - set(_REASONS))):
         raise ConfigurationError(f"stop_on has {', '.join(unknown)}; a call fails for one of: {', '.join(_REASONS)}")
     return reasons
+
+
+# The rules of the fields, by their types.
+_RULES: dict[str, tuple[Rule, ...]] = {
+    "int": (NUMBER, POSITIVE, Rule(lambda given: isinstance(given, int), "it must be a whole number")),
+    "float": (NUMBER, POSITIVE),
+    "float | None": (or_none(NUMBER), or_none(POSITIVE)),
+    "OnLimit": (one_of(*get_args(OnLimit)),),
+    "OnFailure": (one_of(*get_args(OnFailure)),),
+}

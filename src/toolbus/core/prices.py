@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from ..errors import ConfigurationError
+from .._option_checks import NOT_NEGATIVE, Rule, check, or_none
 from ..messages import Usage
 
 __all__ = ["Price", "cost_of"]
 
 _TOKENS = 1_000_000
+_PRICE = Rule(NOT_NEGATIVE.holds, "it must be a number, 0 or more")
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -30,10 +30,7 @@ class Price:
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
-            if value is None and each.name == "cached":
-                continue
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-                raise ConfigurationError(f"the price of {each.name} is {value!r}; it must be a number, 0 or more")
+            check(f"the price of {each.name}", value, or_none(_PRICE) if each.name == "cached" else _PRICE)
 
 
 def cost_of(usage: Usage, vendor: str, model: str, prices: Mapping[str, Price]) -> float | None:

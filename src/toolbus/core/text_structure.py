@@ -1,17 +1,17 @@
-"""The structure of a text: the kind of each line, and the definition or section that it belongs to. Pure.
+"""The structure of a text: the kind of each line, the definition or section that it belongs to, and its words. Pure.
 
-It relies on indentation, which is right for nearly all well-formatted code, and on headings in prose; it does not parse
-any language.
+The structure is read from indentation, which is right for nearly all well-formatted code, and from headings in prose;
+no language is parsed.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-__all__ = ["Kind", "Line", "Scope", "is_prose", "read_structure"]
+__all__ = ["Kind", "Line", "Scope", "is_form", "is_prose", "read_structure", "words_in"]
 
 Kind: TypeAlias = Literal["blank", "define", "assign", "heading", "import", "comment", "text", "code"]
 
@@ -44,6 +44,8 @@ _UNDERLINE = re.compile(r"^([=\-~^\"'`*+#:.])\1{2,}\s*$")
 _PROSE = re.compile(
     r"\.(?:md|mdx|markdown|rst|txt|adoc|html?)$|(?:^|/)(?:readme|license|changes|changelog|news)[^/]*$", re.IGNORECASE
 )
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\dA-Za-z_]+")
+_ENDING = re.compile(r"e?|e?s|e?d|ings?|ers?|ions?|ations?|[bdgmnprt](?:ings?|ed|ers?)|y|ies")
 _PARAGRAPH = 5  # lines; shorter paragraphs are joined
 _QUOTES = ('"""', "'''")
 
@@ -80,6 +82,16 @@ class Scope:
     def name(self) -> str:
         """The name that the head defines; a heading's text; empty at the top level."""
         return (self.head[0].name or self.head[0].text) if self.head else ""
+
+
+def words_in(identifiers: str) -> list[str]:
+    """Return the words of identifiers: "get", "User" and "Name" for getUserName, "MAX" and "SIZE" for MAX_SIZE."""
+    return _WORD.findall(identifiers)
+
+
+def is_form(word: str, beginnings: Iterable[str]) -> bool:
+    """Return whether `word` is one of the beginnings plus, at most, a grammatical ending."""
+    return any(word.startswith(each) and _ENDING.fullmatch(word, len(each)) for each in beginnings)
 
 
 def is_prose(path: str) -> bool:

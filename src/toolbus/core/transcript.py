@@ -31,13 +31,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias, cast, get_args
 
-from ..errors import ConfigurationError, InvalidHistory
+from .._option_checks import check, one_of
+from ..errors import InvalidHistory
 from ..messages import AssistantMessage, Message, SystemMessage, TextPart, ToolCall, ToolMessage, UserMessage
 from ..tool_results import failure_content
 
 __all__ = ["Dialect", "Rules", "repair", "validate"]
 
 Dialect: TypeAlias = Literal["openai", "responses", "anthropic", "ollama"]
+_DIALECTS = one_of(*get_args(Dialect))
 
 
 class Rules:
@@ -50,10 +52,7 @@ class Rules:
     __slots__ = ("_awaited", "_count", "_dialect", "_opened")
 
     def __init__(self, dialect: Dialect = "anthropic") -> None:
-        if dialect not in get_args(Dialect):
-            dialects = ", ".join(map(repr, get_args(Dialect)))
-            raise ConfigurationError(f"the dialect is {dialect!r}; it must be one of {dialects}")
-        self._dialect = dialect
+        self._dialect: Dialect = check("the dialect", dialect, _DIALECTS)
         self._count = 0
         self._awaited: deque[str] = deque()  # the ids of the calls whose results have to come next, in this order
         self._opened = False  # whether there was a user message

@@ -11,7 +11,6 @@ import contextlib
 import contextvars
 import functools
 import inspect
-import math
 import os
 from collections import deque
 from collections.abc import Callable
@@ -23,7 +22,8 @@ import anyio.from_thread
 import anyio.lowlevel
 
 from .._open_scopes import StrandedTasks, raise_elsewhere
-from ..errors import ConfigurationError, NotRunning
+from .._option_checks import NOT_NEGATIVE, at_least, check
+from ..errors import NotRunning
 from ..events import ToolCallRequested
 from ..failures import Failure, classify, is_being_cancelled, is_cancellation, keyboard_interrupt_of, leaves_of
 from ..interceptors import screened, screens_results
@@ -130,13 +130,10 @@ class ToolDispatcher:
     ) -> None:
         if max_processes is None:
             max_processes = os.cpu_count() or 1
-        if min(max_concurrency, max_threads, max_processes) < 1:
-            raise ConfigurationError(
-                f"max_concurrency is {max_concurrency}, max_threads {max_threads} and max_processes {max_processes}; "
-                "each must be at least 1"
-            )
-        if not 0 <= grace_seconds < math.inf:
-            raise ConfigurationError(f"grace_seconds is {grace_seconds}; it must be at least 0 and finite")
+        check("max_concurrency", max_concurrency, at_least(1))
+        check("max_threads", max_threads, at_least(1))
+        check("max_processes", max_processes, at_least(1))
+        check("grace_seconds", grace_seconds, NOT_NEGATIVE)
         self.registry = registry if registry is not None else ToolRegistry()
         self._bus = bus
         self._reports = Reports(bus)

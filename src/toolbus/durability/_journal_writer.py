@@ -7,7 +7,6 @@ runtime.
 from __future__ import annotations
 
 import logging
-import math
 import os
 import socket
 from collections.abc import Awaitable, Sequence
@@ -16,11 +15,11 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import anyio
 
+from .._option_checks import POSITIVE, check, one_of, shown
 from ..errors import ConfigurationError, LeaseLost, StoreDamaged, StoreError, StoreUnavailable
 from ..events import Event, ToolCallRequested, new_id
-from ..session import RequestSession, check_word, shown
+from ..session import RequestSession
 from ..storage import Entry, JournalStore, RequestRecord, Store, ending_of
-from ..tools import is_number
 from ._agreed_options import agreed_options, fields_of, messages_to_json, provider_name
 from ._store_calls import ANSWER_SECONDS, PendingCalls, call_store, call_store_in_time
 
@@ -62,14 +61,13 @@ class _JournaledRequest:
     has_warned_of_size: bool = False
 
 
-def journal_writer_of(store: Store, *, lease_seconds: float, on_failure: OnStoreFailure) -> JournalWriter | None:
+def journal_writer_of(store: Store, lease_seconds: float, on_failure: OnStoreFailure) -> JournalWriter | None:
     """Return a journal writer for the store, or None if the store has no journal.
 
     Raises `ConfigurationError` for an argument that cannot be used.
     """
-    check_word("on_store_failure", on_failure, get_args(OnStoreFailure))
-    if not (is_number(lease_seconds) and 0 < lease_seconds < math.inf):
-        raise ConfigurationError(f"lease_seconds is {lease_seconds!r}; it must be above zero and finite")
+    check("on_store_failure", on_failure, one_of(*get_args(OnStoreFailure)))
+    check("lease_seconds", lease_seconds, POSITIVE)
     if isinstance(store, type) or not hasattr(store, "journal"):
         raise ConfigurationError(f"store is {shown(store)}; give a Store, such as SqliteStore('toolbus.db')")
     journal = store.journal

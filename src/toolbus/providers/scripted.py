@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, cast, get_args
 import anyio
 import orjson
 
+from .._option_checks import check, one_of
 from ..errors import ConfigurationError, ScriptError
 from ..messages import AssistantMessage, ToolCall, Usage
 from ..protocols import (
@@ -184,10 +185,7 @@ class ScriptedProvider:
         self, script: Script, *, vendor: str = "scripted", record: bool = True, native_output: NativeOutput = ""
     ) -> None:
         """Raise `ConfigurationError` for a value that is not a step, and for an unknown `native_output`."""
-        if native_output not in (words := get_args(NativeOutput)):
-            raise ConfigurationError(
-                f"native_output is {native_output!r}; it must be one of {', '.join(map(repr, words))}"
-            )
+        check("native_output", native_output, one_of(*get_args(NativeOutput)))
         if not callable(script):
             for index, step in enumerate(script):
                 _checked(step, f"step {index}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .._option_checks import check, whole
 from ..core.shorten import shorten
 from ..errors import ConfigurationError
 from ..messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage, user_text
@@ -43,8 +44,7 @@ class Summarizer:
                 f"provider is {provider!r}, which has no respond(request, emit): give a toolbus.protocols.Provider; "
                 "toolbus.providers.resolve(name) makes one of a name"
             )
-        if isinstance(max_words, bool) or not isinstance(max_words, int) or max_words < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(f"max_words is {max_words!r}; it must be a whole number of at least 1")
+        check("max_words", max_words, whole(1))
         self.provider = provider
         self.max_words = max_words
         self.settings = settings or ModelSettings()

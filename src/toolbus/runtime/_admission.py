@@ -11,8 +11,8 @@ from collections import deque
 
 import anyio
 
-from ..errors import ConfigurationError, ConversationBusy, Overloaded
-from ..tools import is_number
+from .._option_checks import at_least, check
+from ..errors import ConversationBusy, Overloaded
 
 __all__ = ["Admission", "Ticket"]
 
@@ -55,12 +55,8 @@ class Admission:
     """At most `max_running` requests run and `max_queued` wait; one more raises `Overloaded`."""
 
     def __init__(self, max_running: int, max_queued: int) -> None:
-        if not (is_number(max_running) and is_number(max_queued) and max_running >= 1 and max_queued >= 0):
-            raise ConfigurationError(
-                f"max_sessions is {max_running!r} and max_queued {max_queued!r}; they must be at least 1 and at least 0"
-            )
-        self._max_running = max_running
-        self._max_queued = max_queued
+        self._max_running = check("max_sessions", max_running, at_least(1))
+        self._max_queued = check("max_queued", max_queued, at_least(0))
         self._running = 0
         self._held = 0
         self._waiting: deque[tuple[Ticket, anyio.Event]] = deque()

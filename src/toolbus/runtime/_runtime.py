@@ -6,16 +6,16 @@ It is the only module that makes providers and stores by name.
 from __future__ import annotations
 
 import logging
-import math
 import os
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, get_args, overload
 
 import anyio
 
 from .._open_scopes import StrandedTasks
+from .._option_checks import NOT_NEGATIVE, check, one_of, shown
 from ..bus import EventBus
 from ..core.tokens import Calibration
 from ..core.transcript import repair
@@ -43,17 +43,15 @@ from ..session import (
     SessionOptions,
     SessionStart,
     check_options,
-    check_word,
     merged_options,
     read_messages,
     read_prompt,
-    shown,
     tool_registry,
 )
 from ..status import Narrator
 from ..storage import Journal, Store
 from ..stores.memory import MemoryStore
-from ..tools import Tool, Toolish, ToolRegistry, is_number
+from ..tools import Tool, Toolish, ToolRegistry
 from ..toolsets.subrequest import subrequest_tool
 from ._admission import Admission, Ticket
 from ._conversations import ConversationState
@@ -100,6 +98,16 @@ class Runtime:
     again afterwards. Conversations are kept if the store can be opened again after closing.
     """
 
+    journal: Journal | None
+    """The journal to which sessions write; None if the store has no journal."""
+
+    # The state from entering the runtime until it is left.
+    _group: anyio.abc.TaskGroup | None = None
+    _stranded: StrandedTasks  # the tasks of `_group`
+    _lease_renewal: anyio.CancelScope | None = None
+    _thread = 0
+    _closing = False
+
     def __init__(
         self,
         provider: Provider | str | None = None,
@@ -121,11 +129,9 @@ class Runtime:
         lease_seconds: float = 30.0,
         **defaults: Unpack[SessionOptions],
     ) -> None:
-        own = Runtime.__init__.__kwdefaults__ or {}
-        check_options(defaults, SessionOptions, "Runtime", beside=("provider", *own))
-        check_word("on_busy", on_busy, ("queue", "refuse"))
-        if not (is_number(drain_seconds) and 0 <= drain_seconds < math.inf):
-            raise ConfigurationError(f"drain_seconds is {drain_seconds!r}; it must be finite and not negative")
+        check_options(defaults, SessionOptions, "Runtime", beside=_PARAMETERS)
+        self._on_busy: OnBusy = check("on_busy", on_busy, one_of(*get_args(OnBusy)))
+        self._drain_seconds = check("drain_seconds", drain_seconds, NOT_NEGATIVE)
         self._made: dict[str, Provider] = {}  # providers made from names, which the runtime closes
         self.providers = self._given(provider, providers) or self._from_environment()
         self.provider = self.providers[0]
@@ -142,24 +148,13 @@ class Runtime:
             on_cancelled=self._on_cancelled,
         )
         self._defaults = defaults
-        self._on_busy: OnBusy = on_busy
-        self._journal_writer = journal_writer_of(self.store, lease_seconds=lease_seconds, on_failure=on_store_failure)
-        self._lease_renewal: anyio.CancelScope | None = None
-        self.journal: Journal | None = self._journal_writer
-        """The journal to which sessions write; None if the store has no journal."""
+        self.journal = self._journal_writer = journal_writer_of(self.store, lease_seconds, on_store_failure)
         self._narrator = self._narrator_of(narrator)
         self._conversations = ConversationState()
-        self._calibration = Calibration()
-        self._start = SessionStart(calibration=self._calibration)
-        self._tickets: dict[str, Ticket] = {}  # the tickets of resumed requests that are not ready yet
+        self._start = SessionStart(calibration=Calibration())
         self._admission = Admission(max_sessions, max_queued)
-        self._drain_seconds = drain_seconds
-        self._thread = 0
         self._sessions: dict[str, RequestSession] = {}
-        self._unbegun: dict[str, Ticket] = {}  # the tickets of requests whose own task has not begun yet
-        self._group: anyio.abc.TaskGroup | None = None
-        self._stranded = StrandedTasks()  # the tasks of `_group`
-        self._closing = False
+        self._tickets: dict[str, Ticket] = {}  # the tickets of requests that have a task of their own
 
     # ------------------------------------------------------------------------------------------------- lifetime
 
@@ -177,6 +172,7 @@ class Runtime:
             if (opens := getattr(self.store, "open", None)) is not None:
                 await opens()
             self._parts = stack.pop_all()
+        self._stranded = StrandedTasks()
         self._group = await self._stranded.open()
         if self._journal_writer is not None:
             self._lease_renewal = anyio.CancelScope()
@@ -212,7 +208,7 @@ class Runtime:
             await self._stranded.leave()
         finally:
             try:  # asyncio may have cancelled tasks before they began, so their requests still have to end.
-                for request_id, ticket in list(self._unbegun.items()):
+                for request_id, ticket in list(self._tickets.items()):
                     why = "" if self._journal_writer is None else _CANCELLED
                     await self._carry_out(self._sessions[request_id], ticket, why)
             finally:
@@ -389,14 +385,14 @@ class Runtime:
     def _start_resumed(self, session: RequestSession) -> None:
         """Continue a request that another process has begun, once its conversation's turn and a slot are free."""
         self._check_usable({})  # The runtime may have begun to close meanwhile.
-        ticket = self._tickets[session.request_id] = self._admission.take(session.conversation_id)
+        ticket = self._admission.take(session.conversation_id)
         self._sessions[session.request_id] = session
         self._spawn(session, ticket)
 
     def _spawn(self, session: RequestSession, ticket: Ticket) -> None:
         """Carry a request out in a task of its own, which is cancelled only together with the whole runtime."""
         assert self._group is not None
-        self._unbegun[session.request_id] = ticket
+        self._tickets[session.request_id] = ticket
         why = "" if self._journal_writer is None else _CANCELLED
         report = session.snapshot().view.report_left_open
         self._group.start_soon(self._stranded.contain, report, self._carry_out, session, ticket, why)
@@ -430,7 +426,7 @@ class Runtime:
 
         try:
             waits = conversation_id is not None or not ticket.try_ready()
-            start = SessionStart(calibration=self._calibration, prepare=prepare) if waits else self._start
+            start = SessionStart(calibration=self._start.calibration, prepare=prepare) if waits else self._start
             session = self._make([*given, read_prompt(prompt)], output, options, request_id, start)
         except BaseException:
             ticket.give_back()
@@ -447,10 +443,10 @@ class Runtime:
         conversation_id = options.get("conversation_id") or ""
 
         async def prepare() -> Earlier:
-            await self._tickets.pop(request_id).ready()
+            await self._tickets[request_id].ready()
             return self._conversations.for_resumed_turn(conversation_id)
 
-        start = SessionStart(calibration=self._calibration, prepare=prepare, resumed=resumed)
+        start = SessionStart(calibration=self._start.calibration, prepare=prepare, resumed=resumed)
         return self._make(messages, output, options, request_id, start)
 
     def _make(
@@ -488,7 +484,6 @@ class Runtime:
     async def _carry_out(
         self, session: RequestSession, ticket: Ticket, leave_when_cancelled: str = ""
     ) -> RequestResult[Any]:
-        self._unbegun.pop(session.request_id, None)
         try:
             return await session.run(leave_when_cancelled=leave_when_cancelled)
         finally:
@@ -546,3 +541,7 @@ class Runtime:
         if provider not in self._made:
             self._made[provider] = resolve(provider)
         return self._made[provider]
+
+
+# The names of a runtime's parameters, without the options of its requests.
+_PARAMETERS = ("provider", *(Runtime.__init__.__kwdefaults__ or ()))

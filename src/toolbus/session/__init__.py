@@ -39,11 +39,10 @@ from ._inputs import (
     provider_list,
     read_messages,
     read_prompt,
-    shown,
     tool_registry,
     tool_source,
 )
-from ._options import OnBusy, RequestOptions, SessionOptions, check_options, check_word, merged_options
+from ._options import OnBusy, RequestOptions, SessionOptions, check_options, merged_options
 from ._session import RequestSession
 from ._snapshot import SessionSnapshot
 from ._start import Earlier, Resumed, SessionStart
@@ -64,12 +63,10 @@ __all__ = [
     "SessionView",
     "ToolsLike",
     "check_options",
-    "check_word",
     "merged_options",
     "provider_list",
     "read_messages",
     "read_prompt",
-    "shown",
     "tool_registry",
     "tool_source",
 ]

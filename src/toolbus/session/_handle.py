@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import anyio
 
+from .._option_checks import shown
 from ..bus import EventBus, EventT, Mailbox, Overflow, Subscription, TextStream
 from ..core.turn import TurnState, ends_at_once
 from ..errors import ConfigurationError, StoreError, ToolbusError
@@ -19,9 +20,8 @@ from ..events import (
     Event,
     ModelResponded,
     ModelRetrying,
-    RequestCancelled,
     RequestCompleted,
-    RequestFailed,
+    RequestEnding,
     Spent,
     SteeringAdded,
     TextDelta,
@@ -32,12 +32,9 @@ from ..protocols import LateResults
 from ..request_result import RequestResult
 from ..status import Status
 from ..storage import FactReader, Journal
-from ._inputs import shown
 from ._view import SessionView
 
 __all__ = ["SessionHandle"]
-
-_ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 
 
 class SessionHandle:
@@ -263,7 +260,7 @@ class SessionHandle:
         request_id = self.request_id
 
         def is_over(event: Event) -> bool:
-            return isinstance(event, _ENDINGS) and event.request_id == request_id
+            return isinstance(event, RequestEnding) and event.request_id == request_id
 
         count, journal = self._state.facts - len(self._unpublished), self._past
         subscription = self._bus.subscribe(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import reprlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, cast
 
+from .._option_checks import shown
 from ..core.transcript import validate
 from ..errors import ConfigurationError
 from ..messages import (
@@ -34,7 +34,6 @@ __all__ = [
     "read_instructions",
     "read_messages",
     "read_prompt",
-    "shown",
     "split_messages",
     "tool_registry",
     "tool_source",
@@ -42,8 +41,6 @@ __all__ = [
 
 _MESSAGES = (SystemMessage, UserMessage, AssistantMessage, ToolMessage)
 _PARTS = (TextPart, ImagePart, FilePart)
-_short = reprlib.Repr()
-_short.maxstring = _short.maxother = 60
 
 Instructions: TypeAlias = str | Callable[[ToolContext[Any]], str | Awaitable[str]]
 """A system prompt, or a function (sync or async) of the context that is called before every call of the model."""
@@ -221,14 +218,6 @@ def _tool_list(tools: Any) -> list[Any]:
             f"tools is {shown(cast('object', tools))}; give a list of functions, @tool or Tool, or a ToolRegistry"
         )
     return list(cast("Iterable[Any]", tools))
-
-
-def shown(given: object) -> str:
-    """Return a description of `given` for an error message: its type and the beginning of its representation."""
-    if isinstance(given, type):
-        return f"the class {given.__name__}"
-    name = type(given).__name__
-    return f"{'an' if name[0].lower() in 'aeio' else 'a'} {name} ({_short.repr(given)})"
 
 
 class _FixedTools:

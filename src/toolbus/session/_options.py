@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
 
 from pydantic import SecretStr
 
+from .._option_checks import FLAG, Rule, no_option, one_of, shown, takes, whole
 from ..core.approval import ApprovalPolicy
 from ..core.compression import Compression
 from ..core.limits import Limits
@@ -16,8 +17,8 @@ from ..errors import ConfigurationError
 from ..interceptors import Interceptor
 from ..protocols import LateResults, ModelSettings, OutputMode, Provider
 from ..secrets import SHORTEST, NamedSecret
-from ..tools import Toolish, ToolRegistry, no_option, takes
-from ._inputs import Instructions, MessagesLike, shown
+from ..tools import Toolish, ToolRegistry
+from ._inputs import Instructions, MessagesLike
 
 __all__ = [
     "OnBusy",
@@ -25,7 +26,6 @@ __all__ = [
     "RequestOptions",
     "SessionOptions",
     "check_options",
-    "check_word",
     "merged_options",
 ]
 
@@ -155,17 +155,11 @@ def check_options(options: Mapping[str, Any], known: type[Any], what: str, *, be
     if not options.keys() <= names.keys():
         raise TypeError(f"{what}: {no_option(options.keys() - names.keys(), [*beside, *names])}")
     for name, value in options.items():
-        check = _CHECKS.get(name)
-        if check is not None and value is not None and not check[0](value):
+        rule = _RULES.get(name)
+        if rule is not None and value is not None and not rule.holds(value):
             # The values of secrets must not get into an error message.
             problem = "secrets is not valid" if name == "secrets" else f"{name} is {shown(value)}"
-            raise ConfigurationError(f"{problem}; {check[1]}")
-
-
-def check_word(name: str, given: object, words: tuple[str, ...]) -> None:
-    """Raise `ConfigurationError` if `given` is not one of `words`."""
-    if given not in words:
-        raise ConfigurationError(f"{name} is {given!r}; it must be {' or '.join(map(repr, words))}")
+            raise ConfigurationError(f"{problem}; {rule.advice}")
 
 
 def _is_instructions(given: Any) -> bool:
@@ -203,38 +197,32 @@ def _is_secret(given: Any) -> bool:
     return isinstance(value, str) and len(value) >= SHORTEST
 
 
-def _is_size(given: Any) -> bool:
-    return isinstance(given, int) and not isinstance(given, bool) and given >= MIN_CHARS
-
-
 def _is(kind: type[Any]) -> Callable[[Any], bool]:
     return lambda given: isinstance(given, kind)
 
 
-_CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "limits": (_is(Limits), "give Limits, for example Limits(max_rounds=3)"),
-    "settings": (_is(ModelSettings), "give ModelSettings, for example ModelSettings(temperature=0)"),
-    "instructions": (_is_instructions, "give a text, or a function of the context that returns one"),
-    "guidance": (_is(bool), "say True or False"),
-    "metadata": (_is(Mapping), "give a dictionary"),
-    "approval": (_is_policy, "say True, False, or give a function of (spec, arguments) that does"),
-    "interceptors": (_are_interceptors, "give a list of objects whose classes derive from toolbus.Interceptor"),
-    "prices": (_are_prices, "give {'vendor:model': Price(input=..., output=...)}, per million tokens"),
-    "note_failures": (_is(bool), "say True or False"),
-    "compression": (_is(Compression), "give Compression, for example Compression(max_context_tokens=100_000)"),
-    "secrets": (
+_RULES: Mapping[str, Rule] = {
+    "limits": Rule(_is(Limits), "give Limits, for example Limits(max_rounds=3)"),
+    "settings": Rule(_is(ModelSettings), "give ModelSettings, for example ModelSettings(temperature=0)"),
+    "instructions": Rule(_is_instructions, "give a text, or a function of the context that returns one"),
+    "guidance": FLAG,
+    "metadata": Rule(_is(Mapping), "give a dictionary"),
+    "approval": Rule(_is_policy, "say True, False, or give a function of (spec, arguments) that does"),
+    "interceptors": Rule(_are_interceptors, "give a list of objects whose classes derive from toolbus.Interceptor"),
+    "prices": Rule(_are_prices, "give {'vendor:model': Price(input=..., output=...)}, per million tokens"),
+    "note_failures": FLAG,
+    "compression": Rule(_is(Compression), "give Compression, for example Compression(max_context_tokens=100_000)"),
+    "secrets": Rule(
         _are_secrets,
         f"give a list of texts or SecretStr, each of at least {SHORTEST} characters, or in a pair after a name for it",
     ),
-    "max_result_chars": (_is_size, f"give a whole number of at least {MIN_CHARS}"),
-    "repair_history": (_is(bool), "say True or False"),
-    "raise_on_failure": (_is(bool), "say True or False"),
-    "conversation_id": (_is(str), "give a text"),
-    "provider_for_round": (lambda given: takes(given, 1), "give a function of the round's number, from 0"),
-    "include_data": (_is(bool), "say True or False"),
-    "late_results": (lambda given: given in _LATE, f"say {', '.join(map(repr, get_args(LateResults)))}"),
-    "output_mode": (lambda given: given in _MODES, f"say {', '.join(map(repr, get_args(OutputMode)))}"),
-    "on_busy": (lambda given: given in ("queue", "refuse"), "say 'queue' or 'refuse'"),
+    "max_result_chars": whole(MIN_CHARS),
+    "repair_history": FLAG,
+    "raise_on_failure": FLAG,
+    "conversation_id": Rule(_is(str), "give a text"),
+    "provider_for_round": Rule(lambda given: takes(given, 1), "give a function of the round's number, from 0"),
+    "include_data": FLAG,
+    "late_results": one_of(*get_args(LateResults)),
+    "output_mode": one_of(*get_args(OutputMode)),
+    "on_busy": one_of(*get_args(OnBusy)),
 }
-_LATE = get_args(LateResults)
-_MODES = get_args(OutputMode)

@@ -100,12 +100,9 @@ class RequestSession(SessionHandle):
         source = tool_source(tools)
         prompt = identified(prompt, request_id)
         providers = provider_list(provider)
-        state = new_state(options, request_id, conversation_id or f"c{request_id}", history, prompt)
+        state = new_state(options, request_id, conversation_id or f"c{request_id}", history, prompt, start.granted)
         state.providers = len(providers)
         state.output = None if output is None else OutputType(output)
-        if start.granted is not None:
-            # The dictionary is shared, because a remembered approval holds for all of the conversation.
-            state.granted = start.granted
         check_together(state, source.specs, providers)
         window = ContextWindow(state, options) if start.window is None else start.window(state)
         window.calibration = start.calibration

@@ -141,8 +141,12 @@ def new_state(
     conversation_id: str,
     history: list[Message],
     prompt: UserMessage | None,
+    granted: dict[str, bool] | None,
 ) -> TurnState:
-    """Return the state that a request with these options begins with. `history` becomes its transcript."""
+    """Return the state that a request with these options begins with. `history` becomes its transcript.
+
+    `granted` is not copied, because a remembered approval holds for all of the conversation.
+    """
     get = options.get
     return _turn_state(
         request_id=request_id,
@@ -156,6 +160,7 @@ def new_state(
         note_failures=get("note_failures", False),
         output_mode=get("output_mode") or "auto",
         max_result_chars=get("max_result_chars") or DEFAULT_RESULT_CHARS,
+        granted={} if granted is None else granted,
     )
 
 

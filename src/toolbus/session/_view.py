@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from .._logs import logger
 from ..bus import EventBus
+from ..core.limits import Limits
 from ..core.message_list import Messages
-from ..core.turn import TurnState
+from ..core.turn import TurnState, limits_left
+from ..errors import LimitReached
 from ..events import Spent, StatusChanged, ToolCallPaused, ToolCallResumed
 from ..messages import Message, PromptLike
 from ..protocols import CallView, Provider, ToolSource
@@ -19,13 +21,26 @@ from ._context_window import ContextWindow
 from ._inputs import ToolsLike, read_prompt
 from ._options import SessionOptions
 from ._start import SessionStart
-from ._subrequests import inherited, sub_request_limits
 
 if TYPE_CHECKING:
     from ..interceptors import Interceptor
     from ._model_call import ModelCall
 
 __all__ = ["SessionView"]
+
+_INHERITED = (
+    "deps",
+    "metadata",
+    "approval",
+    "interceptors",
+    "prices",
+    "compression",
+    "max_result_chars",
+    "include_data",
+    "output_mode",
+)
+# Each level of nesting holds a session, and a model that calls itself has to end.
+_DEEPEST = 8
 
 
 class SessionView:
@@ -174,7 +189,7 @@ class SessionView:
         from ._session import RequestSession  # noqa: PLC0415 -- that module imports this one
 
         state = self.state
-        options["limits"] = sub_request_limits(state, call_id, self._bus.clock(), self._depth, options.get("limits"))
+        options["limits"] = _limits_of(state, call_id, self._bus.clock(), self._depth, options.get("limits"))
         call = state.open_calls.get(call_id)
         start = SessionStart(
             parent=(self.request_id, call_id),
@@ -192,7 +207,7 @@ class SessionView:
             tools=() if state.tool_calls >= state.limits.max_tool_calls else tools,
             output=output,
             start=start,
-            **inherited(self.options, self._journal, cast("SessionOptions", options)),
+            **_inherited(self.options, self._journal, cast("SessionOptions", options)),
         )
         if call is not None:
             call.sub_requests += (child.snapshot().view,)
@@ -211,3 +226,28 @@ class SessionView:
         if not others and call.call.call_id in state.open_calls:
             kind = ToolCallPaused if self.waits else ToolCallResumed
             self._bus.publish(kind(**state.envelope(self._bus.clock()), call_id=call.call.call_id))
+
+
+def _inherited(options: SessionOptions, journal: Journal | None, own: SessionOptions) -> dict[str, Any]:
+    """Return the options of a sub-request: its `own` ones over those that it inherits from the request above.
+
+    A journal is inherited only if it records sub-requests too.
+    """
+    above: Mapping[str, Any] = dict(options)
+    taken = {key: above[key] for key in _INHERITED if key in above}
+    if getattr(journal, "with_sub_requests", False):
+        taken["journal"] = journal
+    return {**taken, **own}
+
+
+def _limits_of(state: TurnState, call_id: str, now: float, depth: int, wanted: Limits | None) -> Limits:
+    """Return the limits of a sub-request of call `call_id`.
+
+    Raises `LimitReached` if nothing is left, or if requests are nested too deep.
+    """
+    if depth >= _DEEPEST:
+        raise LimitReached(f"requests are nested {_DEEPEST} deep")
+    limits = limits_left(state, call_id, now, wanted)
+    if limits is None:
+        raise LimitReached("the request that asks has used up its limits")
+    return limits

@@ -10,21 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..bus import EventBus
 from ..core.turn import Phase, TurnState
-from ..events import (
-    Event,
-    RequestCancelled,
-    RequestCompleted,
-    RequestFailed,
-    StatusChanged,
-    ToolCallProgress,
-    ToolCallRetrying,
-)
+from ..events import Event, StatusChanged, ToolCallProgress, ToolCallRetrying
 from ..protocols import ToolSpec
 from ._sentences import Status, StatusFold, events_so_far
 
 __all__ = ["StatusPublisher"]
-
-_ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 
 
 class StatusPublisher:

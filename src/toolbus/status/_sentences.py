@@ -25,6 +25,7 @@ from ..events import (
     ModelRetrying,
     RequestCancelled,
     RequestCompleted,
+    RequestEnding,
     RequestFailed,
     RequestStarted,
     RoundStarted,
@@ -387,7 +388,7 @@ class StatusFold:
             self._set("processing", PROCESSING)
         return self._show()
 
-    def _on_end(self, event: RequestCompleted | RequestFailed | RequestCancelled) -> bool:
+    def _on_end(self, event: RequestEnding) -> bool:
         self._ended = True
         self._calls.clear()
         self._waiting.clear()

@@ -13,8 +13,9 @@ from functools import cache
 from hashlib import sha256
 from time import monotonic
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, cast, get_args
 
+from .._option_checks import check, one_of
 from ..errors import ConfigurationError, MissingExtra, StoreDamaged, StoreError, StoreUnavailable
 from ..storage import Durability
 from ._thread import ANSWER_SECONDS
@@ -63,8 +64,7 @@ class PostgresStore(DatabaseStore):
         durability: Durability = "power",
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
-        if durability not in ("power", "process"):
-            raise ConfigurationError(f"durability is {durability!r}; it is 'power' or 'process'")
+        check("durability", durability, one_of(*get_args(Durability)))
         if not _SCHEMA.fullmatch(schema) or schema.startswith("pg_"):
             raise ConfigurationError(
                 f"schema is {schema!r}; give lower-case letters, digits and underscores, not beginning with pg_"

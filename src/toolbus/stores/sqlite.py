@@ -16,7 +16,9 @@ from itertools import chain
 from math import ceil
 from pathlib import Path
 from time import monotonic
+from typing import get_args
 
+from .._option_checks import check, one_of
 from ..clock import wall_time
 from ..errors import ConfigurationError, StoreDamaged, StoreError, StoreUnavailable
 from ..storage import Durability
@@ -95,8 +97,7 @@ class SqliteStore(DatabaseStore):
         durability: Durability = "power",
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
-        if durability not in ("power", "process"):
-            raise ConfigurationError(f"durability is {durability!r}; it is 'power' or 'process'")
+        check("durability", durability, one_of(*get_args(Durability)))
         name = os.fspath(path)
         if not name or name.startswith((":memory:", "file:")):
             raise ConfigurationError(

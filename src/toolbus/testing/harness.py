@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import anyio
 
+from .._option_checks import shown
 from ..bus import EventBus
 from ..core.limits import Limits
 from ..dispatcher import ToolDispatcher
@@ -23,9 +24,7 @@ from ..events import (
     Event,
     FailureReason,
     ReceiverFailed,
-    RequestCancelled,
-    RequestCompleted,
-    RequestFailed,
+    RequestEnding,
     RequestStarted,
     ToolCallCompleted,
     ToolCallFailed,
@@ -35,7 +34,7 @@ from ..messages import Message, PromptLike
 from ..protocols import Provider, ToolSpec
 from ..providers.scripted import Script, ScriptedProvider
 from ..request_result import RequestResult
-from ..session import MessagesLike, RequestSession, read_messages, read_prompt, shown
+from ..session import MessagesLike, RequestSession, read_messages, read_prompt
 from ..tool_results import render
 from ..tools import Tool, Toolish, ToolRegistry
 from ._timeline import event_line, near_misses, timeline
@@ -49,7 +48,6 @@ __all__ = ["Harness", "event_line"]
 
 E = TypeVar("E", bound=Event)
 _TERMINAL = (ToolCallCompleted, ToolCallFailed)
-_ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 
 
 class Harness:
@@ -355,7 +353,7 @@ class Harness:
         self._log.append((anyio.current_time(), event))
         if isinstance(event, RequestStarted):
             self._running.add(event.request_id)
-        elif isinstance(event, _ENDINGS):
+        elif isinstance(event, RequestEnding):
             self._running.discard(event.request_id)
         self._wake()
 

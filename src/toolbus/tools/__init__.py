@@ -15,7 +15,7 @@ Invariants:
 from __future__ import annotations
 
 from ..tool_results import ToolResult
-from ._options import Isolation, Summarize, ToolOptions, check_options, is_number, no_option, takes
+from ._options import Isolation, Summarize, ToolOptions, check_options
 from ._tool import Tool, ToolContext, Toolish, ToolRegistry, tool
 
 __all__ = [
@@ -28,8 +28,5 @@ __all__ = [
     "ToolResult",
     "Toolish",
     "check_options",
-    "is_number",
-    "no_option",
-    "takes",
     "tool",
 ]

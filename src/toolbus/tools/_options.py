@@ -5,18 +5,17 @@ Knows Python's functions. Must not know `Tool`. Raises `ConfigurationError`, who
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
 
+from .._option_checks import FLAG, POSITIVE, Rule, at_least, check, no_option, one_of, or_none, takes, whole
 from ..core.shorten import MIN_CHARS
 from ..errors import ConfigurationError
 from ..protocols import ApprovalRule, ToolKind
 
-__all__ = ["Isolation", "RetryOn", "Summarize", "ToolOptions", "check_options", "check_running", "is_async", "takes"]
+__all__ = ["Isolation", "RetryOn", "Summarize", "ToolOptions", "check_options", "check_running", "is_async"]
 
 Isolation: TypeAlias = Literal["thread", "process"]
 RetryOn: TypeAlias = tuple[type[Exception], ...] | Callable[[Exception], bool]
@@ -75,11 +74,6 @@ class ToolOptions(TypedDict, total=False):
     is logged."""
 
 
-_OPTIONS = tuple(ToolOptions.__annotations__)
-# The waits double, so the tenth retry would come minutes after any sensible deadline.
-_MAX_RETRIES = 10
-
-
 def check_options(name: str, options: ToolOptions) -> None:
     """Refuse unknown options with `TypeError`, and values that are wrong by themselves or together.
 
@@ -87,74 +81,25 @@ def check_options(name: str, options: ToolOptions) -> None:
     """
     if unknown := options.keys() - _OPTIONS:
         raise TypeError(f"tool {name!r}: {no_option(unknown, _OPTIONS)}")
-    for option in ("timeout_seconds", "cache_seconds"):
-        seconds: Any = options.get(option)
-        if seconds is not None and not (is_number(seconds) and 0 < seconds < math.inf):
-            raise ConfigurationError(f"tool {name!r}: {option} is {seconds!r}; it must be above 0 and finite")
-    most: Any = options.get("max_concurrency")
-    if most is not None and not (is_number(most) and most >= 1):
-        raise ConfigurationError(f"tool {name!r}: max_concurrency is {most!r}; it must be at least 1")
-    retries: Any = options.get("retries", 0)
-    if not (isinstance(retries, int) and 0 <= retries <= _MAX_RETRIES):
-        raise ConfigurationError(f"tool {name!r}: retries is {retries!r}; it must be 0 to {_MAX_RETRIES}")
-    _check_retry_on(name, options.get("retry_on"))
-    if options.get("isolation", "thread") not in ("thread", "process"):
-        raise ConfigurationError(f"tool {name!r}: isolation is {options.get('isolation')!r}; say 'thread' or 'process'")
-    _check_form(name, options)
-
-
-def no_option(unknown: Iterable[str], known: Iterable[str]) -> str:
-    """Return the error text for options that do not exist: it names the known options and similar ones."""
-    wrong, names = sorted(unknown), list(known)
-    alike = [near for each in wrong for near in difflib.get_close_matches(each, names, 1)]
-    meant = f"; did you mean {', '.join(alike)}?" if alike else ""
-    return f"there is no option {', '.join(wrong)}; the options are {', '.join(names)}{meant}"
-
-
-def is_number(given: object) -> bool:
-    """Return whether `given` is a number and not a bool. Callers without a type checker may pass anything."""
-    return isinstance(given, (int, float)) and not isinstance(given, bool)
-
-
-def _check_form(name: str, options: ToolOptions) -> None:
-    """Refuse wrong values of the options for the results that are sent, and of `idempotent`."""
-    if options.get("kind", "") not in get_args(ToolKind):
-        raise ConfigurationError(f"tool {name!r}: kind is {options.get('kind')!r}; say 'query' or 'action', or nothing")
-    for option in ("sensitive_history", "idempotent"):
-        if not isinstance(options.get(option, False), bool):
-            raise ConfigurationError(f"tool {name!r}: {option} is {options.get(option)!r}; say True or False")
-    most: Any = options.get("max_result_chars")
-    if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < MIN_CHARS):
-        raise ConfigurationError(
-            f"tool {name!r}: max_result_chars is {most!r}; give a whole number of at least {MIN_CHARS}"
-        )
-    include: Any = options.get("include_data")
-    if include is not None and not isinstance(include, bool):
-        raise ConfigurationError(f"tool {name!r}: include_data is {include!r}; say True or False")
-    summarize = options.get("summarize")
-    if summarize is not None and (not takes(summarize, 1) or is_async(summarize)):
-        advice = "give a function, not async, that takes the data and returns a text"
-        raise ConfigurationError(f"tool {name!r}: summarize is {summarize!r}; {advice}")
-    if summarize is not None and include is not None:
+    for option, given in options.items():
+        if (rule := _RULES.get(option)) is not None:
+            check(f"tool {name!r}: {option}", given, rule)
+    summarizes, includes = options.get("summarize") is not None, options.get("include_data") is not None
+    if summarizes and includes:
         problem = "summarize replaces the data, and include_data says whether it is sent; give one of them"
-        raise ConfigurationError(f"tool {name!r}: {problem}")
-    if options.get("external") and not (summarize is None and include is None):
+    elif options.get("external") and (summarizes or includes):
         problem = "it is external, so its executor decides what the model reads; leave summarize and include_data out"
-        raise ConfigurationError(f"tool {name!r}: {problem}")
-
-
-def _check_retry_on(name: str, retry_on: Any) -> None:
-    """Refuse a `retry_on` that is not a rule, such as a single class: called as a function, it returns a true value."""
-    if isinstance(retry_on, tuple):
-        kinds = cast("tuple[object, ...]", retry_on)
-        if all(isinstance(each, type) and issubclass(each, Exception) for each in kinds):
-            return
-    elif retry_on is None or (callable(retry_on) and not isinstance(retry_on, type) and not is_async(retry_on)):
+    else:
         return
-    raise ConfigurationError(
-        f"tool {name!r}: retry_on is {retry_on!r}; give a tuple of exception types, such as (ConnectionError,), or a "
-        "function that takes the exception and returns whether to try again"
-    )
+    raise ConfigurationError(f"tool {name!r}: {problem}")
+
+
+def _is_retry_rule(given: Any) -> bool:
+    """Return whether `given` says when to try again. A single class does not: called, it returns a true value."""
+    if isinstance(given, tuple):
+        kinds = cast("tuple[object, ...]", given)
+        return all(isinstance(each, type) and issubclass(each, Exception) for each in kinds)
+    return callable(given) and not isinstance(given, type) and not is_async(given)
 
 
 def check_running(name: str, handler: Any, options: Mapping[str, Any], *, takes_context: bool) -> None:
@@ -202,15 +147,30 @@ def is_async(handler: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
 
 
-def takes(given: Any, count: int) -> bool:
-    """Return whether `given` can be called with `count` arguments; without a signature, whether it can be called."""
-    if not callable(given):
-        return False
-    try:
-        inspect.signature(given).bind(*range(count))
-    except TypeError:
-        return False
-    except ValueError:
-        # Some built-in functions have no signature.
-        return True
-    return True
+_OPTIONS = tuple(ToolOptions.__annotations__)
+_RULES: Mapping[str, Rule] = {
+    "timeout_seconds": or_none(POSITIVE),
+    "cache_seconds": or_none(POSITIVE),
+    "max_concurrency": or_none(at_least(1)),
+    # The waits double, so the tenth retry would come minutes after any sensible deadline.
+    "retries": Rule(lambda given: isinstance(given, int) and 0 <= given <= 10, "it must be 0 to 10"),
+    "retry_on": or_none(
+        Rule(
+            _is_retry_rule,
+            "give a tuple of exception types, such as (ConnectionError,), or a function that takes the exception and "
+            "returns whether to try again",
+        )
+    ),
+    "isolation": one_of(*get_args(Isolation)),
+    "kind": Rule(lambda given: given in get_args(ToolKind), "say 'query' or 'action', or nothing"),
+    "sensitive_history": FLAG,
+    "idempotent": FLAG,
+    "max_result_chars": or_none(whole(MIN_CHARS)),
+    "include_data": or_none(FLAG),
+    "summarize": or_none(
+        Rule(
+            lambda given: takes(given, 1) and not is_async(given),
+            "give a function, not async, that takes the data and returns a text",
+        )
+    ),
+}

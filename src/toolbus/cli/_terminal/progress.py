@@ -7,7 +7,7 @@ it misses no event, and it is called only on the loop's thread.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,16 +34,17 @@ from ...events import (
 )
 from ...messages import AssistantMessage
 from ...status import ANALYZING, ASKING_AGAIN, display_name, round_status
-from .plan import plan_lines
 from .screen import Line, Screen
-from .text import Cleaner, arguments_line, duration, indented
+from .text import Cleaner, arguments_line, cells, cut, duration, indented
 
-__all__ = ["Narrator"]
+__all__ = ["Narrator", "plan_lines"]
 
 _REASON_LINES = 3
 """The most lines for the reason of a failed call on a terminal. A log has the whole reason."""
 
 _LONGEST_REASON = 2_000  # characters
+_MARKS: Mapping[str, str] = {"pending": " ", "active": ">", "done": "x", "dropped": "-"}
+_MOST_STEPS = 8  # lines for steps, including the counts of those that are not shown
 
 
 @dataclass(slots=True)
@@ -282,3 +283,24 @@ class Narrator:
 def _took(event: ToolCallCompleted | ToolCallFailed, call: _Call, now: float) -> str:
     """Return the handler's own time, or the time since the request for a call that was not timed."""
     return duration(event.duration_seconds or now - call.since)
+
+
+def plan_lines(steps: Sequence[PlanStep], width: int, ellipsis: str = "…") -> list[str]:
+    """Return `Plan: [x] Read the file  [>] Write it` where that fits into `width` columns, else a line for each step.
+
+    In a long plan, finished steps and steps far ahead are counted instead of shown.
+    """
+    shown = [f"[{_MARKS.get(step.status, ' ')}] {one_line(step.text)}" for step in steps]
+    line = f"Plan: {'  '.join(shown)}"
+    if cells(line) <= width:
+        return [line]
+    if len(shown) > _MOST_STEPS:
+        finished = next((at for at, step in enumerate(steps) if step.status in ("pending", "active")), len(steps))
+        # The last finished step is shown, because it says how far the model has come.
+        finished = max(finished - 1, 0)
+        head = [f"[x] {finished} steps before"] if finished > 1 else shown[:finished]
+        ahead = shown[finished:]
+        lines_left = _MOST_STEPS - len(head)
+        tail = [f"{ellipsis} {len(ahead) - lines_left + 1} more steps"] if len(ahead) > lines_left else []
+        shown = [*head, *ahead[: lines_left - len(tail)], *tail]
+    return ["Plan:", *(cut(f"  {each}", width, ellipsis) for each in shown)]

@@ -10,9 +10,8 @@ from ...core.plain_text import one_line
 from ...events import (
     ApprovalRequested,
     Event,
-    RequestCancelled,
     RequestCompleted,
-    RequestFailed,
+    RequestEnding,
     RequestResumed,
     RoundStarted,
     ToolCallCompleted,
@@ -71,7 +70,7 @@ class NarratorOfMany:
             request.doing, request.detail = display_name(event.name), arguments_line(event.arguments)
         elif isinstance(event, ApprovalRequested):
             request.doing, request.detail = f"Waiting for approval: {display_name(event.name)}...", ""
-        elif isinstance(event, (RequestCompleted, RequestFailed, RequestCancelled)):
+        elif isinstance(event, RequestEnding):
             del self._running[event.request_id]
             outcome = event.outcome if isinstance(event, RequestCompleted) else event.type.removeprefix("request_")
             tail = f"{outcome}  {duration(self._clock() - request.since)}"

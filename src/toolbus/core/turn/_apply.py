@@ -24,6 +24,7 @@ from ...events import (
     PlanChanged,
     RequestCancelled,
     RequestCompleted,
+    RequestEnding,
     RequestFailed,
     RequestResumed,
     RequestStarted,
@@ -424,7 +425,7 @@ def _apply_plan(state: TurnState, fact: PlanChanged) -> None:
     state.plan = fact.steps
 
 
-def _apply_ending(state: TurnState, fact: RequestCompleted | RequestFailed | RequestCancelled) -> None:
+def _apply_ending(state: TurnState, fact: RequestEnding) -> None:
     state.phase = ENDED
     state.ending = fact
     state.usage = fact.usage

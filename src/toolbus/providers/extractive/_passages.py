@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...core.text_structure import Line, Scope, read_structure
+from ...core.text_structure import Line, Scope, is_form, read_structure
 from ._question import Question, Term
 
 __all__ = ["Passage", "Weigher", "best_passages", "is_secondary"]
@@ -27,7 +27,6 @@ _LITERAL = re.compile(
 )
 # A short word may have only these endings: "log" is in "logs" and "logging", but not in "logic".
 _INFLECTED = r"(?i:e?s|e?d|ings?|ers?|[bdgmnprt](?:ings?|ed|ers?))?(?![a-z])"
-_ENDING = re.compile(r"e?|e?s|e?d|ings?|ers?|ions?|ations?|[bdgmnprt](?:ings?|ed|ers?)|y|ies")
 _DOCTEST = re.compile(r"\s*>>> ")
 _NUMBER = re.compile(r"(?<![\w.])\d")
 _CONSEQUENCE = re.compile(
@@ -106,10 +105,10 @@ class Weigher:
         said: dict[Term, float] = dict.fromkeys(joined, 1.5)
         for term in self.in_text(path):
             forms = term.forms
-            if term in joined or _is_form(base.strip("_"), forms):
+            if term in joined or is_form(base.strip("_"), forms):
                 said[term] = 1.5
             else:
-                said[term] = 1.0 if any(_is_form(each.lower(), forms) for each in directories) else 0.5
+                said[term] = 1.0 if any(is_form(each.lower(), forms) for each in directories) else 0.5
         return said
 
     def _joined(self, base: str) -> set[Term]:
@@ -121,11 +120,6 @@ class Weigher:
                 if base.startswith(form) and any(rest.startswith(f) and len(rest) <= len(f) + 4 for f in second.forms):
                     joined |= {first, second}
         return joined
-
-
-def _is_form(word: str, beginnings: Iterable[str]) -> bool:
-    """Return whether `word` is one of the beginnings plus, at most, a grammatical ending."""
-    return any(word.startswith(each) and _ENDING.fullmatch(word, len(each)) for each in beginnings)
 
 
 def _rarity(term: Term, files_with_word: Mapping[str, int], files: int) -> float:

@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from ...core.text_structure import words_in
+
 __all__ = ["Question", "Term", "read_question", "stem"]
 
 
@@ -73,7 +75,6 @@ _KINDS = "module|package|library|class|function|method|command|script|decorator|
 _POINTED_AT = re.compile(rf"\b(\w+) (?:{_KINDS})\b|\b(?:{_KINDS}) (\w+)")
 _NAME = re.compile(r"(?<=[\w,;:] )[A-Z][a-z]\w+")  # in the middle of a sentence
 _TOKEN = re.compile(r"(?:--?)?[^\W\d][\w]*(?:[.\-/][^\W\d]\w*)*(?:\(\))?|\d+(?:\.\d+)*|_\w+")
-_HUMPS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 _VOWEL = re.compile(r"[aeiouy]")
 _ENDINGS = (("ation", 4), ("ion", 5), ("ing", 4), ("ed", 4))  # with the number of letters that must remain
 _FOLLOW_UP = re.compile(
@@ -195,7 +196,7 @@ def _of_path(name: str) -> Iterable[Term]:
 
 def split_identifier(name: str) -> list[str]:
     """Return the words in a snake_case or camelCase name, in lower case, without words of one letter."""
-    return [piece.lower() for piece in _HUMPS.findall(name) if len(piece) > 1]
+    return [piece.lower() for piece in words_in(name) if len(piece) > 1]
 
 
 def stem(word: str) -> tuple[str, ...]:

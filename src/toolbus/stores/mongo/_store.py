@@ -9,9 +9,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 from uuid import uuid4
 
+from ..._option_checks import check, one_of
 from ...errors import ConfigurationError, MissingExtra, StoreError
 from ...messages import Message
 from ...storage import Durability, Entry, Pruned, RequestRecord
@@ -102,8 +103,7 @@ class MongoStore(ThreadedStore):
         durability: Durability = "power",
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
-        if durability not in ("power", "process"):
-            raise ConfigurationError(f"durability is {durability!r}; it is 'power' or 'process'")
+        check("durability", durability, one_of(*get_args(Durability)))
         called = _names(messages, prefix, fields or MessageFields())
         engine = self._engine = _engine()
         self.database = database

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Generic, TypeAlias, TypeVar
 
 import anyio
@@ -79,14 +80,14 @@ class ContractReport:
 # -------------------------------------------------------------------------------------------------- recording
 
 
+@dataclass(eq=False)
 class Ledger:
     """The findings so far: failures, and the checks that passed or were left out. `name` is the running check."""
 
-    def __init__(self) -> None:
-        self.name = ""
-        self.failures: list[Failure] = []
-        self.passed: list[str] = []
-        self.left_out: list[str] = []
+    name: str = field(default="", init=False)
+    failures: list[Failure] = field(default_factory=list[Failure], init=False)
+    passed: list[str] = field(default_factory=list[str], init=False)
+    left_out: list[str] = field(default_factory=list[str], init=False)
 
     def fail(self, what: str, expected: object, came: object) -> None:
         """Record a failure."""
@@ -158,6 +159,11 @@ class Checks(dict[str, Check[LedgerT]]):
             return run
 
         return add
+
+    def of(self, *modules: ModuleType) -> Checks[LedgerT]:
+        """Return the checks of these modules, in this order. A module registers its checks when it is imported."""
+        names = [module.__name__ for module in modules]
+        return Checks({each.name: each for name in names for each in self.values() if each.run.__module__ == name})
 
     def holds(self) -> dict[str, str]:
         """Return the promise of each check, by the check's name."""

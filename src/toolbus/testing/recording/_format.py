@@ -20,9 +20,7 @@ from ...events import (
     ApprovalDecided,
     CancelRequested,
     Event,
-    RequestCancelled,
-    RequestCompleted,
-    RequestFailed,
+    RequestEnding,
     RequestStarted,
     SteeringAdded,
     ToolCallCompleted,
@@ -59,7 +57,6 @@ CHANGED: Line = "changed"  # the agreement from here on
 LEFT: Line = "left"  # the request has no ending: its host left it, or its session broke
 END: Line = "end"
 
-_ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 _ASKED = (ApprovalDecided, CancelRequested, SteeringAdded, ToolCallPaused, ToolCallResumed)
 _TERMINAL = (ToolCallCompleted, ToolCallFailed)
 
@@ -98,7 +95,7 @@ class RecordedRequest:
     @property
     def is_whole(self) -> bool:
         """Return whether the request's ending was recorded."""
-        return bool(self.facts) and isinstance(self.facts[-1], _ENDINGS)
+        return bool(self.facts) and isinstance(self.facts[-1], RequestEnding)
 
     @property
     def is_below(self) -> bool:

@@ -21,17 +21,7 @@ import orjson
 from ..._logs import logger
 from ...bus import EventBus
 from ...errors import ConfigurationError
-from ...events import (
-    Event,
-    ReasoningDelta,
-    RequestCancelled,
-    RequestCompleted,
-    RequestFailed,
-    RequestStarted,
-    TextDelta,
-    ToolArgumentsDelta,
-    encode,
-)
+from ...events import Event, ReasoningDelta, RequestEnding, RequestStarted, TextDelta, ToolArgumentsDelta, encode
 from ...secrets import masked
 from ...session import SessionView
 from ...storage import FactReader, Journal
@@ -45,7 +35,6 @@ if TYPE_CHECKING:
 __all__ = ["Recorder", "record"]
 
 _DELTAS = (TextDelta, ReasoningDelta, ToolArgumentsDelta)
-_ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 
 
 class Recorder:
@@ -132,7 +121,7 @@ class Recorder:
             self._write_event(fact, step=seq)
         self.facts += len(facts)
         self._written[request_id] = seq + len(facts)
-        if facts and isinstance(facts[-1], _ENDINGS):
+        if facts and isinstance(facts[-1], RequestEnding):
             self._agreed.pop(request_id, None)
             self._written.pop(request_id, None)
 
@@ -163,7 +152,7 @@ class Recorder:
 
     def _on_event(self, event: Event) -> None:
         if event.is_fact:
-            if isinstance(event, _ENDINGS):
+            if isinstance(event, RequestEnding):
                 self._sub_requests.discard(event.request_id)
                 if self._agreed.pop(event.request_id, None) is not None:
                     # The request's journal has not seen the ending: its host left the request, or the session broke.

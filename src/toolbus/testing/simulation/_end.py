@@ -13,9 +13,7 @@ from ...errors import ProtocolViolation
 from ...events import (
     ApprovalDecided,
     CancelRequested,
-    RequestCancelled,
-    RequestCompleted,
-    RequestFailed,
+    RequestEnding,
     SteeringAdded,
     ToolCallCompleted,
     ToolCallFailed,
@@ -33,7 +31,6 @@ from ._watch import Watch
 __all__ = ["check_disk", "check_process", "check_results"]
 
 _ASKED = (CancelRequested, SteeringAdded, ApprovalDecided, ToolCallPaused, ToolCallResumed)
-_ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 
 
 def check_process(process: Process, warned: set[str]) -> None:
@@ -138,7 +135,7 @@ async def check_disk(disk: Disk, conversations: int, watch: Watch) -> None:
     for request_id in disk.begun():
         watch.check("G19", request_id in disk.endings, f"{request_id} has not ended")
         facts = disk.facts(request_id)
-        endings = [each for each in facts if isinstance(each, _ENDINGS)]
+        endings = [each for each in facts if isinstance(each, RequestEnding)]
         ends = 0 if disk.endings[request_id] == "abandoned" else 1
         watch.check("G19", len(endings) == ends, f"{request_id} has {len(endings)} endings")
         watch.check("G19", not ends or facts[-1] is endings[0], f"{request_id} continues after its ending")

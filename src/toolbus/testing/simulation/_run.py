@@ -12,15 +12,14 @@ from contextlib import contextmanager
 import anyio
 
 from ...clock import wall_time_from
-from ...events import Event
 from ...events.ids import ids_from
+from .._timeline import event_line
 from .._virtual_loop import VirtualDeadlock
 from ._end import check_disk, check_process, check_results
 from ._findings import Broken, SeedReport, SimulationFailed
 from ._loop import PausingLoop, SteadyLoop, steady_scopes
 from ._plans import Plan
 from ._process import Process
-from ._timeline import timeline
 from ._world import World
 
 __all__ = ["run_seed"]
@@ -28,6 +27,7 @@ __all__ = ["run_seed"]
 _EPOCH = 1_000_000_000.0
 _LONGEST_SECONDS = 100_000.0  # virtual; far more than the sum of all deadlines in a world
 _MOST_RESTARTS = 4  # more than needed if nothing goes wrong
+_MOST_LINES = 200  # lines of a timeline; the newest are the most useful
 _LOGGERS = ("toolbus", "asyncio")
 
 
@@ -44,14 +44,14 @@ def run_seed(seed: int) -> SeedReport:
         with ids_from(f"s{seed}_"), wall_time_from(_wall_time), _quiet(run.warned):
             return anyio.run(run.go, backend="asyncio", backend_options={"loop_factory": loops})
     except Broken as exc:
-        raise SimulationFailed(seed, exc.guarantee, str(exc), timeline(run.heard())) from None
+        raise SimulationFailed(seed, exc.guarantee, str(exc), run.timeline()) from None
     except VirtualDeadlock as exc:
-        raise SimulationFailed(seed, "G10", f"G10: {exc}", timeline(run.heard())) from exc
+        raise SimulationFailed(seed, "G10", f"G10: {exc}", run.timeline()) from exc
     except BaseException as exc:  # no exception of an actor may come through
         if isinstance(exc, KeyboardInterrupt):
             raise
         problem = f"G15: {type(exc).__name__} came through: {exc}"
-        raise SimulationFailed(seed, "G15", problem, timeline(run.heard())) from exc
+        raise SimulationFailed(seed, "G15", problem, run.timeline()) from exc
 
 
 def _wall_time() -> float:
@@ -145,9 +145,12 @@ class _Run:
         SteadyLoop.running().wake_all()
         self._scope.cancel()
 
-    def heard(self) -> list[tuple[float, Event]]:
-        """Return the events of all processes, in order of time."""
-        return sorted((each for process in self._processes for each in process.watch.heard), key=lambda each: each[0])
+    def timeline(self) -> str:
+        """Return a line for each of the newest events of all processes, with its time and its request."""
+        heard = sorted((each for process in self._processes for each in process.watch.heard), key=lambda each: each[0])
+        lines = [f"{moment:10.6f}s  {event.request_id:>8}  {event_line(event)}" for moment, event in heard]
+        left_out = len(lines) - _MOST_LINES
+        return "\n".join([f"  ({left_out} earlier events)", *lines[-_MOST_LINES:]] if left_out > 0 else lines)
 
     def _report(self) -> SeedReport:
         world = self._world

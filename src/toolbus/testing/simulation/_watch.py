@@ -28,6 +28,7 @@ from ...events import (
     ModelRetrying,
     RequestCancelled,
     RequestCompleted,
+    RequestEnding,
     RequestFailed,
     RequestResumed,
     RequestStarted,
@@ -52,7 +53,6 @@ __all__ = ["Watch", "is_store_failure"]
 _STORE_SECONDS = 5.0  # time in which a fault of the store has to be reported
 _EPSILON = 1e-5  # seconds; more than the rounding of times since the epoch
 _ASKED = (CancelRequested, SteeringAdded, ApprovalDecided, ToolCallPaused, ToolCallResumed)
-_ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 _AFTER_THE_END = (ToolCallLate, DeadLetter, ToolCallStarted, ToolCallRetrying)
 _DEFAULT_LIMITS = Limits()
 
@@ -191,7 +191,7 @@ class Watch:
         journal = self.journal
         if journal is None or request.is_sub_request or is_store_failure(fact):
             return
-        if isinstance(fact, _ENDINGS) and journal.has_failed(fact.request_id):
+        if isinstance(fact, RequestEnding) and journal.has_failed(fact.request_id):
             return  # the caller cancelled the request while the store failed
         if isinstance(fact, ApprovalRequested) and request.resumed_at is not None:
             return  # another process wrote the question, which is asked again

@@ -23,6 +23,7 @@ import anyio
 import anyio.from_thread
 import anyio.to_thread
 
+from ..._option_checks import ABOVE_ZERO, check
 from ...errors import ConfigurationError, MissingExtra, ToolError
 from .._files.budget import Budget
 from .._files.patterns import compile_glob, fixed_directory
@@ -119,8 +120,7 @@ class CodeIndex:
     ) -> None:
         bounds = {"max_file_bytes": max_file_bytes, "max_files": max_files, "max_chunks": max_chunks}
         for name, value in bounds.items():
-            if not value > 0:
-                raise ConfigurationError(f"CodeIndex: {name} is {value!r}; it must be above 0")
+            check(f"CodeIndex: {name}", value, ABOVE_ZERO)
         self._rerank = _can_rerank() if rerank is None else rerank
         if rerank:
             check_installed()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 
+from ...core.text_structure import words_in
+
 __all__ = ["as_query", "split_identifiers"]
 
 _MAX_TERMS = 32
 # The longest word: longer runs of letters and digits are encoded data.
 _MAX_WORD_CHARS = 64
 _IDENTIFIER = re.compile(r"[^\W_]\w*")
-_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\dA-Za-z_]+")
 # These words of questions occur in most comments. Without them a query of a sentence is several times faster.
 _STOP_LIST = (
     "a about all am an and any are as at be been being but by can could did do does done for from give gives had "
@@ -28,7 +29,7 @@ def split_identifiers(text: str) -> str:
     for match in _IDENTIFIER.finditer(text):
         word = match[0]
         if len(word) <= _MAX_WORD_CHARS:
-            words += [word] if word.islower() and word.isalpha() else _PART.findall(word)
+            words += [word] if word.islower() and word.isalpha() else words_in(word)
     return " ".join(words)
 
 

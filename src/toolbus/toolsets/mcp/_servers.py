@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,6 +12,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
+from ..._option_checks import POSITIVE, at_least, check, no_option, or_none
 from ...errors import ConfigurationError
 from ...protocols import ApprovalRule, ToolKind
 from ...tools import Summarize, ToolOptions, check_options
@@ -105,23 +105,14 @@ class McpServer:
             raise ConfigurationError(f"MCP server {self.name!r}: args, env and cwd can be given only with a command")
         if self.url is None and self.headers:
             raise ConfigurationError(f"MCP server {self.name!r}: headers can be given only with a url")
-        if self.timeout_seconds is not None and not 0 < self.timeout_seconds < math.inf:
-            raise ConfigurationError(
-                f"MCP server {self.name!r}: timeout_seconds is {self.timeout_seconds}; it must be above 0 and finite"
-            )
-        if self.max_response_bytes < 1:
-            raise ConfigurationError(
-                f"MCP server {self.name!r}: max_response_bytes is {self.max_response_bytes}; it must be at least 1"
-            )
+        check(f"MCP server {self.name!r}: timeout_seconds", self.timeout_seconds, or_none(POSITIVE))
+        check(f"MCP server {self.name!r}: max_response_bytes", self.max_response_bytes, at_least(1))
 
 
 def _check_tool_options(where: str, tool: str, options: McpToolOptions) -> None:
     """Raise `ConfigurationError` for unknown options and for invalid values."""
     if unknown := options.keys() - _TOOL_OPTIONS:
-        raise ConfigurationError(
-            f"{where}, tool {tool!r}: there is no option {', '.join(sorted(unknown))}; "
-            f"the options are {', '.join(_TOOL_OPTIONS)}"
-        )
+        raise ConfigurationError(f"{where}, tool {tool!r}: {no_option(unknown, _TOOL_OPTIONS)}")
     try:
         check_options(tool, cast("ToolOptions", options))
     except ConfigurationError as exc:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import math
 from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import anyio.abc
 import anyio.lowlevel
 import orjson
 
+from ..._option_checks import POSITIVE, check
 from ...errors import ConfigurationError
 from ...tools import Tool, ToolContext, ToolOptions, ToolRegistry
 from ._connection import Connection
@@ -84,9 +84,8 @@ class McpTools:
         ping_seconds: float = 30.0,
     ) -> None:
         need_sdk()
-        for name, seconds in (("connect_seconds", connect_seconds), ("ping_seconds", ping_seconds)):
-            if not 0 < seconds < math.inf:
-                raise ConfigurationError(f"McpTools: {name} is {seconds}; it must be above 0 and finite")
+        check("McpTools: connect_seconds", connect_seconds, POSITIVE)
+        check("McpTools: ping_seconds", ping_seconds, POSITIVE)
         self.registry = ToolRegistry() if registry is None else registry
         self._pins = Pins(pins)
         self._connect_seconds = connect_seconds

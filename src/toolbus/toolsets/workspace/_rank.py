@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ...core.text_structure import is_form, words_in
 from ...errors import ToolError
 from ...tool_results import ToolResult
 from .._files.scan import Scan, blocks, cut_line, is_secondary
@@ -218,9 +219,7 @@ def _prior(file: _File) -> float:
     return 0.5 if is_secondary(file.path) else 1.0
 
 
-_ENDING = re.compile(r"e?|e?s|e?d|ings?|ers?|ions?|ations?|[bdgmnprt](?:ings?|ed|ers?)|y|ies")
 _INDEX_NAMES = frozenset({"__init__", "index", "mod", "main", "readme", "lib"})
-_PATH_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
 
 
 def _in_path(path: str, words: Sequence[_Word]) -> list[float]:
@@ -230,16 +229,16 @@ def _in_path(path: str, words: Sequence[_Word]) -> list[float]:
     if stem in _INDEX_NAMES and directories:
         stem = directories.pop().lower()
     lowered = path.lower()
-    parts = [piece.lower() for piece in _PATH_WORD.findall(path)]
+    parts = [piece.lower() for piece in words_in(path)]
     joined = _joined_in(stem, words)
     bonus: list[float] = []
     for word in words:
         text = word.text
         if text not in lowered:
             bonus.append(0.0)
-        elif text in joined or _is_form(stem.strip("_"), text):
+        elif text in joined or is_form(stem.strip("_"), (text,)):
             bonus.append(2.0)
-        elif any(_is_form(directory.lower(), text) for directory in directories):
+        elif any(is_form(directory.lower(), (text,)) for directory in directories):
             bonus.append(1.3)
         elif any(part == text or (len(text) > 3 and part.startswith(text)) for part in parts):
             bonus.append(0.7)
@@ -248,11 +247,6 @@ def _in_path(path: str, words: Sequence[_Word]) -> list[float]:
         else:
             bonus.append(0.0)
     return bonus
-
-
-def _is_form(word: str, beginning: str) -> bool:
-    """Return whether `word` is `beginning` with the ending of a grammatical form, or without one."""
-    return word.startswith(beginning) and _ENDING.fullmatch(word, len(beginning)) is not None
 
 
 def _joined_in(stem: str, words: Sequence[_Word]) -> set[str]:

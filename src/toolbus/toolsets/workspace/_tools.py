@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ...errors import ConfigurationError, ToolError
+from ..._option_checks import ABOVE_ZERO, check
+from ...errors import ToolError
 from ...tool_results import ToolResult
 from ...tools import Tool
 from .._files.budget import Budget
@@ -70,8 +71,7 @@ def workspace_tools(
         max_scan_seconds=max_scan_seconds,
     )
     for name in Bounds.__slots__:
-        if not getattr(bounds, name) > 0:
-            raise ConfigurationError(f"workspace_tools: {name} is {getattr(bounds, name)!r}; it must be above 0")
+        check(f"workspace_tools: {name}", getattr(bounds, name), ABOVE_ZERO)
     workspace = _Workspace(Tree(root, include_ignored=include_ignored), bounds)
     handlers: list[Callable[..., ToolResult]] = [workspace.list_files, workspace.search_text, workspace.read_lines]
     # Results are cut to the bounds already; in JSON, escaped quotes take twice as much.

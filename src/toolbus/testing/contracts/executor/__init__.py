@@ -17,20 +17,13 @@ from typing import get_args
 
 from ....errors import ConfigurationError
 from ...contract_tools import CONTRACT_TOOLS
-from .._checks import Check, Checks, ContractReport, run_all, run_check
+from .._checks import Check, ContractReport, run_all, run_check
 from . import _answering, _running, _stopping, _taking
 from ._bench import BOUND, CHECKS, TWO_AT_ONCE, Bench, Lack, MakeExecutor
 
 __all__ = ["CONTRACT_TOOLS", "Lack", "check_executor", "executor_checks"]
 
-_CHECKS: Checks[Bench] = Checks(
-    {
-        name: each
-        for module in (_answering, _taking, _running, _stopping)  # each registers its checks when it is imported
-        for name, each in CHECKS.items()
-        if each.run.__module__ == module.__name__
-    }
-)
+_CHECKS = CHECKS.of(_answering, _taking, _running, _stopping)
 _WAITS = 20  # the largest number of successive waits in one check
 
 

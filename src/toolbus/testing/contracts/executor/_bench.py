@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 import anyio
@@ -106,25 +107,16 @@ class Caller(BaseCaller):
             contract_tools.release(key)
 
 
+@dataclass(eq=False)
 class Bench(Ledger):
     """The state of a check: a way to make an executor, the executor's declared features, and the failures."""
 
-    def __init__(
-        self,
-        make: MakeExecutor,
-        *,
-        elsewhere: bool,
-        max_concurrency: int | None,
-        patience_seconds: float,
-        quiet_seconds: float,
-    ) -> None:
-        super().__init__()
-        self.make = make
-        self.elsewhere = elsewhere
-        self.max_concurrency = max_concurrency
-        self.patience_seconds = patience_seconds
-        self.quiet_seconds = quiet_seconds
-        self._callers: list[Caller] = []
+    make: MakeExecutor
+    elsewhere: bool
+    max_concurrency: int | None
+    patience_seconds: float
+    quiet_seconds: float
+    _callers: list[Caller] = field(default_factory=list[Caller], init=False)
 
     def caller(self) -> Caller:
         """Return a request on a bus without an executor."""

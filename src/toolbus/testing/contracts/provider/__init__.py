@@ -17,21 +17,14 @@ from collections.abc import Callable, Collection
 
 from ....protocols import Provider
 from ...wire import Dialect, WireServer, dialect_of
-from .._checks import Check, Checks, ContractBroken, ContractReport, Failure, run_all, run_check
+from .._checks import Check, ContractBroken, ContractReport, Failure, run_all, run_check
 from . import _failing, _living, _reading, _sending
 from ._bench import CHECKS, Bench
 from ._live import live_report
 
 __all__ = ["ContractBroken", "ContractReport", "Failure", "check_live_provider", "check_provider", "provider_checks"]
 
-_CHECKS: Checks[Bench] = Checks(
-    {
-        name: each
-        for module in (_reading, _failing, _sending, _living)  # each registers its checks when it is imported
-        for name, each in CHECKS.items()
-        if each.run.__module__ == module.__name__
-    }
-)
+_CHECKS = CHECKS.of(_reading, _failing, _sending, _living)
 _MAX_REPLY_BYTES = 8 * 2**20
 
 

@@ -142,23 +142,15 @@ def request_of(*messages: Message, **options: Any) -> ModelRequest:
     return ModelRequest(messages=messages or (UserMessage(content="Weather in Zürich?"),), **options)
 
 
+@dataclass(eq=False)
 class Bench(Ledger):
     """The state of a check: the provider, the stub that it talks to, and the failures."""
 
-    def __init__(
-        self,
-        server: WireServer,
-        make: Callable[[str], Provider],
-        *,
-        patience_seconds: float,
-        max_reply_bytes: int,
-    ) -> None:
-        super().__init__()
-        self._provider: Provider | None = None
-        self.server = server
-        self.make = make
-        self.patience_seconds = patience_seconds
-        self.max_reply_bytes = max_reply_bytes
+    server: WireServer
+    make: Callable[[str], Provider]
+    patience_seconds: float
+    max_reply_bytes: int
+    _provider: Provider | None = field(default=None, init=False)
 
     @property
     def provider(self) -> Provider:

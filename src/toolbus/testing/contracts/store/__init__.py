@@ -19,20 +19,13 @@ from dataclasses import replace
 
 import anyio
 
-from .._checks import Check, Checks, ContractReport, run_all, run_check, words_of
+from .._checks import Check, ContractReport, run_all, run_check, words_of
 from . import _appending, _ending, _histories, _leases, _outliving
 from ._bench import CHECKS, EMPTY, JOURNAL, SHARED, Bench, LetPass, MakeStore, Reopen
 
 __all__ = ["LetPass", "MakeStore", "Reopen", "check_store", "store_checks"]
 
-_CHECKS: Checks[Bench] = Checks(
-    {
-        name: each
-        for module in (_histories, _appending, _ending, _leases, _outliving)  # each registers its checks on import
-        for name, each in CHECKS.items()
-        if each.run.__module__ == module.__name__
-    }
-)
+_CHECKS = CHECKS.of(_histories, _appending, _ending, _leases, _outliving)
 
 
 def store_checks() -> dict[str, str]:

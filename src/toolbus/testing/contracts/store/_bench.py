@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final, TypeAlias
 
@@ -157,21 +158,17 @@ class Writing:
         self.bench.expect(f"the number of facts after {what}", len(self.facts), record.facts)
 
 
+@dataclass(eq=False)
 class Bench(Ledger):
     """The state of a check: a store, ways to open its data again and to let time pass, and the failures."""
 
-    def __init__(
-        self, make: MakeStore, reopen: Reopen | None, *, let_pass: LetPass, patience_seconds: float, name: str = ""
-    ) -> None:
-        super().__init__()
-        self.name = name
-        self.let_pass = let_pass
-        self.patience_seconds = patience_seconds
-        self._make = make
-        self._reopen = reopen
-        self._common: Store | None = None
-        self._own: Store | None = None
-        self._others: list[Store] = []
+    make: MakeStore
+    reopen: Reopen | None
+    let_pass: LetPass
+    patience_seconds: float
+    _common: Store | None = field(default=None, init=False)
+    _own: Store | None = field(default=None, init=False)
+    _others: list[Store] = field(default_factory=list[Store], init=False)
 
     # --------------------------------------------------------------------------------------------- stores
 
@@ -202,13 +199,13 @@ class Bench(Ledger):
             self._common = await self._made()
 
     async def _made(self) -> Store:
-        made = self._make()
+        made = self.make()
         return await made if inspect.isawaitable(made) else made
 
     async def another(self) -> Store:
         """Return one more store over the same data, as another process would open it."""
-        assert self._reopen is not None
-        opened = self._reopen(self.store)
+        assert self.reopen is not None
+        opened = self.reopen(self.store)
         other = await opened if inspect.isawaitable(opened) else opened
         self._others.append(other)
         return other

@@ -136,24 +136,7 @@ def facts_of_all_types(**ids: Any) -> list[Event]:
         ),
         RequestResumed(resumption=2, **common),
         *(MessageAppended(message=message, **common) for message in all_messages()),
-        RoundStarted(
-            round=1,
-            message_count=3,
-            after=(CallOutcome(name="a", success=True), CallOutcome(name="b", success=False)),
-            tools_offered=False,
-            **common,
-        ),
-        ModelResponded(
-            round=1,
-            message=all_messages()[3],
-            finish_reason="tool_calls",
-            usage=_USAGE,
-            vendor="stub",
-            model="stub-model",
-            cost=0.1,
-            **common,
-        ),
-        ModelRetrying(round=1, reason="provider_unavailable", error=ODD_TEXT, delay_seconds=0.5, provider=1, **common),
+        *_about_a_round(common),
         *_about_calls(common),
         SteeringAdded(text=ODD_TEXT, **common),
         CancelRequested(reason=ODD_TEXT, **common),
@@ -175,6 +158,27 @@ def facts_of_all_types(**ids: Any) -> list[Event]:
         RequestCancelled(reason=ODD_TEXT, usage=_USAGE, **common),
         RequestCompleted(**ids),
     ]
+
+
+def _about_a_round(common: dict[str, Any]) -> Iterator[Event]:
+    yield RoundStarted(
+        round=1,
+        message_count=3,
+        after=(CallOutcome(name="a", success=True), CallOutcome(name="b", success=False)),
+        tools_offered=False,
+        **common,
+    )
+    yield ModelResponded(
+        round=1,
+        message=all_messages()[3],
+        finish_reason="tool_calls",
+        usage=_USAGE,
+        vendor="stub",
+        model="stub-model",
+        cost=0.1,
+        **common,
+    )
+    yield ModelRetrying(round=1, reason="provider_unavailable", error=ODD_TEXT, delay_seconds=0.5, provider=1, **common)
 
 
 def _about_calls(common: dict[str, Any]) -> Iterator[Event]:

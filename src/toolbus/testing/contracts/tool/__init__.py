@@ -7,8 +7,7 @@ Invariants:
 1. Handlers run in a real `ToolDispatcher`, on the application's event loop. Called directly, they would miss the
    validation, the cancellation and the threads that they meet in production.
 2. A handler runs only with the arguments of an example, or with arguments that its schema refuses. The suite cannot
-know
-   which other calls are harmless.
+   know which other calls are harmless.
 """
 
 from __future__ import annotations
@@ -37,17 +36,8 @@ from ._bench import (
 
 __all__ = ["ExampleCall", "MakeToolset", "OpenToolset", "check_tools", "check_toolset", "tool_checks", "toolset_checks"]
 
-_OF_TOOLS: Checks[Bench] = Checks(
-    {
-        name: each
-        for module in (_describing, _running)  # each registers its checks when it is imported
-        for name, each in tool_table.items()
-        if each.run.__module__ == module.__name__
-    }
-)
-_OF_TOOLSETS: Checks[ToolsetBench] = Checks(
-    {name: each for name, each in toolset_table.items() if each.run.__module__ == _living.__name__}
-)
+_OF_TOOLS = tool_table.of(_describing, _running)
+_OF_TOOLSETS = toolset_table.of(_living)
 _WAITS = 20  # the largest number of successive waits in one check
 
 
@@ -92,7 +82,7 @@ async def check_tools(
     tools. Works on asyncio and trio, also in virtual time, where handlers that wait take no time.
     """
     chosen = _OF_TOOLS.chosen(only, without, "tool_checks")
-    bench = Bench(examples, deps=deps, grace_seconds=grace_seconds, patience_seconds=patience_seconds)
+    bench = Bench(tuple(examples), deps=deps, grace_seconds=grace_seconds, patience_seconds=patience_seconds)
     bench.tools = tuple(tool_registry(tools))
     await _run(chosen, bench, _cannot(examples, strict=strict))
     return bench.report("tools")
@@ -123,7 +113,7 @@ async def check_toolset(
     every: Checks[Any] = Checks(cast("dict[str, Check[Any]]", {**_OF_TOOLS, **_OF_TOOLSETS}))
     chosen = every.chosen(only, without, "tool_checks() and toolset_checks")
     bench = ToolsetBench(
-        make_toolset, examples, deps=deps, grace_seconds=grace_seconds, patience_seconds=patience_seconds
+        tuple(examples), make=make_toolset, deps=deps, grace_seconds=grace_seconds, patience_seconds=patience_seconds
     )
     cannot = _cannot(examples, strict=strict)
     try:

@@ -196,18 +196,15 @@ class Calls(Caller):
         return bool(statistics.running or statistics.overdue or +self.running)
 
 
+@dataclass(eq=False)
 class Bench(Ledger):
     """The state of a check of tools: the tools, the examples, and the failures."""
 
-    def __init__(
-        self, examples: Sequence[ExampleCall], *, deps: Any, grace_seconds: float, patience_seconds: float
-    ) -> None:
-        super().__init__()
-        self.tools: tuple[Tool[..., Any], ...] = ()
-        self.examples = tuple(examples)
-        self.deps = deps
-        self.grace_seconds = grace_seconds
-        self.patience_seconds = patience_seconds
+    tools: tuple[Tool[..., Any], ...] = field(default=(), init=False)
+    examples: tuple[ExampleCall, ...]
+    deps: Any
+    grace_seconds: float
+    patience_seconds: float
 
     def runs_here(self, tool: Tool[..., Any]) -> bool:
         """Return whether a dispatcher runs the tool's calls: not for control tools and external ones."""
@@ -225,12 +222,11 @@ class Bench(Ledger):
             calls.leave()
 
 
+@dataclass(eq=False)
 class ToolsetBench(Bench):
     """The state of a check of a toolset: also a way to make one."""
 
-    def __init__(self, make: MakeToolset, examples: Sequence[ExampleCall], **options: Any) -> None:
-        super().__init__(examples, **options)
-        self.make = make
+    make: MakeToolset
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[OpenToolset]:

@@ -1,0 +1,58 @@
+"""The rules for values of options: the values that each accepts and refuses, and the words of its error."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from toolbus._option_checks import (
+    ABOVE_ZERO,
+    FLAG,
+    NOT_NEGATIVE,
+    NUMBER,
+    POSITIVE,
+    Rule,
+    at_least,
+    check,
+    one_of,
+    or_none,
+    whole,
+)
+from toolbus.errors import ConfigurationError
+
+ODD: tuple[object, ...] = (None, "3", True, (), math.nan)  # the values that no rule for numbers of a size accepts
+
+
+@pytest.mark.parametrize(
+    ("rule", "good", "bad"),
+    [
+        (NUMBER, (0, -1.5, math.inf), (None, "3", True, ())),
+        (ABOVE_ZERO, (0.1, math.inf), (0, -1, *ODD)),
+        (POSITIVE, (0.1, 3), (0, -1, math.inf, *ODD)),
+        (NOT_NEGATIVE, (0, 0.1), (-1, math.inf, *ODD)),
+        (FLAG, (True, False), (None, 0, 1, "yes")),
+        (at_least(2), (2, 2.5, math.inf), (1, 1.9, *ODD)),
+        (whole(2), (2, 3), (1, 2.0, math.inf, *ODD)),
+        (one_of("a", "b"), ("a", "b"), (None, "c", "", ["a"])),
+        (or_none(whole(2)), (None, 2), (1, "2")),
+    ],
+    ids=["number", "above-zero", "positive", "not-negative", "flag", "at-least", "whole", "one-of", "or-none"],
+)
+def test_a_rule_takes_any_object(rule: Rule, good: tuple[object, ...], bad: tuple[object, ...]):
+    assert [check("size", each, rule) for each in good] == list(good)
+    for each in bad:
+        with pytest.raises(ConfigurationError) as refused:
+            check("size", each, rule)
+        assert str(refused.value) == f"size is {each!r}; {rule.advice}"
+
+
+def test_the_first_broken_rule_is_reported():
+    with pytest.raises(ConfigurationError, match=r"^size is '3'; it must be a number$"):
+        check("size", "3", NUMBER, POSITIVE)
+
+
+def test_the_advice_names_the_choices():
+    assert one_of("a", "b").advice == "it must be 'a' or 'b'"
+    assert one_of("a", "b", "c").advice == "it must be one of 'a', 'b', 'c'"
+    assert or_none(whole(2), "for no window").advice == "it must be a whole number of at least 2, or None for no window"
