@@ -267,10 +267,10 @@ class TestUnfinished:
 def test_a_recording_and_the_store_have_the_same_request(toolbus: Command, kept: Path):
     scenes.play(calls(("add", {"a": 1, "b": 1})), text("2"))
     ended = toolbus(*ASK, "1 + 1?", "-t", "scenes:add", "--record", "sum.jsonl")
-    assert "toolbus: recorded in sum.jsonl: 1 request, 12 facts" in ended.err
-    assert toolbus("replay", "sum.jsonl").out == "sum.jsonl: the same (1 request, 12 facts)\n"
+    assert "toolbus: recorded in sum.jsonl: 1 request, 9 facts" in ended.err
+    assert toolbus("replay", "sum.jsonl").out == "sum.jsonl: the same (1 request, 9 facts)\n"
     [found] = with_store(kept, lambda store: store.requests())
-    assert (found.record.ending, found.record.facts, found.prompt) == ("completed", 12, "1 + 1?")
+    assert (found.record.ending, found.record.facts, found.prompt) == ("completed", 9, "1 + 1?")
     assert found.record.agreed["command"] == {**COMMAND, "dir": str(Path.cwd()), "tools": ["scenes:add"]}
 
 

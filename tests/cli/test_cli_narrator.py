@@ -24,6 +24,7 @@ from toolbus.events import (
     RequestCompleted,
     RoundStarted,
     StatusChanged,
+    SteeringAdded,
     TextDelta,
     ToolCallCompleted,
     ToolCallFailed,
@@ -31,7 +32,7 @@ from toolbus.events import (
     ToolCallRequested,
     ToolCallRetrying,
 )
-from toolbus.messages import AssistantMessage, ToolCall, UserMessage
+from toolbus.messages import AssistantMessage, ToolCall
 
 ROUND = RoundStarted(round=0, message_count=1)
 
@@ -246,7 +247,7 @@ def test_without_text_and_calls_nothing_is_shown():
 
 def test_events_that_are_of_no_interest_change_nothing():
     desk = Desk()
-    desk.tell([StatusChanged(stage="idle", text="x"), ModelResponded(round=0, message=UserMessage(content="odd"))])
+    desk.tell([StatusChanged(stage="idle", text="x"), SteeringAdded(text="odd")])
     assert (desk.out.getvalue(), desk.err.getvalue()) == ("", "")
 
 

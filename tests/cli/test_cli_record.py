@@ -26,17 +26,17 @@ def test_a_recorded_question_is_told_of_and_replays_the_same(toolbus: Command, f
     scenes.play(calls(("add", {"a": 1, "b": 1})), text("It is 2."))
     ended = toolbus(*ASK, "--record", "sum.jsonl")
     assert (ended.status, ended.out.strip()) == (0, "It is 2.")
-    assert "toolbus: recorded in sum.jsonl: 1 request, 12 facts" in ended.err
+    assert "toolbus: recorded in sum.jsonl: 1 request, 9 facts" in ended.err
     scenes.forget()  # neither the model nor the tools are needed any more
     ended = toolbus("replay", "sum.jsonl")
-    assert (ended.status, ended.out, ended.err) == (0, "sum.jsonl: the same (1 request, 12 facts)\n", "")
+    assert (ended.status, ended.out, ended.err) == (0, "sum.jsonl: the same (1 request, 9 facts)\n", "")
     assert (folder / "sum.jsonl").exists()
 
 
 def test_the_turns_of_a_chat_are_recorded_together(toolbus: Command):
     scenes.play(text("One."), text("Two."))
     toolbus("chat", "-p", "scenes:scripted", "--record", "chat.jsonl", "-q", stdin="first\nsecond\n")
-    assert toolbus("replay", "chat.jsonl").out == "chat.jsonl: the same (2 requests, 12 facts)\n"
+    assert toolbus("replay", "chat.jsonl").out == "chat.jsonl: the same (2 requests, 10 facts)\n"
 
 
 def test_signals_and_masks_are_options(toolbus: Command, folder: Path):
@@ -75,10 +75,10 @@ def test_a_damaged_file_is_told_with_its_line_and_the_others_are_compared(toolbu
     ended = toolbus("replay", str(cut), str(recording))
     assert ended.status == 1
     first, second = ended.out.splitlines()
-    assert first.startswith(f"{cut}:14: the file is cut off")
-    assert second == f"{recording}: the same (1 request, 12 facts)"
+    assert first.startswith(f"{cut}:11: the file is cut off")
+    assert second == f"{recording}: the same (1 request, 9 facts)"
     same = orjson.loads(toolbus("replay", str(recording), "--json").out)
-    assert same == {"file": str(recording), "same": True, "requests": 1, "facts": 12}
+    assert same == {"file": str(recording), "same": True, "requests": 1, "facts": 9}
 
 
 def test_a_file_that_is_not_there_is_wrong_usage(toolbus: Command):

@@ -58,7 +58,7 @@ class TestLooking:
         told = toolbus("store", "stats").out.splitlines()
         assert told[0] == f"store          {kept}"
         assert told[1] == "conversations  1, with 6 messages"
-        assert told[2] == "requests       2, of which 0 unfinished; 18 facts"
+        assert told[2] == "requests       2, of which 0 unfinished; 14 facts"
         assert re.fullmatch(r"size           \d+\.\d KiB; the file takes \d+\.\d KiB", told[3])
         found = orjson.loads(toolbus("store", "stats", "--json").out)
         assert (found["requests"], found["messages"], found["path"]) == (2, 6, str(kept))
@@ -94,7 +94,7 @@ class TestLooking:
         assert roles == ["user", "assistant", "tool", "assistant", "user", "assistant"]
         request_id = found["requests"][0]["request_id"]
         told = toolbus("store", "show", request_id).out
-        assert re.match(rf"{request_id}  {WHEN}  completed  12 facts, \d\.\d KiB\nconversation {talk}\n\n", told)
+        assert re.match(rf"{request_id}  {WHEN}  completed  9 facts, \d\.\d KiB\nconversation {talk}\n\n", told)
         steps = [line.split("s  ", 1)[1] for line in told.splitlines()[3:]]
         assert steps[:3] == ["asked: What is one and one?", "the model answered, asks for 1 call", "→ Add  a=1 b=1"]
         assert re.fullmatch(r"✓ Add  \d+ ms  2", steps[3])
@@ -162,7 +162,7 @@ class TestUpkeep:
         ended = toolbus("store", "verify")
         assert (ended.status, ended.out) == (
             0,
-            "2 requests with 18 facts, 1 conversation with 6 messages: everything is as it was written\n",
+            "2 requests with 14 facts, 1 conversation with 6 messages: everything is as it was written\n",
         )
         damage(kept)
         ended = toolbus("store", "verify")
@@ -177,7 +177,7 @@ class TestUpkeep:
         assert (ended.status, ended.err) == (1, f"toolbus: {problems[0]}\n")
 
     def test_what_is_exported_can_be_imported_elsewhere_and_not_twice(self, toolbus: Command, kept: Path, talk: str):
-        told = "2 requests with 18 facts, 1 conversation with 6 messages"
+        told = "2 requests with 14 facts, 1 conversation with 6 messages"
         assert toolbus("store", "export", "--to", "a.jsonl").out == f"{told} written to a.jsonl\n"
         assert toolbus("store", "import", "a.jsonl", "--store", "b.db").out.startswith(f"{told} read into ")
         assert toolbus("store", "list", "--store", "b.db").out == toolbus("store", "list").out

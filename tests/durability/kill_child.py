@@ -35,10 +35,11 @@ import anyio
 
 from toolbus import Limits, Runtime, Tool, ToolContext, subrequest_tool, tool
 from toolbus.core.transcript import validate
+from toolbus.core.turn import TurnState, apply_all
 from toolbus.events import (
     ApprovalRequested,
     Event,
-    MessageAppended,
+    ModelResponded,
     RequestCancelled,
     RequestCompleted,
     RequestFailed,
@@ -229,7 +230,7 @@ class Life:
     # ------------------------------------------------------------------------------------------ who listens
 
     def hear(self, event: Event) -> None:
-        if event.is_fact:
+        if event.is_fact and not event.is_derived:
             call_id = getattr(event, "call_id", "")
             self.heard.write(self.number, event.type, event.request_id, call_id, event.event_id)
         self.fate.passes(f"told {event.type}")
@@ -510,11 +511,10 @@ class Case:
         history = list(await store.history(conversation_id))
         validate(history)
         expected = [
-            fact.message
+            message
             for request_id, _, conversation in rows
             if conversation == conversation_id
-            for fact in facts[request_id]
-            if isinstance(fact, MessageAppended)
+            for message in apply_all(TurnState(request_id), facts[request_id]).messages
         ]
         told = [user_text(each) for each in history if isinstance(each, UserMessage)]
         if told != [*prompts]:
@@ -537,26 +537,12 @@ def _endings(rows: Sequence[Any], facts: dict[str, list[Any]]) -> list[str]:
 
 
 def _calls(request_id: str, mine: Sequence[Any]) -> list[str]:
-    """Each call of a reply has one terminal event in the journal, which says what the transcript says."""
+    """Each call of a reply has one terminal event in the journal."""
     asked = Counter(
-        call.call_id
-        for fact in mine
-        if isinstance(fact, MessageAppended) and isinstance(fact.message, AssistantMessage)
-        for call in fact.message.tool_calls
+        call.call_id for fact in mine if isinstance(fact, ModelResponded) for call in fact.message.tool_calls
     )
     ended = Counter(fact.call_id for fact in mine if isinstance(fact, TERMINAL))
-    found = [] if asked == ended else [f"{request_id}: calls {asked} have terminal events {ended}"]
-    texts = {
-        fact.message.call_id: fact.message.content
-        for fact in mine
-        if getattr(fact, "message", None) and fact.message.role == "tool"
-    }
-    found += [
-        f"{fact.name} {fact.call_id} stands otherwise in the transcript"
-        for fact in mine
-        if isinstance(fact, ToolCallCompleted) and texts.get(fact.call_id) != fact.content
-    ]
-    return found
+    return [] if asked == ended else [f"{request_id}: calls {asked} have terminal events {ended}"]
 
 
 def _reports(facts: dict[str, list[Any]], heard: Sequence[Any]) -> list[str]:

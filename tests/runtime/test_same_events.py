@@ -9,7 +9,6 @@ from support import openai_server
 from support.openai_server import OpenAIServer
 from toolbus import EventBus, Runtime
 from toolbus.events import Event, ModelResponded, RequestCompleted, TextDelta, ToolArgumentsDelta, ToolCallRequested
-from toolbus.messages import AssistantMessage
 from toolbus.providers import OpenAIProvider
 from toolbus.testing import ScriptedProvider, calls, text
 from toolbus.toolsets.workspace import workspace_tools
@@ -39,7 +38,7 @@ def shape(events: list[Event]) -> list[tuple[Any, ...]]:
     for event in events:
         if isinstance(event, ToolCallRequested):
             told.append((event.type, event.name, event.arguments, event.round))
-        elif isinstance(event, ModelResponded) and isinstance(event.message, AssistantMessage):
+        elif isinstance(event, ModelResponded):
             told.append((event.type, event.round, event.message.text, len(event.message.tool_calls)))
         elif isinstance(event, RequestCompleted):
             told.append((event.type, event.outcome, event.text))

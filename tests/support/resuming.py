@@ -21,7 +21,6 @@ from toolbus.clock import wall_time_from
 from toolbus.events import (
     Event,
     HistoryCompressed,
-    MessageAppended,
     ModelResponded,
     RequestResumed,
     ToolCallCompleted,
@@ -241,7 +240,7 @@ def assert_reported_once(resumed: Resumed) -> None:
     resumptions = [fact.resumption for fact in facts if isinstance(fact, RequestResumed)]
     assert resumptions == [*range(1, len(resumptions) + 1)]
     assert any(isinstance(fact, RequestResumed) for fact in facts[len(before) :])
-    mine = [fact.message for fact in facts if isinstance(fact, MessageAppended)]
+    mine = [fact.message for fact in facts if isinstance(fact, ModelResponded)]
     ended = [fact for fact in facts if isinstance(fact, TERMINAL)]
     assert Counter(fact.call_id for fact in ended) == Counter(calls_in(mine))
     assert_valid(result.messages)

@@ -19,10 +19,8 @@ from toolbus.bus._broadcast import Broadcast
 from toolbus.bus._buffer import EventBuffer
 from toolbus.clock import SessionClock
 from toolbus.core.approval import needs_approval
-from toolbus.core.turn import Phase
 from toolbus.core.turn import _apply as reducer
 from toolbus.core.turn import _call_verdicts as judging
-from toolbus.core.turn import _decide as turn
 from toolbus.core.turn import _resumed as resuming
 from toolbus.dispatcher import ToolDispatcher
 from toolbus.dispatcher import _dispatcher as dispatcher_module
@@ -30,7 +28,6 @@ from toolbus.dispatcher import _retries as retries
 from toolbus.dispatcher._schedule import Schedule
 from toolbus.durability import JournalWriter
 from toolbus.events import Event, RequestResumed, ToolCallCompleted, ToolCallFailed, ToolCallRequested
-from toolbus.messages import ToolMessage
 from toolbus.runtime import Runtime
 from toolbus.session import RequestSession
 from toolbus.session import _session as session_module
@@ -159,23 +156,14 @@ def a_sibling_s_result_is_lost(patch: pytest.MonkeyPatch) -> None:
 @bug("G08", "G06")
 def results_join_out_of_order(patch: pytest.MonkeyPatch) -> None:
     """The transcript gets a round's results from the last call to the first."""
-    follow = turn._follow
+    append = reducer._append_results
 
-    def reversing(state: Any, facts: Any, now: float) -> None:
-        if state.phase is Phase.TOOLS and not state.open_calls:
-            for each in reversed(state.calls[state.appended :]):
-                facts.append(turn.result_message(each))
-            return
-        follow(state, facts, now)
+    def reversing(state: Any, last: Any) -> None:
+        state.calls.reverse()
+        append(state, last)
+        state.calls.reverse()
 
-    def anything_goes(state: Any, message: ToolMessage) -> None:
-        state.appended += 1
-        state.consecutive_errors = state.consecutive_errors + 1 if message.is_error else 0
-        if state.appended == len(state.calls):
-            state.phase = Phase.READY
-
-    patch.setattr(turn, "_follow", reversing)
-    patch.setattr(reducer, "_apply_result", anything_goes)
+    patch.setattr(reducer, "_append_results", reversing)
 
 
 @bug("G05")

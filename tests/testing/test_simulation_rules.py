@@ -18,7 +18,7 @@ from toolbus.clock import wall_time_from
 from toolbus.events import (
     ApprovalRequested,
     Event,
-    MessageAppended,
+    ModelResponded,
     RequestCompleted,
     RequestFailed,
     RequestResumed,
@@ -37,9 +37,10 @@ from toolbus.testing.simulation._watch import Watch
 anyio_backend = virtual_backends()
 
 STARTED = RequestStarted(event_id="f0", request_id="r", prompt="hi", history_count=0, deadline=30.0)
-ASKED = MessageAppended(
+ASKED = ModelResponded(
     event_id="f1",
     request_id="r",
+    round=0,
     message=AssistantMessage(tool_calls=(ToolCall(name="work", arguments="{}", call_id="c"),)),
 )
 REQUESTED = ToolCallRequested(

@@ -47,7 +47,7 @@ class TextStream:
             elif isinstance(event, ModelRetrying):  # The pieces of this reply are void.
                 self._held.clear()
                 self._streamed = ""
-            elif isinstance(event, ModelResponded) and isinstance(event.message, AssistantMessage):
+            elif isinstance(event, ModelResponded):
                 self._end_message(event.message)
             elif isinstance(event, RequestCompleted):
                 self._end(event)

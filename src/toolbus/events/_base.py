@@ -42,3 +42,8 @@ class Event:
     metadata: Mapping[str, Any] | None = None
 
     is_fact: ClassVar[bool] = False
+
+    @property
+    def is_derived(self) -> bool:
+        """True for a fact that listeners hear and journals do not have, because it follows from another fact."""
+        return False

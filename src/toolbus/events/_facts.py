@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from ..messages import Message, Part, Usage
+from ..messages import AssistantMessage, Message, Part, ToolMessage, Usage
 from ._base import Event, event
 
 FailureReason: TypeAlias = Literal[
@@ -101,11 +101,22 @@ class RequestResumed(Event):
 
 @event
 class MessageAppended(Event):
-    """A message, with its `message_id`, was appended to the transcript. No other fact changes the transcript."""
+    """A message, with its `message_id`, was appended to the transcript.
+
+    Prompts, notes, steering and requests to repair an output are facts of their own. A reply and the results of its
+    calls are not: for them, listeners get an event that is derived from the `ModelResponded`, or from the event that
+    settles the last call of the round, and that follows it at once. Its `event_id` is that of its cause with `_m0`,
+    `_m1` and so on. Its `is_derived` is true.
+    """
 
     type: Literal["message_appended"] = "message_appended"
     message: Message
     is_fact: ClassVar[bool] = True
+
+    @property
+    def is_derived(self) -> bool:
+        """True for a reply or a result, which another fact has appended."""
+        return isinstance(self.message, (AssistantMessage, ToolMessage))
 
 
 @event
@@ -133,7 +144,7 @@ class ModelResponded(Event):
 
     type: Literal["model_responded"] = "model_responded"
     round: int
-    message: Message
+    message: AssistantMessage
     finish_reason: str = ""
     usage: Usage = field(default_factory=Usage)
     vendor: str = ""

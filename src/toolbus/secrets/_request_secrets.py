@@ -6,7 +6,7 @@ Knows a turn's state, and no session. Executors reach a request's secrets throug
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import ToolbusError
@@ -107,7 +107,7 @@ class RequestSecrets:
         return arguments if self.vault is None else self.vault.digest(arguments)
 
     def mask(self, event: Event) -> Event:
-        """Return an event of another publisher without secrets, also in the edited arguments of an approval."""
+        """Return an event without secrets, also in the edited arguments of an approval."""
         vault = self.vault
         if vault is None:
             return event
@@ -119,11 +119,6 @@ class RequestSecrets:
         return hidden(event, vault) if vault else event
 
     # -------------------------------------------------------------------------------------------- for sessions
-
-    def facts(self, made: Sequence[Event], published: object) -> Sequence[Event]:
-        """Return the facts of a step as they may be written and published. `published` has been masked already."""
-        vault = self.vault
-        return [each if each is published else hidden(each, vault) for each in made] if vault else made
 
     def words(self, exc: ToolbusError) -> ToolbusError:
         """Mask the text of an error of the request, in place, and return the error."""

@@ -52,8 +52,8 @@ def settle_broken(
             _end(state, each, outcome)
             if announces:
                 bus.arbitration.announce(outcome)
+    known = [each for each in state.calls if each.outcome is not None] if state.phase is Phase.TOOLS else []
     state.phase, state.waiting = Phase.ENDED, 0
-    known = [each for each in state.calls[state.appended :] if each.outcome is not None]
     state.messages[:] = repair([*state.messages, *map(result_message, known)])
 
 

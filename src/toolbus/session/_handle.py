@@ -13,7 +13,7 @@ import anyio
 
 from .._option_checks import shown
 from ..bus import EventBus, EventT, Mailbox, Overflow, Subscription, TextStream
-from ..core.turn import TurnState, ends_at_once
+from ..core.turn import TurnState, ends_at_once, with_messages
 from ..errors import ConfigurationError, StoreError, ToolbusError
 from ..events import (
     CancelRequested,
@@ -262,7 +262,8 @@ class SessionHandle:
         def is_over(event: Event) -> bool:
             return isinstance(event, RequestEnding) and event.request_id == request_id
 
-        count, journal = self._state.facts - len(self._unpublished), self._past
+        state, journal = self._state, self._past
+        count = state.facts - len(self._unpublished)
         subscription = self._bus.subscribe(
             *kinds,
             request_id=request_id,
@@ -275,7 +276,7 @@ class SessionHandle:
         if count and journal is not None and replays:
 
             async def past() -> Sequence[Event]:
-                return (await journal.facts_of(request_id))[:count]
+                return with_messages(state, (await journal.facts_of(request_id))[:count])
 
             subscription.preceded_by(past)
         if self.ended:

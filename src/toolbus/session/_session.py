@@ -15,16 +15,30 @@ import anyio
 from .._logs import LOGGED, WARNINGS, log_fact, logger
 from ..bus import EventBus, Mailbox
 from ..core.output import OutputType
-from ..core.turn import MODEL, NEW, AwaitCalls, CallModel, Elapsed, Input, ModelFailed, Resume, advance, pending
+from ..core.turn import (
+    MODEL,
+    NEW,
+    AwaitCalls,
+    CallModel,
+    Elapsed,
+    Input,
+    ModelFailed,
+    Resume,
+    advance,
+    pending,
+    with_messages,
+)
 from ..errors import ConfigurationError, LeaseLost, StoreError, StoreUnavailable, ToolbusError
 from ..events import (
     ApprovalRequested,
     CancelRequested,
     Event,
+    MessageAppended,
     ModelResponded,
     RequestCancelled,
     RequestFailed,
     RequestResumed,
+    RoundStarted,
     StatusChanged,
     SteeringAdded,
     ToolCallCompleted,
@@ -32,7 +46,6 @@ from ..events import (
     ToolCallRequested,
     new_id,
 )
-from ..messages import AssistantMessage
 from ..protocols import Provider
 from ..request_result import RequestResult, result_from
 from ..storage import Journal
@@ -285,9 +298,7 @@ class RequestSession(SessionHandle):
         if state.waiting or isinstance(inputs[0], Resume):
             # A person's decision, and a call that another process began, are judged by the tools as they are now.
             state.tools = self._asker.known(self._view.tools)
-        facts, own = advance(
-            state, inputs, now, follows=follows, shown=None if secrets.vault is None else secrets.facts
-        )
+        facts, own = advance(state, inputs, now, follows=follows, mask=None if secrets.vault is None else secrets.mask)
         if self._journal is not None:
             given = {each.event_id: each for each in inputs if isinstance(each, Event)}
             self._taken.update(given.keys() & {fact.event_id for fact in facts})
@@ -309,7 +320,7 @@ class RequestSession(SessionHandle):
         if isinstance(fact, (ToolCallCompleted, ToolCallFailed)):
             self._bus.arbitration.claim(fact.request_id, fact.call_id)
         elif mailbox is not None and isinstance(fact, ModelResponded):
-            calls = cast("AssistantMessage", fact.message).tool_calls
+            calls = fact.message.tool_calls
             self._bus.arbitration.open_calls(mailbox, [call.call_id for call in calls])
         elif mailbox is not None and isinstance(fact, ApprovalRequested):
             self._bus.arbitration.open_approval(mailbox, fact)
@@ -322,6 +333,10 @@ class RequestSession(SessionHandle):
                 if type(fact) in logged:
                     log_fact(fact, self._state.envelope(fact.at))
         view = self._view
+        if self._bus.arbitration.wants(MessageAppended, self.request_id):
+            begun, inputs = [*map(type, facts)].count(RoundStarted), set(map(id, facts)).difference(map(id, own))
+            events = with_messages(self._state, facts, since_round=max(0, self._state.round - begun))
+            own = [each for each in events if id(each) not in inputs]
         ending = self._state.ending  # It is published last, after the status.
         is_last = self._is_ending_published = ending is not None and bool(own) and own[-1] is ending
         try:

@@ -327,8 +327,7 @@ class StatusFold:
         return self._set("processing", ASKING_AGAIN)
 
     def _on_reply(self, event: ModelResponded) -> bool:
-        if isinstance(event.message, AssistantMessage):
-            self._unsettled = len(event.message.tool_calls)
+        self._unsettled = len(event.message.tool_calls)
         return False
 
     def _on_approval(self, event: ApprovalRequested) -> bool:

@@ -11,7 +11,6 @@ from toolbus.core.limits import Limits
 from toolbus.core.turn import AwaitCalls, CallModel, plan_in, plan_text
 from toolbus.events import (
     ApprovalRequested,
-    MessageAppended,
     PlanChanged,
     PlanStep,
     ToolCallCompleted,
@@ -174,7 +173,7 @@ def test_a_plan_resets_no_more_than_any_success() -> None:
 
 
 def history_of(turn: Turn) -> list[Message]:
-    return [each.message for each in of(MessageAppended, turn.facts)]
+    return [each.message for each in turn.appended(turn.facts)]
 
 
 def test_the_plan_of_an_earlier_turn_is_found_in_its_messages() -> None:

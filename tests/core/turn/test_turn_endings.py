@@ -7,11 +7,9 @@ from turn_driver import Turn, call, completed, failed, of, replied
 
 from toolbus.core.limits import Limits
 from toolbus.core.transcript import validate
-from toolbus.core.turn import CallModel, Elapsed, Finish, Input, ModelFailed, ModelReplied, Start, apply, decide
+from toolbus.core.turn import CallModel, Elapsed, Finish, Input, ModelFailed, ModelReplied, Start, advance
 from toolbus.events import (
     CancelRequested,
-    Event,
-    MessageAppended,
     ModelResponded,
     ModelRetrying,
     RequestCancelled,
@@ -135,12 +133,8 @@ def test_a_model_that_fails_ends_the_request_with_its_words() -> None:
 def test_a_cancel_that_comes_with_the_start_ends_the_request_before_the_model_is_called() -> None:
     turn = Turn()
     state = turn.fresh()
-    facts: list[Event] = []
-    inputs: list[Input | None] = [Start(UserMessage(content="x")), CancelRequested(request_id="r", reason="no"), None]
-    for happened in inputs:
-        for fact in decide(state, happened, 0.0):
-            apply(state, fact)
-            facts.append(fact)
+    inputs = [Start(UserMessage(content="x")), CancelRequested(request_id="r", reason="no")]
+    facts, _ = advance(state, inputs, 0.0)
     assert [type(each).__name__ for each in facts] == [
         "RequestStarted",
         "MessageAppended",
@@ -175,7 +169,7 @@ def test_a_cancel_while_tools_run_settles_what_is_open_and_keeps_what_is_done() 
         ("r_0_0", "cancelled", True, 4),
         ("r_0_3", "cancelled", True, 4),
     ]
-    assert [each.message.role for each in of(MessageAppended, facts)] == ["tool"] * 4
+    assert [each.message.role for each in turn.appended(facts)] == ["tool"] * 4
     assert isinstance(turn.state.calls[2].outcome, ToolCallCompleted)
     assert isinstance(facts[-1], RequestCancelled)
     validate(turn.state.messages)

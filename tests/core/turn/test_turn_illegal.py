@@ -10,7 +10,7 @@ from turn_driver import TOOLS, Turn, call, completed, failed
 
 from toolbus.core.limits import Limits
 from toolbus.core.message_list import Messages
-from toolbus.core.turn import Phase, Start, TurnState, apply, decide, pending
+from toolbus.core.turn import Start, TurnState, advance, apply, pending
 from toolbus.errors import ProtocolViolation
 from toolbus.events import (
     ApprovalRequested,
@@ -52,7 +52,7 @@ def was_replied() -> TurnState:
 
 
 def tools() -> TurnState:
-    state = apply(was_replied(), MessageAppended(message=REPLY, at=0.0))
+    state = was_replied()
     for place in range(2):
         apply(state, requested(f"r_0_{place}"))
     return state
@@ -89,7 +89,6 @@ FACTS: dict[str, Event] = {
     "later round": RoundStarted(round=2, message_count=0),
     "responded": ModelResponded(round=0, message=REPLY),
     "responded elsewhere": ModelResponded(round=1, message=REPLY),
-    "no reply": ModelResponded(round=0, message=UserMessage(content="x")),
     "requested": requested("r_0_0"),
     "foreign request": requested("r_7_0"),
     "completed": completed("r_0_0"),
@@ -108,9 +107,9 @@ LEGAL: dict[str, set[str]] = {
     "new": {"start"},
     "ready": {"user", "system", "round", "steering", "cancel"} | ENDINGS,
     "model": {"responded", "steering", "cancel"} | ENDINGS,
-    "was_replied": {"reply"},
+    "was_replied": {"requested", "completed", "failed", "fact of a later version", "steering", "cancel"},
     "tools": {"completed", "failed", "steering", "cancel"},
-    "settled": {"result", "steering", "cancel"},
+    "settled": {"user", "system", "steering", "cancel"} | ENDINGS,
     "ended": set(),
 }
 
@@ -136,10 +135,9 @@ def refused(state: TurnState, fact: Event, why: str) -> None:
     assert state == before
 
 
-def test_a_result_cannot_join_before_its_siblings_are_settled_nor_out_of_order() -> None:
-    refused(apply(tools(), completed("r_0_0")), result("r_0_0"), "while calls are open")
-    refused(settled(), result("r_0_1"), "out of call order")
-    refused(apply(settled(), result("r_0_0")), result("r_0_0"), "out of call order")
+def test_replies_and_results_are_appended_by_other_facts_and_their_events_are_refused() -> None:
+    refused(settled(), result("r_0_0"), "is derived")
+    refused(settled(), MessageAppended(message=REPLY), "is derived")
 
 
 def test_a_call_is_settled_once() -> None:
@@ -152,8 +150,7 @@ def test_a_call_is_requested_once() -> None:
 
 def test_a_reply_with_the_same_id_twice_is_refused() -> None:
     twice = AssistantMessage(tool_calls=(ToolCall(name="clock", call_id="x"), ToolCall(name="clock", call_id="x")))
-    state = apply(model(), ModelResponded(round=0, message=twice))
-    refused(state, MessageAppended(message=twice), "same id")
+    refused(model(), ModelResponded(round=0, message=twice), "same id")
 
 
 def test_a_violation_says_what_was_illegal_and_where() -> None:
@@ -163,32 +160,24 @@ def test_a_violation_says_what_was_illegal_and_where() -> None:
 def test_a_request_begins_once() -> None:
     turn = Turn()
     with pytest.raises(ProtocolViolation, match="begun already"):
-        decide(turn.state, Start(None), 0.0)
+        advance(turn.state, [Start(None)], 0.0)
 
 
-@pytest.mark.parametrize("state", ["new", "ready", "was_replied", "settled"])
+@pytest.mark.parametrize("state", ["new", "ready", "settled"])
 def test_nothing_is_pending_in_the_middle_of_a_step(state: str) -> None:
     with pytest.raises(ProtocolViolation, match="the step was not finished"):
         pending(STATES[state]())
 
 
-def test_nothing_follows_before_the_start_in_the_middle_of_a_reply_and_after_the_end() -> None:
-    assert [list(decide(STATES[each](), None, 0.0)) for each in ("new", "was_replied", "ended")] == [[], [], []]
-
-
-def test_a_step_that_was_cut_short_goes_on_where_it_stopped() -> None:
-    state = apply(settled(), result("r_0_0"))
-    (fact,) = decide(state, None, 0.0)
-    assert isinstance(fact, MessageAppended)
-    assert isinstance(fact.message, ToolMessage)
-    assert fact.message.call_id == "r_0_1"
-    assert apply(state, fact).phase is Phase.READY
+def test_nothing_follows_before_the_start_and_after_the_end() -> None:
+    assert [advance(STATES[each](), [], 0.0)[0] for each in ("new", "ended")] == [[], []]
 
 
 def test_a_call_that_was_never_requested_before_a_crash_can_still_be_given_up() -> None:
-    state = apply(was_replied(), MessageAppended(message=REPLY, at=0.0))
-    apply(state, CancelRequested(reason="no"))
-    assert [(each.type, each.duration_seconds) for each in decide(state, None, 9.0)] == [("tool_call_failed", 0.0)] * 2  # type: ignore[attr-defined]
+    state = apply(was_replied(), CancelRequested(reason="no"))
+    *failures, cancelled = advance(state, [], 9.0)[0]
+    assert [(each.type, each.duration_seconds) for each in failures] == [("tool_call_failed", 0.0)] * 2  # type: ignore[attr-defined]
+    assert isinstance(cancelled, RequestCancelled)
 
 
 # --------------------------------------------------------------------------------------- the view of messages

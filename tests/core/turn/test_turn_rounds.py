@@ -10,7 +10,7 @@ from turn_driver import TOOLS, Turn, call, completed, failed, of, replied
 
 from toolbus.core.limits import Limits
 from toolbus.core.transcript import validate
-from toolbus.core.turn import AwaitCalls, CallModel, Finish, ModelReplied, Start, decide, reply_id
+from toolbus.core.turn import AwaitCalls, CallModel, Finish, ModelReplied, Start, advance, reply_id
 from toolbus.events import (
     CallOutcome,
     Event,
@@ -36,7 +36,7 @@ def test_a_question_and_its_answer_are_a_whole_request() -> None:
     assert kinds(turn.facts) == ["request_started", "message_appended", "round_started"]
     assert isinstance(turn.command, CallModel)
     turn.reply("noon", usage=Usage(input_tokens=3, output_tokens=1))
-    assert kinds(turn.facts)[3:] == ["model_responded", "message_appended", "request_completed"]
+    assert kinds(turn.facts)[3:] == ["model_responded", "request_completed"]
     assert turn.command == Finish()
     (ending,) = of(RequestCompleted, turn.facts)
     assert (ending.outcome, ending.reason, ending.text) == ("completed", "", "noon")
@@ -55,7 +55,8 @@ def test_a_start_of_several_parts_tells_their_text_and_of_which_call_it_is_part(
     turn = Turn()
     state = turn.fresh()
     prompt = UserMessage(content=(TextPart(text="See:"), ImagePart(url="https://example.com/a.png")))
-    started, appended = decide(state, Start(prompt, parent_request_id="p", parent_call_id="p_0_0"), 0.0)
+    facts, _ = advance(state, [Start(prompt, parent_request_id="p", parent_call_id="p_0_0")], 0.0)
+    started, appended, _ = facts
     assert isinstance(started, RequestStarted)
     assert (started.prompt, started.parent_request_id, started.parent_call_id) == ("See:", "p", "p_0_0")
     assert isinstance(appended, MessageAppended)
@@ -105,7 +106,7 @@ def test_a_reply_gets_ids_of_ours_and_keeps_all_else() -> None:
     assert [each.call_id for each in ours.tool_calls] == ["r_0_0", "r_0_1", "r_0_2"]
     assert [each.provider_call_id for each in ours.tool_calls] == ["x", "x", ""]
     assert (ours.text, ours.reasoning, ours.vendor_data) == ("let me see", "hm", {"anthropic": {"content": []}})
-    assert of(MessageAppended, facts)[0].message == ours
+    assert turn.appended(facts)[0].message == ours
     assert message.message_id == "theirs"
     assert [each.call_id for each in message.tool_calls] == ["", "", ""]
 
@@ -128,7 +129,7 @@ def test_a_request_for_a_call_says_all_that_running_it_takes() -> None:
 
 def test_all_calls_of_a_reply_are_in_the_transcript_before_the_first_is_requested() -> None:
     facts = kinds(Turn().call(call(), call()))
-    assert facts == ["model_responded", "message_appended", "tool_call_requested", "tool_call_requested"]
+    assert facts == ["model_responded", "tool_call_requested", "tool_call_requested"]
 
 
 @pytest.mark.guarantee("G08")

@@ -7,7 +7,7 @@ from turn_driver import Turn, call, of
 
 from toolbus.core.limits import Limits
 from toolbus.core.turn import CallModel
-from toolbus.events import MessageAppended, RequestCompleted, SteeringAdded
+from toolbus.events import RequestCompleted, SteeringAdded
 from toolbus.messages import Usage, UserMessage
 
 
@@ -99,7 +99,7 @@ def test_steering_comes_too_late_where_a_limit_leaves_no_last_answer(limits: Lim
     turn.steer("Keep it short.")
     facts = turn.complete()
     assert turn.stopped_by
-    assert [each.message.role for each in of(MessageAppended, facts)] == ["tool"]
+    assert [each.message.role for each in turn.appended(facts)] == ["tool"]
 
 
 def test_steering_past_the_deadline_starts_no_round() -> None:

@@ -108,8 +108,8 @@ def test_stop_on_ends_for_its_reasons_alone() -> None:
     turn.call(call())
     turn.fail()
     assert isinstance(turn.command, CallModel)
-    turn.call(call(), call("nothing"))
-    assert of(ToolCallRequested, turn.facts[-8:]) == []
+    facts = turn.call(call(), call("nothing"))
+    assert of(ToolCallRequested, facts) == []
     assert turn.stopped_by == "stop_on=unknown_tool"
 
 

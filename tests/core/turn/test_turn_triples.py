@@ -14,7 +14,7 @@ from turn_driver import Turn, call, completed, decided, failed, of, replied
 
 from toolbus.core.limits import Limits
 from toolbus.core.transcript import validate
-from toolbus.core.turn import Input, ModelReplied, apply, decide
+from toolbus.core.turn import Input, ModelReplied, advance
 from toolbus.errors import InvalidArguments
 from toolbus.events import (
     ApprovalRequested,
@@ -69,12 +69,11 @@ def events_of(kind: str, call_id: str) -> list[Input]:
 
 
 class QuickTurn(Turn):
-    """Without the checks of each decision: there are thousands of turns here, and the other tests make them."""
+    """Without the checks of each step: there are thousands of turns here, and the other tests make them."""
 
-    def _decide(self, happened: Input | None) -> Sequence[Event]:
-        made = decide(self.state, happened, self.now)
-        for fact in made:
-            apply(self.state, fact)
+    def step(self, *inputs: Input) -> list[Event]:
+        made, _ = advance(self.state, inputs, self.now)
+        self.facts += made
         return made
 
 

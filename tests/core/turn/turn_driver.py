@@ -1,6 +1,6 @@
 """Drives the pure turn machine as a session would: steps, a clock that stands until it is moved, no bus.
 
-Every step checks what holds for all steps: `decide` changes nothing, `advance` does the same at once, a step ends, and
+Every step checks what holds for all steps: its facts, applied to the state from before, give the state afterwards, and
 fact ids are unique.
 """
 
@@ -22,15 +22,16 @@ from toolbus.core.turn import (
     Start,
     TurnState,
     advance,
-    apply,
-    decide,
+    apply_all,
     pending,
+    with_messages,
 )
 from toolbus.errors import InvalidArguments
 from toolbus.events import (
     ApprovalDecided,
     CancelRequested,
     Event,
+    MessageAppended,
     RequestCompleted,
     SteeringAdded,
     ToolCallCompleted,
@@ -42,9 +43,6 @@ from toolbus.messages import AssistantMessage, Message, ToolCall, Usage, UserMes
 from toolbus.protocols import FinishReason, ModelReply, ToolSpec
 
 E = TypeVar("E", bound=Event)
-
-MOST_FOLLOWING = 20
-"""Decisions that may follow from the state itself in one step; more is a loop without an end."""
 
 
 def _wants_city(arguments: Mapping[str, object]) -> None:
@@ -133,43 +131,20 @@ class Turn:
         )
 
     def step(self, *inputs: Input) -> list[Event]:
-        """One step, decision by decision; `advance` has to do the same at once."""
-        at_once = self.copy()
-        advanced, own = advance(at_once, inputs, self.now)
-        made = self._step(inputs)
-        assert advanced == made
-        assert at_once == self.state
+        """One step. Its facts alone have to give the same state."""
+        before = self.copy()
+        made, own = advance(self.state, inputs, self.now)
+        assert apply_all(before, made) == self.state, "the facts do not give the state"
         assert own == [each for each in made if each.event_id.startswith("r_f")], "inputs have ids of others"
+        self.facts += made
+        ids = [each.event_id for each in self.facts]
+        assert len(set(ids)) == len(ids), "a fact's id came twice"
         return made
 
     def copy(self) -> TurnState:
         state = self.state
         given = (state.tools, state.output, state.prices, state.limits, state.approval)
         return copy.deepcopy(state, {id(each): each for each in given})
-
-    def _step(self, inputs: Sequence[Input]) -> list[Event]:
-        made: list[Event] = []
-        for happened in inputs:
-            made += self._decide(happened)
-        for _ in range(MOST_FOLLOWING):
-            following = self._decide(None)
-            if not following:
-                break
-            made += following
-        else:
-            raise AssertionError("the step does not end")
-        self.facts += made
-        ids = [each.event_id for each in self.facts]
-        assert len(set(ids)) == len(ids), "a fact's id came twice"
-        return made
-
-    def _decide(self, happened: Input | None) -> Sequence[Event]:
-        before = self.copy()
-        made = decide(self.state, happened, self.now)
-        assert self.state == before, "decide changed the state"
-        for fact in made:
-            assert apply(self.state, fact) is self.state
-        return made
 
     def offer(self, tools: Mapping[str, ToolSpec]) -> None:
         """These are the tools from now on."""
@@ -226,6 +201,10 @@ class Turn:
         command = self.command
         assert isinstance(command, (CallModel, AwaitCalls))
         return command
+
+    def appended(self, facts: Sequence[Event]) -> list[MessageAppended]:
+        """The appended messages that listeners to these facts hear of."""
+        return of(MessageAppended, with_messages(self.state, facts))
 
     @property
     def roles(self) -> list[str]:

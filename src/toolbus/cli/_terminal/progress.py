@@ -32,7 +32,6 @@ from ...events import (
     ToolCallRequested,
     ToolCallRetrying,
 )
-from ...messages import AssistantMessage
 from ...status import ANALYZING, ASKING_AGAIN, display_name, round_status
 from .screen import Line, Screen
 from .text import Cleaner, arguments_line, cells, cut, duration, indented
@@ -146,8 +145,6 @@ class Narrator:
 
     def _on_reply(self, event: ModelResponded) -> None:
         message = event.message
-        if not isinstance(message, AssistantMessage):
-            return
         # Unstreamed text comes from a provider that does not stream.
         if message.text and message.message_id != self._message:
             self._fresh = True

@@ -1,22 +1,22 @@
-"""The turn machine: the only code that decides what a request (one run of the agent) does next. Three pure functions.
+"""The turn machine: the only code that decides what a request (one run of the agent) does next. Three functions.
 
-    facts   = decide(state, input, now)     the facts that an input means; with `None`, those that follow from the state
-    state   = apply(state, fact)            the only way to change a state; illegal facts raise `ProtocolViolation`
-    command = pending(state)                the work to do now: call the model, await tool calls, or finish;
-                                            after a replay it says how to continue
+    facts, own = advance(state, inputs, now)    a step: decides on the inputs, then on what follows from the state
+    state      = apply(state, fact)             the only way to change a state; illegal facts raise `ProtocolViolation`
+    command    = pending(state)                 the work to do now: call the model, await tool calls, or finish;
+                                                after a replay it says how to continue
 
-A step, `advance`, decides on the inputs and applies their facts, then decides on `None` and applies, until nothing
-follows. The session performs steps and commands, and decides nothing: it writes a step to the journal, publishes it,
-and carries out the command. `now` is seconds on the session's clock. A round is one call of the model and the tool
-calls in its reply.
+A step emits facts: each is applied where it is decided, by the same functions as in a replay, and appended to the list
+of the step. The session performs steps and commands, and decides nothing: it writes a step to the journal, publishes
+it, and carries out the command. `now` is seconds on the session's clock. A round is one call of the model and the tool
+calls in its reply. Nothing here does I/O, waits, or reads a clock.
 
 Knows events, messages, limits and tool definitions. Must not know the bus, sessions, the journal, providers or how a
 tool is run.
 
 Invariants:
 
-1. The state changes only by facts: `decide` reads it, and `apply` changes it. So replaying a journal is nothing but
-   `apply`, and a resumed request continues with the input `Resume`. A change without a fact would be lost in a crash.
+1. The state changes only by facts: a decision reads it and emits them. So replaying a journal is nothing but `apply`,
+   and a resumed request continues with the input `Resume`. A change without a fact would be lost in a crash.
    (The session sets only what no fact carries, for example the tools as they are now, and the size of the journal.)
 2. Equal inputs give equal facts. Ids are made from `request_id` and positions (`_f3`, `_r0`, `_0_1`), waits from a
    seed. Otherwise a replay would name its calls differently, and no executor could recognise one that has already run.
@@ -31,9 +31,9 @@ Invariants:
 6. The verdicts on all calls that can be judged now are known before the first of them becomes a fact. So a call that
    ends the request at once (`on_failure`, `stop_on`) keeps its siblings from starting. Judged one by one, an earlier
    sibling would already run, and could have an effect that the ending does not report.
-7. Results join the transcript when the last call of the round is settled, in call order, and before anything else may
-   happen: notes, steering and prompts wait. So the transcript is valid at every round's start and at every ending
-   (G08). A message between a call and its result is refused by model providers.
+7. Results join the transcript with the fact that settles the last call of the round, in call order, and before
+   anything else may happen: notes, steering and prompts wait. So the transcript is valid at every round's start and at
+   every ending (G08). A message between a call and its result is refused by model providers.
 8. The transcript grows only at its end, and `TurnState.open_calls` is the same dictionary for good. Views of the
    transcript and executors keep references to them, and would otherwise see old data.
 9. A call's deadline is not later than the request's, except while a person is asked: then the request's clock is
@@ -48,8 +48,8 @@ from __future__ import annotations
 
 from ._apply import add_spent, apply, apply_all, ends_at_once, used_up
 from ._control_tools import UPDATE_PLAN, plan_in, plan_text
-from ._decide import advance, decide, pending
-from ._facts import result_message, spent_so_far
+from ._decide import advance, pending
+from ._facts import spent_so_far
 from ._limits_left import limits_left
 from ._state import MODEL, NEW, CallState, CallStatus, Phase, RoundState, TurnState
 from ._steps import (
@@ -66,6 +66,7 @@ from ._steps import (
     Start,
     reply_id,
 )
+from ._transcript import result_message, with_messages
 
 __all__ = [
     "MODEL",
@@ -91,7 +92,6 @@ __all__ = [
     "advance",
     "apply",
     "apply_all",
-    "decide",
     "ends_at_once",
     "limits_left",
     "pending",
@@ -101,4 +101,5 @@ __all__ = [
     "result_message",
     "spent_so_far",
     "used_up",
+    "with_messages",
 ]

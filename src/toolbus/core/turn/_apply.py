@@ -7,7 +7,7 @@ the table allows it, so that a journal that was written by hand or damaged is re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 from ..._fast_dataclasses import maker
@@ -37,7 +37,7 @@ from ...events import (
     ToolCallRequested,
     ToolCallResumed,
 )
-from ...messages import AssistantMessage, ToolMessage, Usage, UserMessage
+from ...messages import Usage, UserMessage
 from ..arguments import CONTAINERS, own_arguments
 from ..limits import Limits
 from ._state import (
@@ -47,7 +47,6 @@ from ._state import (
     NEW,
     OPEN,
     READY,
-    REPLIED,
     REQUESTED,
     SETTLED,
     TOOLS,
@@ -58,8 +57,18 @@ from ._state import (
     Stop,
     TurnState,
 )
+from ._transcript import is_empty, result_message
 
-__all__ = ["add_spent", "apply", "apply_all", "ends_at_once", "over_budget", "repair_id", "used_up"]
+__all__ = [
+    "add_spent",
+    "apply",
+    "apply_all",
+    "ends_at_once",
+    "over_budget",
+    "repair_id",
+    "used_up",
+    "violation",
+]
 
 
 _call_state = maker(CallState)
@@ -71,18 +80,24 @@ def apply(state: TurnState, fact: Event) -> TurnState:
 
     Raises `ProtocolViolation` for a fact that is illegal in the state's phase; the state is unchanged then.
     """
-    apply_all(state, (fact,))
+    change = state.phase.changes.get(type(fact))
+    if change is None:
+        raise violation(state, fact)
+    change(state, fact)
+    state.facts += 1
     return state
 
 
-def apply_all(state: TurnState, facts: Sequence[Event]) -> None:
-    """Apply `facts` in order, as `apply` does; those before an illegal one stay applied."""
+def apply_all(state: TurnState, facts: Iterable[Event]) -> TurnState:
+    """Apply `facts` in order, as `apply` does, and return the state; those before an illegal one stay applied."""
     for fact in facts:
-        legal_in, change = _TABLE.get(type(fact), _NEVER)
-        if state.phase not in legal_in:
-            raise ProtocolViolation(f"{type(fact).__name__} is illegal in phase {state.phase.value!r}")
-        change(state, fact)
-        state.facts += 1
+        apply(state, fact)
+    return state
+
+
+def violation(state: TurnState, fact: Event) -> ProtocolViolation:
+    """Return the error for a fact that is illegal in the state's phase."""
+    return ProtocolViolation(f"{type(fact).__name__} is illegal in phase {state.phase.value!r}")
 
 
 def _apply_started(state: TurnState, fact: RequestStarted) -> None:
@@ -111,56 +126,30 @@ def _apply_resumption(state: TurnState, fact: RequestResumed) -> None:
 
 def _apply_message(state: TurnState, fact: MessageAppended) -> None:
     message = fact.message
-    if isinstance(message, ToolMessage):
-        _apply_result(state, message)
-    elif isinstance(message, AssistantMessage):
-        _apply_reply(state, message)
-    else:
-        if state.phase is not READY:
-            raise ProtocolViolation(f"a {message.role} message cannot be appended in phase {state.phase.value!r}")
-        if message.message_id == repair_id(state):
-            state.repairs += 1
-            state.stop = state.stop or used_up(state)
-        elif state.steering and isinstance(message, UserMessage):  # The prompt is appended before steering can arrive.
-            state.steering.pop(0)
-            state.steered += 1
+    if fact.is_derived:
+        raise ProtocolViolation(f"a {message.role} message is appended by another fact: {fact.event_id!r} is derived")
+    if message.message_id == repair_id(state):
+        state.repairs += 1
+        state.stop = state.stop or used_up(state)
+    elif state.steering and isinstance(message, UserMessage):  # The prompt is appended before steering can arrive.
+        state.steering.pop(0)
+        state.steered += 1
     state.messages.append(message)
 
 
-def _apply_reply(state: TurnState, message: AssistantMessage) -> None:
-    if state.phase is not REPLIED:
-        raise ProtocolViolation(f"a reply cannot be appended in phase {state.phase.value!r}")
-    calls: list[CallState] = []
-    opened: dict[str, CallState] = {}
-    for call in message.tool_calls:
-        each = opened[call.call_id] = _call_state(call, state.round)
-        calls.append(each)
-    if len(opened) != len(calls):
-        raise ProtocolViolation("a reply cannot be appended: two of its calls have the same id")
-    state.phase = TOOLS if calls else READY
-    state.last_text = message.text or state.last_text
-    state.calls = state.rounds[-1].calls = calls
-    # The dictionary is empty here. It is the same object for good, since executors look calls up in it.
-    state.open_calls.update(opened)
-    state.unjudged = len(calls)
-    state.appended = 0
-
-
-def _apply_result(state: TurnState, message: ToolMessage) -> None:
-    if state.phase is not TOOLS or state.open_calls:
-        raise ProtocolViolation("a result cannot be appended while calls are open")
-    calls, index = state.calls, state.appended
-    if calls[index].call.call_id != message.call_id:
-        raise ProtocolViolation(f"the result of {message.call_id!r} is out of call order")
-    if not message.is_error:
-        state.consecutive_errors = 0
-    elif not _refused_by_limit(calls[index]):  # A refusal by a limit is not the tool's failure.
-        state.consecutive_errors += 1
-        if state.consecutive_errors >= (most := state.limits.max_consecutive_errors):
-            _stop(state, f"max_consecutive_errors={most}")
-    state.appended = index = index + 1
-    if index == len(calls):
-        state.phase = READY
+def _append_results(state: TurnState, last: ToolCallCompleted | ToolCallFailed) -> None:
+    """Append the results of the round to the transcript, in call order, after `last` has settled the last call."""
+    current = state.rounds[-1]
+    current.settled_last, current.results_at = last.call_id, len(state.messages)
+    for each in state.calls:
+        state.messages.append(result_message(each))
+        if isinstance(each.outcome, ToolCallCompleted):
+            state.consecutive_errors = 0
+        elif not _refused_by_limit(each):  # A refusal by a limit is not the tool's failure.
+            state.consecutive_errors += 1
+            if state.consecutive_errors >= (most := state.limits.max_consecutive_errors):
+                _stop(state, f"max_consecutive_errors={most}")
+    state.phase = READY
 
 
 def _apply_round(state: TurnState, fact: RoundStarted) -> None:
@@ -194,8 +183,12 @@ def _apply_compressed(state: TurnState, fact: HistoryCompressed) -> None:
 
 def _apply_responded(state: TurnState, fact: ModelResponded) -> None:
     message = fact.message
-    if not isinstance(message, AssistantMessage) or fact.round != state.round:
-        raise ProtocolViolation(f"a {message.role} message of round {fact.round} is not a reply of round {state.round}")
+    if fact.round != state.round:
+        raise ProtocolViolation(f"a reply of round {fact.round} cannot come in round {state.round}")
+    calls = [_call_state(call, state.round) for call in message.tool_calls]
+    opened = {each.call.call_id: each for each in calls}
+    if len(opened) != len(calls):
+        raise ProtocolViolation("two calls of a reply have the same id")
     state.vendor = fact.vendor
     state.cost += fact.cost or 0.0
     current = state.rounds[-1]
@@ -205,10 +198,16 @@ def _apply_responded(state: TurnState, fact: ModelResponded) -> None:
     current.model = fact.model
     current.usage = current.usage + fact.usage
     state.usage = state.usage + fact.usage
-    if not message.tool_calls and not message.text.strip():
+    if is_empty(message):
         state.empty_replies += 1
         return  # The phase stays MODEL: an ending follows at once, or the model is asked again.
-    state.phase = REPLIED
+    state.phase = TOOLS if calls else READY
+    state.messages.append(message)
+    state.last_text = message.text or state.last_text
+    state.calls = current.calls = calls
+    # The dictionary is empty here. It is the same object for good, since executors look calls up in it.
+    state.open_calls.update(opened)
+    state.unjudged = len(calls)
     if not state.tools_offered:
         return
     state.replies += 1
@@ -355,6 +354,12 @@ def _apply_requested(state: TurnState, fact: ToolCallRequested) -> None:
 
 
 def _apply_settled(state: TurnState, fact: ToolCallCompleted | ToolCallFailed) -> None:
+    _settle(state, fact)
+    if not state.open_calls:
+        _append_results(state, fact)
+
+
+def _settle(state: TurnState, fact: ToolCallCompleted | ToolCallFailed) -> None:
     each = state.open_calls.pop(fact.call_id, None)
     if each is None:
         raise ProtocolViolation(f"call {fact.call_id!r} is not open")
@@ -431,17 +436,13 @@ def _apply_ending(state: TurnState, fact: RequestEnding) -> None:
     state.usage = fact.usage
 
 
-def _apply_nothing(_state: TurnState, _fact: Event) -> None:
-    """Change nothing. It fills the entry for events that are never legal, so it is never called."""
-
-
 _Change: TypeAlias = Callable[[TurnState, Any], None]
 _WAITING = (READY, MODEL)
 _RUNNING = (READY, MODEL, TOOLS)
 _TABLE: dict[type[Event], tuple[tuple[Phase, ...], _Change]] = {
     RequestStarted: ((NEW,), _apply_started),
     RequestResumed: (_RUNNING, _apply_resumption),
-    MessageAppended: ((READY, REPLIED, TOOLS), _apply_message),
+    MessageAppended: ((READY,), _apply_message),
     RoundStarted: ((READY,), _apply_round),
     ModelResponded: ((MODEL,), _apply_responded),
     ModelRetrying: ((MODEL,), _apply_retrying),
@@ -461,4 +462,5 @@ _TABLE: dict[type[Event], tuple[tuple[Phase, ...], _Change]] = {
     RequestCancelled: (_WAITING, _apply_ending),
 }
 """The phases in which each fact is legal, and the function that applies it."""
-_NEVER: tuple[tuple[Phase, ...], _Change] = ((), _apply_nothing)
+for _phase in Phase:
+    _phase.changes = {kind: change for kind, (phases, change) in _TABLE.items() if _phase in phases}

@@ -54,8 +54,8 @@ class _Tally:
         self.repeats = state.repeats
 
 
-def judge(state: TurnState, facts: Facts, now: float) -> None:
-    """Judge the calls of the current reply that can be judged now, in call order.
+def judge(state: TurnState, facts: Facts, now: float) -> bool:
+    """Judge the calls of the current reply that can be judged now, in call order. Return whether there were any.
 
     Of sequential calls, only the first one that is not settled is judged; the others stay `OPEN`.
     """
@@ -87,6 +87,7 @@ def judge(state: TurnState, facts: Facts, now: float) -> None:
         else:
             assert spec is not None
             _admit(state, call, spec, verdict, facts, now)
+    return bool(verdicts)
 
 
 def _is_free(state: TurnState, now: float) -> bool:
@@ -195,11 +196,11 @@ def request_call(
         idempotency_key=call.call_id,
         definition=definition_of(spec),
     )
-    facts.made.append(request)
+    facts.put(request)
 
 
 def _ask(state: TurnState, call: ToolCall, spec: ToolSpec, arguments: dict[str, Any], facts: Facts) -> None:
-    facts.add(
+    facts.emit(
         ApprovalRequested,
         call_id=call.call_id,
         name=call.name,

@@ -29,10 +29,10 @@ def answer_control(state: TurnState, call: ToolCall, control: str, arguments: di
     """Settle a call of a control tool. `arguments` are valid; the event carries them as its `data`."""
     content = _OK
     if control == "plan":
-        facts.add(PlanChanged, steps=read_plan(arguments))
+        facts.emit(PlanChanged, steps=read_plan(arguments))
     elif control == "read":
         content = read_page(state.messages, arguments, state.max_result_chars)
-    facts.add(ToolCallCompleted, call_id=call.call_id, name=call.name, content=content, data=arguments)
+    facts.emit(ToolCallCompleted, call_id=call.call_id, name=call.name, content=content, data=arguments)
 
 
 def read_plan(arguments: dict[str, Any]) -> tuple[PlanStep, ...]:

@@ -6,9 +6,8 @@ tool calls, for the model and for requests that another process has begun.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import chain, repeat
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import orjson
 
@@ -32,9 +31,9 @@ from ...events import (
 from ...messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage, user_text
 from ..arguments import encodable
 from ..output import repair_prompt
-from ._apply import apply_all, repair_id, used_up
+from ._apply import repair_id, used_up
 from ._call_verdicts import AT_ONCE, decide_approval, decide_pause, is_time_over, judge
-from ._facts import Facts, complete, facts_of, result_message
+from ._facts import Facts, complete, facts_of
 from ._replies import decide_model_failed, decide_reply, decide_shaped, decide_withheld
 from ._resumed import decide_interrupted, decide_resume
 from ._state import ENDED, MODEL, NEW, READY, TOOLS, WAITING, CallState, TurnState
@@ -53,10 +52,7 @@ from ._steps import (
     reply_id,
 )
 
-__all__ = ["advance", "decide", "pending"]
-
-FactFilter: TypeAlias = Callable[[Sequence[Event], Input | None], Sequence[Event]]
-"""A function from the facts that an input means (None: that follow) to as many facts to write and publish instead."""
+__all__ = ["advance", "pending"]
 
 _round_started = maker(RoundStarted)
 _call_outcome = maker(CallOutcome)
@@ -66,50 +62,33 @@ _await_calls = maker(AwaitCalls)
 # ------------------------------------------------------------------------------------------------- decide
 
 
-def decide(state: TurnState, happened: Input | None, now: float) -> Sequence[Event]:
-    """Return the facts that `happened` means in `state`; for None, those that follow from the state itself.
-
-    The state is not changed. An input that comes too late to mean anything gives no facts.
-    """
-    facts = facts_of(state, now)
-    if happened is None:
-        _follow(state, facts, now)
-    elif state.phase is not ENDED:
-        _ON_INPUT[type(happened)](state, happened, facts, now)
-    return facts.made
-
-
 def advance(
-    state: TurnState, inputs: Iterable[Input], now: float, *, follows: bool = True, shown: FactFilter | None = None
+    state: TurnState,
+    inputs: Iterable[Input],
+    now: float,
+    *,
+    follows: bool = True,
+    mask: Callable[[Event], Event] | None = None,
 ) -> tuple[list[Event], list[Event]]:
-    """Take a step: decide on the inputs in order, then on what follows until nothing does, and apply all facts.
+    """Take a step: decide on the inputs in order, then on what follows from the state. Every fact is applied at once.
 
     Returns the facts in order, and those among them that the machine has made. The others are inputs, which somebody
-    else has published. Without `follows`, only the inputs are decided on. `shown(facts, input)` returns as many facts,
-    which are applied instead of those that the input means (with secrets replaced, for example).
+    else has published. An input that comes too late to mean anything gives no facts. Without `follows`, only the inputs
+    are decided on. `mask` returns the fact to apply instead of one that the machine has made.
     """
-    facts = facts_of(state, now)
-    made = facts.made
-    applied = 0
-    for happened in chain(inputs, repeat(None)) if follows else inputs:
-        if happened is None:
-            _follow(state, facts, now)
-        elif state.phase is not ENDED:
+    facts = facts_of(state, now, mask)
+    for happened in inputs:
+        if state.phase is not ENDED:
             _ON_INPUT[type(happened)](state, happened, facts, now)
-        if len(made) > applied:
-            if shown is not None:
-                made[applied:] = shown(made[applied:], happened)
-            apply_all(state, made[applied:])
-            applied = facts.applied = len(made)
-        elif happened is None:
-            break
-    return made, facts.own()
+    if follows:
+        _follow(state, facts, now)
+    return facts.made, facts.own()
 
 
 def _on_start(state: TurnState, start: Start, facts: Facts, _now: float) -> None:
     if state.phase is not NEW:
         raise ProtocolViolation("the request has begun already")
-    facts.add(
+    facts.emit(
         RequestStarted,
         prompt=user_text(start.prompt) if start.prompt else "",
         history_count=len(start.history),
@@ -118,7 +97,7 @@ def _on_start(state: TurnState, start: Start, facts: Facts, _now: float) -> None
         parent_call_id=start.parent_call_id,
     )
     if start.refused is not None:
-        facts.add(RequestFailed, reason=start.refused.code, error=start.refused.error)
+        facts.emit(RequestFailed, reason=start.refused.code, error=start.refused.error)
         return
     for note in start.notes:
         facts.append(note)
@@ -128,7 +107,7 @@ def _on_start(state: TurnState, start: Start, facts: Facts, _now: float) -> None
 
 def _on_elapsed(state: TurnState, _elapsed: Elapsed, facts: Facts, now: float) -> None:
     if state.phase is TOOLS:
-        for each in state.open_calls.values():
+        for each in list(state.open_calls.values()):
             if each.deadline <= now:
                 _on_overdue(state, each, facts, now)
     elif state.phase is MODEL:
@@ -190,28 +169,31 @@ _ON_INPUT: dict[type[Any], Callable[[TurnState, Any, Facts, float], None]] = {
 
 
 def _follow(state: TurnState, facts: Facts, now: float) -> None:
-    """Add the facts that follow from the state itself: verdicts on calls, results, a new round or the ending."""
-    phase = state.phase
-    if phase is TOOLS:
-        if not state.open_calls:
-            for each in state.calls[state.appended :]:
-                facts.append(result_message(each))
-        elif state.cancel is not None:
-            _give_up_open(state, facts, "The request was cancelled.")
-        elif state.stop is not None and state.stop.at_once:
-            _give_up_open(state, facts, AT_ONCE)
-        elif state.interrupted:
-            decide_interrupted(state, facts, now)
-        elif state.unjudged:
-            judge(state, facts, now)
-    elif state.cancel is not None and (phase is READY or phase is MODEL):
-        facts.add(RequestCancelled, reason=state.cancel, usage=state.usage)
-    elif phase is READY:
-        _next_round(state, facts, now)
+    """Decide on what follows from the state itself, until work is pending: verdicts on calls, a new round, the ending.
+
+    Each pass but the last one adds a fact.
+    """
+    while True:
+        phase = state.phase
+        if phase is TOOLS:
+            if state.cancel is not None:
+                _give_up_open(state, facts, "The request was cancelled.")
+            elif state.stop is not None and state.stop.at_once:
+                _give_up_open(state, facts, AT_ONCE)
+            elif state.interrupted:
+                decide_interrupted(state, facts, now)
+            elif not (state.unjudged and judge(state, facts, now)):
+                return
+        elif state.cancel is not None and (phase is READY or phase is MODEL):
+            facts.emit(RequestCancelled, reason=state.cancel, usage=state.usage)
+        elif phase is READY:
+            _next_round(state, facts, now)
+        else:
+            return
 
 
 def _give_up_open(state: TurnState, facts: Facts, error: str) -> None:
-    for each in state.open_calls.values():
+    for each in list(state.open_calls.values()):
         facts.give_up(each, "cancelled", error)
 
 
@@ -235,9 +217,8 @@ def _next_round(state: TurnState, facts: Facts, now: float) -> None:
     elif stop is not None and not stop.last_answer:
         complete(state, facts, stop.reason)
     elif state.steering:
-        for number, text in enumerate(state.steering, state.steered):
-            message_id = f"{state.request_id}_s{number}"
-            facts.append(UserMessage(content=text, message_id=message_id))
+        for text in list(state.steering):
+            facts.append(UserMessage(content=text, message_id=f"{state.request_id}_s{state.steered}"))
     else:
         outcomes = tuple(
             [
@@ -257,7 +238,7 @@ def _next_round(state: TurnState, facts: Facts, now: float) -> None:
             after=outcomes,
             tools_offered=stop is None,
         )
-        facts.made.append(began)
+        facts.put(began)
 
 
 def _ends_by_call(state: TurnState, newest: Message | None, now: float) -> bool:
@@ -331,7 +312,7 @@ def _on_answer(state: TurnState, text: str, facts: Facts, now: float, reason: st
         elif state.repairs >= state.limits.max_output_repairs:
             limit = f"max_output_repairs={state.limits.max_output_repairs}"
             error = f"the model gave no valid output: {exc} ({limit})"
-            facts.add(RequestFailed, reason="invalid_output", error=error, usage=state.usage)
+            facts.emit(RequestFailed, reason="invalid_output", error=error, usage=state.usage)
         else:
             prompt = repair_prompt(exc, native=state.rounds[-1].native_output)
             facts.append(UserMessage(content=prompt, message_id=repair_id(state)))

@@ -1,22 +1,23 @@
 """The decisions on the outcome of a model call: a reply, a failure, or a history that was shortened for it. Pure.
 
-This is a part of the turn machine's `decide`; `_decide` has what follows from the state afterwards.
+`_decide` has the other decisions of a step, and what follows from the state afterwards.
 """
 
 from __future__ import annotations
 
 from ..._fast_dataclasses import maker
 from ...errors import ContentFiltered, ContextOverflow, NativeOutputUnsupported
-from ...events import HistoryCompressed, ModelResponded, ModelRetrying, RequestFailed, ToolCallFailed
+from ...events import HistoryCompressed, ModelResponded, ModelRetrying, RequestFailed
 from ...messages import AssistantMessage, ToolCall, Usage
 from ...protocols import ModelReply
 from ..arguments import CUT_OFF, encodable, encodable_json
 from ..backoff import backoff_seconds
 from ..prices import cost_of
 from ._apply import over_budget
-from ._facts import Facts, complete, result_message, usage_with
-from ._state import MODEL, CallState, Stop, TurnState
+from ._facts import Facts, complete
+from ._state import MODEL, TurnState
 from ._steps import HistoryShaped, ModelFailed, ModelReplied, reply_id
+from ._transcript import is_empty
 
 __all__ = ["decide_model_failed", "decide_reply", "decide_shaped", "decide_withheld"]
 
@@ -51,15 +52,13 @@ def decide_reply(state: TurnState, replied: ModelReplied, facts: Facts, now: flo
         cost=cost,
         native_output=replied.native_output,
     )
-    facts.made.append(responded)
+    facts.put(responded)
     if cost is None and state.limits.max_cost is not None:  # Without a price, the reply could have any cost.
         _on_unpriced(state, message, reply, facts)
         return
-    if not message.tool_calls and not message.text.strip():
-        over = over_budget(state.limits, usage_with(state, facts), state.cost + (cost or 0.0))
-        _on_empty_reply(state, reply, facts, over)
+    if is_empty(message):
+        _on_empty_reply(state, reply, facts)
         return
-    facts.append(message)
     for index, reason in (replied.denied or {}).items():
         facts.refuse(message.tool_calls[index], "denied", reason)
 
@@ -67,15 +66,9 @@ def decide_reply(state: TurnState, replied: ModelReplied, facts: Facts, now: flo
 def _on_unpriced(state: TurnState, message: AssistantMessage, reply: ModelReply, facts: Facts) -> None:
     """End the request at once. The reply stays in the transcript, since it is paid for; its calls do not start."""
     error = _no_price(reply.vendor, reply.model)
-    usage = usage_with(state, facts)
-    if message.tool_calls or message.text.strip():
-        facts.append(message)
-        for call in message.tool_calls:
-            facts.refuse(call, "cancelled", "The request ended, since what it costs is not known.")
-        refused = [each for each in facts.made if isinstance(each, ToolCallFailed)]
-        for call, outcome in zip(message.tool_calls, refused, strict=True):
-            facts.append(result_message(CallState(call, state.round, outcome=outcome)))
-    facts.add(RequestFailed, reason="configuration", error=error, usage=usage)
+    for call in message.tool_calls:
+        facts.refuse(call, "cancelled", "The request ended, since what it costs is not known.")
+    facts.emit(RequestFailed, reason="configuration", error=error, usage=state.usage)
 
 
 def _no_price(vendor: str, model: str) -> str:
@@ -83,19 +76,19 @@ def _no_price(vendor: str, model: str) -> str:
     return f"max_cost is set, and there is no price for {name!r}: give prices={{{name!r}: Price(...)}}"
 
 
-def _on_empty_reply(state: TurnState, reply: ModelReply, facts: Facts, over: Stop | None) -> None:
+def _on_empty_reply(state: TurnState, reply: ModelReply, facts: Facts) -> None:
     error = "the model answered with neither text nor tool calls"
     if reply.finish_reason == "length":
         error += ": its limit of tokens cut it off before (see ModelSettings.max_output_tokens)"
-    if stop := state.stop or over:
+    if stop := state.stop or over_budget(state.limits, state.usage, state.cost):
         complete(state, facts, stop.reason)
     elif reply.finish_reason in _WITHHELD:  # Asking again would give the same result.
         error = f"the provider gave no answer: {_WITHHELD[reply.finish_reason]}"
-        facts.add(RequestFailed, reason=ContentFiltered.code, error=error, usage=usage_with(state, facts))
-    elif state.empty_replies:
-        facts.add(RequestFailed, reason="empty_reply", error=f"{error}, twice", usage=usage_with(state, facts))
+        facts.emit(RequestFailed, reason=ContentFiltered.code, error=error, usage=state.usage)
+    elif state.empty_replies > 1:
+        facts.emit(RequestFailed, reason="empty_reply", error=f"{error}, twice", usage=state.usage)
     else:
-        facts.add(ModelRetrying, round=state.round, reason="empty_reply", error=error, provider=state.provider)
+        facts.emit(ModelRetrying, round=state.round, reason="empty_reply", error=error, provider=state.provider)
 
 
 def decide_withheld(state: TurnState, text: str, facts: Facts) -> bool:
@@ -111,7 +104,7 @@ def decide_withheld(state: TurnState, text: str, facts: Facts) -> bool:
         complete(state, facts, state.stop.reason, text=text)
         return True
     error = f"the provider gave no answer: {how.format(_shortened(text))}"
-    facts.add(RequestFailed, reason=ContentFiltered.code, error=error, usage=state.usage)
+    facts.emit(RequestFailed, reason=ContentFiltered.code, error=error, usage=state.usage)
     return True
 
 
@@ -156,7 +149,7 @@ def decide_model_failed(state: TurnState, failed: ModelFailed, facts: Facts, now
         return
     # An overflow was retryable only within this request.
     retryable = failed.retryable and failed.code != ContextOverflow.code
-    facts.add(RequestFailed, reason=failed.code, error=failed.error, retryable=retryable, usage=usage)
+    facts.emit(RequestFailed, reason=failed.code, error=failed.error, retryable=retryable, usage=usage)
 
 
 def _ask_again(state: TurnState, failed: ModelFailed, facts: Facts, now: float) -> bool:
@@ -181,7 +174,7 @@ def _ask_again(state: TurnState, failed: ModelFailed, facts: Facts, now: float) 
             provider, delay = provider + 1, 0.0
     if provider >= state.providers or now + delay >= state.deadline:
         return False
-    facts.add(
+    facts.emit(
         ModelRetrying,
         round=state.round,
         reason=failed.code,
@@ -200,7 +193,7 @@ def decide_shaped(state: TurnState, shaped: HistoryShaped, facts: Facts, _now: f
     cost = None
     if summary is not None and state.prices:
         cost = cost_of(summary.usage, summary.vendor, summary.model, state.prices)
-    facts.add(
+    facts.emit(
         HistoryCompressed,
         before_tokens=shape.before_tokens,
         after_tokens=shape.after_tokens,
@@ -212,10 +205,9 @@ def decide_shaped(state: TurnState, shaped: HistoryShaped, facts: Facts, _now: f
     )
     if summary is None:
         return
-    usage = state.usage + summary.usage
     by_a_model = bool(summary.vendor or summary.model or summary.usage != Usage())
     if cost is None and by_a_model and state.limits.max_cost is not None:
         error = _no_price(summary.vendor, summary.model)
-        facts.add(RequestFailed, reason="configuration", error=error, usage=usage)
-    elif over := over_budget(state.limits, usage, state.cost + (cost or 0.0)):
+        facts.emit(RequestFailed, reason="configuration", error=error, usage=state.usage)
+    elif over := over_budget(state.limits, state.usage, state.cost):
         complete(state, facts, (state.stop or over).reason)

@@ -7,7 +7,7 @@ code only reads it, except that the session sets what no fact carries.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -27,7 +27,6 @@ __all__ = [
     "NEW",
     "OPEN",
     "READY",
-    "REPLIED",
     "REQUESTED",
     "SETTLED",
     "TOOLS",
@@ -52,18 +51,19 @@ def _new_dict() -> dict[str, Any]:
 
 
 class Phase(enum.Enum):
-    """The phase of the machine. A table in `_apply` has the facts that are legal in each phase."""
+    """The phase of the machine. `changes` has the facts that are legal in it, and the functions that apply them."""
+
+    changes: dict[type[Any], Callable[[TurnState, Any], None]]  # set in `_apply`, which has the table
 
     NEW = "new"
     READY = "ready"  # nothing is under way; the next round or the ending follows
     MODEL = "model"  # the model is being called
-    REPLIED = "replied"  # the reply is known, its message not yet appended
-    TOOLS = "tools"  # calls are open, or their results not yet appended
+    TOOLS = "tools"  # calls are open
     ENDED = "ended"
 
 
 # The members have names of their own, since looking one up in its class costs ten times as much on CPython 3.11.
-NEW, READY, MODEL, REPLIED, TOOLS, ENDED = Phase
+NEW, READY, MODEL, TOOLS, ENDED = Phase
 
 
 class CallStatus(enum.Enum):
@@ -138,6 +138,8 @@ class RoundState:
     model: str = ""
     usage: Usage = field(default_factory=Usage)
     calls: list[CallState] = field(default_factory=_new_list)
+    settled_last: str = ""  # the `call_id` of the call that was settled last, once all of them are
+    results_at: int = 0  # the index of their first result in the transcript, once all of them are settled
 
 
 @dataclass(slots=True)
@@ -170,7 +172,6 @@ class TurnState:
     waiting: int = 0  # the number of open calls that wait for a person; the request's clock is paused meanwhile
     paused_at: float = 0.0  # the moment at which the request's clock was paused
     interrupted: int = 0  # the number of open calls that are `INTERRUPTED`, and still to be decided on
-    appended: int = 0  # the number of results of the current round that are in the transcript
     tools_offered: bool = True
     started_at: float = 0.0
     deadline: float = float("inf")

@@ -39,7 +39,7 @@ from ...events import (
     ToolCallRequested,
     ToolCallResumed,
 )
-from ...messages import AssistantMessage, SystemMessage, Usage
+from ...messages import SystemMessage, Usage
 from ...protocols import Emit, ModelReply, ModelRequest, NativeOutput, Provider, ToolSpec
 from ...session import ContextWindow
 from ._difference import ReplayDifference, compare, difference_at
@@ -268,7 +268,7 @@ class RecordedModel:
         stage.asked.append(request)
         fact = stage.fact(stage.next_own)
         if isinstance(fact, ModelResponded):
-            message = cast("AssistantMessage", fact.message)
+            message = fact.message
             if stage.guard is not None:
                 stage.guard.on_reply(fact.round, message)
             return ModelReply(

@@ -103,8 +103,7 @@ class Facts:
         for position, fact in enumerate(request.facts):
             if isinstance(fact, ModelResponded):
                 reply = fact
-                message = cast("AssistantMessage", fact.message)
-                calls.update({each.call_id: (each.name, each.arguments) for each in message.tool_calls})
+                calls.update({each.call_id: (each.name, each.arguments) for each in fact.message.tool_calls})
             elif isinstance(fact, ApprovalRequested):
                 self._asked.add(_same(fact.name, fact.arguments))
             elif isinstance(fact, ApprovalDecided):
@@ -124,8 +123,7 @@ class Facts:
             with contextlib.suppress(InvalidArguments):  # the turn machine refuses unreadable arguments itself
                 self._refused[_same(name, parse_arguments(written))] = fact.error
         elif fact.reason == "denied" and decided is None and not fact.error.endswith(_BY_PEOPLE):
-            message = cast("AssistantMessage", reply.message)
-            ids = [each.call_id for each in message.tool_calls]
+            ids = [each.call_id for each in reply.message.tool_calls]
             if fact.call_id in ids:
                 self.denied.append((reply.round, ids.index(fact.call_id), fact.error))
 
@@ -136,8 +134,8 @@ class Facts:
         if isinstance(fact, RequestCompleted) and fact.output is not None:
             self.texts[fact.text] = (fact.output, "")
             return
-        answer = before.message if isinstance(before, MessageAppended) else None
-        if not isinstance(answer, AssistantMessage) or answer.tool_calls:
+        answer = before.message if isinstance(before, ModelResponded) else None
+        if answer is None or answer.tool_calls or not answer.text.strip():
             return
         text = answer.text
         if isinstance(fact, MessageAppended) and isinstance(fact.message, UserMessage):

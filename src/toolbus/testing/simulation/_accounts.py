@@ -86,7 +86,7 @@ class Request:
     """One request, as one process knows it."""
 
     __slots__ = (
-        "appended",
+        "answered",
         "asked_elsewhere",
         "calls",
         "cancelled_at",
@@ -98,6 +98,7 @@ class Request:
         "limits",
         "paused",
         "replies",
+        "reply",
         "request_id",
         "requested",
         "resumed_at",
@@ -112,7 +113,8 @@ class Request:
         self.ending: Event | None = None
         self.calls: dict[str, Call] = {}
         self.facts: list[Event] = []
-        self.appended: list[Message] = []
+        self.answered: set[str] = set()  # calls whose results have joined the transcript
+        self.reply: Message | None = None  # the newest reply
         self.replies = 0
         self.requested = 0
         # The conversation for which a person's decision is remembered: that of the topmost request.

@@ -25,6 +25,7 @@ from ...events import (
     DeadLetter,
     Event,
     MessageAppended,
+    ModelResponded,
     ModelRetrying,
     RequestCancelled,
     RequestCompleted,
@@ -174,8 +175,13 @@ class Watch:
             if handle is None or not event.is_fact:
                 return
             request = self._new_request(event)
-        if event.is_fact:
+        is_kept = event.is_fact and not event.is_derived
+        if is_kept:
             request.facts.append(event)
+        elif event.is_fact:
+            self.check(
+                "G01", event.event_id.rpartition("_m")[0] in self._ids, f"{event.event_id} comes before its cause"
+            )
         self.check(
             "G06" if event.is_fact else "G03",
             request.ending is None or isinstance(event, _AFTER_THE_END) or not event.is_fact,
@@ -183,7 +189,7 @@ class Watch:
         )
         if handle is not None:
             handle(self, request, event)
-        if event.is_fact and request.started is not None:
+        if is_kept and request.started is not None:
             self._is_written(request, event)
 
     def _is_written(self, request: Request, fact: Event) -> None:
@@ -213,6 +219,8 @@ class Watch:
                 request.facts.append(fact)
                 if (handle := self._HANDLERS.get(type(fact))) is not None:
                     handle(self, request, fact)
+            # The messages that follow from these facts were derived in that process.
+            request.answered.update(call_id for call_id, call in request.calls.items() if call.terminal is not None)
             self._is_replaying = False
             request.interrupt(self._now())
         return request
@@ -232,9 +240,7 @@ class Watch:
     def _on_message(self, request: Request, event: MessageAppended) -> None:
         message = event.message
         if isinstance(message, AssistantMessage):
-            for call in message.tool_calls:
-                self.check("G06", call.call_id not in request.calls, f"call {call.call_id} was made twice")
-                request.calls[call.call_id] = Call(call.name)
+            self.check("G01", message is request.reply, f"{event.event_id} is not the newest reply")
         elif isinstance(message, ToolMessage):
             call_state = request.calls.get(message.call_id)
             terminal = None if call_state is None else call_state.terminal
@@ -246,13 +252,18 @@ class Watch:
                 else failure_content(terminal.reason, terminal.error)
             )
             self.check("G07", message.content == expected, f"the transcript has another result of {message.call_id}")
-        request.appended.append(message)
+            request.answered.add(message.call_id)
+
+    def _on_reply(self, request: Request, event: ModelResponded) -> None:
+        request.reply = event.message
+        for call in event.message.tool_calls:
+            self.check("G06", call.call_id not in request.calls, f"call {call.call_id} was made twice")
+            request.calls[call.call_id] = Call(call.name)
 
     def _on_round(self, request: Request, event: RoundStarted) -> None:
         open_calls = [call_id for call_id, call in request.calls.items() if call.terminal is None]
         self.check("G06", not open_calls, f"round {event.round} begins while {open_calls} are open")
-        results = {each.call_id for each in request.appended if isinstance(each, ToolMessage)}
-        missing = request.calls.keys() - results
+        missing = set[str]() if self._is_replaying else request.calls.keys() - request.answered
         self.check("G09", not missing, f"round {event.round} begins without the results of {sorted(missing)}")
         if event.after:
             self._check_at_once("G04", request.settled_at, f"round {event.round} begins")
@@ -447,6 +458,7 @@ class Watch:
         RequestResumed: _on_resumed,
         MessageAppended: _on_message,
         RoundStarted: _on_round,
+        ModelResponded: _on_reply,
         ToolCallRequested: _on_requested,
         ToolCallCompleted: _on_terminal,
         ToolCallFailed: _on_terminal,

@@ -170,7 +170,7 @@ def _about_a_round(common: dict[str, Any]) -> Iterator[Event]:
     )
     yield ModelResponded(
         round=1,
-        message=all_messages()[3],
+        message=next(each for each in all_messages() if isinstance(each, AssistantMessage) and each.tool_calls),
         finish_reason="tool_calls",
         usage=_USAGE,
         vendor="stub",

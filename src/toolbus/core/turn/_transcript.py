@@ -1,0 +1,76 @@
+"""The messages that a reply and the results of its calls append to the transcript, and the events for them. Pure.
+
+A journal holds a reply and a result once: `ModelResponded` appends its message, unless that is empty, and the fact that
+settles the last call of a round appends the results, in call order. The rules here are therefore part of the format of
+journals: changed, they would change the transcripts of requests that are resumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..._fast_dataclasses import maker
+from ...events import Event, MessageAppended, ModelResponded, ToolCallCompleted, ToolCallFailed
+from ...messages import AssistantMessage, Message, Part, ToolMessage
+from ...tool_results import failure_content
+from ._state import CallState, TurnState
+
+__all__ = ["is_empty", "result_message", "with_messages"]
+
+_message_appended = maker(MessageAppended)
+_tool_message = maker(ToolMessage)
+
+
+def is_empty(message: AssistantMessage) -> bool:
+    """Return whether a reply has neither text nor calls, so that it does not join the transcript."""
+    return not message.tool_calls and not message.text.strip()
+
+
+def result_message(each: CallState) -> ToolMessage:
+    """Return the message with the result of a settled call, as the model reads it."""
+    outcome = each.outcome
+    parts: tuple[Part, ...] = ()
+    failed = not isinstance(outcome, ToolCallCompleted)
+    if isinstance(outcome, ToolCallCompleted):
+        content, parts = outcome.content, outcome.parts
+    else:
+        assert outcome is not None
+        content = failure_content(outcome.reason, outcome.error)
+    return _tool_message(
+        call_id=each.call.call_id,
+        name=each.call.name,
+        content=content,
+        parts=parts,
+        is_error=failed,
+        message_id=f"{each.call.call_id}_t",
+    )
+
+
+def with_messages(state: TurnState, facts: Iterable[Event], *, since_round: int = 0) -> list[Event]:
+    """Return `facts` in order, each followed by the `MessageAppended` events that are derived from it.
+
+    They have been applied to `state`, and other facts may have been since. The results of the calls of rounds before
+    `since_round` are left out.
+    """
+    settled = {each.settled_last: each for each in state.rounds[since_round:] if each.settled_last}
+    found: list[Event] = []
+    for fact in facts:
+        found.append(fact)
+        appended: Sequence[Message] = ()
+        if isinstance(fact, ModelResponded):
+            if not is_empty(fact.message):
+                appended = (fact.message,)
+        elif isinstance(fact, (ToolCallCompleted, ToolCallFailed)) and (ended := settled.get(fact.call_id)):
+            appended = state.messages[ended.results_at : ended.results_at + len(ended.calls)]
+        for number, message in enumerate(appended):
+            derived = _message_appended(
+                event_id=f"{fact.event_id}_m{number}",
+                request_id=state.request_id,
+                conversation_id=state.conversation_id,
+                parent_id=state.parent_id,
+                at=fact.at,
+                metadata=state.metadata,
+                message=message,
+            )
+            found.append(derived)
+    return found
