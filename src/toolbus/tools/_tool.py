@@ -16,7 +16,7 @@ from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, Unpack, cast, ov
 
 from ..errors import ConfigurationError, InvalidArguments, NotRunning
 from ..messages import Message, PromptLike, UserMessage, user_text
-from ..protocols import ToolSpec
+from ..protocols import KnowsMarks, ToolSpec
 from ..schemas import ArgumentBinder, binder_for, context_parameter, describe, hints_of, json_schema_validator
 from ..secrets import Marks, find_marks
 from ..tool_results import ToolResult
@@ -349,7 +349,7 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     return decorate
 
 
-class ToolRegistry:
+class ToolRegistry(KnowsMarks):
     """A set of tools by name, in the order of registration. It may change while requests run.
 
     A request sees the tools that are registered when its round starts. A call of a tool that was removed after that
