@@ -83,7 +83,8 @@ def _accept(_arguments: Mapping[str, Any]) -> None:
 class ToolSpec:
     """The definition of a tool for the model and the turn machine. It does not say how the tool runs.
 
-    `parameters` is a JSON schema of type object. `validate` raises `InvalidArguments` for arguments that break it.
+    `parameters` is a JSON schema of type object. `validate` raises `InvalidArguments` for arguments that break it, and
+    may return the keyword arguments for the handler, so that a call is validated only once: see `CallView.bound`.
     `timeout_seconds` replaces the request's `tool_timeout_seconds`. Calls of `external` tools are answered by another
     executor on the bus, so no dispatcher runs them. A call of a tool with `approval` waits for a person first: always,
     or if the rule says so. Calls of `sequential` tools in one reply run one after another, in call order. `status` is
@@ -96,7 +97,7 @@ class ToolSpec:
     name: str
     description: str = ""
     parameters: Mapping[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
-    validate: Callable[[Mapping[str, Any]], None] = field(default=_accept, repr=False, compare=False)
+    validate: Callable[[Mapping[str, Any]], dict[str, Any] | None] = field(default=_accept, repr=False, compare=False)
     timeout_seconds: float | None = None
     external: bool = False
     approval: bool | ApprovalRule = field(default=False, compare=False)
@@ -126,11 +127,15 @@ published and also added as a note before the conversation's next turn."""
 class CallView(Protocol):
     """An open call of a request, for its executor. `arguments` are the request's own: copy them, never change them.
 
-    `requested_at` has no value (None) until the call has been requested, and nobody may run it before.
+    `bound` is the definition by which the arguments were validated, and the result of its `validate`; only the executor
+    that runs the call may use and change that result. `requested_at` has no value (None) until the call has been
+    requested, and nobody may run it before.
     """
 
     @property
     def arguments(self) -> dict[str, Any] | None: ...
+    @property
+    def bound(self) -> tuple[ToolSpec, dict[str, Any] | None] | None: ...
     @property
     def requested_at(self) -> float | None: ...
 

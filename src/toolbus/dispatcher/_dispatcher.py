@@ -192,7 +192,7 @@ class ToolDispatcher:
         if call is not None and call.requested_at is None:
             # The session has not requested this call: it waits for an approval, or for its turn.
             return
-        job = Job(request, tool, self._schedule.gates_of(tool), view, None if call is None else call.arguments)
+        job = Job(request, tool, self._schedule.gates_of(tool), view, call)
         if not self._bus.arbitration.watch(*job.key, functools.partial(self._on_settled, job)):
             # Another executor runs this call, or it is settled already.
             return
@@ -352,7 +352,8 @@ class ToolDispatcher:
         if tool.isolation == "process":
             self._workers.on_wait()
             return await run_in_process(tool, arguments)
-        call = tool.prepare(arguments, self._tool_context(job) if tool.wants_context else None)
+        bound, job.bound = job.bound, None
+        call = tool.prepare(arguments, self._tool_context(job) if tool.wants_context else None, bound)
         running = call() if tool.is_async else self._in_thread(job, call)
         return await in_context(job.context, running, self._workers.on_wait)
 

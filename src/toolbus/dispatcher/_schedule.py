@@ -16,7 +16,7 @@ import anyio
 
 if TYPE_CHECKING:
     from ..events import Spent, ToolCallRequested
-    from ..protocols import RequestView
+    from ..protocols import CallView, RequestView
     from ..tools import Tool
     from ._thread_run import ThreadRun
     from ._workers import Worker
@@ -66,10 +66,15 @@ class Job:
         tool: Tool[..., Any],
         gates: tuple[Gate, ...],
         view: RequestView | None = None,
-        arguments: Mapping[str, Any] | None = None,
+        call: CallView | None = None,
     ) -> None:
         self.request = request
-        self.arguments: Mapping[str, Any] = request.arguments if arguments is None else arguments
+        self.arguments: Mapping[str, Any] = request.arguments
+        self.bound: dict[str, Any] | None = None  # the validated arguments for the first attempt
+        if call is not None and call.arguments is not None:
+            self.arguments = call.arguments
+            if call.bound is not None and call.bound[0] is tool.spec:
+                self.bound = call.bound[1]
         self.view = view  # of the call's request, if that runs in this process
         self.tool = tool
         self.gates = gates

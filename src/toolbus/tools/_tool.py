@@ -211,14 +211,20 @@ class Tool(Generic[P, R]):
         """True if the handler has a parameter of type `ToolContext`."""
         return self._context is not None
 
-    def prepare(self, arguments: Mapping[str, Any], context: ToolContext[Any] | None) -> Callable[[], Any]:
+    def prepare(
+        self,
+        arguments: Mapping[str, Any],
+        context: ToolContext[Any] | None,
+        bound: dict[str, Any] | None = None,
+    ) -> Callable[[], Any]:
         """Return the handler bound to its own validated copy of the arguments, to be called in any thread.
 
-        Raises `InvalidArguments`, and `ConfigurationError` for an external tool.
+        `bound` is what `spec.validate` returned for these arguments, to be used once; None validates them again. Raises
+        `InvalidArguments`, and `ConfigurationError` for an external tool.
         """
         if self.handler is None:
             raise ConfigurationError(f"tool {self.name!r} is external: it has no handler here")
-        keywords = self._bind(arguments)
+        keywords = self._bind(arguments) if bound is None else bound
         if self._context is not None:
             keywords[self._context] = context
         return functools.partial(self.handler, **keywords)  # type: ignore[call-arg]
@@ -247,16 +253,12 @@ def _checked_name(name: str) -> str:
 
 def _spec_of(name: str, description: str, binder: ArgumentBinder, options: ToolOptions) -> ToolSpec:
     """Return the definition of a tool that sessions and models use."""
-    bind, approval = binder.bind, options.get("approval")
-
-    def check(arguments: Mapping[str, Any]) -> None:
-        bind(arguments)
-
+    approval = options.get("approval")
     return ToolSpec(
         name=name,
         description=description,
         parameters=types.MappingProxyType(binder.parameters),
-        validate=check,
+        validate=binder.bind,
         timeout_seconds=options.get("timeout_seconds"),
         external=options.get("external", False),
         approval=options.get("destructive", False) if approval is None else approval,

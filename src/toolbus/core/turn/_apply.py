@@ -364,7 +364,7 @@ def _settle(state: TurnState, fact: ToolCallCompleted | ToolCallFailed) -> None:
     if each is None:
         raise ProtocolViolation(f"call {fact.call_id!r} is not open")
     before, each.status = each.status, SETTLED
-    each.outcome = fact
+    each.outcome, each.bound = fact, None
     if each.sub_requests:  # The request's result keeps the call, and must not keep these.
         each.sub_requests = ()
     if fact.spent is not None:

@@ -23,7 +23,7 @@ from ..read_result import why_unreadable
 from ._apply import ends_at_once
 from ._control_tools import ENDINGS, answer_control
 from ._facts import Facts
-from ._state import OPEN, REQUESTED, SETTLED, WAITING, TurnState
+from ._state import OPEN, REQUESTED, SETTLED, WAITING, CallState, TurnState
 
 __all__ = ["AT_ONCE", "decide_approval", "decide_pause", "is_time_over", "judge", "request_call"]
 
@@ -72,7 +72,7 @@ def judge(state: TurnState, facts: Facts, now: float) -> bool:
         elif not (in_order and sequential):
             verdict = None if is_free else _barred(state, index, spec, tally.made, now)
             if verdict is None:
-                verdict = _verdict(state, call, spec, tally)
+                verdict = _verdict(state, each, spec, tally)
             verdicts.append((call, spec, verdict))
             if isinstance(verdict, tuple):
                 ends = ends or ends_at_once(state.limits, verdict[0])
@@ -101,16 +101,18 @@ def _is_free(state: TurnState, now: float) -> bool:
     )
 
 
-def _verdict(state: TurnState, call: ToolCall, spec: ToolSpec | None, tally: _Tally) -> dict[str, Any] | _Refusal:
+def _verdict(state: TurnState, each: CallState, spec: ToolSpec | None, tally: _Tally) -> dict[str, Any] | _Refusal:
     """Return the arguments to run the call with, or a refusal, and count the call in `tally`."""
-    checked = _checked(state, call, spec)
+    checked = _checked(state, each, spec)
     if not isinstance(checked, tuple):
-        this = (call.name, checked)
+        this = (each.call.name, checked)
         if this != tally.last:
             tally.last, tally.repeats = this, 0
         elif tally.repeats >= (most := state.limits.max_repeats):
             limit = f"max_repeats={most}"
-            error = f"{call.name} was called with the same arguments {tally.repeats} times in a row already ({limit})."
+            error = (
+                f"{each.call.name} was called with the same arguments {tally.repeats} times in a row already ({limit})."
+            )
             return "limit", error, limit
         tally.repeats += 1
     tally.made += 1
@@ -135,8 +137,9 @@ def _past(limit: str, error: str) -> _Refusal:
     return "limit", f"{error} ({limit}).", limit
 
 
-def _checked(state: TurnState, call: ToolCall, spec: ToolSpec | None) -> dict[str, Any] | _Refusal:
+def _checked(state: TurnState, each: CallState, spec: ToolSpec | None) -> dict[str, Any] | _Refusal:
     """Return the arguments that the model has written if the tool exists and accepts them, else a refusal."""
+    call = each.call
     if spec is None:
         there_are = ", ".join(state.tools) or "none"
         return "unknown_tool", f"There is no tool {call.name!r}. The tools are: {there_are}.", ""
@@ -145,7 +148,7 @@ def _checked(state: TurnState, call: ToolCall, spec: ToolSpec | None) -> dict[st
         return "invalid_arguments", f"{how} before the first of the arguments; send the call again, whole.", ""
     try:
         arguments = parse_arguments(call.arguments)
-        spec.validate(arguments)
+        each.bound = spec, spec.validate(arguments)
     except InvalidArguments as exc:
         return "invalid_arguments", str(exc), ""
     except Exception as exc:  # The validator is the application's code. A bug in it must not end the whole request.
@@ -234,7 +237,8 @@ def decide_approval(state: TurnState, decided: ApprovalDecided, facts: Facts, no
         try:
             edited = decided.arguments
             arguments = own_arguments(each.arguments or {}) if edited is None else _own_copy(edited)
-            spec.validate(own_arguments(arguments))  # A validator may change its copy, but not what was approved.
+            # A validator may change its copy, but not what was approved.
+            each.bound = spec, spec.validate(own_arguments(arguments))
         except Exception as exc:  # The person's edits or the application's validator are wrong: the tool does not run.
             facts.refuse(call, "invalid_arguments", f"The arguments that it was approved with are invalid: {exc}")
         else:

@@ -95,6 +95,7 @@ class CallState:
     """One tool call of a reply. `arguments` is set once it waits for approval or is requested, `outcome` once settled.
 
     `arguments` belong to the state: no event has the same object, at any depth, since all listeners share an event.
+    `bound` is the tool that has validated them, with the result of its `validate`; no fact carries it.
 
     `deadline` is a moment on the session's clock, in seconds: of the person's decision while the call waits for one,
     then of the result; infinite before. `definition` is the digest of the tool with which the approval was asked for or
@@ -105,6 +106,7 @@ class CallState:
     round: int
     status: CallStatus = OPEN
     arguments: dict[str, Any] | None = None
+    bound: tuple[ToolSpec, dict[str, Any] | None] | None = field(default=None, compare=False, repr=False)
     requested_at: float | None = None
     deadline: float = float("inf")
     definition: str = ""
