@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Generator
 from typing import Any, get_args
 
 import pytest
-from hypothesis import is_hypothesis_test
+from hypothesis import is_hypothesis_test, settings
 
 # Python itself freezes events only if this is set before toolbus is imported.
 if "toolbus.events" in sys.modules:  # the pytest plugin, which is loaded earlier, does not import it
@@ -29,6 +29,10 @@ import toolbus
 from support import time_limits
 from toolbus import EventBus
 from toolbus.testing.census import Census, Remains
+
+# An example may take any time, since the suite shares the machine with others: `support.time_limits` ends what hangs.
+settings.register_profile("toolbus", deadline=None)
+settings.load_profile("toolbus")
 
 REPEATS = "repeats(reason): the test runs the same lines again and again, so its lines are not counted as covered"
 LEAVES = "leaves(*remains, reason): the test leaves tasks, threads, processes or buses in use behind, and why it may"

@@ -837,6 +837,5 @@ class TestAnyBus(AnyBus.TestCase):
     settings = settings(
         max_examples=120,
         stateful_step_count=30,
-        deadline=None,
         suppress_health_check=[HealthCheck.too_slow],
     )

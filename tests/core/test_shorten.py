@@ -7,7 +7,7 @@ import re
 from typing import Any, cast
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import toolbus.core.shorten as module
@@ -77,7 +77,6 @@ def check_is_head(cut: Any, whole: Any) -> None:
 @example({"...": "x" * 300, "... 2": 1}, MIN_CHARS, CALL, None)
 @example({"x" * 900: 1, "y": 2}, MIN_CHARS, CALL, None)
 @example([{f"key number {number}": [number] for number in range(200)}], MIN_CHARS, "x" * 60, None)
-@settings(deadline=None)
 def test_json_stays_json_within_its_bound_and_is_the_head_of_what_it_was(
     value: Any, max_chars: int, call_id: str, indent: int | None
 ):

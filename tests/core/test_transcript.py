@@ -35,7 +35,7 @@ pytestmark = pytest.mark.guarantee("G08")
 INTERRUPTED = '{"ok":false,"reason":"interrupted","error":"The call was interrupted; its result is not known."}'
 WAY_OUT = "toolbus.core.transcript.repair(messages) gives a valid list"
 DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
-ANY = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+ANY = settings(suppress_health_check=[HealthCheck.too_slow])
 THINKING = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
 
 

@@ -50,7 +50,7 @@ REQUESTED: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind", EVENT_TYPES)
 @given(data=st.data())
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 def test_every_event_round_trips_with_any_values(kind: type[Event], data: st.DataObject):
     event = data.draw(events_of(kind))
     again = decode(encode(event))
@@ -59,7 +59,7 @@ def test_every_event_round_trips_with_any_values(kind: type[Event], data: st.Dat
 
 
 @given(events)
-@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 def test_an_event_is_one_line_of_json_with_its_type(event: Event):
     line = encode(event)
     assert b"\n" not in line
@@ -293,7 +293,7 @@ def _has_default(kind: type[Event], name: str) -> bool:
 
 
 @given(events)
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 def test_what_is_written_keeps_to_the_schema(event: Event):
     assert _is_valid(orjson.loads(encode(event)))
 

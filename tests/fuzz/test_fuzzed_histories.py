@@ -130,7 +130,7 @@ RICH: dict[str, Any] = {
 }
 """What histories of a vendor may hold that `to_openai` and its like do not write."""
 
-EXAMPLES = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+EXAMPLES = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 
 
 def documents(form: str) -> st.SearchStrategy[Any]:

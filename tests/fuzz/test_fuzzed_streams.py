@@ -13,7 +13,7 @@ from support.wire_events import Frame, begin, builder, chat, end, feed, function
 from toolbus.errors import ProviderError
 from toolbus.protocols import ArgumentsPiece, Delta, ModelReply, TextPiece
 
-EXAMPLES = settings(max_examples=150, deadline=None)
+EXAMPLES = settings(max_examples=150)
 INDEXES: list[Any] = [0, 1, 2, None, "x"]
 ARGUMENTS: list[Any] = ["{", "}", "{}", '{"a":', "1}", '"', "\\", '\\"', "", None, {"x": 1}, "[", " "]
 TEXT: Frame = {"type": "text", "text": ""}

@@ -264,7 +264,7 @@ def until_later(connection: ServerConnection) -> ServerConnection:
     return connection
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(histories, min_size=1, max_size=3))
 def test_all_messages_come_back_as_they_were(connection: ServerConnection, turns: list[list[Message]]) -> None:
     conversation_id = uuid4().hex

@@ -42,7 +42,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(values)
 def test_any_value_comes_back_from_its_parts_byte_by_byte(value: Any) -> None:
     data = orjson.dumps(value)

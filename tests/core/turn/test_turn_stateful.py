@@ -574,6 +574,5 @@ class TestAnyTurn(AnyTurn.TestCase):
     settings = settings(
         max_examples=80,
         stateful_step_count=25,
-        deadline=None,
         suppress_health_check=[HealthCheck.too_slow],
     )
