@@ -276,7 +276,8 @@ class ToolDispatcher:
             self._give_up(job)
             return "next"
         job.worker = worker
-        worker.scope = scope = anyio.CancelScope()
+        # `anyio.CancelScope` looks for the backend, and initialises what it has made a second time.
+        worker.scope = scope = type(worker.scope)()
         job.started_at = self._bus.clock()
         self._reports.started(job)
         # A `with` block would leave the scope even while trio's task groups are open in it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ..._fast_dataclasses import maker
@@ -13,10 +13,6 @@ from ._apply import violation
 from ._state import CallState, TurnState
 
 __all__ = ["Facts", "complete", "facts_of", "spent_so_far"]
-
-
-def _new_list() -> list[Any]:
-    return []
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -30,8 +26,8 @@ class Facts:
     _state: TurnState
     _now: float
     _mask: Callable[[Event], Event] | None
-    made: list[Event] = field(default_factory=_new_list)
-    _inputs: list[int] = field(default_factory=_new_list)  # the indices of inputs in `made`
+    made: list[Event]
+    _inputs: list[int]  # the indices of inputs in `made`
     _envelope: dict[str, Any] | None = None
 
     def put(self, fact: Event) -> None:
@@ -103,7 +99,7 @@ _facts = maker(Facts)
 
 def facts_of(state: TurnState, now: float, mask: Callable[[Event], Event] | None) -> Facts:
     """Return an empty list of facts for a step that begins at `now`."""
-    return _facts(state, now, mask)
+    return _facts(state, now, mask, [], [])
 
 
 def spent_so_far(each: CallState) -> Spent | None:
