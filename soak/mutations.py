@@ -150,7 +150,10 @@ def mutations(seed: int, given: Time, *, at: Sequence[str] = (), jobs: int | Non
     """Change toolbus at random, one change at a time, and run the tests that could notice it."""
     if not hasattr(os, "fork"):
         return Outcome("left out: this system cannot fork")
-    record = record_of_tests(given)
+    try:
+        record = record_of_tests(given)
+    except RuntimeError as exc:
+        return Outcome("the tests could not be recorded", [str(exc)])
     if not record.seconds:
         return Outcome("no tests were recorded in this time; give it --minutes 30 once")
     mutants = all_mutants(at)

@@ -144,10 +144,13 @@ def _said(counts: Counter[str], *words: str) -> str:
 def run_recording(files: Sequence[str], folder: str, given: Time) -> bool:
     """Record these files of tests into `folder` (see `recording`). Return False if the time was too short.
 
-    It does not matter here if some tests fail: they are not used.
+    It does not matter here if some tests fail: they are not used. Raises `RuntimeError` if the tests could not be run.
     """
     command = [*_PYTEST, "-p", "soak.recording", "-n", str(_JOBS), "--dist", "loadfile", *files]
-    return _run(command, given, {PLACE: folder}).status in (0, 1)
+    ran = _run(command, given, {PLACE: folder})
+    if ran.status not in (0, 1, None):
+        raise RuntimeError(_problem(ran, command, {PLACE: folder}))
+    return ran.status is not None
 
 
 # ------------------------------------------------------------------------------------------------ the parts

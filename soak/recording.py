@@ -184,10 +184,14 @@ class _Recorder:
             self._failed.add(report.nodeid)
 
 
+def _parameters(item: pytest.Item) -> Mapping[str, object]:
+    return item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the runs on trio, which run the same lines a second time."""
-    on_trio = [item for item in items if "trio" in str(getattr(getattr(item, "callspec", None), "params", ""))]
+    on_trio = [item for item in items if "trio" in str(_parameters(item).get("anyio_backend"))]
     if on_trio:
         config.hook.pytest_deselected(items=on_trio)
         gone = {*map(id, on_trio)}
