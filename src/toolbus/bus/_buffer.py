@@ -17,9 +17,9 @@ from ..events import Event, ReasoningDelta, SubscriberLagged, TextDelta, ToolArg
 __all__ = ["EventBuffer", "Overflow"]
 
 Overflow: TypeAlias = Literal["drop_oldest", "drop_newest", "coalesce", "disconnect"]
-_OVERFLOWS = one_of(*get_args(Overflow))
 """The treatment of a signal by a full buffer: drop the oldest signal, or the new one; merge neighbouring deltas of one
 message, and then drop the oldest; or end the subscription."""
+_OVERFLOWS = one_of(*get_args(Overflow))
 
 _Delta: TypeAlias = TextDelta | ReasoningDelta | ToolArgumentsDelta
 _DELTAS = (TextDelta, ReasoningDelta, ToolArgumentsDelta)

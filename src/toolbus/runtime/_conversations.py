@@ -129,10 +129,11 @@ class ConversationState:
 
     def keep(self, found: SessionSnapshot) -> None:
         """Store the state that a turn which has ended, or was left, hands to the next turn."""
-        conversation_id = found.view.state.conversation_id
+        state = found.view.state
+        conversation_id = state.conversation_id
         # Nobody knows which decisions of a turn that was left are in the journal, so none of them is remembered.
-        if found.view.state.granted and not found.view.left:
-            self._granted.put(conversation_id, found.view.state.granted)
+        if state.granted and not found.view.is_left:
+            self._granted.put(conversation_id, state.granted)
         vault, window = found.view.secrets.vault, found.view.window
         if vault is not None and vault.given:
             self._vaults.put(conversation_id, vault)

@@ -67,7 +67,6 @@ __all__ = [
     "over_budget",
     "repair_id",
     "used_up",
-    "violation",
 ]
 
 
@@ -80,10 +79,7 @@ def apply(state: TurnState, fact: Event) -> TurnState:
 
     Raises `ProtocolViolation` for a fact that is illegal in the state's phase; the state is unchanged then.
     """
-    change = state.phase.changes.get(type(fact))
-    if change is None:
-        raise violation(state, fact)
-    change(state, fact)
+    state.phase.changes[type(fact)](state, fact)
     state.facts += 1
     return state
 
@@ -93,11 +89,6 @@ def apply_all(state: TurnState, facts: Iterable[Event]) -> TurnState:
     for fact in facts:
         apply(state, fact)
     return state
-
-
-def violation(state: TurnState, fact: Event) -> ProtocolViolation:
-    """Return the error for a fact that is illegal in the state's phase."""
-    return ProtocolViolation(f"{type(fact).__name__} is illegal in phase {state.phase.value!r}")
 
 
 def _apply_started(state: TurnState, fact: RequestStarted) -> None:
@@ -462,5 +453,18 @@ _TABLE: dict[type[Event], tuple[tuple[Phase, ...], _Change]] = {
     RequestCancelled: (_WAITING, _apply_ending),
 }
 """The phases in which each fact is legal, and the function that applies it."""
+
+
+class _Legal(dict[type[Event], _Change]):
+    """The facts that are legal in one phase. Looking up another one raises `ProtocolViolation`."""
+
+    def __init__(self, phase: Phase) -> None:
+        super().__init__({kind: change for kind, (phases, change) in _TABLE.items() if phase in phases})
+        self._phase = phase
+
+    def __missing__(self, kind: type[Event]) -> _Change:
+        raise ProtocolViolation(f"{kind.__name__} is illegal in phase {self._phase.value!r}")
+
+
 for _phase in Phase:
-    _phase.changes = {kind: change for kind, (phases, change) in _TABLE.items() if _phase in phases}
+    _phase.changes = _Legal(_phase)

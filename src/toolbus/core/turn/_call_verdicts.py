@@ -182,7 +182,7 @@ def request_call(
     limits = state.limits
     seconds = limits.tool_timeout_seconds if spec.timeout_seconds is None else spec.timeout_seconds
     left = state.deadline - (state.paused_at if state.waiting else now)
-    request = _requested(  # It is written out for speed, as `Facts.append` is, since each call has one.
+    request = _requested(
         event_id=facts.next_id,
         request_id=state.request_id,
         conversation_id=state.conversation_id,

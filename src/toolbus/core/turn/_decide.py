@@ -82,7 +82,7 @@ def advance(
             _ON_INPUT[type(happened)](state, happened, facts, now)
     if follows:
         _follow(state, facts, now)
-    return facts.made, facts.own()
+    return facts.made, facts.own
 
 
 def _on_start(state: TurnState, start: Start, facts: Facts, _now: float) -> None:

@@ -51,7 +51,7 @@ def _new_dict() -> dict[str, Any]:
 
 
 class Phase(enum.Enum):
-    """The phase of the machine. `changes` has the facts that are legal in it, and the functions that apply them."""
+    """The phase of the machine. `changes` has the functions that apply the facts which are legal in it."""
 
     changes: dict[type[Any], Callable[[TurnState, Any], None]]  # set in `_apply`, which has the table
 
