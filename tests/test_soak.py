@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from soak import __main__ as soak
 from soak import mutations
 from soak.mutants import Mutant, mutants_of, mutated, users_of
 from soak.mutating import Job, jobs_for
-from soak.parts import Outcome, Time
+from soak.parts import Outcome, Time, run_recording
 from soak.recording import PLACE, ROOT, Record, line_key, stale_files
 
 SOURCE = textwrap.dedent('''
@@ -169,20 +170,37 @@ def test_a_record_survives_its_file_and_forgets_tests_that_are_gone(tmp_path: Pa
 
 def test_a_test_is_recorded_with_the_lines_that_it_runs_also_in_threads_and_within_expressions(tmp_path: Path):
     (tmp_path / "test_here.py").write_text(
-        "import threading\nfrom toolbus.core.backoff import backoff_seconds\n"
+        "import threading\nimport pytest\nfrom toolbus.core.backoff import backoff_seconds\n"
         "def test_one():\n"
         "    thread = threading.Thread(target=backoff_seconds, args=(1, 'a'))\n    thread.start()\n    thread.join()\n"
-        "def test_two(): assert False\n"
+        "@pytest.mark.parametrize('number', [10**5_000], ids=['of more digits than Python converts'])\n"
+        "def test_two(number): assert False\n"
+        "@pytest.mark.parametrize('anyio_backend', ['asyncio', 'trio'])\n"
+        "def test_three(anyio_backend): pass\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT), PLACE: str(tmp_path)}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "soak.recording", "-p", "no:cacheprovider", "test_here.py"]
     subprocess.run(command, cwd=tmp_path, env=environment, check=False, capture_output=True)
     [part] = tmp_path.glob("*.jsonl")
-    [(key, seconds, ran)] = map(json.loads, part.read_text().splitlines())
+    [(key, seconds, ran), (last, *_)] = map(json.loads, part.read_text().splitlines())
     assert key.endswith("test_here.py::test_one")
+    assert last.endswith("test_here.py::test_three[asyncio]"), "the run on trio is left out, and what failed"
     assert 0 < seconds < 60
     text = "return longest * (0.5 + crc32(seed.encode()) / 2**33)"
     assert line_key("toolbus/core/backoff.py", "backoff_seconds", f"    {text}\n") in ran
+
+
+def test_tests_that_cannot_be_run_are_a_problem_and_no_lack_of_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    within = Time(time.monotonic() + 60)
+    with pytest.raises(RuntimeError, match="no tests ran"):
+        run_recording(["tests/nowhere.py"], str(tmp_path), within)
+
+    def crash(_given: Time) -> Record:
+        raise RuntimeError("the plugin crashed")
+
+    monkeypatch.setattr(mutations, "record_of_tests", crash)
+    outcome = mutations.mutations(1, within)
+    assert (outcome.told, outcome.problems) == ("the tests could not be recorded", ["the plugin crashed"])
 
 
 def test_each_entry_of_the_known_equivalents_is_a_change_that_there_is():

@@ -2,8 +2,7 @@
 
     .venv/bin/python tests/testing/recorded_scenes.py FOLDER
 
-writes those that are not in the folder yet. The recordings in tests/data/recordings were made so, and stay as they are:
-they are journals of format 1.
+writes those that are not in the folder yet. The recordings in tests/data/recordings were made in this way: see the README there.
 """
 
 from __future__ import annotations
