@@ -68,7 +68,7 @@ async def play(
         drain_seconds=LIMITS.timeout_seconds,  # so the last typed line is answered
     )
     runtime.bus.connect(SHOWN, screen.on_event)
-    failures = 0
+    was_stopped = False
     async with McpTools([replace(server, tool_options=TOOLS)], registry=runtime.tools) as mcp:
         if not mcp.status()[0].connected:
             raise ConfigurationError(f"the game cannot be reached: {mcp.status()[0].why}")
@@ -88,16 +88,24 @@ async def play(
 
             async with anyio.create_task_group() as group:
                 group.start_soon(listen)
-                for turn in range(1, turns + 1):
-                    who = {"who": f"autoplay {turn}/{turns}"}
-                    result = await runtime.run(f"Turn {turn}: keep playing.", conversation_id=pilot, metadata=who)
-                    failures = failures + 1 if result.outcome == "failed" else 0
-                    if failures == FAILURES:
-                        screen.show(f"\nautoplay stops: {FAILURES} turns in a row have failed")
-                    if failures == FAILURES or screen.is_gone:
-                        break
+                was_stopped = await _autoplay(runtime, screen, pilot, turns)
                 if not waits or screen.is_gone:
                     group.cancel_scope.cancel()
     screen.check()
     screen.show(f"\n{scales.report()}")
-    return failures < FAILURES
+    return not was_stopped
+
+
+async def _autoplay(runtime: Runtime, screen: Screen, pilot: str, turns: int) -> bool:
+    """Play `turns` turns while the screen is there. Return whether too many in a row have failed."""
+    failures = 0
+    for turn in range(1, turns + 1):
+        who = {"who": f"autoplay {turn}/{turns}"}
+        result = await runtime.run(f"Turn {turn}: keep playing.", conversation_id=pilot, metadata=who)
+        failures = failures + 1 if result.outcome == "failed" else 0
+        if failures == FAILURES:
+            screen.show(f"\nautoplay stops: {FAILURES} turns in a row have failed")
+            return True
+        if screen.is_gone:
+            break
+    return False
