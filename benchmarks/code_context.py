@@ -96,10 +96,10 @@ def variants() -> dict[str, Search]:
     def plain(storage: Storage, question: str) -> list[CodeHit]:
         return hits_of([(row, row.score) for row in storage.search(as_query(question), TOP_K)])
 
-    def behind(storage: Storage, question: str) -> list[CodeHit]:
+    def tests_last(storage: Storage, question: str) -> list[CodeHit]:
         return hits_of(lexical(storage, as_query(question), TOP_K))
 
-    found: dict[str, Search] = {"words (FTS5)": plain, "words, tests behind": behind}
+    found: dict[str, Search] = {"words (FTS5)": plain, "words, tests last": tests_last}
     try:
         embedder = load_embedder()
     except MissingExtra as exc:

@@ -99,7 +99,7 @@ async def whole(folder: Path, durability: Durability, requests: int, width: int)
 # --------------------------------------------------------------------------------------------- store and bare
 
 
-async def store_alone(journal: JournalStore, entries: Sequence[Entry], width: int) -> float:
+async def store_by_itself(journal: JournalStore, entries: Sequence[Entry], width: int) -> float:
     """Append entries, in order within a request, for `width` requests at once; return the seconds that this takes."""
     by_request: dict[str, list[Entry]] = {}
     for entry in entries:
@@ -137,12 +137,12 @@ async def statements_of(folder: Path, durability: Durability, entries: Sequence[
         store = SqliteStore(folder / "traced.db", durability=durability)
         await store.open()
         Traced.statements.clear()
-        await store_alone(store, entries, width)
+        await store_by_itself(store, entries, width)
     finally:
         sqlite3.connect = connect
-    told, Traced.statements = Traced.statements, []
+    traced, Traced.statements = Traced.statements, []
     await store.aclose()
-    return told
+    return traced
 
 
 async def bare(folder: Path, durability: Durability, statements: Sequence[Statement]) -> float:
@@ -240,12 +240,12 @@ async def compare(durability: Durability, width: int, requests: int, repeats: in
             rate, entries, share = await whole(folder, durability, requests, width)
             store = SqliteStore(folder / "store.db", durability=durability)
             await store.open()
-            alone = await store_alone(store, entries, width)
+            by_itself = await store_by_itself(store, entries, width)
             await store.aclose()
             statements = await statements_of(folder, durability, entries, width)
             again = await bare(folder, durability, statements)
-            note(whole=rate, appends_a_commit=share, store=requests / alone, bare=requests / again)
-            note(store_to_bare=alone / again)
+            note(whole=rate, appends_a_commit=share, store=requests / by_itself, bare=requests / again)
+            note(store_to_bare=by_itself / again)
             if python:
                 few = max(width, requests // 20)
                 peer = langgraph(python, folder, durability, few, width)

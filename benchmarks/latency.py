@@ -76,13 +76,13 @@ class PacedModel(Model):
     def __init__(self, waits: Waits) -> None:
         super().__init__()
         self._waits = waits
-        self.told: dict[str, float] = {}
+        self.published_at: dict[str, float] = {}
         self.waited: list[float] = []
 
     async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
         now = time.perf_counter()
         if request.round:
-            self.waited.append(now - self.told.pop(request.request_id))
+            self.waited.append(now - self.published_at.pop(request.request_id))
         await self._waits.think()
         return await super().respond(request, emit)
 
@@ -102,7 +102,7 @@ async def _toolbus(count: int, rate: float) -> tuple[float, float]:
     registry = ToolRegistry([paced_lookup])
 
     def note(event: ToolCallCompleted) -> None:
-        model.told[event.request_id] = time.perf_counter()
+        model.published_at[event.request_id] = time.perf_counter()
 
     async def one() -> None:
         result = await RequestSession(bus, model, "go", tools=registry).run()
@@ -123,22 +123,22 @@ async def _by_hand(count: int, rate: float) -> tuple[float, float]:
     async def one() -> None:
         messages: list[dict[str, object]] = [{"role": "user", "content": "go"}]
         results: dict[str, dict[str, object]] = {}
-        told = 0.0
+        published_at = 0.0
 
         async def run_call(call: dict[str, dict[str, str]], call_id: str) -> None:
-            nonlocal told
+            nonlocal published_at
             with anyio.fail_after(30):
                 arguments = Arguments.model_validate_json(call["function"]["arguments"])
                 await waits.work()
                 result = await lookup(**arguments.__dict__)
             results[call_id] = {"role": "tool", "tool_call_id": call_id, "content": json.dumps(result)}
-            told = time.perf_counter()
+            published_at = time.perf_counter()
 
         with anyio.fail_after(120):
             while True:
                 with anyio.fail_after(60):
-                    if told:
-                        waited.append(time.perf_counter() - told)
+                    if published_at:
+                        waited.append(time.perf_counter() - published_at)
                     await waits.think()
                     message = await model_by_hand(messages)
                 messages.append(message)

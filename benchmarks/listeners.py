@@ -40,7 +40,7 @@ def _subscribed(bus: EventBus, count: int, stack: ExitStack, *, to_requests: boo
 
 async def _figure(effort: Effort) -> list[Row]:
     count, crowd = effort.of(EVENTS, least=20), effort.of(CROWD, least=20)
-    told = ToolCallProgress(request_id="r1", conversation_id="c1", call_id="call_1", name="lookup")
+    progress = ToolCallProgress(request_id="r1", conversation_id="c1", call_id="call_1", name="lookup")
     rows: list[Row] = []
 
     async def row(
@@ -55,14 +55,14 @@ async def _figure(effort: Effort) -> list[Row]:
         rounds = max(5, count // listeners)
         ours, theirs = await alternate(
             effort.repeats,
-            lambda: _timed(lambda: bus.publish(told), rounds),
+            lambda: _timed(lambda: bus.publish(progress), rounds),
             lambda: _timed(other, rounds),
         )
         figures = compared([each / listeners for each in ours], [each / listeners for each in theirs])
         rows.append(ratio_row(name, figures, against, goal=goal))
 
-    alone = EventBus()
-    await row("event without listeners", alone, "a direct call", lambda: _listener(told))
+    silent = EventBus()
+    await row("event without listeners", silent, "a direct call", lambda: _listener(progress))
     for listeners in (1, 10, crowd):
         bus = EventBus()
         for _ in range(listeners):
@@ -70,10 +70,10 @@ async def _figure(effort: Effort) -> list[Row]:
 
         def directly(listeners: int = listeners) -> None:
             for _ in range(listeners):
-                _listener(told)
+                _listener(progress)
 
         if listeners == 1:
-            await row("event with one listener", bus, "a direct call", lambda: _listener(told))
+            await row("event with one listener", bus, "a direct call", lambda: _listener(progress))
         else:
             await row(f"event with {listeners:,} listeners, each", bus, "a direct call", directly, listeners=listeners)
     for to_requests in (False, True):
@@ -85,7 +85,7 @@ async def _figure(effort: Effort) -> list[Row]:
             _subscribed(few, base, stack, to_requests=to_requests)
             _subscribed(many, crowd, stack, to_requests=to_requests)
             name = f"event beside {crowd:,} listeners to other {what}"
-            await row(name, many, f"beside {base or 'none'}", lambda bus=few: bus.publish(told), goal=1.2)
+            await row(name, many, f"beside {base or 'none'}", lambda bus=few: bus.publish(progress), goal=1.2)
     return rows
 
 

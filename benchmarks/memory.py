@@ -113,7 +113,7 @@ def print_resident(count: int, *, toolbus: bool) -> None:
     """
     gc.disable()
 
-    async def told() -> None:
+    async def print_size() -> None:
         async with Runtime(SilentModel(), tools=[lookup], max_sessions=count) as runtime:
             start = (lambda: runtime.start("go")) if toolbus else lambda: asyncio.create_task(asyncio.sleep(3_600))
             tasks = [start() for _ in range(count)]
@@ -123,7 +123,7 @@ def print_resident(count: int, *, toolbus: bool) -> None:
             print(json.dumps(resident_mib()), flush=True)
             os._exit(0)
 
-    anyio.run(told)
+    anyio.run(print_size)
 
 
 async def _resident_of_a_process(count: int, *, toolbus: bool) -> float:

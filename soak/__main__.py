@@ -45,7 +45,7 @@ class _Row:
 
     def __str__(self) -> str:
         word = "FAILED" if self.outcome.problems else "ok"
-        return f"{word:7} {self.name:11} {self.seconds:6.0f} s  seed {self.seed}: {self.outcome.told}"
+        return f"{word:7} {self.name:11} {self.seconds:6.0f} s  seed {self.seed}: {self.outcome.summary}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,13 +65,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             rows[-1].outcome = parts[name](seed, given)
         except KeyboardInterrupt:
-            return _told(rows) or 130
+            return _print(rows) or 130
         finally:
             rows[-1].seconds = time.monotonic() - began
-    return _told(rows)
+    return _print(rows)
 
 
-def _told(rows: Sequence[_Row]) -> int:
+def _print(rows: Sequence[_Row]) -> int:
     for row in rows:
         for problem in row.outcome.problems:
             print(f"\n{row.name}, seed {row.seed}:\n{problem}")

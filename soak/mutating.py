@@ -228,9 +228,9 @@ def _in_child(job: Job, helping: int, folder: Path, output: Path) -> int:
 
     keys = job.helpings[helping]
     os.setsid()
-    told = os.open(folder / "output", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    captured = os.open(folder / "output", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     for stream in (1, 2):
-        os.dup2(told, stream)
+        os.dup2(captured, stream)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.default_int_handler)

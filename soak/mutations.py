@@ -32,7 +32,7 @@ _NOT_MUTATED = ("toolbus/testing/",)  # the checks of others: planted bugs and w
 _FOR_MUTANTS = 0.85  # the share of the time for mutants; the rest is for the controls
 _OF_A_CONTROL = 40  # how many tests a control runs
 _LONGEST_LINE_SECONDS = 600.0
-_TELLS_SECONDS = 60.0
+_REPORT_SECONDS = 60.0
 
 
 @dataclass(slots=True)
@@ -97,12 +97,12 @@ class Tally:
         noticed = len(judged) - len(alive)
         share = noticed / (noticed + len(unknown)) if noticed or unknown else 1.0
         still = sum(job.verdict == "stood still" for job in judged)
-        told = f"{noticed} of {noticed + len(unknown)} noticed ({share:.1%}; {still} stood still)"
+        summary = f"{noticed} of {noticed + len(unknown)} noticed ({share:.1%}; {still} stood still)"
         if known := len(alive) - len(unknown):
-            told += f", {known} known to be equivalent"
+            summary += f", {known} known to be equivalent"
         if doubtful := len(ran) - len(judged):
-            told += f", {doubtful} not judged, as {len(self.unfit)} tests fail without a change too"
-        outcome = Outcome(told)
+            summary += f", {doubtful} not judged, as {len(self.unfit)} tests fail without a change too"
+        outcome = Outcome(summary)
         for job in judged:
             if job.verdict == "noticed" and (why := self._why(job)) is not None:
                 outcome.problems.append(f"{EQUIVALENT.name} says {why!r} of src/{job.mutant}, and {job.by[0]} fails")
@@ -161,14 +161,14 @@ def mutations(seed: int, given: Time, *, at: Sequence[str] = (), jobs: int | Non
     tally, began = Tally(Equivalents.read()), time.monotonic()
     until = began + (_LONGEST_LINE_SECONDS if at else given.left * _FOR_MUTANTS)
     side_by_side = jobs or os.cpu_count() or 1
-    told = began
+    reported_at = began
     with contextlib.suppress(KeyboardInterrupt):  # the verdicts so far count
         for job in run_jobs(jobs_for(mutants if at else picked(mutants, seed), record), until, side_by_side):
             tally.add(job)
             if at:
                 print(f"  {job.verdict}: src/{job.mutant}  {' '.join(job.by)}", flush=True)
-            elif time.monotonic() - told > _TELLS_SECONDS:
-                told = time.monotonic()
+            elif time.monotonic() - reported_at > _REPORT_SECONDS:
+                reported_at = time.monotonic()
                 print(f"  {len(tally.jobs)} mutants so far", flush=True)
     witnesses = tally.witnesses()
     controls = (

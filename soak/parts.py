@@ -62,9 +62,9 @@ class Time:
 
 @dataclass(slots=True)
 class Outcome:
-    """The outcome of a part. `told` is for the table; each of `problems` says which command reproduces it."""
+    """The outcome of a part. `summary` is for the table; each of `problems` says which command reproduces it."""
 
-    told: str = ""
+    summary: str = ""
     problems: list[str] = field(default_factory=list[str])
 
 
@@ -159,17 +159,16 @@ def run_recording(files: Sequence[str], folder: str, given: Time) -> bool:
 def simulation(seed: int, given: Time) -> Outcome:
     """Simulate worlds from fresh seeds, from `seed` upwards; each of them is checked at every event."""
     toolbus = [sys.executable, "-m", "toolbus", "simulate"]
-    keeps_going = "--keep-going" in _run([*toolbus, "--help"], Time(time.monotonic() + 60)).output
     seconds = max(1.0, given.left - 5)
     options = ["--first", str(seed), "--seeds", "1000000000", "--seconds", f"{seconds:.0f}", "--jobs", str(_JOBS)]
-    command = [*toolbus, *options, "--json", *(["--keep-going"] if keeps_going else [])]
+    command = [*toolbus, *options, "--json", "--keep-going"]
     ran = _run(command, Time(given.until + 60))
-    told: dict[str, object] = {}
+    printed: dict[str, object] = {}
     with contextlib.suppress(ValueError):
-        told = json.loads(ran.output[ran.output.index("{") : ran.output.rindex("}") + 1])
-    outcome = Outcome(f"{told.get('requests', 0)} requests of {told.get('seeds', 0)} seeds, from {seed} on")
+        printed = json.loads(ran.output[ran.output.index("{") : ran.output.rindex("}") + 1])
+    outcome = Outcome(f"{printed.get('requests', 0)} requests of {printed.get('seeds', 0)} seeds, from {seed} on")
     if ran.status != 0:
-        broken = json.dumps(told["broken"], indent=2) if "broken" in told else ""
+        broken = json.dumps(printed["broken"], indent=2) if "broken" in printed else ""
         outcome.problems.append(f"{broken}\n{_problem(ran, command, {})}".strip())
     return outcome
 
@@ -182,7 +181,7 @@ def kills(seed: int, given: Time) -> Outcome:
         return ["tests/durability/test_kill.py", "-n", "2", "-rs"], variables
 
     outcome, counts = _tests(seed, given, command)
-    outcome.told = (
+    outcome.summary = (
         f"{counts['passed'] * _KILLS} random moments, {_said(counts, 'runs', 'failed', 'skipped', 'cut off')}"
     )
     return outcome
@@ -196,7 +195,7 @@ def fuzzing(seed: int, given: Time) -> Outcome:
         return ["-m", "hypothesis and not live", *options, "-n", str(_JOBS), "--dist", "worksteal"], {}
 
     outcome, counts = _tests(seed, given, command)
-    outcome.told = _said(counts, "runs", "passed", "failed", "error", "cut off")
+    outcome.summary = _said(counts, "runs", "passed", "failed", "error", "cut off")
     return outcome
 
 
@@ -209,7 +208,7 @@ def hostile(seed: int, given: Time) -> Outcome:
         return [*files, "-n", str(_JOBS), "--dist", "worksteal", "-m", "not live and not hypothesis"], variables
 
     outcome, counts = _tests(seed, given, command, once=True)
-    outcome.told = _said(counts, "passed", "failed", "error", "skipped", "cut off")
+    outcome.summary = _said(counts, "passed", "failed", "error", "skipped", "cut off")
     return outcome
 
 

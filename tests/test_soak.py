@@ -136,7 +136,7 @@ def test_a_verdict_counts_only_if_its_test_passes_without_a_change():
     assert tally.witnesses() == ["a.py::fit", "a.py::flaky"]
     tally.unfit.add("a.py::flaky")
     outcome = tally.outcome()
-    assert outcome.told == (
+    assert outcome.summary == (
         "2 of 3 noticed (66.7%; 1 stood still), 1 known to be equivalent, "
         "1 not judged, as 1 tests fail without a change too"
     )
@@ -200,7 +200,7 @@ def test_tests_that_cannot_be_run_are_a_problem_and_no_lack_of_time(monkeypatch:
 
     monkeypatch.setattr(mutations, "record_of_tests", crash)
     outcome = mutations.mutations(1, within)
-    assert (outcome.told, outcome.problems) == ("the tests could not be recorded", ["the plugin crashed"])
+    assert (outcome.summary, outcome.problems) == ("the tests could not be recorded", ["the plugin crashed"])
 
 
 def test_each_entry_of_the_known_equivalents_is_a_change_that_there_is():

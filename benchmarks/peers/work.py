@@ -193,8 +193,8 @@ def make_llama_index_workflows():
             results = ctx.collect_events(ev, [Completed] * CALLS)
             if results is None:
                 return None
-            told = [{"role": "tool", "tool_call_id": each.call_id, "content": each.content} for each in results]
-            return Ask(messages=[*await ctx.store.get("messages"), *told])
+            answers = [{"role": "tool", "tool_call_id": each.call_id, "content": each.content} for each in results]
+            return Ask(messages=[*await ctx.store.get("messages"), *answers])
 
     loop = Loop(timeout=None)
 
@@ -330,6 +330,6 @@ async def main(name, answers):
 
 
 if __name__ == "__main__":
-    told = os.fdopen(os.dup(1), "w")
+    output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # the output of a runtime must not be mistaken for an answer
-    asyncio.run(main(sys.argv[1], told))
+    asyncio.run(main(sys.argv[1], output))

@@ -31,9 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         reconfigure(errors="replace")  # a terminal that lacks a character shows a question mark
     question: str | None = options.ask
     if question is None and not all(each.isatty() for each in (sys.stdin, sys.stdout, sys.stderr)):
-        return _told('the screen needs a terminal; for pipes there is --ask "QUESTION"')
+        return _fail('the screen needs a terminal; for pipes there is --ask "QUESTION"')
     if question is not None and not question.strip():
-        return _told('the question is empty: --ask "QUESTION"')
+        return _fail('the question is empty: --ask "QUESTION"')
     directory: Path = options.dir
     try:
         index = None if options.no_index else CodeIndex(directory, rerank=False if options.words_only else None)
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         model = options.provider or "a script, not a language model (--provider NAME asks one)"
         return anyio.run(show, runtime, index, f"Model: {model}.\n\n{directory}")
     except ToolbusError as wrong:
-        return _told(str(wrong))
+        return _fail(str(wrong))
     except KeyboardInterrupt:
         print()
         return 130
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 141
     except OSError as wrong:  # a full disk
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _told(str(wrong))
+        return _fail(str(wrong))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _told(problem: str) -> int:
+def _fail(problem: str) -> int:
     print(f"code_assistant: {problem}", file=sys.stderr)
     return 2
 

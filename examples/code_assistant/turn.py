@@ -98,7 +98,7 @@ class Turn:
             case ToolCallCompleted() | ToolCallFailed():
                 return [self._settled(event)]
             case MessageAppended():
-                return self._told(event)
+                return self._sent(event)
             case RequestCompleted():
                 self._end(event.outcome, event.reason)
                 self._text = event.text or self._text
@@ -136,7 +136,7 @@ class Turn:
             line.mark = "✓"
         return line
 
-    def _told(self, event: MessageAppended) -> list[Line]:
+    def _sent(self, event: MessageAppended) -> list[Line]:
         """The lines on what the model is sent about a failure."""
         match event.message:
             case ToolMessage(is_error=True, content=content):

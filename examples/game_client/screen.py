@@ -91,9 +91,9 @@ class Screen:
             case ModelRetrying():
                 self.show(f"   … the model is asked again: {cut(event.error)}")
             case ToolCallCompleted() | ToolCallFailed():
-                mark, told = ("✓", event.content) if isinstance(event, ToolCallCompleted) else ("✗", event.error)
+                mark, said = ("✓", event.content) if isinstance(event, ToolCallCompleted) else ("✗", event.error)
                 arguments = self._arguments.pop(event.call_id, "")  # they are unknown for calls before a restart
-                self.show(f"   {mark} {cut(event.name)} {cut(arguments, 44)} → {cut(told)}".replace("  →", " →"))
+                self.show(f"   {mark} {cut(event.name)} {cut(arguments, 44)} → {cut(said)}".replace("  →", " →"))
             case HistoryCompressed():
                 saved = 1 - event.after_tokens / event.before_tokens
                 self.show(

@@ -153,12 +153,12 @@ class Game:
     def _distance(self, here: str, there: str) -> int:
         return math.ceil(math.dist(self.places[here], self.places[there]))
 
-    def _kept(self, told: str) -> str:
+    def _kept(self, text: str) -> str:
         if self._save is not None:
             new = self._save.with_name(f"{self._save.name}.new")
             new.write_text(json.dumps({pilot: asdict(ship) for pilot, ship in self.ships.items()}))
             new.replace(self._save)  # the file is replaced whole, or not at all
-        return told
+        return text
 
 
 def server_for(game: Game) -> MCPServer:

@@ -51,19 +51,19 @@ def play(request: ModelRequest) -> Step:
     return text(_HELP)
 
 
-def _told(result: ToolMessage) -> dict[str, Any]:
+def _answer(result: ToolMessage) -> dict[str, Any]:
     return json.loads(result.content)
 
 
 def _message(result: ToolMessage) -> str:
     """The message of a success, or the error."""
-    told = _told(result)
-    return str(told.get("message") or told.get("error"))
+    answer = _answer(result)
+    return str(answer.get("message") or answer.get("error"))
 
 
 def _samples(target: str, result: ToolMessage) -> str:
     """The samples in words, or, without data, the message of the result."""
-    given: list[Any] = _told(result).get("data", {}).get(target, [])
+    given: list[Any] = _answer(result).get("data", {}).get(target, [])
     if not given:
         return _message(result)
     samples = [cast("dict[str, Any]", each) for each in given if isinstance(each, dict)]
@@ -88,7 +88,7 @@ def _find_and_style(match: re.Match[str], results: Sequence[ToolMessage], *, wit
     if not results:
         # The script gets long selectors wrong at first, as models do: here the quotes are missing.
         return calls(("find_nodes", {"selector": f"type == {kind} and age > {age}" if age else f"type == '{kind}'"}))
-    newest = _told(results[-1])
+    newest = _answer(results[-1])
     if newest.get("ok") is False:
         if len(results) > 1 or "quotes" not in newest["error"]:
             return text(f"That did not work: {_message(results[-1])}")
@@ -101,7 +101,7 @@ def _find_and_style(match: re.Match[str], results: Sequence[ToolMessage], *, wit
             return text(_nothing_found(wanted, newest["data"]["available"]))
         styling = {"node_ids": newest["data"]["node_ids"], "color": _COLORS[color]}
         return calls(("style_nodes", {**styling, "with_edges": True} if with_edges else styling))
-    found = next(_told(each) for each in reversed(results) if each.name == "find_nodes")
+    found = next(_answer(each) for each in reversed(results) if each.name == "find_nodes")
     edges = f", with {newest.get('affected_edges', 0)} edges" if with_edges else ""
     styled = f"I found {found['data']['count']} {kind} nodes and styled them {color}{edges}"
     return text(f"{styled}: {_listed(found['data']['names'])}.")

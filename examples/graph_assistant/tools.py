@@ -126,10 +126,10 @@ class ResultForm(Interceptor):
     async def after_tool(self, call: ToolCallRequested, result: Rendered, context: ToolContext[Any]) -> Rendered:  # noqa: ARG002
         if result.message is None:
             return result  # the tool has not returned a ToolResult
-        told = json.loads(result.content)  # without data, if the application sends none
-        form: dict[str, Any] = {"success": told["ok"], "message": result.message}
-        if "data" in told:
-            form["data"] = told["data"]
+        answer = json.loads(result.content)  # without data, if the application sends none
+        form: dict[str, Any] = {"success": answer["ok"], "message": result.message}
+        if "data" in answer:
+            form["data"] = answer["data"]
         if nodes := affected_nodes(result.affected):
             form["affected_nodes"] = len(nodes)
         if edges := affected_edges(result.affected):

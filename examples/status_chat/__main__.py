@@ -107,31 +107,31 @@ class _Program:
 
     def _tour(self, scenarios: Iterable[Scenario]) -> int:
         """Run the scenarios until one cannot reach its model, and print how each of them ended."""
-        told: list[str] = []
+        lines: list[str] = []
         status = 0
         for each in scenarios:
             runtime = self._make(each.timeout_seconds)
-            if not told:
-                self._screen.tell(f"{self._model}\n")
-            self._screen.tell(f"{each.name}: {each.shows}\n> {each.question}")
+            if not lines:
+                self._screen.show(f"{self._model}\n")
+            self._screen.show(f"{each.name}: {each.shows}\n> {each.question}")
             result = self._ask(runtime, each.question)
-            told.append(f"{each.name:15} {result.outcome:10} {'' if result.ok else why(result)}".rstrip())
+            lines.append(f"{each.name:15} {result.outcome:10} {'' if result.ok else why(result)}".rstrip())
             status = _STATUS[result.outcome]
             if status:
                 break
-        if len(told) > 1:
-            self._screen.tell("\n".join(["How they ended:", *told]))
+        if len(lines) > 1:
+            self._screen.show("\n".join(["How they ended:", *lines]))
         return status
 
     def _chat(self) -> int:
         """Run one conversation, line by line."""
         runtime = self._make(LIMITS.timeout_seconds)
-        self._screen.tell(f"{self._model}\nType to it; Ctrl-C stops an answer, Ctrl-D ends the chat.")
+        self._screen.show(f"{self._model}\nType to it; Ctrl-C stops an answer, Ctrl-D ends the chat.")
         while True:
             try:
                 question = input("> " if sys.stdin.isatty() else "").strip()
             except EOFError:
-                self._screen.tell()
+                self._screen.show()
                 return 0
             if question:
                 with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C stops the answer, not the chat
@@ -150,8 +150,8 @@ class _Program:
     def _ask(self, runtime: Runtime, question: str, **options: str) -> RequestResult[Any]:
         result = anyio.run(partial(ask, runtime, question, self._screen, **options))
         if self._given.timeline:
-            self._screen.tell(f"\n{result.timeline()}")
-        self._screen.tell()
+            self._screen.show(f"\n{result.timeline()}")
+        self._screen.show()
         return result
 
 

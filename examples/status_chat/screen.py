@@ -40,7 +40,7 @@ class Screen:
             self.end("", "Cancelled")
             raise
 
-    def tell(self, line: str = "") -> None:
+    def show(self, line: str = "") -> None:
         """Write a line of the application itself, between turns."""
         self._write(f"{line}\n")
 

@@ -40,7 +40,7 @@ def _step(request: ModelRequest) -> Any:
     asked = user_text(question)
     results = [each for each in messages[last:] if isinstance(each, ToolMessage)]
     if results:
-        return text(" ".join(map(_told, results)))
+        return text(" ".join(map(_summary, results)))
     if "oldest" in asked.lower():
         return text(_oldest(each for each in messages if isinstance(each, ToolMessage)))
     for pattern, name in _ASKED:
@@ -65,7 +65,7 @@ def _tickets(result: ToolMessage) -> list[dict[str, Any]]:
     return [each for each in listed if isinstance(each, dict) and "id" in each]
 
 
-def _told(result: ToolMessage) -> str:
+def _summary(result: ToolMessage) -> str:
     if result.is_error:
         return f"That was not done: {json.loads(result.content)['error'].rstrip('.')}."
     tickets = _tickets(result)

@@ -160,7 +160,7 @@ def _under(marks: Any) -> Any:
 def test_a_reference_that_is_not_known_is_refused_or_stays() -> None:
     marks = find_marks({"properties": {"a": MARKED}})
     assert marks is not None
-    with pytest.raises(InvalidArguments, match=f"the secret behind {REF} is no longer known"):
+    with pytest.raises(InvalidArguments, match=f"the secret of {REF} is no longer known"):
         revealed({"a": f"Bearer {REF}"}, marks, lambda _: None)
     assert revealed({"a": REF}, marks, lambda _: None, lenient=True) == {"a": REF}
     assert revealed({"a": f"Bearer {REF}", "b": REF}, marks, {REF: "x"}.get) == {"a": "Bearer x", "b": REF}

@@ -133,7 +133,7 @@ async def test_a_reference_of_another_conversation_is_refused_with_a_reason() ->
         token = (await runtime.run("go", conversation_id="a")).tool_calls[0].data["token"]
         (call,) = (await runtime.run(token, conversation_id="b")).tool_calls
     assert (call.reason, taker.got) == ("invalid_arguments", [])
-    assert f"the secret behind {token} is no longer known" in call.error
+    assert f"the secret of {token} is no longer known" in call.error
 
 
 async def test_a_value_is_checked_by_the_tools_schema_and_not_its_reference() -> None:

@@ -171,7 +171,7 @@ WRONG: dict[str, tuple[type[wrong.Right], ...]] = {
     "before-and-after": (wrong.StaysConnected,),
     "answered-before": (wrong.DoesNotAskWhoWasFirst,),
     "never-opened": (wrong.RunsWhatIsForged,),
-    "told-twice": (wrong.RunsWhatComesAgain,),
+    "requested-twice": (wrong.RunsWhatComesAgain,),
     "shared-bus": (wrong.IgnoresItsNeighbours,),
     "many-at-once": (wrong.MixesResultsUp,),
     "side-by-side": (wrong.OneAtATime,),

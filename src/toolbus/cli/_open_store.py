@@ -142,7 +142,7 @@ def open_store_for(options: argparse.Namespace, screen: Screen, command: Mapping
         raise ConfigurationError("--continue needs a store, and nothing is kept here (--no-store, or TOOLBUS_STORE)")
     try:
         store = CommandStore(_made(location), command)
-        looks = partial(_look, store, wanted, tells=not options.quiet)
+        looks = partial(_look, store, wanted, notes=not options.quiet)
         conversation, waiting = run(looks)
     except (StoreError, OSError) as exc:
         if location.asked_by or wanted is not None:
@@ -197,12 +197,12 @@ def _said(exc: Exception) -> str:
 
 
 async def _look(
-    store: CommandStore, wanted: str | None, *, tells: bool
+    store: CommandStore, wanted: str | None, *, notes: bool
 ) -> tuple[ConversationRecord | None, Sequence[FoundRequest]]:
     try:
         await store.open()
         conversation = None if wanted is None else await conversation_of(store, wanted)
-        waiting = await store.requests(is_unfinished=True) if tells else ()
+        waiting = await store.requests(is_unfinished=True) if notes else ()
     except BaseException:
         await store.aclose()
         raise

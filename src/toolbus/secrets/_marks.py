@@ -278,7 +278,7 @@ def revealed(
         value = value_of(reference)
         if value is None and not lenient:
             raise InvalidArguments(
-                f"the secret behind {reference} is no longer known: it is of another conversation, or of a time "
+                f"the secret of {reference} is no longer known: it is of another conversation, or of a time "
                 "before a restart; get it once more from where it came"
             )
         return reference if value is None else value

@@ -312,14 +312,14 @@ class Connection:
         import mcp  # noqa: PLC0415 -- an extra
         from pydantic import ValidationError  # noqa: PLC0415 -- beside the SDK's
 
-        async def tell(progress: float, total: float | None, message: str | None) -> None:
+        async def report(progress: float, total: float | None, message: str | None) -> None:
             if context is not None:
                 await context.progress(message or "", done=progress, total=total)
 
         unknown = not read_only
         name = self.server.name
         try:
-            return await live.client.call_tool(tool, arguments, progress_callback=tell)
+            return await live.client.call_tool(tool, arguments, progress_callback=report)
         except mcp.MCPError as exc:
             if exc.code == -32000 or self._live is not live:
                 # The SDK uses this code if no answer came; servers that were restarted use it for unknown sessions.

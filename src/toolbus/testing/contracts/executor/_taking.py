@@ -96,8 +96,8 @@ async def never_opened(bench: Bench) -> None:
         bench.expect("terminal events of a call that nobody opened", [], caller.endings(forged))
 
 
-@check("told-twice", "notes")
-async def told_twice(bench: Bench) -> None:
+@check("requested-twice", "notes")
+async def requested_twice(bench: Bench) -> None:
     """A call that is requested a second time, while it runs or after it is done, is run once."""
     async with bench.executor() as caller:
         key = f"requested twice {caller.request_id}"

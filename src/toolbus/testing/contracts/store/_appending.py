@@ -111,8 +111,8 @@ async def half_characters_of_facts(bench: Bench) -> None:
     agreed = dict((await writing.record()).agreed)
     bench.require("the agreement", asked, agreed, ok=agreed in ({"instructions": asked}, {"instructions": HALVES}))
     fact = MessageAppended(request_id=writing.request_id, message=UserMessage(content=HALVES))
-    [behind] = writing.made(1)
-    await writing.step(fact, behind)
+    [after] = writing.made(1)
+    await writing.step(fact, after)
     came = [each.fact for each in await bench.journal.facts(writing.request_id, start=1)]
     replaced = MessageAppended(
         request_id=writing.request_id,
@@ -121,7 +121,7 @@ async def half_characters_of_facts(bench: Bench) -> None:
         at=fact.at,
     )
     bench.require("the fact", str(replaced), came[:1], ok=came[:1] in ([fact], [replaced]))
-    bench.expect("the fact after it", [behind], came[1:])
+    bench.expect("the fact after it", [after], came[1:])
 
 
 @check("large-facts", JOURNAL, EMPTY)
