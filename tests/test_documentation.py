@@ -138,11 +138,11 @@ def _run(snippet: Snippet, module: ModuleType, folder: Path) -> str:
     if snippet.mark == "file":
         (folder / snippet.value).write_text(snippet.source, encoding="utf-8")
         importlib.invalidate_caches()
-    with contextlib.redirect_stdout(io.StringIO()) as told:
+    with contextlib.redirect_stdout(io.StringIO()) as reported:
         awaitable = eval(code, module.__dict__)
         if inspect.iscoroutine(awaitable):
             anyio.run(_awaited, awaitable)
-    return told.getvalue()
+    return reported.getvalue()
 
 
 async def _awaited(awaitable: Any) -> None:
@@ -155,11 +155,11 @@ def _run_tests(snippet: Snippet, folder: Path) -> None:
     name = snippet.value if snippet.mark == "file" else f"test_{snippet.page.stem.replace('-', '_')}_{snippet.line}.py"
     path = folder / name
     path.write_text("from snippets_before import *" + "\n" * (snippet.line - 1) + snippet.source, encoding="utf-8")
-    told = io.StringIO()
+    reported = io.StringIO()
     ours = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(folder)]
-    with contextlib.redirect_stdout(told):
+    with contextlib.redirect_stdout(reported):
         status = pytest.main(["-q", "-p", "no:cacheprovider", "--import-mode", "importlib", *ours, str(path)])
-    assert status == pytest.ExitCode.OK, f"{snippet.where}: its tests fail\n{told.getvalue()}"
+    assert status == pytest.ExitCode.OK, f"{snippet.where}: its tests fail\n{reported.getvalue()}"
 
 
 @pytest.fixture
@@ -250,14 +250,14 @@ def _is_example(path: Path) -> bool:
 
 
 def _check_options(parse: Callable[[list[str]], object], arguments: list[str]) -> None:
-    told = io.StringIO()
+    reported = io.StringIO()
     status = None
-    with contextlib.redirect_stderr(told), contextlib.redirect_stdout(told):
+    with contextlib.redirect_stderr(reported), contextlib.redirect_stdout(reported):
         try:
             parse(arguments)
         except SystemExit as exc:  # after help with 0
             status = exc.code
-    assert not status, told.getvalue().strip()
+    assert not status, reported.getvalue().strip()
 
 
 def _extras() -> dict[str, Any]:
@@ -339,7 +339,7 @@ def test_snippets_share_a_namespace_and_may_await(tmp_path: Path, monkeypatch: p
     assert run_python(_page(tmp_path, first + second), tmp_path, monkeypatch) == 2
 
 
-def test_a_snippet_that_fails_is_told_with_the_pages_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snippet_that_fails_is_reported_with_the_pages_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = _page(tmp_path, "# Title\n\n'''python\nnumber = 1\nassert number == 2\n'''\n")
     with pytest.raises(AssertionError) as failure:
         run_python(page, tmp_path, monkeypatch)
@@ -384,7 +384,7 @@ def test_a_snippet_that_connects_far_away_fails() -> None:
         sock.connect(("192.0.2.1", 80))
 
 
-def test_a_block_that_is_not_closed_is_told(tmp_path: Path) -> None:
+def test_a_block_that_is_not_closed_is_reported(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=r"page.md:1: the block is not closed"):
         snippets_of(_page(tmp_path, "'''python\nnumber = 1\n"))
 
@@ -403,7 +403,7 @@ def test_a_block_that_is_not_closed_is_told(tmp_path: Path) -> None:
         ("python3 dev.py example nope", "no example nope"),
     ],
 )
-def test_a_command_line_that_names_what_there_is_not_is_told(tmp_path: Path, line: str, problem: str) -> None:
+def test_a_command_line_that_names_what_there_is_not_is_reported(tmp_path: Path, line: str, problem: str) -> None:
     [*_, (_, words)] = [
         each for each in commands_of(_page(tmp_path, f"'''console\n$ {line}\noutput\n'''\n")) if "jq" not in each[1]
     ]
@@ -411,6 +411,6 @@ def test_a_command_line_that_names_what_there_is_not_is_told(tmp_path: Path, lin
         check_command(words)
 
 
-def test_links_that_lead_nowhere_are_told(tmp_path: Path) -> None:
+def test_links_that_lead_nowhere_are_reported(tmp_path: Path) -> None:
     text = "# One `heading`\n\n[a](page.md#one-heading) [b](#one) [c](nope.md) [d](https://nope.example/x)\n\n'''\n[e](nope)\n'''\n"
     assert broken_links(_page(tmp_path, text)) == ["#one", "nope.md"]

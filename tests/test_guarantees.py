@@ -90,13 +90,13 @@ def test_the_table_lists_every_guarantee_from_g01_to_g31_once_and_in_order():
     assert [found[1] for found in ROW.finditer(text)] == [f"G{number:02}" for number in range(1, 32)]
 
 
-def test_a_held_guarantee_without_a_test_is_told():
+def test_a_held_guarantee_without_a_test_is_reported():
     assert complaints({"G01": "held", "G02": "planned"}, {}) == ["G01 is held, but no test is marked with it"]
 
 
-def test_an_unknown_id_and_an_unknown_state_are_told():
-    told = complaints({"G01": "hoped"}, {"G99": {"test_bus.py::test_it"}})
-    assert told == [
+def test_an_unknown_id_and_an_unknown_state_are_reported():
+    reported = complaints({"G01": "hoped"}, {"G99": {"test_bus.py::test_it"}})
+    assert reported == [
         "G01 is neither held nor planned but 'hoped'",
         "G99 is not in the table, but marks test_bus.py::test_it",
     ]

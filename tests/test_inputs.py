@@ -51,7 +51,7 @@ def plain(said: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reported"),
     [
         ("hello", "history is a str ('hello'); give a list of messages, such as [UserMessage(content='Hello')]"),
         (b"hello", "history is a bytes (b'hello'); give a list of messages"),
@@ -65,13 +65,13 @@ def plain(said: str) -> str:
         ([HELLO, WIRE], "history mixes the two forms: history[1] is a dictionary and history[0] a message; turn"),
     ],
 )
-def test_a_history_that_is_no_list_of_messages_is_refused(given: Any, told: str):
-    with pytest.raises(ConfigurationError, match=re.escape(told)):
+def test_a_history_that_is_no_list_of_messages_is_refused(given: Any, reported: str):
+    with pytest.raises(ConfigurationError, match=re.escape(reported)):
         read_messages(given)
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reported"),
     [
         (123, "messages is an int (123); give a list of messages"),
         (None, "messages is a NoneType (None); give a list of messages"),
@@ -91,13 +91,13 @@ def test_a_history_that_is_no_list_of_messages_is_refused(given: Any, told: str)
         ([AssistantMessage(text="Hi.")], "there is nothing to ask: the history has no user message"),
     ],
 )
-def test_a_prompt_that_asks_nothing_is_refused(given: Any, told: str):
-    with pytest.raises(ConfigurationError, match=re.escape(told)):
+def test_a_prompt_that_asks_nothing_is_refused(given: Any, reported: str):
+    with pytest.raises(ConfigurationError, match=re.escape(reported)):
         split_messages(given)
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reported"),
     [
         (
             "extractive",
@@ -111,13 +111,13 @@ def test_a_prompt_that_asks_nothing_is_refused(given: Any, told: str):
         ([], "a request needs a provider"),
     ],
 )
-def test_what_is_no_provider_is_refused(given: Any, told: str):
-    with pytest.raises(ConfigurationError, match=re.escape(told)):
+def test_what_is_no_provider_is_refused(given: Any, reported: str):
+    with pytest.raises(ConfigurationError, match=re.escape(reported)):
         provider_list(given)
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reported"),
     [
         (echo, "tools is a Tool (Tool('echo')), a single one; give a list: tools=[echo]"),
         (plain, "a single one; give a list: tools=[plain]"),
@@ -128,9 +128,9 @@ def test_what_is_no_provider_is_refused(given: Any, told: str):
         (3, "tools is an int (3); give a list of functions"),
     ],
 )
-def test_tools_that_are_no_list_are_refused(given: Any, told: str):
+def test_tools_that_are_no_list_are_refused(given: Any, reported: str):
     for read in (tool_source, tool_registry):
-        with pytest.raises(ConfigurationError, match=re.escape(told)):
+        with pytest.raises(ConfigurationError, match=re.escape(reported)):
             read(given)
 
 
@@ -322,7 +322,7 @@ def test_a_note_amid_an_anthropic_history_is_a_system_message():
 
 
 @pytest.mark.parametrize(
-    ("history", "index", "told"),
+    ("history", "index", "reported"),
     [
         (
             [WIRE, ITEM, {"role": "tool", "content": "1"}],
@@ -339,8 +339,8 @@ def test_a_note_amid_an_anthropic_history_is_a_system_message():
         ([{"role": "tool", "call_id": "c", "name": "f", "content": "1"}], 0, "the fields of a toolbus message"),
     ],
 )
-def test_a_history_of_two_forms_is_refused_with_its_place(history: Any, index: int, told: str):
-    with pytest.raises(InvalidHistory, match=re.escape(told)) as caught:
+def test_a_history_of_two_forms_is_refused_with_its_place(history: Any, index: int, reported: str):
+    with pytest.raises(InvalidHistory, match=re.escape(reported)) as caught:
         read_messages(history)
     assert caught.value.index == index
 

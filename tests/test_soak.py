@@ -281,10 +281,10 @@ def test_parts_share_the_time_and_one_that_failed_says_how_to_see_it_again(
     assert soak.main(["--only", "hostile,simulation", "--minutes", "40"]) == 1
     assert had["hostile"][1] == pytest.approx(600, abs=30)
     assert had["simulation"][1] == pytest.approx(2_400, abs=60), "what the first one has left is the second one's"
-    told = capsys.readouterr().out
-    assert "seed 7 broke" in told
-    assert f"again: python3 dev.py soak --only simulation --seed {had['simulation'][0]}" in told
-    assert [line.split()[:2] for line in told.splitlines() if line.startswith(("ok", "FAILED"))] == [
+    reported = capsys.readouterr().out
+    assert "seed 7 broke" in reported
+    assert f"again: python3 dev.py soak --only simulation --seed {had['simulation'][0]}" in reported
+    assert [line.split()[:2] for line in reported.splitlines() if line.startswith(("ok", "FAILED"))] == [
         ["ok", "hostile"],
         ["FAILED", "simulation"],
     ]

@@ -95,7 +95,7 @@ async def test_a_session_that_claims_a_call_after_its_result_finds_the_result_in
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("12"), st.sampled_from("cft")), max_size=30))
 @pytest.mark.guarantee("G05", "G06")
-def test_whoever_races_whom_each_open_call_gets_one_terminal_event_and_every_other_is_told(
+def test_whoever_races_whom_each_open_call_gets_one_terminal_event_and_every_other_is_reported(
     moves: list[tuple[str, str, str]],
 ):
     async def race() -> None:
@@ -334,7 +334,7 @@ async def test_a_request_has_one_mailbox_at_a_time():
 
 
 @pytest.mark.guarantee("G05")
-async def test_a_result_for_a_request_that_has_ended_is_told_as_late_and_does_not_vanish():
+async def test_a_result_for_a_request_that_has_ended_is_reported_as_late_and_does_not_vanish():
     bus = EventBus()
     mailbox, other = opened(bus, "1", "2"), opened(bus, "1", request_id="other")
     bus.publish(completed("1"))
@@ -413,21 +413,21 @@ async def test_a_bus_that_remembers_no_settled_call_still_arbitrates():
 async def test_an_executor_is_told_once_when_somebody_settles_its_call_and_before_everybody_hears_it():
     bus = EventBus()
     mailbox = opened(bus, "1", "2", "3")
-    told: list[str] = []
+    reported: list[str] = []
     for call_id in ("1", "2", "3"):
-        bus.arbitration.watch("r", call_id, lambda call_id=call_id: told.append(call_id))
-    bus.connect(ToolCallCompleted, lambda event: told.append(f"heard {event.call_id}"))
+        bus.arbitration.watch("r", call_id, lambda call_id=call_id: reported.append(call_id))
+    bus.connect(ToolCallCompleted, lambda event: reported.append(f"heard {event.call_id}"))
     bus.arbitration.unwatch("r", "3")
     bus.arbitration.unwatch("r", "3")
     bus.publish(completed("1"))
     bus.publish(completed("1"))
     bus.arbitration.claim("r", "2")
     bus.publish(completed("3"))
-    assert told == ["1", "heard 1", "2", "heard 3"]
+    assert reported == ["1", "heard 1", "2", "heard 3"]
     bus.arbitration.open_calls(mailbox, ["1", "2"])  # a watch is for one answer
     bus.publish(completed("1"))
     bus.arbitration.claim("r", "2")
-    assert told[4:] == ["heard 1"]
+    assert reported[4:] == ["heard 1"]
 
 
 @pytest.mark.guarantee("G17")
@@ -459,7 +459,7 @@ async def test_a_watch_that_raises_loses_no_result(caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.guarantee("G06")
-async def test_all_calls_of_a_round_are_open_before_the_first_is_told():
+async def test_all_calls_of_a_round_are_open_before_the_first_is_reported():
     bus = EventBus()
     mailbox = opened(bus, "1", "2", "3")
 

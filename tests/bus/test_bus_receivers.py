@@ -91,13 +91,13 @@ def test_receivers_are_held_strongly():
         def __init__(self) -> None:
             self.heard: list[Event] = []
 
-        def told(self, event: Event) -> None:
+        def reported(self, event: Event) -> None:
             self.heard.append(event)
 
     bus = EventBus()
     listener = Listener()
     heard, reference = listener.heard, weakref.ref(listener)
-    disconnect = bus.connect(StatusChanged, listener.told)
+    disconnect = bus.connect(StatusChanged, listener.reported)
     del listener
     gc.collect()
     bus.publish(signal())
@@ -229,7 +229,7 @@ class _Unprintable(Exception):
 
 
 @pytest.mark.guarantee("G03")
-def test_an_exception_that_cannot_be_printed_is_told_by_its_type():
+def test_an_exception_that_cannot_be_printed_is_reported_by_its_type():
     bus = EventBus()
 
     def broken(_: Event) -> None:

@@ -529,11 +529,11 @@ class AnyBus(RuleBasedStateMachine):
         self._watch(data.draw(self.keys()), raising=raising)
 
     def _watch(self, key: Key, *, raising: bool) -> None:
-        told: list[str] = []
+        reported: list[str] = []
         expected: list[str] = []
 
         def settled() -> None:
-            told.append("settled")
+            reported.append("settled")
             if raising:
                 raise ValueError("of a watch")
 
@@ -541,7 +541,7 @@ class AnyBus(RuleBasedStateMachine):
         assert self._run(lambda: self._bus.arbitration.watch(*key, settled)) is taken
         if taken:
             self.watched[key] = expected
-            self.watches.append((key, told, expected))
+            self.watches.append((key, reported, expected))
 
     @rule(data=st.data())
     def unwatch(self, data: st.DataObject) -> None:
@@ -756,8 +756,8 @@ class AnyBus(RuleBasedStateMachine):
 
     @invariant()
     def every_watch_was_told_once_if_its_call_was_settled(self) -> None:
-        for key, told, expected in self.watches:
-            assert told == expected, key
+        for key, reported, expected in self.watches:
+            assert reported == expected, key
 
     @invariant()
     def the_numbers_are_the_models(self) -> None:

@@ -174,8 +174,8 @@ async def test_no_result_is_lost_to_a_reader_that_is_too_slow_for_the_signals(ov
             bus.publish(completed(call_id))
         events = drain(subscription)
     assert [event.call_id for event in events if isinstance(event, ToolCallCompleted)] == list("abcde")
-    told = sum(event.count for event in events if isinstance(event, SubscriberLagged))
-    assert told + sum(not isinstance(event, SubscriberLagged) for event in events) == 505
+    reported = sum(event.count for event in events if isinstance(event, SubscriberLagged))
+    assert reported + sum(not isinstance(event, SubscriberLagged) for event in events) == 505
     statistics = subscription.statistics()
     assert statistics.matched == statistics.delivered + statistics.merged + statistics.dropped == 505
     assert (statistics.peak, statistics.buffered) == (5, 0)

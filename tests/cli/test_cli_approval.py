@@ -172,10 +172,10 @@ class TestSeveral:
         assert person("n not a", "y", "n not c", "y") == 0
         assert person.questions == [f'? Delete File  path="{name}"' for name in "abcd"]
         assert scenes.did == ["b", "d"]
-        told = results(scenes.seen[-1])
-        assert [part in each for part, each in zip(["not a", "b is gone", "not c", "d is gone"], told, strict=True)]
-        assert "not a" in told[0]
-        assert "not c" in told[2]
+        reported = results(scenes.seen[-1])
+        assert [part in each for part, each in zip(["not a", "b is gone", "not c", "d is gone"], reported, strict=True)]
+        assert "not a" in reported[0]
+        assert "not c" in reported[2]
 
     def test_always_also_answers_for_those_that_wait_already(self, person: Person):
         paths = [("delete_file", {"path": name}) for name in "abc"]
@@ -375,8 +375,8 @@ class TestWithoutAPerson:
         assert (ended.status, ended.out, scenes.did) == (0, "Then not.\n", [])
         assert ended.err.count(f"toolbus: {self.WHY} (stdin is not a terminal); --approve all runs such calls") == 1
         assert ended.err.count("⊘ Delete File") == 2
-        told = results(scenes.seen[-1])
-        assert all("nobody can be asked here (stdin is not a terminal)" in each for each in told)
+        reported = results(scenes.seen[-1])
+        assert all("nobody can be asked here (stdin is not a terminal)" in each for each in reported)
 
     @pytest.mark.parametrize("option", ["--json", "--events"])
     def test_so_does_output_for_a_program_even_on_a_terminal(

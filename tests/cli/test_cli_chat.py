@@ -50,16 +50,16 @@ class TestFromAPipe:
         assert [asked(each)[-1] for each in scenes.seen] == ["caf\ufffd", "tea"]
 
     @pytest.mark.parametrize("command", ["ask", "chat"])
-    def test_a_stdin_that_cannot_be_read_is_told(
+    def test_a_stdin_that_cannot_be_read_is_reported(
         self, command: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ):
         with (folder / "write-only").open("w", encoding="utf-8") as stdin:
             monkeypatch.setattr("sys.stdin", stdin)
             assert main([command, "-q"]) == 2
-        told = capsys.readouterr().err
-        assert "read" in told
-        assert "stdin" in told
-        assert "internal" not in told
+        reported = capsys.readouterr().err
+        assert "read" in reported
+        assert "stdin" in reported
+        assert "internal" not in reported
 
     @pytest.mark.usefixtures("folder")
     def test_without_stdin_nothing_is_asked(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):

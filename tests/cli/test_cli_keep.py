@@ -159,8 +159,8 @@ class TestGoingOn:
         scenes.play(text("First."))
         ended = toolbus(*CHAT, stdin="one\n")
         assert (ended.status, ended.out) == (0, "First.\n")
-        told, _, typed = ended.err.strip().partition(": ")
-        assert told == "to continue"
+        reported, _, typed = ended.err.strip().partition(": ")
+        assert reported == "to continue"
         scenes.play(text("x"))
         toolbus(*ASK, "another conversation")
         scenes.play(text("Second."))
@@ -257,11 +257,11 @@ class TestUnfinished:
         assert terminal.getvalue() == "\x1b[2munfinished\x1b[0m\n"
 
     @pytest.mark.parametrize(
-        ("seconds", "told"),
+        ("seconds", "reported"),
         [(0, "a moment"), (70, "a minute"), (300, "5 minutes"), (7_300, "2 hours"), (9e5, "10 days")],
     )
-    def test_moments_are_told_as_people_say_them(self, seconds: float, told: str):
-        assert ago(time.time() - seconds) == f"{told} ago"
+    def test_moments_are_reported_as_people_say_them(self, seconds: float, reported: str):
+        assert ago(time.time() - seconds) == f"{reported} ago"
 
 
 def test_a_recording_and_the_store_have_the_same_request(toolbus: Command, kept: Path):

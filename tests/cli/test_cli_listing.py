@@ -16,7 +16,7 @@ def test_events_lists_each_type_with_its_kind_and_first_line(toolbus: Command):
         (each.__dataclass_fields__["type"].default, "fact" if each.is_fact else "signal") for each in EVENT_TYPES
     }
     assert ["text_delta", "signal"] in [row[:2] for row in rows]
-    assert all(told.endswith(".") or told for _, _, told in rows)
+    assert all(reported.endswith(".") or reported for _, _, reported in rows)
 
 
 def test_the_json_schema_is_that_of_the_union(toolbus: Command):

@@ -73,14 +73,16 @@ class TestTools:
             ("code_that_breaks_when_listed:tools", "ZeroDivisionError"),
         ],
     )
-    def test_code_that_breaks_while_it_is_looked_at_is_told_with_its_place(self, folder: Path, source: str, why: str):
+    def test_code_that_breaks_while_it_is_looked_at_is_reported_with_its_place(
+        self, folder: Path, source: str, why: str
+    ):
         (folder / "code_that_breaks.py").write_text(
             "def __getattr__(name): raise LookupError(f'no {name}')\n", encoding="utf-8"
         )
         (folder / "code_that_breaks_when_listed.py").write_text("tools = (1 / 0 for _ in 'x')\n", encoding="utf-8")
-        told = refused(source)
-        assert told.startswith(f"--tools {source}: {why}")
-        assert f"{source.partition(':')[0]}.py:1)" in told
+        reported = refused(source)
+        assert reported.startswith(f"--tools {source}: {why}")
+        assert f"{source.partition(':')[0]}.py:1)" in reported
 
     @pytest.mark.parametrize("source", ["scenes", "scenes:", ":add", ""])
     def test_what_is_no_reference_is_refused_with_the_form(self, source: str):

@@ -115,7 +115,7 @@ def test_a_call_that_nobody_timed_shows_how_long_it_was_under_way():
     assert desk.err.getvalue().endswith("✓ Search Text  3.0 s\n")
 
 
-def test_a_retry_is_told_with_its_cause():
+def test_a_retry_is_reported_with_its_cause():
     desk = Desk()
     retrying = ToolCallRetrying(call_id="c1", name="search_text", attempt=1, error="busy\nnow", delay_seconds=1.0)
     desk.tell([requested(), retrying, ModelRetrying(round=0, reason="empty_reply")])

@@ -22,21 +22,23 @@ STORE = [f"store {each}" for each in ("stats", "list", "show", "prune", "verify"
 
 @pytest.mark.parametrize("command", ["ask", "chat", "resume", *STORE, "events", "tools", "replay", "simulate"])
 def test_every_option_stands_on_the_page(toolbus: Command, command: str):
-    told = toolbus(*command.split(), "--help").out.partition("\n\n")[0]
-    options = set(re.findall(r"(?<![\w-])(--[a-z-]+|-[a-z])\b", told))
+    reported = toolbus(*command.split(), "--help").out.partition("\n\n")[0]
+    options = set(re.findall(r"(?<![\w-])(--[a-z-]+|-[a-z])\b", reported))
     assert {each for each in options - {"-h", "--help"} if f"`{each}" not in REFERENCE} == set()
 
 
 def test_every_option_on_the_page_is_there(toolbus: Command):
     table = REFERENCE.partition("## Options of")[2].partition("##")[0]
-    told = set(re.findall(r"`(--[a-z-]+)", "\n".join(row.split("|")[1] for row in table.splitlines() if "|" in row)))
-    assert {each for each in told if each not in toolbus("ask", "--help").out} == set()
-    assert "--dir" in told
+    reported = set(
+        re.findall(r"`(--[a-z-]+)", "\n".join(row.split("|")[1] for row in table.splitlines() if "|" in row))
+    )
+    assert {each for each in reported if each not in toolbus("ask", "--help").out} == set()
+    assert "--dir" in reported
 
 
 def test_every_command_of_the_store_is_on_the_page_and_every_one_on_the_page_is_there(toolbus: Command):
-    told = set(re.findall(r"^\| `toolbus (store [a-z]+)", REFERENCE, re.MULTILINE))
-    assert told == {*STORE}
+    reported = set(re.findall(r"^\| `toolbus (store [a-z]+)", REFERENCE, re.MULTILINE))
+    assert reported == {*STORE}
     listed = toolbus("store", "--help").out
     assert {each for each in STORE if f"\n    {each.split()[1]} " not in listed} == set()
 
@@ -46,8 +48,8 @@ def test_the_fields_of_the_result_are_those_on_the_page(toolbus: Command):
     ended = toolbus("ask", "q", "-p", "scenes:scripted", "-t", "scenes:add", "--json")
     result = orjson.loads(ended.out)
     section = REFERENCE.partition("## The object of")[2].partition("\n\nWith status")[0]
-    told = set(re.findall(r"`([a-z_]+)`", section)) - {"completed", "failed", "cancelled", "stopped"}
-    assert told == {*result, *result["tool_calls"][0]}
+    reported = set(re.findall(r"`([a-z_]+)`", section)) - {"completed", "failed", "cancelled", "stopped"}
+    assert reported == {*result, *result["tool_calls"][0]}
 
 
 def test_the_tools_of_the_how_to_can_be_named(toolbus: Command, folder: Path):

@@ -125,7 +125,7 @@ class TestWidths:
         assert [line[2] for line in lines if line[:2] == "  " and line[2] != " "] == list("ynaev")
         assert "every call of Delete File" in " ".join(help_for("Delete File", 200).split())
 
-    def test_an_indented_text_is_cut_where_it_is_told(self):
+    def test_an_indented_text_is_cut_where_it_is_reported(self):
         assert indented("one two three four", 12) == "  one two\n  three four"
         assert indented("one two three four five", 12, 2) == "  one two\n  three …"
 

@@ -47,16 +47,16 @@ def test_signals_and_masks_are_options(toolbus: Command, folder: Path):
     assert toolbus("replay", "a.jsonl").status == 0
 
 
-def test_a_difference_is_told_with_its_line_and_status_1(toolbus: Command, recording: Path):
+def test_a_difference_is_reported_with_its_line_and_status_1(toolbus: Command, recording: Path):
     lines = recording.read_bytes().splitlines(keepends=True)
     requested = next(at for at, line in enumerate(lines) if b'"tool_call_requested"' in line)
     lines[requested] = lines[requested].replace(b'"b":1', b'"b":7')
     recording.write_bytes(b"".join(lines))
     ended = toolbus("replay", str(recording), str(recording))
     assert ended.status == 1
-    told = ended.out.splitlines()
-    assert told[0].startswith(f"{recording}:{requested + 1}: tool_call_requested differs (request ")
-    assert told[1:4] == ["  field     arguments.b", "  expected  7", "  got       1"]
+    reported = ended.out.splitlines()
+    assert reported[0].startswith(f"{recording}:{requested + 1}: tool_call_requested differs (request ")
+    assert reported[1:4] == ["  field     arguments.b", "  expected  7", "  got       1"]
     assert ended.out.count("tool_call_requested differs") == 2
     assert ended.err == ""
     found = orjson.loads(toolbus("replay", str(recording), "--json").out)

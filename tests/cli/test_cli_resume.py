@@ -55,7 +55,7 @@ def test_what_may_have_run_is_not_run_again_and_the_model_is_told(toolbus: Comma
     assert result.is_error
 
 
-def test_one_whose_store_fails_is_told_and_left_for_another_time(
+def test_one_whose_store_fails_is_reported_and_left_for_another_time(
     toolbus: Command, kept: Path, monkeypatch: pytest.MonkeyPatch
 ):
     async def full(_store: SqliteStore, _entry: Entry) -> int:
@@ -119,7 +119,7 @@ class TestWhatItNeeds:
         assert ended.status == 0
         assert "limits.py:3: DEFAULT_TIMEOUT_SECONDS = 120" in ended.out
 
-    def test_a_directory_that_is_gone_is_told(self, toolbus: Command, kept: Path):
+    def test_a_directory_that_is_gone_is_reported(self, toolbus: Command, kept: Path):
         cut_off(kept, WRITE, "Write", command={**COMMAND, "dir": "/nowhere"})
         ended = toolbus(*RESUME)
         assert ended.status == 1
@@ -131,7 +131,7 @@ class TestWhatItNeeds:
         scenes.play(text("Done."))
         assert toolbus(*RESUME).status == 0
 
-    def test_one_that_is_damaged_is_told_with_what_to_do_and_the_others_go_on(self, toolbus: Command, kept: Path):
+    def test_one_that_is_damaged_is_reported_with_what_to_do_and_the_others_go_on(self, toolbus: Command, kept: Path):
         damaged = cut_off(kept, WRITE, "one")
         cut_off(kept, WRITE, "two")
         with contextlib.closing(sqlite3.connect(kept)) as database:
@@ -141,9 +141,9 @@ class TestWhatItNeeds:
         ended = toolbus(*RESUME)
         assert ended.status == 1
         assert "Done." in ended.out
-        [told] = [line for line in ended.err.splitlines() if "cannot be resumed" in line]
-        assert told.startswith(f"toolbus: request {damaged} cannot be resumed: ")
-        assert told.endswith("; toolbus store verify checks the whole store, toolbus resume --abandon drops it")
+        [reported] = [line for line in ended.err.splitlines() if "cannot be resumed" in line]
+        assert reported.startswith(f"toolbus: request {damaged} cannot be resumed: ")
+        assert reported.endswith("; toolbus store verify checks the whole store, toolbus resume --abandon drops it")
         assert "Done." not in toolbus(*RESUME).out
 
 

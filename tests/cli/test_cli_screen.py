@@ -94,14 +94,14 @@ def test_without_streams_nothing_is_written_and_nothing_breaks():
     assert screen.failure is None
 
 
-def test_a_stdout_that_fails_is_told_once_and_written_no_more():
-    told: list[bool] = []
+def test_a_stdout_that_fails_is_reported_once_and_written_no_more():
+    reported: list[bool] = []
     screen = Screen(Full(), io.StringIO())
-    screen.on_failure = lambda: told.append(True)
+    screen.on_failure = lambda: reported.append(True)
     screen.say("a")
     screen.say("b")
     assert screen.failure is not None
-    assert told == [True]
+    assert reported == [True]
 
 
 def test_a_stream_that_is_closed_is_one_that_nobody_reads():

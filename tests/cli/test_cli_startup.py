@@ -23,7 +23,7 @@ def imported_by(statement: str) -> set[str]:
     return set(done.stderr.split())
 
 
-def test_the_version_is_told_with_the_standard_library_alone():
+def test_the_version_is_reported_with_the_standard_library_alone():
     added = imported_by("from toolbus.cli import main; main(['--version'])")
     assert {each for each in added if each.startswith("toolbus")} == {"toolbus.cli"}
     assert {each.partition(".")[0] for each in added} - {"toolbus"} <= set(sys.stdlib_module_names)
@@ -44,7 +44,7 @@ class Failing(io.StringIO):
 
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["store", "list", "--help"]])
 @pytest.mark.parametrize(
-    ("error", "status", "told"),
+    ("error", "status", "reported"),
     [
         (errno.EPIPE, 141, ""),
         (errno.ENOSPC, 1, "toolbus: the output could not be written: No space left on device\n"),
@@ -54,13 +54,13 @@ def test_what_is_told_of_the_command_itself_may_be_unwritable_too(
     arguments: list[str],
     error: int,
     status: int,
-    told: str,
+    reported: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr("sys.stdout", Failing(error))
     assert cli.main(arguments) == status
-    assert capsys.readouterr().err == told
+    assert capsys.readouterr().err == reported
 
 
 def test_help_imports_argparse_and_none_of_the_library():

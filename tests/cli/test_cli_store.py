@@ -55,11 +55,11 @@ def damage(path: Path) -> None:
 
 class TestLooking:
     def test_stats_say_how_much_there_is_and_where(self, toolbus: Command, kept: Path, talk: str):
-        told = toolbus("store", "stats").out.splitlines()
-        assert told[0] == f"store          {kept}"
-        assert told[1] == "conversations  1, with 6 messages"
-        assert told[2] == "requests       2, of which 0 unfinished; 14 facts"
-        assert re.fullmatch(r"size           \d+\.\d KiB; the file takes \d+\.\d KiB", told[3])
+        reported = toolbus("store", "stats").out.splitlines()
+        assert reported[0] == f"store          {kept}"
+        assert reported[1] == "conversations  1, with 6 messages"
+        assert reported[2] == "requests       2, of which 0 unfinished; 14 facts"
+        assert re.fullmatch(r"size           \d+\.\d KiB; the file takes \d+\.\d KiB", reported[3])
         found = orjson.loads(toolbus("store", "stats", "--json").out)
         assert (found["requests"], found["messages"], found["path"]) == (2, 6, str(kept))
 
@@ -77,14 +77,15 @@ class TestLooking:
         assert toolbus("store", "list", "--limit", "1").out.count("\n") == 1
 
     def test_a_conversation_is_shown_with_its_messages_and_requests(self, toolbus: Command, talk: str):
-        told = toolbus("store", "show", talk[:-2]).out
-        assert told.startswith(f"{talk}  ")
-        assert "\n\nuser\n  What is one and one?\n\nassistant\n  → Add  a=1 b=1\n\nAdd\n  2\n" in told
-        assert "assistant\n  As I said.\n" in told
-        assert "\x1b" not in told
-        assert re.search(r"\n  … \d+ more characters \(--whole shows them\)\n", told)
+        reported = toolbus("store", "show", talk[:-2]).out
+        assert reported.startswith(f"{talk}  ")
+        assert "\n\nuser\n  What is one and one?\n\nassistant\n  → Add  a=1 b=1\n\nAdd\n  2\n" in reported
+        assert "assistant\n  As I said.\n" in reported
+        assert "\x1b" not in reported
+        assert re.search(r"\n  … \d+ more characters \(--whole shows them\)\n", reported)
         assert re.search(
-            rf"\nrequests\n  \w+  {WHEN}  completed  What is one and one\?\n  \w+  {WHEN}  completed  Sure\?\n$", told
+            rf"\nrequests\n  \w+  {WHEN}  completed  What is one and one\?\n  \w+  {WHEN}  completed  Sure\?\n$",
+            reported,
         )
         assert "more characters" not in toolbus("store", "show", talk, "--whole").out
 
@@ -93,9 +94,9 @@ class TestLooking:
         roles = [each["role"] for each in found["messages"]]
         assert roles == ["user", "assistant", "tool", "assistant", "user", "assistant"]
         request_id = found["requests"][0]["request_id"]
-        told = toolbus("store", "show", request_id).out
-        assert re.match(rf"{request_id}  {WHEN}  completed  9 facts, \d\.\d KiB\nconversation {talk}\n\n", told)
-        steps = [line.split("s  ", 1)[1] for line in told.splitlines()[3:]]
+        reported = toolbus("store", "show", request_id).out
+        assert re.match(rf"{request_id}  {WHEN}  completed  9 facts, \d\.\d KiB\nconversation {talk}\n\n", reported)
+        steps = [line.split("s  ", 1)[1] for line in reported.splitlines()[3:]]
         assert steps[:3] == ["asked: What is one and one?", "the model answered, asks for 1 call", "→ Add  a=1 b=1"]
         assert re.fullmatch(r"✓ Add  \d+ ms  2", steps[3])
         assert steps[4:] == ["the model answered: It is two.", "completed"]
@@ -104,9 +105,9 @@ class TestLooking:
 
     def test_one_that_is_unfinished_is_shown_as_such(self, toolbus: Command, kept: Path):
         request_id = cut_off(kept, ("send", {"to": "Ann"}), "Write to Ann")
-        told = toolbus("store", "show", request_id).out
-        assert "  unfinished  " in told.splitlines()[0]
-        assert told.endswith('→ Send  to="Ann"\n')
+        reported = toolbus("store", "show", request_id).out
+        assert "  unfinished  " in reported.splitlines()[0]
+        assert reported.endswith('→ Send  to="Ann"\n')
 
     def test_a_terminal_cuts_what_is_too_wide(
         self, toolbus: Command, talk: str, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
@@ -125,8 +126,8 @@ class TestUpkeep:
             toolbus("store", "prune", "--before", "30d").out,
         )
         both = ("store", "prune", "--before", "0s", "--conversations")
-        told = rf"2 requests and 1 conversation from before {WHEN} would be deleted, \d+\.\d KiB\n"
-        assert re.fullmatch(told, toolbus(*both, "--dry-run").out)
+        reported = rf"2 requests and 1 conversation from before {WHEN} would be deleted, \d+\.\d KiB\n"
+        assert re.fullmatch(reported, toolbus(*both, "--dry-run").out)
         ended = toolbus("store", "prune", "--before", "2999-12-31", "--json")
         found = orjson.loads(ended.out)
         assert (found["requests"], found["conversations"], found["is_dry_run"]) == (2, 0, False)
@@ -177,9 +178,9 @@ class TestUpkeep:
         assert (ended.status, ended.err) == (1, f"toolbus: {problems[0]}\n")
 
     def test_what_is_exported_can_be_imported_elsewhere_and_not_twice(self, toolbus: Command, kept: Path, talk: str):
-        told = "2 requests with 14 facts, 1 conversation with 6 messages"
-        assert toolbus("store", "export", "--to", "a.jsonl").out == f"{told} written to a.jsonl\n"
-        assert toolbus("store", "import", "a.jsonl", "--store", "b.db").out.startswith(f"{told} read into ")
+        reported = "2 requests with 14 facts, 1 conversation with 6 messages"
+        assert toolbus("store", "export", "--to", "a.jsonl").out == f"{reported} written to a.jsonl\n"
+        assert toolbus("store", "import", "a.jsonl", "--store", "b.db").out.startswith(f"{reported} read into ")
         assert toolbus("store", "list", "--store", "b.db").out == toolbus("store", "list").out
         ended = toolbus("store", "import", "a.jsonl")
         assert (ended.status, ended.out, ended.err.count("\n")) == (1, "", 1)
@@ -228,7 +229,7 @@ class TestErrors:
         assert (ended.status, ended.out, ended.err.count("\n")) == (status, "", 1)
         assert said in ended.err
 
-    def test_an_id_that_there_is_not_is_told(self, toolbus: Command, talk: str):
+    def test_an_id_that_there_is_not_is_reported(self, toolbus: Command, talk: str):
         ended = toolbus("store", "show", "nope")
         assert (ended.status, ended.err) == (
             2,
@@ -238,13 +239,13 @@ class TestErrors:
         assert (ended.status, ended.err.count("there is no conversation or request")) == (2, 1)
 
     def test_where_nothing_was_kept_yet_that_is_said(self, toolbus: Command, kept: Path):
-        for arguments, told in (
+        for arguments, reported in (
             (("stats",), "Nothing is kept yet: toolbus ask and toolbus chat keep their conversations here.\n"),
             (("list", "--json"), "[]\n"),
             (("verify", "--json"), "{}\n"),
         ):
             ended = toolbus("store", *arguments)
-            assert (ended.status, ended.out, ended.err) == (0, told, "")
+            assert (ended.status, ended.out, ended.err) == (0, reported, "")
         assert not kept.parent.exists()
 
 

@@ -86,10 +86,10 @@ def test_the_last_ten_turns_are_sent_whole_and_older_queries_become_a_line() -> 
     assert sent[:2] == ["[older result left out, 160 characters: a newer one follows]"] * 2
     assert sent[2:] == results(messages)[2:]
     assert messages == before
-    told, again = history.what_changed(), history.what_changed()
-    assert told is not None
-    assert told.results_shortened == 2
-    assert told.after_tokens < told.before_tokens
+    reported, again = history.what_changed(), history.what_changed()
+    assert reported is not None
+    assert reported.results_shortened == 2
+    assert reported.after_tokens < reported.before_tokens
     assert again is None
 
 

@@ -45,18 +45,18 @@ def history_of(messages: Sequence[Message], **options: Any) -> History:
 
 def turns_of(messages: Sequence[Message]) -> list[int]:
     """The number of each message's turn, as policies are told."""
-    told: list[int] = []
+    reported: list[int] = []
 
     class Telling:
         def fold(self) -> Fold:
             return self
 
         def add(self, seen: Seen) -> list[Edit]:
-            told.append(seen.turn)
+            reported.append(seen.turn)
             return []
 
     history_of(messages, compression=Compression(policies=[Telling()]))
-    return told
+    return reported
 
 
 def fitted(history: History, limit: float) -> list[Message]:
@@ -162,12 +162,12 @@ def test_what_is_told_of_shortened_results_is_of_those_that_are_sent() -> None:
     for number in range(20):
         messages += [*said(f"q{number}")[:1], *called(f"q{number}", "x " * 200), AssistantMessage(text="so")]
     history = history_of(messages, compression=Compression(keep_turns=5))
-    assert (told := history.what_changed()) is not None
-    assert told.results_shortened == 15
+    assert (reported := history.what_changed()) is not None
+    assert reported.results_shortened == 15
     fitted(history, 2000)
-    assert (told := history.what_changed()) is not None
+    assert (reported := history.what_changed()) is not None
     lines = [each for each in history.view() if isinstance(each, ToolMessage) and each.content.startswith("[")]
-    assert told.results_shortened == len(lines) < 15
+    assert reported.results_shortened == len(lines) < 15
     assert history.has_shortened
 
 

@@ -224,12 +224,12 @@ def test_pages_in_a_row_are_the_whole_text(content: str, max_chars: int):
     read: list[str] = []
     offset = 0
     while offset < len(content):
-        told, _, text = page(content, offset, max_chars).partition("\n")
-        assert len(told) + 1 + len(text) <= max(max_chars, MIN_CHARS)
+        reported, _, text = page(content, offset, max_chars).partition("\n")
+        assert len(reported) + 1 + len(text) <= max(max_chars, MIN_CHARS)
         read.append(text)
-        assert told.startswith(f"Characters {offset} to {offset + len(text)} of {len(content)}. ")
+        assert reported.startswith(f"Characters {offset} to {offset + len(text)} of {len(content)}. ")
         offset += len(text)
-        assert told.endswith("This is the end." if offset == len(content) else f"The next page: offset={offset}.")
+        assert reported.endswith("This is the end." if offset == len(content) else f"The next page: offset={offset}.")
     assert "".join(read) == content.encode("utf-8", "replace").decode()
 
 

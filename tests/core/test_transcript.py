@@ -201,7 +201,7 @@ def test_rules_that_refuse_a_message_stand_where_they_stood() -> None:
 
 
 @pytest.mark.parametrize(
-    ("broken", "mended"),
+    ("broken", "repaired"),
     [
         pytest.param([user(), asks("a")], [user(), asks("a"), cut("a")], id="a missing result"),
         pytest.param(
@@ -262,9 +262,9 @@ def test_rules_that_refuse_a_message_stand_where_they_stood() -> None:
         ),
     ],
 )
-def test_a_broken_transcript_is_mended(broken: list[Message], mended: list[Message]) -> None:
-    assert repair(broken) == mended
-    validate(mended)
+def test_a_broken_transcript_is_repaired(broken: list[Message], repaired: list[Message]) -> None:
+    assert repair(broken) == repaired
+    validate(repaired)
 
 
 def test_a_made_up_result_names_its_tool_and_is_an_error() -> None:
@@ -290,8 +290,8 @@ def test_a_dialect_that_there_is_not_is_refused() -> None:
 
 def test_what_need_not_be_changed_is_the_very_same_object() -> None:
     broken: list[Message] = [user(), asks("a"), user(), gives("a"), said()]
-    mended = repair(broken)
-    assert all(any(each is before for before in broken) for each in mended)
+    repaired = repair(broken)
+    assert all(any(each is before for before in broken) for each in repaired)
 
 
 def test_notes_between_a_call_and_its_results_do_not_part_them() -> None:
@@ -305,9 +305,9 @@ def test_a_result_keeps_its_parts_and_its_own_id_under_the_id_of_its_call() -> N
         ToolMessage(call_id="a", name="clock", content=each, parts=picture, is_error=True, message_id=f"m{each}")
         for each in "12"
     )
-    mended = repair([user(), asks("a", "a"), user(), first, second])
-    assert mended == [user(), asks("a", "a-2"), first, dataclasses.replace(second, call_id="a-2"), user()]
-    assert mended[2] is first
+    repaired = repair([user(), asks("a", "a"), user(), first, second])
+    assert repaired == [user(), asks("a", "a-2"), first, dataclasses.replace(second, call_id="a-2"), user()]
+    assert repaired[2] is first
 
 
 def test_what_a_vendor_keeps_follows_ids_that_had_to_change() -> None:
@@ -315,8 +315,8 @@ def test_what_a_vendor_keeps_follows_ids_that_had_to_change() -> None:
     (reply,) = from_anthropic([{"role": "assistant", "content": [THINKING, *uses]}])
     assert isinstance(reply, AssistantMessage)
     poor = tuple(dataclasses.replace(call, call_id="a") for call in reply.tool_calls)
-    mended = repair([user(), dataclasses.replace(reply, tool_calls=poor), gives("a", "1"), gives("a", "2")])
-    wire = to_anthropic(mended)
+    repaired = repair([user(), dataclasses.replace(reply, tool_calls=poor), gives("a", "1"), gives("a", "2")])
+    wire = to_anthropic(repaired)
     check_anthropic(wire)
     sent = wire["messages"][1]["content"]
     assert sent[0] == THINKING
@@ -375,12 +375,12 @@ def same(one: Sequence[Message], other: Sequence[Message]) -> bool:
 @ANY
 def test_whatever_was_repaired_is_valid_in_every_dialect_and_stays_as_it_is(history: list[Message]) -> None:
     before = copy.deepcopy(history)
-    mended = repair(history)
+    repaired = repair(history)
     assert history == before, "the input was changed"
     for dialect in DIALECTS:
-        validate(mended, dialect)
-    assert same(repair(mended), mended)
-    assert repair(copy.deepcopy(history)) == mended
+        validate(repaired, dialect)
+    assert same(repair(repaired), repaired)
+    assert repair(copy.deepcopy(history)) == repaired
 
 
 @given(histories)
@@ -454,7 +454,7 @@ def test_a_result_whose_call_is_there_once_survives_behind_it(history: list[Mess
     opened = 0
     while opened < len(history) and not (isinstance(history[opened], UserMessage) and is_valid([history[opened]])):
         opened += 1
-    mended = repair(history)
+    repaired = repair(history)
     for place, message in enumerate(history[opened:], opened):
         if not isinstance(message, AssistantMessage):
             continue
@@ -463,7 +463,7 @@ def test_a_result_whose_call_is_there_once_survives_behind_it(history: list[Mess
                 each for each in history[place:] if isinstance(each, ToolMessage) and each.call_id == call.call_id
             ]
             if asked[call.call_id] == answers[call.call_id] == len(behind) == 1 and call.call_id:
-                assert any(each is behind[0] for each in mended)
+                assert any(each is behind[0] for each in repaired)
 
 
 @given(histories)

@@ -60,7 +60,7 @@ TURN: Wire = [
 ]
 
 
-def mended(history: Wire) -> list[Message]:
+def repaired(history: Wire) -> list[Message]:
     """As `RequestOptions` with repair would have it; checked by our rules and by the vendors'."""
     messages = repair(read_messages(history))
     for dialect in get_args(Dialect):
@@ -82,7 +82,7 @@ def roles(messages: list[Message]) -> str:
 
 @pytest.mark.parametrize("end", range(len(TURN) + 1))
 def test_a_turn_that_was_cut_anywhere_goes_on_with_all_that_had_come(end: int) -> None:
-    cut = mended([*TURN[:end], THANKS])
+    cut = repaired([*TURN[:end], THANKS])
     had_come = [each["content"] for each in TURN[:end] if each["role"] == "tool"]
     assert [each for each in results(cut) if each != CUT] == had_come
     calls = sum(len(each.get("tool_calls", ())) for each in TURN[:end])
@@ -92,7 +92,7 @@ def test_a_turn_that_was_cut_anywhere_goes_on_with_all_that_had_come(end: int) -
 
 @pytest.mark.parametrize("start", range(len(TURN) + 1))
 def test_a_window_that_begins_anywhere_begins_with_a_user_message(start: int) -> None:
-    window = mended([*TURN[start:], THANKS, *TURN[1:], THANKS])
+    window = repaired([*TURN[start:], THANKS, *TURN[1:], THANKS])
     begun = [each for each in window if not isinstance(each, SystemMessage)]
     assert isinstance(begun[0], UserMessage)
     assert results(window)[-3:] == ["12:00", "12:01", "12:02"]
@@ -100,16 +100,16 @@ def test_a_window_that_begins_anywhere_begins_with_a_user_message(start: int) ->
 
 
 @pytest.mark.parametrize("size", range(1, 17))
-def test_a_sliding_window_is_mended_at_each_of_its_places(size: int) -> None:
+def test_a_sliding_window_is_repaired_at_each_of_its_places(size: int) -> None:
     long = [*TURN, THANKS, *TURN[1:], THANKS, *TURN[1:]]
     for start in range(len(long) - size + 1):
-        window = mended(long[start : start + size])
+        window = repaired(long[start : start + size])
         assert len(window) <= size + 3
         assert not window or not isinstance(window[0], ToolMessage)
 
 
 def test_a_window_with_its_instructions_in_front_of_a_tool_message_keeps_them() -> None:
-    window = mended([SYSTEM, gave("b", "12:01"), asked("c"), gave("c", "12:02"), NOON, THANKS])
+    window = repaired([SYSTEM, gave("b", "12:01"), asked("c"), gave("c", "12:02"), NOON, THANKS])
     assert roles(window) == "system user"
 
 
@@ -125,23 +125,23 @@ def test_an_interface_that_keeps_calls_without_their_results_gets_them_as_interr
         asked("b"),
         {"role": "assistant", "content": "Bye."},
     ]
-    messages = mended(shown)
+    messages = repaired(shown)
     assert roles(messages) == "user assistant tool assistant user assistant tool assistant"
     assert results(messages) == [CUT, CUT]
     made_up = [each for each in messages if isinstance(each, ToolMessage)]
     assert [(each.name, each.is_error, each.content[:11]) for each in made_up] == [("clock", True, '{"ok":false')] * 2
 
 
-def test_an_interface_that_greets_first_and_keeps_empty_bubbles_is_mended() -> None:
+def test_an_interface_that_greets_first_and_keeps_empty_bubbles_is_repaired() -> None:
     greeting = {"role": "assistant", "content": "Hello! How can I help?"}
     bubble = {"role": "assistant", "content": ""}
     blank = {"role": "user", "content": "  "}
-    assert roles(mended([greeting, USER, bubble, blank, NOON, bubble, THANKS])) == "user assistant user"
+    assert roles(repaired([greeting, USER, bubble, blank, NOON, bubble, THANKS])) == "user assistant user"
 
 
 def test_what_people_typed_while_a_tool_ran_stands_behind_its_result() -> None:
     typed = {"role": "user", "content": "Hurry!"}
-    messages = mended([USER, asked("a", "b"), gave("b", "2"), typed, SYSTEM, gave("a", "1"), NOON])
+    messages = repaired([USER, asked("a", "b"), gave("b", "2"), typed, SYSTEM, gave("a", "1"), NOON])
     assert roles(messages) == "user assistant tool tool user system assistant"
     assert results(messages) == ["1", "2"]
 
@@ -159,24 +159,24 @@ def test_conversations_that_use_the_same_ids_are_merged_without_mixing_results(i
             NOON,
         ]
 
-    merged = mended([*talk("one"), *talk("two"), *talk("three")])
+    merged = repaired([*talk("one"), *talk("two"), *talk("three")])
     assert results(merged) == [f"{of} {number}" for of in ("one", "two", "three") for number in (1, 2, 3)]
 
 
 def test_merged_conversations_of_which_one_was_cut_keep_each_its_own_results() -> None:
-    merged = mended([USER, asked("call_0"), USER, asked("call_0"), gave("call_0", "second"), NOON])
+    merged = repaired([USER, asked("call_0"), USER, asked("call_0"), gave("call_0", "second"), NOON])
     assert results(merged) == [CUT, "second"]
 
 
 def test_replies_with_one_id_and_their_results_behind_both_are_paired_by_occurrence() -> None:
     late = [USER, asked("call_0"), asked("call_0"), gave("call_0", "first"), gave("call_0", "second"), NOON]
-    assert sorted(results(mended(late))) == ["first", "second"]
+    assert sorted(results(repaired(late))) == ["first", "second"]
 
 
 def test_a_message_that_was_stored_twice_is_answered_twice_or_once() -> None:
-    twice = mended([USER, asked("a"), asked("a"), gave("a", "noon"), gave("a", "noon"), NOON, NOON])
+    twice = repaired([USER, asked("a"), asked("a"), gave("a", "noon"), gave("a", "noon"), NOON, NOON])
     assert results(twice) == ["noon", "noon"]
-    assert results(mended([USER, asked("a"), gave("a", "noon"), gave("a", "noon"), NOON])) == ["noon"]
+    assert results(repaired([USER, asked("a"), gave("a", "noon"), gave("a", "noon"), NOON])) == ["noon"]
 
 
 def test_what_was_repaired_is_refused_without_repair() -> None:
@@ -189,7 +189,7 @@ def test_what_was_repaired_is_refused_without_repair() -> None:
 
 @given(transcripts(), st.integers(0, 40), st.integers(0, 40))
 @ANY
-def test_any_piece_of_a_valid_history_is_mended_with_nothing_lost_but_what_begins_nowhere(
+def test_any_piece_of_a_valid_history_is_repaired_with_nothing_lost_but_what_begins_nowhere(
     history: list[Message], start: int, size: int
 ) -> None:
     window = history[start : start + size]
@@ -203,7 +203,7 @@ def test_any_piece_of_a_valid_history_is_mended_with_nothing_lost_but_what_begin
 
 @given(st.lists(transcripts(), min_size=2, max_size=3))
 @ANY
-def test_merged_histories_over_the_wire_are_mended_without_a_result_lost(talks: list[list[Message]]) -> None:
+def test_merged_histories_over_the_wire_are_repaired_without_a_result_lost(talks: list[list[Message]]) -> None:
     merged = from_openai([each for talk in talks for each in to_openai(talk)])
     check_wires(repair(merged))
     given_ones = [each.content for talk in talks for each in talk if isinstance(each, ToolMessage)]

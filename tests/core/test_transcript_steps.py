@@ -99,8 +99,8 @@ def test_the_rules_take_as_many_steps_for_the_last_message_as_for_the_first() ->
 
 
 def test_made_ids_are_not_looked_for_again_and_again() -> None:
-    mended = repair([USER, asks(*["a"] * 50, *[""] * 50)])
-    reply = mended[1]
+    repaired = repair([USER, asks(*["a"] * 50, *[""] * 50)])
+    reply = repaired[1]
     assert isinstance(reply, AssistantMessage)
     expected = ["a", *(f"a-{n}" for n in range(2, 51)), *(f"call-{n}" for n in range(1, 51))]
     assert [call.call_id for call in reply.tool_calls] == expected

@@ -274,7 +274,7 @@ async def test_equal_calls_wait_for_the_one_that_runs_take_no_place_and_share_it
 
 
 @pytest.mark.parametrize(
-    ("failure", "told"),
+    ("failure", "reported"),
     [
         (ToolError("closed today"), "error: closed today"),
         (ToolRetry("ask again"), "error: ask again"),
@@ -284,14 +284,14 @@ async def test_equal_calls_wait_for_the_one_that_runs_take_no_place_and_share_it
     ],
     ids=["words", "hint", "bug", "exit", "unwritable"],
 )
-async def test_a_failure_is_shared_and_not_kept(failure: Any, told: str):
+async def test_a_failure_is_shared_and_not_kept(failure: Any, reported: str):
     source, desk = Source(), Desk()
     async with ToolDispatcher(desk.bus, ToolRegistry([source.tool])) as dispatcher:
         for number in range(3):
             desk.ask("fetch", f"c{number}", word="a")
         source.let_go(0, failure)
         await settle()
-        assert all(each.startswith(told) for each in contents(desk, "c0", "c1", "c2"))
+        assert all(each.startswith(reported) for each in contents(desk, "c0", "c1", "c2"))
         assert len(contents(desk, "c0", "c1", "c2")) == 3
         assert (dispatcher.statistics().cached, dispatcher.statistics().cache_hits) == (0, 0)
         source.let_go(1)

@@ -181,7 +181,7 @@ async def test_without_a_view_of_the_request_the_context_is_empty():
         assert (await desk.completed()).data == [None, []]
 
 
-async def test_progress_is_told_in_order_from_async_and_from_sync_handlers():
+async def test_progress_is_reported_in_order_from_async_and_from_sync_handlers():
     @tool
     async def work(context: ToolContext[None]) -> str:
         """Work."""
@@ -201,13 +201,13 @@ async def test_progress_is_told_in_order_from_async_and_from_sync_handlers():
         await desk.ending("c1")
         desk.ask("work_in_thread", "c2")
         await desk.ending("c2")
-    told = desk.seen(ToolCallProgress)
-    assert [(each.call_id, each.message, each.done, each.total) for each in told] == [
+    reported = desk.seen(ToolCallProgress)
+    assert [(each.call_id, each.message, each.done, each.total) for each in reported] == [
         ("c1", "begun ?", 1, 2),
         ("c1", "", None, None),
         ("c2", "half way", None, None),
     ]
-    assert all(encode(each) for each in told)
+    assert all(encode(each) for each in reported)
     kinds = [type(each) for each in desk.events if each.request_id == "r"]
     assert kinds.index(ToolCallProgress) < kinds.index(ToolCallCompleted)
 

@@ -76,9 +76,9 @@ async def test_a_handler_that_swallows_the_cancellation_delays_nobody_and_its_re
         go.set()
         await settle()
         assert (dispatcher.statistics().overdue, dispatcher.statistics().running) == ((), 0)
-    (told,) = late
-    assert isinstance(told, ToolCallLate)
-    assert (told.late, told.content) == ("tool_call_completed", "after all")
+    (reported,) = late
+    assert isinstance(reported, ToolCallLate)
+    assert (reported.late, reported.content) == ("tool_call_completed", "after all")
     assert "after all" not in str(result.messages)
 
 

@@ -338,7 +338,7 @@ async def test_a_scope_inside_the_handler_is_the_handlers_own_business():
 
 @pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
 @pytest.mark.parametrize(
-    ("exception", "reason", "told", "retryable"),
+    ("exception", "reason", "reported", "retryable"),
     [
         (ToolError("no such city"), "error", "no such city", False),
         (ToolRetry("ask with a country"), "error", "ask with a country", True),
@@ -349,14 +349,14 @@ async def test_a_scope_inside_the_handler_is_the_handlers_own_business():
     ids=["error", "retry", "arguments", "surrogate", "group"],
 )
 async def test_what_is_said_to_the_model_reaches_it_as_written(
-    exception: Exception, reason: str, told: str, retryable: bool, sync: bool, caplog: pytest.LogCaptureFixture
+    exception: Exception, reason: str, reported: str, retryable: bool, sync: bool, caplog: pytest.LogCaptureFixture
 ):
     event = await failure_of(raising(exception, sync=sync))
-    assert (event.reason, event.error, event.retryable) == (reason, told, retryable)
+    assert (event.reason, event.error, event.retryable) == (reason, reported, retryable)
     assert caplog.records == [], "it is no accident, so no traceback is logged"
 
 
-async def test_a_failure_in_a_handlers_own_task_group_is_told():
+async def test_a_failure_in_a_handlers_own_task_group_is_reported():
     @tool
     async def fail() -> None:
         """Fail."""
@@ -420,18 +420,18 @@ async def test_the_result_has_the_exception_and_the_model_the_generic_sentence()
 
 def interrupted(backend: str, failing: Tool[..., Any]) -> tuple[BaseException, list[ToolCallFailed]]:
     """What reaches the host, and what was told of the call."""
-    told: list[ToolCallFailed] = []
+    reported: list[ToolCallFailed] = []
 
     async def main() -> None:
         desk = Desk()
-        desk.bus.connect(ToolCallFailed, told.append)
+        desk.bus.connect(ToolCallFailed, reported.append)
         async with ToolDispatcher(desk.bus, ToolRegistry([failing])):
             desk.ask("fail")
             await anyio.Event().wait()
 
     with pytest.raises(BaseException) as caught:  # alone, or in the dispatcher's group
         anyio.run(main, backend=backend)
-    return caught.value, told
+    return caught.value, reported
 
 
 @pytest.mark.guarantee("G15")
@@ -450,11 +450,11 @@ def interrupted(backend: str, failing: Tool[..., Any]) -> tuple[BaseException, l
 def test_a_keyboard_interrupt_reaches_the_host_and_the_call_is_answered(
     backend: str, sync: bool, make: Callable[[], BaseException]
 ):
-    exception, told = interrupted(backend, raising(make(), sync=sync))
+    exception, reported = interrupted(backend, raising(make(), sync=sync))
     while isinstance(exception, BaseExceptionGroup):
         exception = exception.exceptions[0]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
     assert isinstance(exception, KeyboardInterrupt)
-    assert [(each.call_id, each.reason) for each in told] == [("c", "error")]
+    assert [(each.call_id, each.reason) for each in reported] == [("c", "error")]
 
 
 @pytest.mark.guarantee("G15")

@@ -177,7 +177,7 @@ async def test_whatever_is_left_open_is_cancelled_later_in_nobodys_call(
 
 
 @pytest.mark.parametrize("opens", OPENS)
-async def test_a_handler_that_opens_something_and_fails_is_told_as_it_failed(
+async def test_a_handler_that_opens_something_and_fails_is_reported_as_it_failed(
     opens: Callable[[], Any], caplog: pytest.LogCaptureFixture
 ):
     @tool

@@ -116,7 +116,7 @@ def registry() -> ToolRegistry:
     return ToolRegistry(tools)
 
 
-async def told(desk: Desk, call_id: str = "c") -> Any:
+async def reported(desk: Desk, call_id: str = "c") -> Any:
     """The call's ending. Processes take their time to start."""
     return await desk.ending(call_id, seconds=30)
 
@@ -125,7 +125,7 @@ async def ending_of(name: str, **arguments: Any) -> Any:
     desk = Desk()
     async with ToolDispatcher(desk.bus, registry()) as dispatcher:
         desk.ask(name, **arguments)
-        event = await told(desk)
+        event = await reported(desk)
         await anyio.wait_all_tasks_blocked()
         statistics = dispatcher.statistics()
         assert (statistics.running, statistics.processes, statistics.threads, statistics.overdue) == (0, 0, 0, ())
@@ -143,7 +143,7 @@ async def test_a_handler_runs_in_another_process_which_is_used_again():
         pids: set[int] = set()
         for number in range(3):
             desk.ask("where", str(number))
-            pids.add((await told(desk, str(number))).data)
+            pids.add((await reported(desk, str(number))).data)
     assert len(pids) == 1
     assert os.getpid() not in pids
 
@@ -188,7 +188,7 @@ async def test_a_tool_that_is_made_elsewhere_finds_its_handler(
     desk = Desk()
     async with ToolDispatcher(desk.bus, ToolRegistry([made])):
         desk.ask("it", **arguments)
-        assert (await told(desk)).content == content
+        assert (await reported(desk)).content == content
 
 
 async def test_a_name_that_leads_elsewhere_is_a_failure_that_the_log_explains(caplog: pytest.LogCaptureFixture):
@@ -196,7 +196,7 @@ async def test_a_name_that_leads_elsewhere_is_a_failure_that_the_log_explains(ca
     made = Tool("it", handler=process_tools.gone_handler, isolation="process")
     async with ToolDispatcher(desk.bus, ToolRegistry([made])):
         desk.ask("it")
-        assert (await told(desk)).error == GENERIC
+        assert (await reported(desk)).error == GENERIC
     assert "gone in process_tools is 3 in the tool's process, and not the tool's handler" in caplog.text
 
 
@@ -205,7 +205,7 @@ async def test_what_a_handler_writes_and_reads_does_not_reach_the_pipes():
     async with ToolDispatcher(desk.bus, registry()):
         for number in range(2):
             desk.ask("speak", str(number))
-            assert (await told(desk, str(number))).content == "spoken"
+            assert (await reported(desk, str(number))).content == "spoken"
 
 
 async def test_a_handler_may_write_to_stderr_as_much_as_it_likes():
@@ -272,11 +272,11 @@ async def test_a_process_that_dies_is_a_failure_and_the_next_call_gets_another_o
     desk = Desk()
     async with ToolDispatcher(desk.bus, registry()):
         desk.ask("die", "c1")
-        event = await told(desk, "c1")
+        event = await reported(desk, "c1")
         assert (event.reason, event.error, event.outcome_unknown) == ("error", DIED, True)
         assert "tool die failed" in caplog.text
         desk.ask("where", "c2")
-        assert is_alive((await told(desk, "c2")).data)
+        assert is_alive((await reported(desk, "c2")).data)
     assert [each.returncode is None for each in started][-1:] == [True]
 
 
@@ -303,7 +303,7 @@ async def test_a_handler_that_failed_there_is_tried_again(
     desk = Desk()
     async with ToolDispatcher(desk.bus, registry()):
         desk.ask(name, **arguments)
-        assert (await told(desk)).error == error
+        assert (await reported(desk)).error == error
     assert [each.attempt for each in desk.seen(ToolCallStarted)] == list(range(1, attempts + 1))
 
 
@@ -343,7 +343,7 @@ async def test_a_handler_whose_call_is_cancelled_is_killed(door: Door, how: str)
             desk.settle()
             assert await visit.gone()
             desk.ask("where", "next")
-            assert (await told(desk, "next")).data != visit.pid
+            assert (await reported(desk, "next")).data != visit.pid
     if how == "closed":
         assert await visit.gone()
     assert dispatcher.statistics().processes == 0
@@ -357,7 +357,7 @@ async def test_a_call_that_is_cancelled_while_its_process_starts_leaves_none_beh
     desk = Desk()
     async with ToolDispatcher(desk.bus, registry(), max_processes=1) as dispatcher:
         desk.ask("die", "c0")  # so that none is idle
-        await told(desk, "c0")
+        await reported(desk, "c0")
         before = len(started)
         desk.ask("where", "c1")
         with anyio.fail_after(10):
@@ -365,7 +365,7 @@ async def test_a_call_that_is_cancelled_while_its_process_starts_leaves_none_beh
                 await anyio.lowlevel.checkpoint()
         assert desk.settle("c1")
         desk.ask("where", "c2")
-        pid = (await told(desk, "c2")).data
+        pid = (await reported(desk, "c2")).data
         assert [each.pid for each in started[before:]] == [pid], "it was not lost, and serves the next call"
         assert dispatcher.statistics().overdue == ()
     assert len(desk.endings("c1")) == 1
@@ -375,7 +375,7 @@ async def test_a_process_that_died_while_it_was_idle_fails_nobodys_call():
     desk = Desk()
     async with ToolDispatcher(desk.bus, registry()):
         desk.ask("where", "c1")
-        pid = (await told(desk, "c1")).data
+        pid = (await reported(desk, "c1")).data
         os.kill(pid, 9)
         desk.ask("where", "c2")
         assert (await desk.completed("c2", seconds=30)).data != pid
@@ -407,5 +407,5 @@ async def test_at_most_so_many_processes_run_and_the_others_wait_in_order(door: 
             statistics = dispatcher.statistics()
             assert (statistics.processes, statistics.threads, statistics.queued) == (1, 0, 2 - number)
             visit.let_go(b"word")
-            assert (await told(desk, str(number))).content == "word"
+            assert (await reported(desk, str(number))).content == "word"
         assert dispatcher.statistics().processes_peak == 1

@@ -72,7 +72,7 @@ def delays(count: int, request_id: str = "r", call_id: str = "c") -> list[float]
 
 
 @pytest.mark.guarantee("G13")
-async def test_a_handler_that_failed_is_tried_again_after_growing_waits_and_each_attempt_is_told():
+async def test_a_handler_that_failed_is_tried_again_after_growing_waits_and_each_attempt_is_reported():
     flaky = Flaky(ConnectionError("the password is 123"), ValueError(), retries=2)
     desk = Desk()
     async with ToolDispatcher(desk.bus, ToolRegistry([flaky.tool])) as dispatcher:
@@ -87,8 +87,8 @@ async def test_a_handler_that_failed_is_tried_again_after_growing_waits_and_each
     assert begins == [pytest.approx(each) for each in (0.0, first, first + second)]
     assert event.content == "done"
     assert event.duration_seconds == pytest.approx(first + second)
-    told = [each for each in desk.events if isinstance(each, (ToolCallStarted, ToolCallRetrying))]
-    assert [(type(each), each.call_id, each.attempt) for each in told] == [
+    reported = [each for each in desk.events if isinstance(each, (ToolCallStarted, ToolCallRetrying))]
+    assert [(type(each), each.call_id, each.attempt) for each in reported] == [
         (ToolCallStarted, "c", 1),
         (ToolCallRetrying, "c", 1),
         (ToolCallStarted, "c", 2),

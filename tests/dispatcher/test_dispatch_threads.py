@@ -141,7 +141,7 @@ async def test_a_thread_that_outlives_its_call_is_named_and_keeps_its_place_unti
 
 
 @pytest.mark.parametrize(
-    ("answer", "raises", "told"),
+    ("answer", "raises", "reported"),
     [
         (None, ValueError("secret"), "internal error"),
         (object(), None, "type object"),
@@ -149,7 +149,7 @@ async def test_a_thread_that_outlives_its_call_is_named_and_keeps_its_place_unti
     ],
     ids=["raises", "unwritable", "broken"],
 )
-async def test_a_late_failure_is_told_as_late_too(threads: Threads, answer: Any, raises: Any, told: str):
+async def test_a_late_failure_is_reported_as_late_too(threads: Threads, answer: Any, raises: Any, reported: str):
     threads.answer, threads.raises = answer, raises
     desk = Desk()
     async with ToolDispatcher(desk.bus, ToolRegistry([threads.tool()])) as dispatcher:
@@ -161,7 +161,7 @@ async def test_a_late_failure_is_told_as_late_too(threads: Threads, answer: Any,
         (late,) = await desk.hear(ToolCallLate)
         assert dispatcher.statistics().threads == 0
     assert late.late == "tool_call_failed"
-    assert told in late.error
+    assert reported in late.error
 
 
 async def test_a_coroutine_that_comes_late_is_closed(threads: Threads):

@@ -282,7 +282,7 @@ async def summarize_later(_data: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ({"kind": "read"}, "kind is 'read'; say 'query' or 'action'"),
         ({"kind": ["query"]}, "kind is .*; say 'query' or 'action'"),
@@ -300,8 +300,8 @@ async def summarize_later(_data: Any) -> str:
     ],
     ids=[f"wrong-{number}" for number in range(13)],
 )
-def test_options_that_make_no_sense_are_refused_when_the_tool_is_made(options: dict[str, Any], told: str):
-    with pytest.raises(ConfigurationError, match=f"tool 'look': {told}"):
+def test_options_that_make_no_sense_are_refused_when_the_tool_is_made(options: dict[str, Any], reported: str):
+    with pytest.raises(ConfigurationError, match=f"tool 'look': {reported}"):
         giving(1, **options)
 
 

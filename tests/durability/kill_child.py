@@ -273,11 +273,13 @@ class Life:
         mine = await self.go_on(runtime, store) if self.number else {}
         for at, prompts in enumerate(CONVERSATIONS):
             conversation_id = f"{self.case.name} {at}"
-            told = {user_text(each) for each in await store.history(conversation_id) if isinstance(each, UserMessage)}
+            reported = {
+                user_text(each) for each in await store.history(conversation_id) if isinstance(each, UserMessage)
+            }
             for prompt in prompts:
                 if self.drain_at and prompt != prompts[0]:
                     continue  # what has not begun yet is cancelled by a drain
-                if prompt not in told | {*mine}:
+                if prompt not in reported | {*mine}:
                     mine[prompt] = runtime.start(prompt, conversation_id=conversation_id, metadata={"job": prompt})
         if self.drain_at:
             for session in mine.values():
@@ -516,9 +518,9 @@ class Case:
             if conversation == conversation_id
             for message in apply_all(TurnState(request_id), facts[request_id]).messages
         ]
-        told = [user_text(each) for each in history if isinstance(each, UserMessage)]
-        if told != [*prompts]:
-            return [f"{conversation_id} has the prompts {told}"]
+        reported = [user_text(each) for each in history if isinstance(each, UserMessage)]
+        if reported != [*prompts]:
+            return [f"{conversation_id} has the prompts {reported}"]
         return [] if history == expected else [f"{conversation_id} is not what its requests have written"]
 
 

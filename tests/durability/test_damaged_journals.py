@@ -209,9 +209,9 @@ def damage(path: Path, made: Template, number: int) -> str:
         path.write_bytes(made.data)
         return change_rows(path, number // 4, chance)
     data = bytearray(made.data)
-    told = BYTES[number % len(BYTES)](data, chance)
+    reported = BYTES[number % len(BYTES)](data, chance)
     path.write_bytes(data)
-    return told
+    return reported
 
 
 # --------------------------------------------------------------------------------------------------- looking
@@ -222,7 +222,7 @@ class Look:
 
     def __init__(self, made: Template) -> None:
         self.made = made
-        self.told: list[StoreError] = []
+        self.reported: list[StoreError] = []
         self.wrong: list[str] = []
         self.differs: list[str] = []  # what no reading of a transcript would notice
         self.endings: list[str] = []  # requests whose record has another ending: whoever asks for one is told
@@ -254,7 +254,7 @@ class Look:
         try:
             return await what()
         except StoreError as exc:
-            self.told.append(exc)
+            self.reported.append(exc)
             return None
 
     async def _request(self, store: SqliteStore, request_id: str, facts: Sequence[StoredFact]) -> None:
@@ -294,7 +294,7 @@ class Look:
                     if "hold" not in (session.metadata or {}):
                         results.append(await session.result())
         except StoreError as exc:
-            self.told.append(exc)
+            self.reported.append(exc)
         finally:
             await store.aclose()
         for result in results:
@@ -313,7 +313,7 @@ class Look:
 @pytest.mark.repeats("two hundred files")
 async def test_of_two_hundred_damaged_files_none_gives_what_was_not_written(tmp_path: Path, anyio_backend: str) -> None:
     made = await template(tmp_path / "template.db")
-    told = silent = 0
+    reported = silent = 0
     problems: list[str] = []
     for number in range(CASES):
         path = tmp_path / f"{number}.db"
@@ -329,10 +329,10 @@ async def test_of_two_hundred_damaged_files_none_gives_what_was_not_written(tmp_
         if look.is_silent:
             silent += 1
             problems += [f"case {number} ({what}): nobody reports {each}" for each in look.differs]
-            problems += [f"case {number} ({what}): verify is silent on {each}" for each in look.told]
-        told += bool(look.told)
+            problems += [f"case {number} ({what}): verify is silent on {each}" for each in look.reported]
+        reported += bool(look.reported)
         for each in tmp_path.glob(f"{number}.db*"):
             each.unlink()
     assert not problems, "\n".join(problems)
-    assert told > CASES / 2
+    assert reported > CASES / 2
     assert silent < CASES / 2

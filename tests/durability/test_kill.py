@@ -64,12 +64,14 @@ def live_through(cases: list[dict[str, Any]], **config: Any) -> None:
         env=variables,
     )
     assert done.returncode == 0, done.stderr
-    told = {each["name"]: each for each in map(json.loads, done.stdout.splitlines())}
-    wrong = [f"{name} (lives {each['lives']}): {each['problems']}" for name, each in told.items() if each["problems"]]
+    reported = {each["name"]: each for each in map(json.loads, done.stdout.splitlines())}
+    wrong = [
+        f"{name} (lives {each['lives']}): {each['problems']}" for name, each in reported.items() if each["problems"]
+    ]
     assert not wrong, "\n".join(wrong)
-    missed = [each["name"] for each in cases if each["name"] not in told]
+    missed = [each["name"] for each in cases if each["name"] not in reported]
     assert not missed, (missed, done.stderr)
-    kills = {each["name"]: told[each["name"]]["kills"] for each in cases}
+    kills = {each["name"]: reported[each["name"]]["kills"] for each in cases}
     missed = [name for name, count in kills.items() if name.startswith("at ") and not count]
     assert len(missed) <= 2, missed  # on a slow machine a step may be one with the next
     assert sum(kills.values()) >= len(cases) * 0.75, "too few lives were killed"

@@ -161,7 +161,7 @@ def no_tools(_lab: Lab) -> list[Any]:
     return []
 
 
-async def test_a_structured_output_is_mended_no_more_often_than_before() -> None:
+async def test_a_structured_output_is_repaired_no_more_often_than_before() -> None:
     scene = Scene(
         lambda: [model(calls(("look", {"n": 1})), text("42?"), text("43?"), calls(("final_answer", {"sum": 42})))],
         options={"output": Answer},

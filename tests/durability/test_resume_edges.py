@@ -198,8 +198,8 @@ async def test_somebody_who_answers_while_the_request_waits_for_its_turn_makes_n
         assert not runtime.bus.publish(requested.completed("too soon"))
         await busy.result()
         await session.result()
-    told = [each for each in heard if isinstance(each, (ToolCallCompleted, ToolCallFailed))]
-    assert [each.type for each in told if each.request_id == request_id] == ["tool_call_failed"]
+    reported = [each for each in heard if isinstance(each, (ToolCallCompleted, ToolCallFailed))]
+    assert [each.type for each in reported if each.request_id == request_id] == ["tool_call_failed"]
 
 
 # ----------------------------------------------------------------------------------------------- options
@@ -428,8 +428,8 @@ async def test_who_has_lost_a_lease_stops_its_handlers_and_tells_no_ending(wall:
         assert not result.journaled
         assert "taken over by another process" in result.reason or "lease" in str(result.error)
         assert [each.type async for each in events][-1] != "request_completed"
-        told = {each.type for each in heard[before:]} - {"tool_call_late"}
-        assert told <= ({"tool_call_completed"} if finds_out == "at a step" else set())
+        reported = {each.type for each in heard[before:]} - {"tool_call_late"}
+        assert reported <= ({"tool_call_completed"} if finds_out == "at a step" else set())
         assert (await again.result()).outcome == "completed"
     facts = await facts_of(store, session.request_id)
     assert [each.type for each in facts].count("request_completed") == 1

@@ -45,9 +45,9 @@ def test_of_two_processes_one_goes_on_with_each_of_two_hundred_requests(where: d
     assert {(each[3], each[4]) for each in results} == {("completed", False)}
     assert {each[0] for each in results} == {"one", "other"}, "one of them did not get any"
     for facts in seen["facts"].values():
-        told = Counter[str](facts)
-        assert (told["request_resumed"], told["request_completed"]) == (1, 1)
-        assert (told["tool_call_requested look"], told["tool_call_requested pay"]) == (2, 1)
+        reported = Counter[str](facts)
+        assert (reported["request_resumed"], reported["request_completed"]) == (1, 1)
+        assert (reported["tool_call_requested look"], reported["tool_call_requested pay"]) == (2, 1)
     started = Counter((each[2], each[3]) for each in seen["noted"] if each[1] == "started")
     assert set(started.values()) == {1}
     assert len(started) == 400
@@ -66,5 +66,9 @@ def test_a_process_that_was_stopped_for_longer_than_its_lease_does_nothing_more(
     assert {each[4] for each in seen["afterwards"]} == {True}
     assert {each[3] for each in seen["afterwards"]} <= {"failed", "cancelled"}  # it finds out at a step, or a renewal
     for facts in seen["facts"].values():
-        told = Counter[str](facts)
-        assert (told["request_resumed"], told["request_completed"], told["tool_call_completed"]) == (1, 1, 2)
+        reported = Counter[str](facts)
+        assert (reported["request_resumed"], reported["request_completed"], reported["tool_call_completed"]) == (
+            1,
+            1,
+            2,
+        )

@@ -423,6 +423,6 @@ async def test_two_outages_of_a_store_make_two_warnings(caplog: pytest.LogCaptur
         for _ in range(5):
             await advance(100)
             is_away = not is_away
-    told = [(each.levelno, each.getMessage()) for each in caplog.records if each.name == "toolbus.store"]
+    reported = [(each.levelno, each.getMessage()) for each in caplog.records if each.name == "toolbus.store"]
     away = (logging.WARNING, "the store failed, and the call is repeated until it answers: the server is away")
-    assert told == [away, (logging.INFO, "the store answers again")] * 2
+    assert reported == [away, (logging.INFO, "the store answers again")] * 2

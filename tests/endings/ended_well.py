@@ -70,8 +70,8 @@ def assert_ended_well(events: Sequence[Event], result: RequestResult[Any]) -> No
 def assert_calls_answered_once(events: Sequence[Event], result: RequestResult[Any]) -> None:
     """Each call of this turn's replies has exactly one terminal event, and nothing else has one."""
     asked = calls_in(result.new_messages)
-    told = calls_in(event.message for event in events if isinstance(event, MessageAppended))
-    assert set(told) <= set(asked)
+    reported = calls_in(event.message for event in events if isinstance(event, MessageAppended))
+    assert set(reported) <= set(asked)
     heard = Counter(event.call_id for event in events if isinstance(event, TERMINAL))
     if isinstance(result.error, StoreError):  # how a call ended that is not in the journal nobody hears (G31)
         assert heard <= Counter(asked)
@@ -92,13 +92,13 @@ def assert_valid(messages: Sequence[Message]) -> None:
 
 def assert_kept(events: Sequence[Event], result: RequestResult[Any], *, before: int | None = None) -> None:
     """Each result that was told before (all, or the first so many events) stands in the transcript as it was told."""
-    told = {
+    reported = {
         event.call_id: event.content
         for event in of_request(events if before is None else events[:before], result.request_id)
         if isinstance(event, ToolCallCompleted)
     }
     kept = {message.call_id: message.content for message in result.messages if isinstance(message, ToolMessage)}
-    assert told.items() <= kept.items()
+    assert reported.items() <= kept.items()
 
 
 async def assert_goes_on(runtime: Runtime, conversation_id: str, earlier: Sequence[Message]) -> RequestResult[Any]:

@@ -333,8 +333,8 @@ async def two_turns(at: int, moment: Moment, stepped_turn: int) -> bool:
         else:  # it was cancelled while it waited; turns are remembered in the order in which they end
             assert (second.outcome, stepped_turn) == ("cancelled", 1)
             earlier = [*second.messages, *first.messages]
-        told = [user_text(message) for message in second.new_messages if message.role == "user"]
-        assert told == ["Turn 1."]
+        reported = [user_text(message) for message in second.new_messages if message.role == "user"]
+        assert reported == ["Turn 1."]
         await assert_goes_on(runtime, "c", earlier)
     await assert_left_idle(runtime)
     return stage.place.reached

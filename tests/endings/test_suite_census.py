@@ -128,14 +128,14 @@ def endings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     command = [sys.executable, "-m", "pytest", "-rA", "--tb=line", "-p", "no:cacheprovider", "--strict-markers"]
     wide = {**os.environ, "COLUMNS": "500", "PYTHONPATH": str(CONFTEST.parent)}
     done = subprocess.run(command, cwd=place, env=wide, capture_output=True, text=True, timeout=60, check=False)
-    told: dict[str, str] = {}
+    reported: dict[str, str] = {}
     for line in done.stdout.splitlines():
         outcome, _, rest = line.partition(" ")
         if outcome in {"PASSED", "FAILED", "ERROR"}:
             name, _, reason = rest.partition(" - ")
-            told[f"{outcome} {name.rpartition('::')[2]}"] = reason
-    assert told, done.stdout + done.stderr
-    return told
+            reported[f"{outcome} {name.rpartition('::')[2]}"] = reason
+    assert reported, done.stdout + done.stderr
+    return reported
 
 
 @pytest.mark.parametrize("what", ["a request-buses", "a subscription-buses", "a process-processes", "a thread-threads"])

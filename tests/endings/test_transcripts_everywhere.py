@@ -225,13 +225,13 @@ async def test_a_request_that_turns_from_one_vendor_to_another_takes_its_transcr
     first: str, second: str
 ) -> None:
     sent: Sent = []
-    told = 0
+    reported = 0
 
     class Failing(Vendor):
         async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
-            nonlocal told
-            told += 1
-            if told > 2:
+            nonlocal reported
+            reported += 1
+            if reported > 2:
                 raise ProviderUnavailable("overloaded", retryable=True)
             return await super().respond(request, emit)
 
@@ -428,7 +428,7 @@ SHAPES: dict[str, Shape] = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_what_interceptors_make_of_a_request_is_mended_before_it_is_sent(shape: str) -> None:
+async def test_what_interceptors_make_of_a_request_is_repaired_before_it_is_sent(shape: str) -> None:
     class Shapes(Interceptor):
         async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Any) -> ModelReply:
             return await ask(dataclasses.replace(request, messages=SHAPES[shape](list(request.messages))))
@@ -495,7 +495,7 @@ GIVEN: dict[str, list[Message]] = {
 
 
 @pytest.mark.parametrize("history", GIVEN)
-async def test_a_history_that_an_application_kept_is_refused_or_mended_and_then_sent(history: str) -> None:
+async def test_a_history_that_an_application_kept_is_refused_or_repaired_and_then_sent(history: str) -> None:
     sent: Sent = []
     async with Runtime(ScriptedProvider([]), tools=TOOLS) as runtime:
         provider = Recorded(ScriptedProvider([calls(AT_ONCE), text("Done.")]), sent)

@@ -124,7 +124,9 @@ def test_fields_that_are_unknown_are_ignored_at_any_depth():
         ({"event_id": None}, "text_delta.event_id", "valid string"),
     ],
 )
-def test_a_wrong_field_is_told_by_its_path_and_what_was_expected(change: dict[str, Any], path: str, expectation: str):
+def test_a_wrong_field_is_reported_by_its_path_and_what_was_expected(
+    change: dict[str, Any], path: str, expectation: str
+):
     fields = {name: value for name, value in {**DELTA, **change}.items() if value is not ...}
     with pytest.raises(DecodeError, match=rf"^{path}: .*({expectation})"):
         decode(orjson.dumps(fields))
@@ -153,7 +155,9 @@ def test_a_wrong_field_is_told_by_its_path_and_what_was_expected(change: dict[st
         ({"type": "status_changed", "text": "", "stage": "asleep"}, r"status_changed\.stage", "'idle'"),
     ],
 )
-def test_a_wrong_field_inside_another_is_told_by_its_whole_path(fields: dict[str, Any], path: str, expectation: str):
+def test_a_wrong_field_inside_another_is_reported_by_its_whole_path(
+    fields: dict[str, Any], path: str, expectation: str
+):
     with pytest.raises(DecodeError, match=rf"^{path}: .*({expectation})"):
         decode(orjson.dumps(fields))
 

@@ -112,14 +112,14 @@ def test_main_answers_from_a_folder_without_a_screen(
         (["--ask", "x", "--provider", "nobody:x"], "there is no provider 'nobody:x'"),
     ],
 )
-def test_what_cannot_be_done_is_told_in_a_sentence(
+def test_what_cannot_be_done_is_reported_in_a_sentence(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("code_assistant: ")
-    assert said in told
-    assert told.count("\n") == 1
+    reported = capsys.readouterr().err
+    assert reported.startswith("code_assistant: ")
+    assert said in reported
+    assert reported.count("\n") == 1
 
 
 # ------------------------------------------------------------------------------------------------- with a screen

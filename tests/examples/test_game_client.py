@@ -96,9 +96,9 @@ async def test_fifteen_turns_of_autoplay_recover_from_errors_and_say_what_compre
         r"6/15:.*(\n   ✓ .*){2}\n   ✗ turn aborted: the model's server has answered 400.*\n\n── autoplay 7", seen
     )
     # Compression is told while it happens, and summed up.
-    told = re.findall(r"▾ history: [\d,]+ tokens stored, [\d,]+ sent, (\d+)% saved \((\d+) results", seen)
-    assert int(told[-1][0]) >= 20
-    assert any(int(results) > 5 for _, results in told)
+    reported = re.findall(r"▾ history: [\d,]+ tokens stored, [\d,]+ sent, (\d+)% saved \((\d+) results", seen)
+    assert int(reported[-1][0]) >= 20
+    assert any(int(results) > 5 for _, results in reported)
     stored, left = re.findall(r"last call .*: (\d+) messages are stored .* and (\d+) were sent", seen)[0]
     assert int(left) < int(stored)
     assert re.search(r"Over all \d+ calls: [\d,]+ tokens without compression, [\d,]+ with it, \d+% saved", seen)

@@ -38,7 +38,7 @@ I couldn't find any nodes with type 'dog' in your graph.
 The available node types are: cat, human. Would you like me to style one of those instead?"""
 
 
-def told(messages: list[Message]) -> list[dict[str, Any]]:
+def reported(messages: list[Message]) -> list[dict[str, Any]]:
     """The results that a model was sent."""
     return [json.loads(each.content) for each in messages if isinstance(each, ToolMessage)]
 
@@ -111,7 +111,7 @@ async def test_the_model_is_sent_each_result_as_success_message_data_and_counts(
     await ask(make_runtime(provider, cats_and_humans()), ["Make all cats red, and their edges"], lambda _line: None)
     assert len(provider.requests) == 3
     found = {"node_ids": ["cat1", "cat2", "cat3"], "names": ["Whiskers", "Mittens", "Shadow"], "count": 3}
-    assert told(list(provider.requests[2].messages)) == [
+    assert reported(list(provider.requests[2].messages)) == [
         {"success": True, "message": "Found 3 nodes.", "data": found},
         {
             "success": True,
@@ -128,7 +128,7 @@ async def test_calls_of_one_reply_run_in_order_and_all_their_results_are_collect
     twice = [("style_nodes", {"node_ids": [node], "color": "#0000ff"}) for node in ("cat2", "cat1")]
     provider = ScriptedProvider([calls(("find_nodes", {"selector": "tpye == 'cat'"}), wrong, *twice), text("Done.")])
     (result,) = await ask(make_runtime(provider, cats_and_humans()), ["Do it"], lambda _line: None)
-    assert [each.get("error", each.get("message")) for each in told(list(provider.requests[1].messages))] == [
+    assert [each.get("error", each.get("message")) for each in reported(list(provider.requests[1].messages))] == [
         "no node has a property 'tpye'; the properties are name, type, breed, age",
         "there is no node dog1; find_nodes returns the ids that exist",
         "Styled 1 nodes.",

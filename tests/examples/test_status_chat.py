@@ -147,7 +147,7 @@ async def test_a_reply_that_broke_off_begins_anew_on_a_line_of_its_own() -> None
     assert lines == [*ASKED, *LAST, "Par", "Asking the model again...", *LAST, "Rome.", lines[-1]]
 
 
-async def test_a_model_that_cannot_be_asked_is_told_with_its_error() -> None:
+async def test_a_model_that_cannot_be_asked_is_reported_with_its_error() -> None:
     lines, _ = await shown("Hello?", [error(ProviderRejected("there is no model 'x'", vendor="ollama"))])
     assert lines == [*ASKED, "[Unable to complete task: there is no model 'x']", "Failed"]
 
@@ -242,6 +242,6 @@ def test_what_cannot_be_is_a_sentence_and_no_traceback(
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     assert command.main(flags) == 2
-    told = capsys.readouterr()
-    assert says in told.err
-    assert told.out == ""
+    reported = capsys.readouterr()
+    assert says in reported.err
+    assert reported.out == ""

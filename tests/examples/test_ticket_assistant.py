@@ -120,14 +120,14 @@ def check_tour(shown: str) -> None:
         (["--service", "http://127.0.0.1:x"], "there is no issue tracker at http://127.0.0.1:x: "),
     ],
 )
-def test_what_cannot_be_done_is_told_in_a_sentence(
+def test_what_cannot_be_done_is_reported_in_a_sentence(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("ticket_assistant: ")
-    assert said in told
-    assert told.count("\n") == 1
+    reported = capsys.readouterr().err
+    assert reported.startswith("ticket_assistant: ")
+    assert said in reported
+    assert reported.count("\n") == 1
 
 
 # ------------------------------------------------------------------------------------------------- the chat

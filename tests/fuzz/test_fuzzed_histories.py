@@ -153,10 +153,10 @@ def read(reader: Callable[[Any], list[Message]], wire: Any) -> list[Message] | N
 
 def go_on(found: list[Message]) -> None:
     """What was read can be mended and sent to anybody."""
-    mended = repair(found)
-    validate(mended)
+    repaired = repair(found)
+    validate(repaired)
     for form, write in WRITERS.items():
-        wire = write(mended)
+        wire = write(repaired)
         read(READERS[form], wire)
 
 

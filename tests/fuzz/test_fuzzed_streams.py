@@ -146,11 +146,11 @@ def test_events_in_any_order_are_read_or_refused_in_words(wire: str, data: st.Da
     reply = attempted(wire, frames, deltas)
     if reply is None:
         return
-    told = "".join(each.text for each in deltas if isinstance(each, TextPiece))
+    reported = "".join(each.text for each in deltas if isinstance(each, TextPiece))
     if wire in {"openai", "ollama"}:
-        assert told == reply.message.text
+        assert reported == reply.message.text
     elif wire == "anthropic" and reply.finish_reason != "refusal":  # blocks may be interleaved
-        assert sorted(told) == sorted(reply.message.text)
+        assert sorted(reported) == sorted(reply.message.text)
     for place, call in enumerate(reply.message.tool_calls):
         pieces = [each.text for each in deltas if isinstance(each, ArgumentsPiece) and each.index == place]
         if pieces and wire in {"openai", "anthropic"}:

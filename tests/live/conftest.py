@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 
 import pytest
-from live_services import told
+from live_services import reported
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if "live" in config.option.markexpr and "not live" not in config.option.markexpr:
-        terminalreporter.write_line(told(os.environ))
+        terminalreporter.write_line(reported(os.environ))
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -54,7 +54,7 @@ def _ollama(model: str) -> Provider:
     return OllamaProvider(model)
 
 
-def told(environment: Mapping[str, str]) -> str:
+def reported(environment: Mapping[str, str]) -> str:
     """Which services were found, and which variables were looked at. Never their values."""
     found = ", ".join(services(environment)) or "none"
     looked_at = ", ".join(f"{name} ({'set' if environment.get(name) else 'not set'})" for name in VARIABLES)

@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
-from live_services import VARIABLES, found_now, services, told
+from live_services import VARIABLES, found_now, reported, services
 
 from toolbus.messages import Usage
 from toolbus.testing import ContractBroken, WireServer, calls, check_live_provider, text
@@ -22,7 +22,7 @@ PATIENCE_SECONDS = 300
 @pytest.mark.parametrize("service", FOUND or ["none"])
 async def test_a_real_service_keeps_the_contract(service: str) -> None:
     if service not in FOUND:
-        pytest.fail(f"there is nobody to ask: {told(os.environ)}")
+        pytest.fail(f"there is nobody to ask: {reported(os.environ)}")
     provider: Any = FOUND[service]()
     try:
         with anyio.fail_after(PATIENCE_SECONDS):
@@ -84,10 +84,10 @@ async def test_a_service_that_is_down_fails_with_its_error(monkeypatch: pytest.M
         await check_a_stub("openai", [], monkeypatch)
 
 
-def test_nothing_is_found_where_nothing_is_set_and_no_value_is_told() -> None:
+def test_nothing_is_found_where_nothing_is_set_and_no_value_is_reported() -> None:
     assert services({}) == {}
-    assert told({}).startswith("live services: none; looked at OPENAI_API_KEY (not set), ")
-    said = told({"OPENAI_API_KEY": "sk-secret"})
+    assert reported({}).startswith("live services: none; looked at OPENAI_API_KEY (not set), ")
+    said = reported({"OPENAI_API_KEY": "sk-secret"})
     assert "openai:gpt-5-mini, responses:gpt-5-mini" in said
     assert "secret" not in said
 

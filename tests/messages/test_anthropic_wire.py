@@ -433,7 +433,7 @@ def test_messages_of_the_assistant_in_a_row_are_one_reply_as_for_the_api() -> No
     assert [each.text for each in found[4:] if isinstance(each, AssistantMessage)] == ["Done."]
 
 
-def test_what_is_wrong_in_a_row_of_messages_is_told_with_its_own_index() -> None:
+def test_what_is_wrong_in_a_row_of_messages_is_reported_with_its_own_index() -> None:
     with pytest.raises(InvalidHistory, match=r"history\[1\]: a tool_use's name must be text"):
         from_anthropic(
             [{"role": "assistant", "content": "a"}, {"role": "assistant", "content": [{"type": "tool_use", "name": 3}]}]

@@ -177,7 +177,7 @@ def test_a_set_up_that_fails_is_not_taken_for_done(dev: Any, monkeypatch: pytest
     assert "key" not in json.loads(dev.STAMP.read_text())
 
 
-def test_a_lock_file_that_is_gone_or_damaged_is_told(dev: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_lock_file_that_is_gone_or_damaged_is_reported(dev: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(dev, "ROOT", tmp_path)
     with pytest.raises(dev.SetupError, match=r"pyproject\.toml"):
         dev.prepare("ask")
@@ -188,13 +188,13 @@ def test_a_lock_file_that_is_gone_or_damaged_is_told(dev: Any, tmp_path: Path, m
         dev.prepare("ask")
 
 
-def test_a_command_that_is_gone_from_the_environment_is_told(
+def test_a_command_that_is_gone_from_the_environment_is_reported(
     dev: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(dev, "BIN", tmp_path)
     assert dev.main(["ask", "q"]) == 1
-    told = f"dev.py: {tmp_path / 'toolbus'} cannot be run: No such file or directory. Delete {dev.VENV}"
-    assert told in capsys.readouterr().err
+    reported = f"dev.py: {tmp_path / 'toolbus'} cannot be run: No such file or directory. Delete {dev.VENV}"
+    assert reported in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [[], ["example"], ["example", "nope"]])
@@ -311,18 +311,18 @@ def test_without_further_arguments_the_whole_suite_runs_on_another_python_side_b
 
 
 @pytest.mark.parametrize(
-    ("version", "told"),
+    ("version", "reported"),
     [
         ("3.12", "there is no Python 3.12 here: "),
         ("three", "--python takes a version such as 3.13, not 'three'"),
     ],
 )
-def test_a_python_that_is_not_there_is_told_in_a_line(
-    becoming: Any, version: str, told: str, capsys: pytest.CaptureFixture[str]
+def test_a_python_that_is_not_there_is_reported_in_a_line(
+    becoming: Any, version: str, reported: str, capsys: pytest.CaptureFixture[str]
 ):
     assert becoming.main(["test", "--python", version]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"dev.py: {told}")
+    assert line.startswith(f"dev.py: {reported}")
 
 
 def test_a_process_for_another_python_works_in_that_environment_and_hands_it_to_nobody(monkeypatch: pytest.MonkeyPatch):
@@ -383,9 +383,9 @@ def test_the_pythons_that_the_package_declares_are_tested(
     dev.STATE.mkdir()
     assert dev.check_everything() == 1
     assert dev.ran == [".venv-3.98 test --quick -q"]
-    told = capsys.readouterr().out
-    assert "FAILED  pytest 3.98 " in told
-    assert "skipped: no Python 3.99 here" in told
+    reported = capsys.readouterr().out
+    assert "FAILED  pytest 3.98 " in reported
+    assert "skipped: no Python 3.99 here" in reported
 
 
 def test_the_quick_half_on_another_python_is_ended_in_time(dev: Any, monkeypatch: pytest.MonkeyPatch):

@@ -324,7 +324,7 @@ def test_blocks_and_deltas_of_unknown_type_are_kept_and_events_ignored() -> None
     }
 
 
-def test_half_a_thought_is_told_but_does_not_go_back() -> None:
+def test_half_a_thought_is_reported_but_does_not_go_back() -> None:
     reply = read([*said(0, "First."), *thought(1, "and th", signature=""), *end("max_tokens")])
     assert (reply.message.text, reply.message.reasoning) == ("First.", "and th")
     assert reply.message.vendor_data is None
@@ -345,7 +345,7 @@ def test_half_a_thought_is_told_but_does_not_go_back() -> None:
         ("something_new", "other"),
     ],
 )
-def test_why_a_reply_ended_is_told_in_one_form_and_in_the_vendors(wire: str, neutral: str) -> None:
+def test_why_a_reply_ended_is_reported_in_one_form_and_in_the_vendors(wire: str, neutral: str) -> None:
     reply = read([*said(0, "hi"), *end(wire)])
     assert (reply.finish_reason, reply.vendor_finish_reason) == (neutral, wire)
 

@@ -182,7 +182,7 @@ def streamed(text: str, *, size: int = 3, finish_reason: Any = "stop", **more: A
     return seen, held.settle(ModelReply(message=message, finish_reason=finish_reason))
 
 
-def told(deltas: list[Delta]) -> str:
+def reported(deltas: list[Delta]) -> str:
     return "".join(each.text for each in deltas)
 
 
@@ -191,7 +191,7 @@ def test_a_call_is_no_text_for_anybody() -> None:
     assert reply.message == AssistantMessage(tool_calls=(WEATHER,), reasoning="hm")
     assert reply.finish_reason == "tool_calls"
     assert deltas[-1] == ArgumentsPiece(0, "get_weather", WEATHER.arguments)
-    assert told(deltas) == "|" + WEATHER.arguments
+    assert reported(deltas) == "|" + WEATHER.arguments
 
 
 def test_text_held_back_shows_that_the_stream_does_not_stand_still() -> None:
@@ -202,14 +202,14 @@ def test_text_held_back_shows_that_the_stream_does_not_stand_still() -> None:
 @pytest.mark.parametrize("text", ["Sunny.", "\n\nSunny {", "`x`", "<b>", "```python\nx = {}\n```", "3"])
 def test_ordinary_text_is_streamed_as_it_arrives(text: str) -> None:
     deltas, reply = streamed(text)
-    assert told(deltas) == text + "|"
+    assert reported(deltas) == text + "|"
     assert reply.message.text == text
 
 
 def test_text_that_only_began_like_a_call_comes_at_the_end() -> None:
     text = '{"answer": ' + "4" * 100 + "}"
     deltas, reply = streamed(text)
-    assert told(deltas) == "|" + text
+    assert reported(deltas) == "|" + text
     assert deltas[-1] == TextPiece(text)
     assert (reply.message.text, reply.finish_reason) == (text, "stop")
 
@@ -221,7 +221,7 @@ def test_text_that_only_began_like_a_call_comes_at_the_end() -> None:
 def test_a_reply_that_was_cut_or_calls_in_its_own_form_keeps_its_text(more: dict[str, Any]) -> None:
     deltas, reply = streamed(BARE, **more)
     assert reply.message.text == BARE
-    assert told(deltas) == "|" + BARE
+    assert reported(deltas) == "|" + BARE
 
 
 @given(st.text(max_size=80) | st.sampled_from([BARE, "{" * 70, "```json\n" + " " * 70 + "x"]), st.integers(1, 9))

@@ -243,7 +243,7 @@ async def test_it_keeps_no_state_so_the_same_transcript_gives_the_same_reply(kil
         assert [call.arguments for call in again.tool_calls] == [call.arguments for call in said.tool_calls]
 
 
-async def test_failed_calls_are_told_and_the_rest_is_used(kiln: Path) -> None:
+async def test_failed_calls_are_reported_and_the_rest_is_used(kiln: Path) -> None:
     calls = 0
 
     def read_lines(path: str, start: int = 1, end: int | None = None) -> str:

@@ -212,15 +212,15 @@ async def test_what_is_too_long_in_a_vendors_words_is_sent_once_more_and_shorter
         history += [UserMessage(content=f"{number}? " + "words " * 200)]
         history += [*read_back(number)]
     script: list[WireStep] = [WireFault(kind="context_overflow", wording=wording), text("Short.")]
-    told: list[HistoryCompressed] = []
+    reported: list[HistoryCompressed] = []
     with WireServer(script, dialect=dialect) as server:
         async with provider_over(server) as provider, Runtime(provider, tools=[look_up]) as runtime:
-            runtime.bus.connect(HistoryCompressed, told.append)
+            runtime.bus.connect(HistoryCompressed, reported.append)
             result = await runtime.run("And now?", history=history)
         assert (result.outcome, result.text, problems(server)) == ("completed", "Short.", [])
         first, second = (len(str(each.body)) for each in server.requests)
         assert second < first * 0.8
-        assert told
+        assert reported
         assert len(result.messages) == len(history) + 2, "what is kept stays whole"
 
 

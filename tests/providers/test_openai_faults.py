@@ -118,7 +118,7 @@ async def test_the_server_may_say_whether_to_retry(code: int, word: str, retryab
     assert (await failure_of(status(code, headers={"x-should-retry": word}))).retryable is retryable
 
 
-async def test_how_long_to_wait_is_told() -> None:
+async def test_how_long_to_wait_is_reported() -> None:
     error = await failure_of(status(429, headers={"Retry-After": "7"}))
     assert error.retry_after_seconds == 7
 

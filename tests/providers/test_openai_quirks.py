@@ -151,7 +151,7 @@ async def test_a_refusal_is_text_and_told() -> None:
         ("eos", "other"),
     ],
 )
-async def test_why_a_reply_ended_is_told_in_neutral_words(word: str, neutral: str) -> None:
+async def test_why_a_reply_ended_is_reported_in_neutral_words(word: str, neutral: str) -> None:
     reply = await ask([text("So far", finish_reason=word)])
     assert (reply.finish_reason, reply.vendor_finish_reason) == (neutral, word)
 

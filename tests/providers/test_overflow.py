@@ -121,7 +121,9 @@ def inner(message: str, **fields: Any) -> dict[str, Any]:
         (400, inner("Requested tokens (2285) exceed context window of 2048"), 2048),
     ],
 )
-def test_a_context_that_is_too_long_is_told_with_its_limit(status: int, body: Any, limit_tokens: int | None) -> None:
+def test_a_context_that_is_too_long_is_reported_with_its_limit(
+    status: int, body: Any, limit_tokens: int | None
+) -> None:
     answered = ERRORS.status(status, {"x-request-id": "req_7", "x-should-retry": "true"}, body)
     streamed = ERRORS.in_stream(body)
     for error in (answered, streamed):

@@ -17,25 +17,25 @@ PAGE = ROOT / "docs/reference/environment.md"
 def test_every_variable_that_is_read_stands_on_the_page_and_no_other_of_ours() -> None:
     source = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
     read = set(re.findall(r"[\"']((?:TOOLBUS|OPENAI|ANTHROPIC|OLLAMA)_[A-Z_]+)[\"']", source))
-    told = set(re.findall(r"`((?:TOOLBUS|OPENAI|ANTHROPIC|OLLAMA)_[A-Z_]+)`", PAGE.read_text()))
+    reported = set(re.findall(r"`((?:TOOLBUS|OPENAI|ANTHROPIC|OLLAMA)_[A-Z_]+)`", PAGE.read_text()))
     assert {"TOOLBUS_PROVIDER", "OPENAI_API_KEY"} <= read
-    assert read <= told
-    assert {name for name in told if name.startswith("TOOLBUS_")} <= read
+    assert read <= reported
+    assert {name for name in reported if name.startswith("TOOLBUS_")} <= read
 
 
-def test_every_option_of_the_openai_provider_is_told() -> None:
+def test_every_option_of_the_openai_provider_is_reported() -> None:
     page = (ROOT / "docs/reference/providers.md").read_text()
     for name in set(signature(OpenAIProvider).parameters) - {"model"}:
         assert f"`{name}`" in page, name
 
 
-def test_every_option_of_the_anthropic_provider_is_told() -> None:
+def test_every_option_of_the_anthropic_provider_is_reported() -> None:
     page = (ROOT / "docs/reference/providers.md").read_text()
     for name in set(signature(AnthropicProvider).parameters) - {"model"}:
         assert f"`{name}`" in page, name
 
 
-def test_every_option_of_the_ollama_provider_is_told() -> None:
+def test_every_option_of_the_ollama_provider_is_reported() -> None:
     page = (ROOT / "docs/reference/providers.md").read_text()
     for name in set(signature(OllamaProvider).parameters) - {"model"}:
         assert f"`{name}`" in page, name

@@ -187,7 +187,7 @@ def test_the_environment_chooses(
     assert choose_from_environment() == chosen
 
 
-def test_what_was_looked_at_is_told_without_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_looked_at_is_reported_without_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
     message = missing_provider_message()
     assert "OPENAI_API_KEY (set)" in message

@@ -326,7 +326,7 @@ async def test_an_error_inside_the_stream_is_raised_with_the_servers_words(wordi
 
 
 @pytest.mark.parametrize("wording", [0, 1])
-async def test_a_transcript_that_is_too_long_is_told_in_each_way_that_the_server_has(wording: int) -> None:
+async def test_a_transcript_that_is_too_long_is_reported_in_each_way_that_the_server_has(wording: int) -> None:
     assert type(await failure_of(WireFault(kind="context_overflow", wording=wording))) is ContextOverflow
 
 

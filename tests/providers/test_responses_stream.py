@@ -123,9 +123,9 @@ def test_a_reply_is_put_together_and_keeps_its_items() -> None:
     assert texts(deltas, TextPiece) == "Look:"
     assert texts(deltas, ReasoningPiece) == "Paris,\n\nthen Rome."
     for place in (0, 1):
-        told = [each for each in deltas if isinstance(each, ArgumentsPiece) and each.index == place]
-        assert "".join(each.text for each in told) == reply.message.tool_calls[place].arguments
-        assert {each.name for each in told} == {"get_weather"}
+        reported = [each for each in deltas if isinstance(each, ArgumentsPiece) and each.index == place]
+        assert "".join(each.text for each in reported) == reply.message.tool_calls[place].arguments
+        assert {each.name for each in reported} == {"get_weather"}
 
 
 @given(st.data())
@@ -309,7 +309,7 @@ def test_of_a_reply_that_was_cut_no_call_gets_arguments_that_the_model_did_not_w
         (None, "length", "incomplete"),
     ],
 )
-def test_why_a_reply_is_incomplete_is_told_in_neutral_words(reason: Any, neutral: str, word: str) -> None:
+def test_why_a_reply_is_incomplete_is_reported_in_neutral_words(reason: Any, neutral: str, word: str) -> None:
     reply = read(*events_of(SAID), ended(SAID, status="incomplete", incomplete_details={"reason": reason}))
     assert (reply.finish_reason, reply.vendor_finish_reason, reply.message.text) == (neutral, word, "Look:")
 

@@ -103,15 +103,19 @@ def plain(value: Any, request_id: str) -> Any:
 
 def facts(events: list[Event]) -> list[Any]:
     """The facts, in order, each with all that it says."""
-    told = [event for event in events if event.is_fact]
+    reported = [event for event in events if event.is_fact]
     place = 0
-    while place < len(told):  # calls of a round end in any order
+    while place < len(reported):  # calls of a round end in any order
         end = place
-        while end < len(told) and told[end].type in {"tool_call_started", "tool_call_completed", "tool_call_failed"}:
+        while end < len(reported) and reported[end].type in {
+            "tool_call_started",
+            "tool_call_completed",
+            "tool_call_failed",
+        }:
             end += 1
-        told[place:end] = sorted(told[place:end], key=lambda event: (event.type, getattr(event, "call_id", "")))
+        reported[place:end] = sorted(reported[place:end], key=lambda event: (event.type, getattr(event, "call_id", "")))
         place = end + 1
-    return [plain(event, event.request_id) for event in told]
+    return [plain(event, event.request_id) for event in reported]
 
 
 def joined(events: list[Event], kind: type[TextDelta | ReasoningDelta]) -> str:

@@ -148,14 +148,14 @@ async def test_asking_for_more_than_there_is_says_what_was_asked() -> None:
     request = asking("And in Rome? " + "x" * 100, round=1, tools=[ToolSpec(name="get_weather"), ToolSpec(name="b")])
     with pytest.raises(ScriptError) as caught:
         await ask(provider, request)
-    told = str(caught.value)
-    assert "the script has 1 steps, and step 1 was asked for; it was asked in round 1" in told
-    assert "tools offered: get_weather, b\n  user 'And in Rome? xxx" in told
+    reported = str(caught.value)
+    assert "the script has 1 steps, and step 1 was asked for; it was asked in round 1" in reported
+    assert "tools offered: get_weather, b\n  user 'And in Rome? xxx" in reported
     with pytest.raises(ScriptError, match="tools offered: none"):
         await ask(ScriptedProvider([]), ModelRequest(messages=[]))
     with pytest.raises(ScriptError, match="step 1 was asked for"):
         provider.assert_done()
-    assert provider.problems == [told]
+    assert provider.problems == [reported]
 
 
 def test_steps_left_over_are_named() -> None:
@@ -322,17 +322,17 @@ async def test_a_request_that_was_expected_is_answered(expected: dict[str, Any])
 
 
 @pytest.mark.parametrize(("expected", "problem"), WRONG)
-async def test_a_request_that_was_not_expected_is_told_with_all_that_was_asked(
+async def test_a_request_that_was_not_expected_is_reported_with_all_that_was_asked(
     expected: dict[str, Any], problem: str
 ) -> None:
     provider = ScriptedProvider([text("one"), calls(("a", {}), expect=asked(**expected))])
     await ask(provider)
     with pytest.raises(ScriptError) as caught:
         await ask(provider, ASKED)
-    told = str(caught.value)
-    assert told.startswith("step 1, calls(a), expects another request: ")
-    assert problem in told
-    assert told.endswith(
+    reported = str(caught.value)
+    assert reported.startswith("step 1, calls(a), expects another request: ")
+    assert problem in reported
+    assert reported.endswith(
         "; it was asked in round 1, tools offered: get_weather, read\n"
         "  system 'Be brief.'\n"
         "  user 'And in Rome?' and 1 image(s)\n"

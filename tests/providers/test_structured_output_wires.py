@@ -230,7 +230,7 @@ async def test_json_that_the_server_itself_finds_invalid_is_a_wrong_answer_of_th
         finally:
             await close(provider)
     assert (result.outcome, result.output) == ("completed", WANTED)
-    *_, wrong, told = server.requests[1].messages
+    *_, wrong, reported = server.requests[1].messages
     assert wrong == {"role": "assistant", "content": '{"city": "Paris", "celsius": "warm"}'}
-    assert "$.celsius" in told["content"]
+    assert "$.celsius" in reported["content"]
     assert "response_format" in server.requests[1].body

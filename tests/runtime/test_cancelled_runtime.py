@@ -92,7 +92,9 @@ async def facts_of(store: JournaledStore) -> list[Event]:
 
 @pytest.mark.guarantee("G06", "G18", "G19")
 @pytest.mark.parametrize("raises", [False, True], ids=["cancelled", "raising when it is"])
-async def test_calls_that_run_when_the_host_cancels_the_runtime_are_told_by_the_one_that_goes_on(raises: bool) -> None:
+async def test_calls_that_run_when_the_host_cancels_the_runtime_are_reported_by_the_one_that_goes_on(
+    raises: bool,
+) -> None:
     store, tools = JournaledStore(), Tools(raises=raises)
     with anyio.CancelScope() as host:
         async with runtime_of(store, tools, "look", "pay", "quick") as runtime:

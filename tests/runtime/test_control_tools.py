@@ -99,20 +99,20 @@ async def pieces(runtime: Runtime, *, final_only: bool, **options: Any) -> list[
 
 
 @pytest.mark.parametrize(
-    ("final_only", "told"),
+    ("final_only", "reported"),
     [
         (False, ["Let me ", "look. ", "It is hard.", "\n\n[Unable to complete task: max_rounds=1]"]),
         (True, ["It is hard.", "\n\n[Unable to complete task: max_rounds=1]"]),
     ],
 )
-async def test_the_text_of_a_stopped_request_ends_with_the_reason(final_only: bool, told: list[str]) -> None:
+async def test_the_text_of_a_stopped_request_ends_with_the_reason(final_only: bool, reported: list[str]) -> None:
     def script(request: ModelRequest) -> Any:
         return text("It is hard.") if request.round else calls(PARIS, text="Let me look. ")
 
     async with Runtime(ScriptedProvider(script), tools=TOOLS) as runtime:
         heard = await pieces(runtime, final_only=final_only, limits=Limits(max_rounds=1))
-    assert "".join(heard) == "".join(told)
-    assert heard[-1] == told[-1]
+    assert "".join(heard) == "".join(reported)
+    assert heard[-1] == reported[-1]
 
 
 @pytest.mark.parametrize("final_only", [False, True])
@@ -132,12 +132,12 @@ async def test_what_was_said_before_a_stop_comes_once(final_only: bool) -> None:
     assert "".join(heard) == f"I looked everywhere.{mark}"
 
 
-@pytest.mark.parametrize(("final_only", "told"), [(False, "Done soon. Paris is sunny."), (True, "Paris is sunny.")])
-async def test_an_answer_by_task_complete_is_text_like_any_other(final_only: bool, told: str) -> None:
+@pytest.mark.parametrize(("final_only", "reported"), [(False, "Done soon. Paris is sunny."), (True, "Paris is sunny.")])
+async def test_an_answer_by_task_complete_is_text_like_any_other(final_only: bool, reported: str) -> None:
     script = ScriptedProvider([calls(PARIS), calls(DONE, text="Done soon. ")])
     async with Runtime(script, tools=TOOLS) as runtime:
         heard = await pieces(runtime, final_only=final_only)
-    assert "".join(heard) == told
+    assert "".join(heard) == reported
     assert heard[-1] == "Paris is sunny."
 
 
@@ -230,7 +230,7 @@ async def test_guidance_stands_between_the_instructions_and_the_plan() -> None:
     script = ScriptedProvider([calls(FIRST), text("Sunny.")])
     async with Runtime(script, tools=TOOLS, instructions="Be brief.", guidance=True) as runtime:
         await runtime.run("Where?")
-    told = reminder(script.requests[-1])
-    assert told.startswith("Be brief.\n\nYou can use these tools")
-    assert told.endswith(f"\n\n{FIRST_TEXT}")
-    assert "- update_plan: Write down the plan" in told
+    reported = reminder(script.requests[-1])
+    assert reported.startswith("Be brief.\n\nYou can use these tools")
+    assert reported.endswith(f"\n\n{FIRST_TEXT}")
+    assert "- update_plan: Write down the plan" in reported

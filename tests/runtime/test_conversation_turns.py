@@ -225,19 +225,19 @@ async def test_a_late_failure_is_no_news_for_the_next_turn(reports: Reports) -> 
     assert notes_in(second.messages) == []
 
 
-@pytest.mark.parametrize(("policy", "told"), [("drop", 0), ("event", 1), (None, 1)])
-async def test_a_late_result_is_told_or_dropped_and_stays_out_of_the_conversation(
-    policy: LateResults | None, told: int, reports: Reports
+@pytest.mark.parametrize(("policy", "reported"), [("drop", 0), ("event", 1), (None, 1)])
+async def test_a_late_result_is_reported_or_dropped_and_stays_out_of_the_conversation(
+    policy: LateResults | None, reported: int, reports: Reports
 ) -> None:
     script = ScriptedProvider([calls(REPORT), text("Too long."), text("No.")])
     options: dict[str, Any] = {} if policy is None else {"late_results": policy}
     async with Runtime(script, tools=[reports.tool()], limits=HASTY, **options) as runtime:
         late = hears_late(runtime.bus)
         await reports.outlive(runtime.start("The report, please", conversation_id="c"))
-        await reports.end(late if told else None)
+        await reports.end(late if reported else None)
         await until(lambda: runtime.bus.statistics().late == 1)
         second = await runtime.run("And?", conversation_id="c")
-    assert len(late) == told
+    assert len(late) == reported
     assert notes_in(second.messages) == []
     assert "report of month" not in repr(script.requests)
 

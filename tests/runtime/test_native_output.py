@@ -119,7 +119,7 @@ async def test_the_mode_native_asks_natively_beside_tools_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("can", "tools", "told"),
+    ("can", "tools", "reported"),
     [
         (
             "",
@@ -130,11 +130,11 @@ async def test_the_mode_native_asks_natively_beside_tools_too() -> None:
     ],
 )
 async def test_the_mode_native_is_refused_before_anything_is_asked_where_it_cannot_be(
-    can: NativeOutput, tools: list[Any], told: str
+    can: NativeOutput, tools: list[Any], reported: str
 ) -> None:
     provider = native(can=can)
     async with Runtime(provider, tools=tools) as runtime:
-        with pytest.raises(ConfigurationError, match=rf"output_mode is 'native', and the provider .* {told}"):
+        with pytest.raises(ConfigurationError, match=rf"output_mode is 'native', and the provider .* {reported}"):
             await runtime.run("Weather in Paris?", output=Forecast, output_mode="native")
     assert provider.requests == []
 
@@ -212,17 +212,17 @@ async def test_a_model_that_calls_the_tool_all_the_same_has_answered() -> None:
         assert (await runtime.run("Weather in Paris?", output=Forecast)).output == WANTED
 
 
-async def test_a_secret_in_a_native_answer_is_told_nowhere() -> None:
+async def test_a_secret_in_a_native_answer_is_reported_nowhere() -> None:
     class Login(BaseModel):
         user: str
         password: SecretStr
 
-    told: list[Event] = []
+    reported: list[Event] = []
     async with Runtime(native(text('{"user": "ada", "password": "s3cret-word"}'))) as runtime:
-        runtime.bus.connect(Event, told.append)
+        runtime.bus.connect(Event, reported.append)
         result = await runtime.run("Make a login.", output=Login)
     assert result.output.password.get_secret_value() == "s3cret-word"
-    assert "s3cret-word" not in repr(told)
+    assert "s3cret-word" not in repr(reported)
     assert "s3cret-word" not in repr(result.messages)
 
 

@@ -252,33 +252,35 @@ SUBREQUEST: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 """What a tool that makes requests refuses when it is made."""
 
 
-@pytest.mark.parametrize(("options", "told"), EITHER.values(), ids=EITHER)
-def test_a_runtime_refuses_an_option_of_a_wrong_kind_when_it_is_made(options: dict[str, Any], told: str) -> None:
+@pytest.mark.parametrize(("options", "reported"), EITHER.values(), ids=EITHER)
+def test_a_runtime_refuses_an_option_of_a_wrong_kind_when_it_is_made(options: dict[str, Any], reported: str) -> None:
     given: dict[str, Any] = {} if "providers" in options else {"provider": ScriptedProvider([])}
-    with pytest.raises(ConfigurationError, match=told):
+    with pytest.raises(ConfigurationError, match=reported):
         Runtime(**given, **options)
 
 
-@pytest.mark.parametrize(("options", "told"), [*EITHER.values(), *REQUEST.values()], ids=[*EITHER, *REQUEST])
-async def test_a_request_refuses_an_option_of_a_wrong_kind_before_it_starts(options: dict[str, Any], told: str) -> None:
+@pytest.mark.parametrize(("options", "reported"), [*EITHER.values(), *REQUEST.values()], ids=[*EITHER, *REQUEST])
+async def test_a_request_refuses_an_option_of_a_wrong_kind_before_it_starts(
+    options: dict[str, Any], reported: str
+) -> None:
     heard: list[Event] = []
     async with Runtime(ScriptedProvider([])) as runtime:
         runtime.bus.connect(Event, heard.append)
-        with pytest.raises(ConfigurationError, match=told):
+        with pytest.raises(ConfigurationError, match=reported):
             await cast("Any", runtime.run("hi", **options))
     assert heard == []
 
 
-@pytest.mark.parametrize(("options", "kind", "told"), SUBREQUEST.values(), ids=SUBREQUEST)
+@pytest.mark.parametrize(("options", "kind", "reported"), SUBREQUEST.values(), ids=SUBREQUEST)
 def test_a_tool_of_sub_requests_refuses_an_option_of_a_wrong_kind_when_it_is_made(
-    options: dict[str, Any], kind: type[Exception], told: str
+    options: dict[str, Any], kind: type[Exception], reported: str
 ) -> None:
     make = cast("Callable[..., Any]", subrequest_tool)
-    with pytest.raises(kind, match=told):
+    with pytest.raises(kind, match=reported):
         make("d", "D", **options)
 
 
-async def test_an_answer_that_is_no_json_is_told_in_one_sentence() -> None:
+async def test_an_answer_that_is_no_json_is_reported_in_one_sentence() -> None:
     async with Runtime(ScriptedProvider(lambda _request: text("hm"))) as runtime:
         result = await runtime.run("x", output=int)
     assert result.reason == "invalid_output"

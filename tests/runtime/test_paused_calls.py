@@ -53,10 +53,10 @@ def removing_desk(name: str = "desk") -> Tool[..., Any]:
 
 async def test_a_request_and_its_call_outlast_the_hour_that_a_sub_request_waits_for_a_person() -> None:
     asked: list[ApprovalRequested] = []
-    told: list[ToolCallPaused | ToolCallResumed] = []
+    reported: list[ToolCallPaused | ToolCallResumed] = []
     async with Runtime(calling("desk", {"task": "go"}), tools=[removing_desk()], limits=LIMITS) as runtime:
         runtime.bus.connect(ApprovalRequested, asked.append)
-        runtime.bus.connect((ToolCallPaused, ToolCallResumed), told.append)
+        runtime.bus.connect((ToolCallPaused, ToolCallResumed), reported.append)
         session = runtime.start("hi")
         await advance(HOUR)
         runtime.bus.publish(asked[0].decided(approved=True))
@@ -64,26 +64,26 @@ async def test_a_request_and_its_call_outlast_the_hour_that_a_sub_request_waits_
         assert anyio.current_time() == pytest.approx(HOUR + 5)
     (call,) = result.tool_calls
     assert (result.outcome, call.ok) == ("completed", True)
-    assert [type(each) for each in told] == [ToolCallPaused, ToolCallResumed]
-    assert {(each.request_id, each.call_id) for each in told} == {(result.request_id, call.call_id)}
+    assert [type(each) for each in reported] == [ToolCallPaused, ToolCallResumed]
+    assert {(each.request_id, each.call_id) for each in reported} == {(result.request_id, call.call_id)}
     validate(result.messages)
 
 
 async def test_what_waits_two_requests_deep_pauses_each_call_above_it() -> None:
     asked: list[ApprovalRequested] = []
-    told: list[ToolCallPaused | ToolCallResumed] = []
+    reported: list[ToolCallPaused | ToolCallResumed] = []
     middle = desk("office", calling("desk", {"task": "go"}), [removing_desk()])
     async with Runtime(calling("office", {"task": "go"}), tools=[middle], limits=LIMITS) as runtime:
         runtime.bus.connect(ApprovalRequested, asked.append)
-        runtime.bus.connect((ToolCallPaused, ToolCallResumed), told.append)
+        runtime.bus.connect((ToolCallPaused, ToolCallResumed), reported.append)
         session = runtime.start("hi")
         await advance(HOUR)
-        assert [type(each) for each in told] == [ToolCallPaused, ToolCallPaused]
+        assert [type(each) for each in reported] == [ToolCallPaused, ToolCallPaused]
         runtime.bus.publish(asked[0].decided(approved=True))
         result = await session.result()
     assert (result.outcome, [call.ok for call in result.tool_calls]) == ("completed", [True])
-    assert [type(each) for each in told[2:]] == [ToolCallResumed, ToolCallResumed]
-    assert len({each.request_id for each in told}) == 2
+    assert [type(each) for each in reported[2:]] == [ToolCallResumed, ToolCallResumed]
+    assert len({each.request_id for each in reported}) == 2
 
 
 async def test_after_the_wait_a_sub_request_has_the_time_that_was_left_and_no_more() -> None:

@@ -87,10 +87,10 @@ async def test_guidance_lists_the_tools_behind_the_instructions_and_says_when_to
         script, tools=[get_weather, get_time], instructions="Be brief.", guidance=True, limits=limits
     ) as runtime:
         result = await runtime.run("hi")
-    told = instructions_in(script.requests[0])
-    assert told.startswith("Be brief.\n\nYou can use these tools, in at most 7 rounds:\n")
-    assert "- get_weather: Weather in a city.\n- get_time: Time in a city.\n" in told
-    assert "When you know enough to answer, stop calling tools and answer." in told
+    reported = instructions_in(script.requests[0])
+    assert reported.startswith("Be brief.\n\nYou can use these tools, in at most 7 rounds:\n")
+    assert "- get_weather: Weather in a city.\n- get_time: Time in a city.\n" in reported
+    assert "When you know enough to answer, stop calling tools and answer." in reported
     assert all(message.role != "system" for message in result.messages)
 
 
@@ -172,14 +172,14 @@ async def test_a_model_for_a_round_may_be_a_name_of_a_vendor() -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "told"), [("nonsense:x", "there is no provider 'nonsense:x'"), (3, "3 is not a provider")]
+    ("named", "reported"), [("nonsense:x", "there is no provider 'nonsense:x'"), (3, "3 is not a provider")]
 )
-async def test_a_model_for_a_round_that_is_none_fails_the_request_and_says_so(named: Any, told: str) -> None:
+async def test_a_model_for_a_round_that_is_none_fails_the_request_and_says_so(named: Any, reported: str) -> None:
     async with Runtime(ScriptedProvider([]), provider_for_round=lambda _number: named) as runtime:
         result = await runtime.run("hi")
     assert (result.outcome, result.reason) == ("failed", "configuration")
     assert isinstance(result.error, ConfigurationError)
-    assert told in str(result.error)
+    assert reported in str(result.error)
 
 
 async def test_when_a_rounds_model_stays_away_the_request_turns_to_the_second_of_providers() -> None:

@@ -34,17 +34,17 @@ async def heard(provider: Any) -> list[Event]:
 
 def shape(events: list[Event]) -> list[tuple[Any, ...]]:
     """What is the same whoever answers: facts in order, with what they say and without ids, times and tokens."""
-    told: list[tuple[Any, ...]] = []
+    reported: list[tuple[Any, ...]] = []
     for event in events:
         if isinstance(event, ToolCallRequested):
-            told.append((event.type, event.name, event.arguments, event.round))
+            reported.append((event.type, event.name, event.arguments, event.round))
         elif isinstance(event, ModelResponded):
-            told.append((event.type, event.round, event.message.text, len(event.message.tool_calls)))
+            reported.append((event.type, event.round, event.message.text, len(event.message.tool_calls)))
         elif isinstance(event, RequestCompleted):
-            told.append((event.type, event.outcome, event.text))
+            reported.append((event.type, event.outcome, event.text))
         elif event.is_fact and not event.type.startswith("tool_call_c"):  # these come in the order in which tools end
-            told.append((event.type,))
-    return told
+            reported.append((event.type,))
+    return reported
 
 
 async def test_a_server_that_splits_arguments_across_chunks_gives_the_events_of_the_script() -> None:

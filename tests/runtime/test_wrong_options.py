@@ -61,9 +61,9 @@ def shown(value: Any) -> str:
     return next(iter(cast("dict[str, Any]", value))) if isinstance(value, dict) else ""
 
 
-@pytest.mark.parametrize(("options", "told"), [*EITHER, *REQUEST], ids=shown)
+@pytest.mark.parametrize(("options", "reported"), [*EITHER, *REQUEST], ids=shown)
 async def test_a_request_with_an_option_of_a_wrong_kind_is_refused_before_it_starts(
-    options: dict[str, Any], told: str
+    options: dict[str, Any], reported: str
 ) -> None:
     heard: list[Any] = []
     async with Runtime(ScriptedProvider(lambda _request: text("ok"))) as runtime:
@@ -71,20 +71,22 @@ async def test_a_request_with_an_option_of_a_wrong_kind_is_refused_before_it_sta
 
         runtime.bus.connect(Event, heard.append)
         for begin in (runtime.start, runtime.run):
-            with pytest.raises(ConfigurationError, match=told):
+            with pytest.raises(ConfigurationError, match=reported):
                 await cast("Any", begin("hi", conversation_id="c", **options))
         assert (heard, runtime.bus.statistics().mailboxes) == ([], 0)
         assert (await runtime.run("hi", conversation_id="c", on_busy="refuse")).history_count == 0
 
 
-@pytest.mark.parametrize(("options", "told"), [each for each in EITHER if set(each[0]) != {"interceptors"}], ids=shown)
+@pytest.mark.parametrize(
+    ("options", "reported"), [each for each in EITHER if set(each[0]) != {"interceptors"}], ids=shown
+)
 def test_a_runtime_with_an_option_of_a_wrong_kind_is_refused_when_it_is_made(
-    options: dict[str, Any], told: str
+    options: dict[str, Any], reported: str
 ) -> None:
     given: dict[str, Any] = {"provider": ScriptedProvider([]), **options}
     if "providers" in options and "provider" not in options:
         del given["provider"]
-    with pytest.raises(ConfigurationError, match=told):
+    with pytest.raises(ConfigurationError, match=reported):
         Runtime(**given)
 
 
@@ -94,10 +96,10 @@ async def test_an_option_that_does_not_exist_is_refused_with_a_list_of_those_tha
     with pytest.raises(TypeError, match=f"Runtime: there is no option {option}; the options are .*tools.*late_results"):
         Runtime(ScriptedProvider([]), **unknown)
     async with Runtime(ScriptedProvider([])) as runtime:
-        told = f"a request: there is no option {option}; the options are .*late_results.*on_busy"
-        with pytest.raises(TypeError, match=told):
+        reported = f"a request: there is no option {option}; the options are .*late_results.*on_busy"
+        with pytest.raises(TypeError, match=reported):
             runtime.start("hi", **unknown)
-        with pytest.raises(TypeError, match=told):
+        with pytest.raises(TypeError, match=reported):
             await runtime.run("hi", **unknown)
 
 
@@ -113,7 +115,7 @@ def test_an_option_with_a_slip_in_its_name_is_told_the_one_that_is_alike() -> No
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ({"store": "app.db"}, r"store is a str \('app.db'\); give a Store, such as SqliteStore\('toolbus.db'\)"),
         ({"store": MemoryStore}, "store is the class MemoryStore; give a Store"),
@@ -127,14 +129,14 @@ def test_an_option_with_a_slip_in_its_name_is_told_the_one_that_is_alike() -> No
     ],
     ids=shown,
 )
-def test_a_runtime_refuses_what_its_own_options_cannot_be(options: dict[str, Any], told: str) -> None:
+def test_a_runtime_refuses_what_its_own_options_cannot_be(options: dict[str, Any], reported: str) -> None:
     given: dict[str, Any] = {"provider": ScriptedProvider([]), **options}
-    with pytest.raises(ConfigurationError, match=told):
+    with pytest.raises(ConfigurationError, match=reported):
         Runtime(**given)
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ({"timeout_seconds": "3"}, "tool 'shout': timeout_seconds is '3'; it must be above 0 and finite"),
         ({"max_concurrency": "3"}, "tool 'shout': max_concurrency is '3'; it must be at least 1"),
@@ -142,8 +144,8 @@ def test_a_runtime_refuses_what_its_own_options_cannot_be(options: dict[str, Any
     ],
     ids=shown,
 )
-def test_a_tool_refuses_numbers_that_are_none(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_a_tool_refuses_numbers_that_are_none(options: dict[str, Any], reported: str) -> None:
+    with pytest.raises(ConfigurationError, match=reported):
         tool(**options)(shout)
 
 
@@ -171,7 +173,7 @@ async def test_steering_and_cancelling_with_what_is_no_text_are_refused_and_the_
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reported"),
     [
         ({"on_limit": "ask"}, "on_limit is 'ask'; it must be 'answer' or 'stop'"),
         ({"on_failure": "stop"}, "on_failure is 'stop'; it must be 'collect' or 'fail_fast'"),
@@ -184,8 +186,8 @@ async def test_steering_and_cancelling_with_what_is_no_text_are_refused_and_the_
     ],
     ids=shown,
 )
-def test_limits_of_a_wrong_kind_say_what_they_must_be(given: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_limits_of_a_wrong_kind_say_what_they_must_be(given: dict[str, Any], reported: str) -> None:
+    with pytest.raises(ConfigurationError, match=reported):
         Limits(**given)
 
 

@@ -44,7 +44,7 @@ def test_the_schema_is_what_models_see_and_arguments_go_by_name():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         ({}, '$: "word" is a required property'),
         ({"word": 3}, '$.word: the value is not of type "string"'),
@@ -53,13 +53,13 @@ def test_the_schema_is_what_models_see_and_arguments_go_by_name():
         ({"word": "hi", "x": 1}, "$: Additional properties are not allowed ('x' was unexpected)"),
     ],
 )
-def test_what_breaks_the_schema_is_told_with_its_path(arguments: dict[str, Any], told: str):
+def test_what_breaks_the_schema_is_reported_with_its_path(arguments: dict[str, Any], reported: str):
     with pytest.raises(InvalidArguments) as caught:
         made().spec.validate(arguments)
-    assert str(caught.value) == told
+    assert str(caught.value) == reported
 
 
-def test_at_most_eight_problems_are_told():
+def test_at_most_eight_problems_are_reported():
     with pytest.raises(InvalidArguments) as caught:
         made().spec.validate({"word": "hi", "marks": list("abcdefghijkl")})
     assert str(caught.value).count("$.marks[") == 8
@@ -126,8 +126,8 @@ def test_a_validator_of_ones_own_replaces_the_library():
     tool = made(validate=validate)
     tool.spec.validate({"word": 3})  # which the schema would refuse
     assert seen == [{"word": 3}]
-    for arguments, told in (({}, "say a word"), ({"word": ""}, "it is empty"), ({"word": None}, "LookupError")):
-        with pytest.raises(InvalidArguments, match=f"^{told}$"):
+    for arguments, reported in (({}, "say a word"), ({"word": ""}, "it is empty"), ({"word": None}, "LookupError")):
+        with pytest.raises(InvalidArguments, match=f"^{reported}$"):
             tool.prepare(arguments, None)
 
 
@@ -270,7 +270,7 @@ def test_no_value_makes_the_library_raise_what_nobody_expects(name: str, value: 
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reported"),
     [
         (float("nan"), "$: there is a number nan in it, which JSON does not have"),
         ("\ud800", "$: it cannot be checked: there is a lone surrogate in it, which JSON cannot carry"),
@@ -278,10 +278,10 @@ def test_no_value_makes_the_library_raise_what_nobody_expects(name: str, value: 
         ({1: 2}, "$: there is a key in it that is not a text, which JSON does not have"),
     ],
 )
-def test_what_is_no_json_is_told_in_words(given: Any, told: str):
+def test_what_is_no_json_is_reported_in_words(given: Any, reported: str):
     with pytest.raises(InvalidArguments) as caught:
         Tool("t", "", {"properties": {"a": {"minLength": 2, "enum": ["a"]}}}, look_up).spec.validate({"a": given})
-    assert str(caught.value) == told
+    assert str(caught.value) == reported
 
 
 @pytest.mark.parametrize("levels", [1, 30, 63, 64, 65, 200, 900])
@@ -318,7 +318,7 @@ def test_items_are_compared_as_json_has_it(items: list[Any], equal: str):
             tool.spec.validate({"a": items})
 
 
-def test_what_is_wrong_is_told_without_the_value_which_may_be_secret_or_long():
+def test_what_is_wrong_is_reported_without_the_value_which_may_be_secret_or_long():
     wrong = {"type": "string", "maxLength": 3, "pattern": "^b", "enum": ["b"], "not": {"minLength": 2}}
     with pytest.raises(InvalidArguments) as caught:
         Tool("t", "", {"properties": {"a": wrong}}, look_up).spec.validate({"a": "hunter2"})
@@ -326,7 +326,7 @@ def test_what_is_wrong_is_told_without_the_value_which_may_be_secret_or_long():
     assert str(caught.value).count("$.a: ") == 4
 
 
-def test_a_long_key_is_told_in_part():
+def test_a_long_key_is_reported_in_part():
     with pytest.raises(InvalidArguments) as caught:
         made().spec.validate({"word": "hi", "k" * 10_000: 1})
     assert len(str(caught.value)) < 500

@@ -262,15 +262,15 @@ def test_what_holds_no_value_comes_back_itself(value: Any) -> None:
 
 def needed(work: Any) -> tuple[float, str]:
     """The CPU time that this thread needs for some work, and what that has raised."""
-    told = [""]
+    reported = [""]
 
     def attempt() -> None:
         try:
             work()
         except InvalidArguments as exc:
-            told[0] = str(exc)
+            reported[0] = str(exc)
 
-    return cpu_seconds(attempt), told[0]
+    return cpu_seconds(attempt), reported[0]
 
 
 @pytest.mark.guarantee("G14")
@@ -287,9 +287,9 @@ def needed(work: Any) -> tuple[float, str]:
     ],
 )
 def test_a_pattern_that_a_stranger_has_chosen_is_matched_with_names_in_bounded_time(pattern: str, name: str) -> None:
-    seconds, told = needed(lambda: found({name: "x", "other": "y"}, {"patternProperties": {pattern: MARKED}}))
+    seconds, reported = needed(lambda: found({name: "x", "other": "y"}, {"patternProperties": {pattern: MARKED}}))
     assert seconds < 0.1
-    assert told == "" or "too big for finding the secrets" in told
+    assert reported == "" or "too big for finding the secrets" in reported
 
 
 def test_a_pattern_that_is_too_costly_is_read_as_if_it_matched_anything() -> None:
@@ -311,9 +311,9 @@ def test_a_value_is_looked_through_in_bounded_time_however_many_places_are_marke
     assert marked is not None
     assert many is not None
     for marks, value in ((marked, [f"token-{i}" for i in range(5_000)]), (many, [{"a": 1}] * 5_000)):
-        seconds, told = needed(lambda: replaced(value, marks, Vault().hide))  # noqa: B023 -- it is called at once
+        seconds, reported = needed(lambda: replaced(value, marks, Vault().hide))  # noqa: B023 -- it is called at once
         assert seconds < 0.1
-        assert "too big for finding the secrets in it" in told
+        assert "too big for finding the secrets in it" in reported
 
 
 def test_arguments_that_are_too_big_to_be_looked_through_are_hidden_whole() -> None:
@@ -349,6 +349,6 @@ def test_a_value_that_looks_like_one_that_is_forgotten_stays_hidden() -> None:
 def test_many_long_names_are_matched_in_bounded_time() -> None:
     bits = "".join(random.Random(3).choices("01", k=4_000))
     names = {bits[place:] + bits[:place]: "x" for place in range(300)}
-    seconds, told = needed(lambda: found(names, {"patternProperties": {"^[01]*1[01]{20}2": MARKED}}))
+    seconds, reported = needed(lambda: found(names, {"patternProperties": {"^[01]*1[01]{20}2": MARKED}}))
     assert seconds < 0.1
-    assert "too big for finding the secrets in it" in told
+    assert "too big for finding the secrets in it" in reported

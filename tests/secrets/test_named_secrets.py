@@ -102,8 +102,8 @@ async def test_of_several_secrets_in_instructions_each_is_known_by_its_place_wha
 async def test_where_the_instructions_are_others_now_a_secret_is_not_guessed() -> None:
     store = JournaledStore()
     await left(store, instructions=f"The password is {VALUE}.", secrets=[VALUE])
-    told = await resumed(store, logs_in(), instructions=f"The bank's password is {OTHER}.", secrets=[OTHER])
-    assert "is no longer known" in told
+    reported = await resumed(store, logs_in(), instructions=f"The bank's password is {OTHER}.", secrets=[OTHER])
+    assert "is no longer known" in reported
     assert USED == []
 
 
@@ -182,16 +182,16 @@ async def test_a_secret_that_only_a_later_turn_names_is_in_nothing_that_is_sent_
             return text("Done.")
         return calls(("login", {"password": REFERENCE.findall(repr(list(request.messages)))[-1]}))
 
-    store, told = JournaledStore(), list[bytes]()
+    store, reported = JournaledStore(), list[bytes]()
     async with Runtime(ScriptedProvider(reply), tools=[login], store=store) as runtime:
-        runtime.bus.connect(Event, lambda event: told.append(encode(event)))
+        runtime.bus.connect(Event, lambda event: reported.append(encode(event)))
         for prompt, secrets in ((f"{OTHER} is old.", earlier), (f"It is {VALUE} now.", [named]), ("And now?", [])):
             result = await runtime.run(prompt, conversation_id="c", secrets=secrets)
             assert VALUE not in repr(result.messages)
     assert USED == [VALUE]
     assert len(sent) == 4
     assert not [each for each in sent if VALUE in each]
-    assert not [each for each in told if VALUE.encode() in each]
+    assert not [each for each in reported if VALUE.encode() in each]
     assert VALUE.encode() not in entry_bytes(store.entries)
     assert VALUE not in repr(await store.history("c"))
 

@@ -76,15 +76,15 @@ class Taker:
 # ------------------------------------------------------------------------------------------------- the canaries
 
 
-async def test_no_canary_is_told_anywhere_and_handlers_get_all_of_them(capfd: pytest.CaptureFixture[str]) -> None:
+async def test_no_canary_is_reported_anywhere_and_handlers_get_all_of_them(capfd: pytest.CaptureFixture[str]) -> None:
     store = JournaledStore()
     played = SecretScene(store)
     await played.play()
-    told = played.told()
-    told["the journal"] = entry_bytes(store.entries)
-    told["the store"] = repr(await store.history("ada")).encode()
-    told["the terminal"] = "".join(capfd.readouterr()).encode()
-    assert {place: found for place, data in told.items() if (found := leaks(data))} == {}
+    reported = played.reported()
+    reported["the journal"] = entry_bytes(store.entries)
+    reported["the store"] = repr(await store.history("ada")).encode()
+    reported["the terminal"] = "".join(capfd.readouterr()).encode()
+    assert {place: found for place, data in reported.items() if (found := leaks(data))} == {}
     got = played.delivered
     assert got["login"][0] == scene.INVENTED
     assert is_reference(got["login"][1])
@@ -97,9 +97,9 @@ async def test_no_canary_is_told_anywhere_and_handlers_get_all_of_them(capfd: py
     assert [got[name] for name in ("flaky", "lookup", "find")] == [[scene.TOKEN] * 2, [scene.TOKEN], [scene.TOKEN]]
     assert got["change"] == [scene.TYPED]
     assert "".join(played.pieces[0]).endswith(played.texts[0])
-    assert told["events"].count(b'"text_delta"') > 40, "its text is streamed all the same"
+    assert reported["events"].count(b'"text_delta"') > 40, "its text is streamed all the same"
     assert {"tool_call_retrying", "tool_call_progress", "tool_arguments_delta", "status_changed"} <= played.kinds()
-    assert b"Traceback" in told["the log"]
+    assert b"Traceback" in reported["the log"]
 
 
 def test_a_leak_would_be_found() -> None:
@@ -302,7 +302,7 @@ async def test_a_result_without_a_request_in_this_process_has_a_mask() -> None:
     assert completed[0].data == {"token": "•••"}
 
 
-async def test_a_result_that_comes_after_its_request_is_told_without_secrets() -> None:
+async def test_a_result_that_comes_after_its_request_is_reported_without_secrets() -> None:
     bus = EventBus()
     late = heard(bus, ToolCallLate)
     go_on = anyio.Event()
@@ -359,11 +359,15 @@ def test_each_secret_of_a_result_has_its_own_mark_also_beside_text_that_json_can
     result = ToolResult(
         message=SecretStr("in the message"), data=data, artifacts=[kept], affected=[SecretStr("changed")]
     )  # pyright: ignore[reportArgumentType]
-    told = settled(render(result), lambda value: f"<{value}>")
-    assert (told.message, told.data["value"], told.affected) == ("<in the message>", "<in the data>", ("<changed>",))
-    assert told.artifacts[0].content == "<in an artifact>"
-    assert json.loads(told.content)["message"] == "<in the message>"
-    assert not told.secrets
+    reported = settled(render(result), lambda value: f"<{value}>")
+    assert (reported.message, reported.data["value"], reported.affected) == (
+        "<in the message>",
+        "<in the data>",
+        ("<changed>",),
+    )
+    assert reported.artifacts[0].content == "<in an artifact>"
+    assert json.loads(reported.content)["message"] == "<in the message>"
+    assert not reported.secrets
     with pytest.raises(UnserialisableResult, match="not UTF-8 text"):
         render([SecretBytes(b"\xff")])
 
@@ -393,7 +397,7 @@ def test_every_logger_of_toolbus_is_known_to_the_filter() -> None:
     assert found == set(LOGGERS)
 
 
-async def test_a_failure_is_told_without_secrets_whoever_words_it() -> None:
+async def test_a_failure_is_reported_without_secrets_whoever_words_it() -> None:
     class Nosy(Interceptor):
         async def on_prompt(self, prompt: UserMessage, context: Any) -> UserMessage:
             raise ValueError(f"not {VALUE}")

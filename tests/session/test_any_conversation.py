@@ -83,7 +83,7 @@ class Conversation:
         self.tools = [self.tool(name) for name in NAMES]
         self.runtimes: list[Runtime] = []
         self.shares = rnd.random() < 0.5  # reports what it counts
-        self.told: list[HistoryCompressed] = []
+        self.reported: list[HistoryCompressed] = []
 
     def tool(self, name: str) -> Tool[..., Any]:
         kinds: dict[str, Any] = {
@@ -207,7 +207,7 @@ class Conversation:
             for each in self.runtimes:
                 each.bus.connect(ToolCallRequested, self.requested.append)  # type: ignore[arg-type]
                 each.bus.connect(ApprovalRequested, self.decider(each))
-                each.bus.connect(HistoryCompressed, self.told.append)  # type: ignore[arg-type]
+                each.bus.connect(HistoryCompressed, self.reported.append)  # type: ignore[arg-type]
             for turn in range(rnd.randint(1, 14)):
                 conversation_id = rnd.choice(ids)
                 more: dict[str, Any] = {}
@@ -228,8 +228,8 @@ class Conversation:
                 assert stored == result.messages
         for view, then in self.views:
             assert list(view) == then
-        for told in self.told:
-            assert told.after_tokens <= told.before_tokens
+        for reported in self.reported:
+            assert reported.after_tokens <= reported.before_tokens
 
     def decider(self, runtime: Runtime) -> Any:
         def decide(event: ApprovalRequested) -> None:

@@ -226,8 +226,8 @@ async def test_a_reader_who_comes_while_a_step_is_written_hears_each_fact_once()
         group.start_soon(session.run)
         await anyio.sleep(1.5)  # the first step is written, and the second is being written
         events = session.events()
-        told = [event.event_id async for event in events if event.is_fact and not event.is_derived]
-    assert told == [fact.event_id for fact in journal.facts]
+        reported = [event.event_id async for event in events if event.is_fact and not event.is_derived]
+    assert reported == [fact.event_id for fact in journal.facts]
 
 
 @pytest.mark.guarantee("G26")

@@ -77,10 +77,10 @@ async def test_a_long_result_is_cut_for_the_model_and_whole_everywhere_else() ->
     assert results(result.messages) == [LONG]
     assert result.tool_calls[0].content == LONG
     assert [(each.content, each.media_type) for each in result.artifacts] == [(LONG, "text/plain")]
-    (told,) = seen
-    assert isinstance(told, HistoryCompressed)
-    assert told.results_shortened == 1
-    assert told.after_tokens < told.before_tokens
+    (reported,) = seen
+    assert isinstance(reported, HistoryCompressed)
+    assert reported.results_shortened == 1
+    assert reported.after_tokens < reported.before_tokens
 
 
 async def test_the_model_reads_on_page_by_page_without_a_dispatcher_and_over_turns() -> None:
@@ -320,9 +320,9 @@ async def test_turns_that_leave_are_summed_up_and_the_summary_is_paid_for() -> N
     assert result.ok
     assert result.usage == Usage(input_tokens=170, output_tokens=17)
     assert result.cost == pytest.approx(70, abs=0.01)
-    (told,) = (each for each in seen if isinstance(each, HistoryCompressed))
-    assert told.summary == "They asked questions."
-    assert told.usage == Usage(input_tokens=70, output_tokens=7)
+    (reported,) = (each for each in seen if isinstance(each, HistoryCompressed))
+    assert reported.summary == "They asked questions."
+    assert reported.usage == Usage(input_tokens=70, output_tokens=7)
     note = sent(provider)[0]
     assert isinstance(note, SystemMessage)
     assert note.text.endswith("In short:]\nThey asked questions.")
@@ -383,7 +383,7 @@ class Cutting(Interceptor):
 
 
 @pytest.mark.guarantee("G08")
-async def test_a_history_that_an_interceptor_breaks_is_mended_before_it_is_sent() -> None:
+async def test_a_history_that_an_interceptor_breaks_is_repaired_before_it_is_sent() -> None:
     provider = ScriptedProvider([text("done")])
     history = [
         UserMessage(content="hello"),
@@ -407,7 +407,7 @@ BROKEN: list[dict[str, Any]] = [
 
 
 @pytest.mark.guarantee("G08")
-async def test_a_broken_history_is_refused_with_its_index_and_mended_when_asked() -> None:
+async def test_a_broken_history_is_refused_with_its_index_and_repaired_when_asked() -> None:
     provider = ScriptedProvider([text("done")])
     async with Runtime(provider) as runtime:
         with pytest.raises(InvalidHistory, match=r"history\[0\]: a tool message"):

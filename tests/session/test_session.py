@@ -112,7 +112,7 @@ async def test_results_join_the_transcript_in_call_order_whatever_order_they_com
 
 
 @pytest.mark.guarantee("G04")
-async def test_a_result_that_is_published_while_the_request_is_told_is_not_lost() -> None:
+async def test_a_result_that_is_published_while_the_request_is_reported_is_not_lost() -> None:
     bus = EventBus()
     bus.connect(ToolCallRequested, lambda event: complete(bus, event))
     session = RequestSession(bus, two_cities(), "Weather?", tools=[get_weather])
@@ -589,7 +589,7 @@ async def test_specs_alone_are_answered_by_whoever_listens() -> None:
         RequestSession(bus, two_cities(), "Weather?", tools=[spec, spec])
 
 
-async def test_the_journal_is_written_before_anything_is_told() -> None:
+async def test_the_journal_is_written_before_anything_is_reported() -> None:
     order: list[str] = []
 
     class Recording:
@@ -616,14 +616,14 @@ async def test_a_journal_that_fails_ends_the_request_and_starts_no_call(caplog: 
                 raise OSError("disk full")
 
     bus = EventBus()
-    told: list[str] = []
-    bus.connect(Event, lambda event: told.append(event.type))
+    reported: list[str] = []
+    bus.connect(Event, lambda event: reported.append(event.type))
     session = RequestSession(bus, two_cities(), "Weather?", tools=[get_weather], journal=Full())
     result = await session.run()
     assert (result.outcome, "disk full" in str(result.error)) == ("failed", True)
-    assert "tool_call_requested" not in told
-    assert told[-1] == "request_failed"
-    assert "tool_call_failed" not in told  # nobody hears a fact that is not in the journal
+    assert "tool_call_requested" not in reported
+    assert reported[-1] == "request_failed"
+    assert "tool_call_failed" not in reported  # nobody hears a fact that is not in the journal
     assert [call.reason for call in result.tool_calls] == ["interrupted", "interrupted"]
     validate(result.messages)
     assert bus.statistics().open_calls == 0

@@ -48,8 +48,8 @@ async def test_a_cancel_counts_that_comes_while_what_was_said_before_is_written(
 @pytest.mark.guarantee("G31")
 async def test_nobody_hears_how_a_call_ended_that_the_journal_did_not_take() -> None:
     bus = EventBus()
-    told: list[Event] = []
-    bus.connect((ToolCallRequested, ToolCallFailed), told.append)
+    reported: list[Event] = []
+    bus.connect((ToolCallRequested, ToolCallFailed), reported.append)
     journal = SlowJournal("cancel_requested", 1, OSError("disk full"))
     session = RequestSession(bus, ScriptedProvider([calls(("wait", {}))]), "hi", tools=[external()], journal=journal)
     async with anyio.create_task_group() as group:
@@ -58,7 +58,7 @@ async def test_nobody_hears_how_a_call_ended_that_the_journal_did_not_take() -> 
         session.cancel()
         result = await session.result()
     assert result.outcome == "failed"
-    assert [event.type for event in told] == ["tool_call_requested"]
+    assert [event.type for event in reported] == ["tool_call_requested"]
     assert [call.reason for call in result.tool_calls] == ["cancelled"]
     assert bus.statistics().open_calls == 0
 
@@ -66,9 +66,9 @@ async def test_nobody_hears_how_a_call_ended_that_the_journal_did_not_take() -> 
 @pytest.mark.guarantee("G11")
 async def test_no_call_that_is_not_written_begins_when_the_host_gives_a_request_up() -> None:
     bus = EventBus()
-    told: list[Event] = []
+    reported: list[Event] = []
     asked: list[ApprovalRequested] = []
-    bus.connect(ToolCallRequested, told.append)
+    bus.connect(ToolCallRequested, reported.append)
     bus.connect(ApprovalRequested, asked.append)
     journal = SlowJournal("nothing", 0)
     tools = [external(approval=True)]
@@ -80,7 +80,7 @@ async def test_no_call_that_is_not_written_begins_when_the_host_gives_a_request_
         bus.publish(asked[0].decided(approved=True))
     result = await session.result()
     assert result.outcome == "cancelled"
-    assert [event.type for event in told] == [each for each in journal.written if each == "tool_call_requested"]
+    assert [event.type for event in reported] == [each for each in journal.written if each == "tool_call_requested"]
     assert [call.reason for call in result.tool_calls] == ["cancelled"]
 
 

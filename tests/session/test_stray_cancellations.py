@@ -113,8 +113,8 @@ async def test_a_summary_that_raises_a_stray_cancellation_is_done_without():
             raise old_cancellation()
 
     compression = Compression(max_context_tokens=2_000, summarizer=Failing())
-    told = [UserMessage(content="word " * 400) for _ in range(8)]
-    session = RequestSession(EventBus(), ScriptedProvider(lambda _: text("hello")), told, compression=compression)
+    reported = [UserMessage(content="word " * 400) for _ in range(8)]
+    session = RequestSession(EventBus(), ScriptedProvider(lambda _: text("hello")), reported, compression=compression)
     assert (await session.run()).text == "hello"
 
 

@@ -185,7 +185,7 @@ async def test_a_tool_that_ignores_cancellation_cannot_delay_the_session():
 
 @pytest.mark.guarantee("G12")
 async def test_a_thread_that_hangs_cannot_delay_the_session():
-    began, release, told = threading.Event(), threading.Event(), threading.Event()
+    began, release, reported = threading.Event(), threading.Event(), threading.Event()
 
     @tool
     def look_up(key: str) -> str:
@@ -195,7 +195,7 @@ async def test_a_thread_that_hangs_cannot_delay_the_session():
         return key
 
     async with one_call() as harness, ToolDispatcher(harness.bus, ToolRegistry([look_up])) as dispatcher:
-        harness.bus.connect(ToolCallLate, lambda _: told.set())
+        harness.bus.connect(ToolCallLate, lambda _: reported.set())
         session = harness.start("?")
         assert await anyio.to_thread.run_sync(began.wait, 5)
         await advance(30.1, wait_for_threads=False)
@@ -204,7 +204,7 @@ async def test_a_thread_that_hangs_cannot_delay_the_session():
             assert dispatcher.statistics().overdue == ("look_up",)
         finally:
             release.set()
-        assert await anyio.to_thread.run_sync(told.wait, 5)
+        assert await anyio.to_thread.run_sync(reported.wait, 5)
         assert dispatcher.statistics().overdue == ()
     assert [each.content for each in harness.seen(ToolCallLate)] == ["a"]
     assert results(harness) == [TIMED_OUT]
@@ -284,7 +284,7 @@ RACES = [
 @pytest.mark.guarantee("G06", "G07")
 @pytest.mark.parametrize("ready_first", [True, False], ids=["its timer is older", "its timer is younger"])
 @pytest.mark.parametrize(("offset", "steps"), RACES)
-async def test_a_result_that_races_the_deadline_is_told_exactly_once(
+async def test_a_result_that_races_the_deadline_is_reported_exactly_once(
     monkeypatch: pytest.MonkeyPatch, offset: float, steps: int, ready_first: bool
 ):
     # A wall clock that shows a whole number makes the moments on both clocks exact, so that they can be the same.
@@ -354,7 +354,9 @@ async def test_of_two_calls_due_at_once_an_answer_to_one_at_that_moment_leaves_t
 
 @pytest.mark.guarantee("G06", "G12")
 @pytest.mark.parametrize("steps", range(6))
-async def test_a_handler_that_returns_at_its_deadline_is_told_exactly_once(monkeypatch: pytest.MonkeyPatch, steps: int):
+async def test_a_handler_that_returns_at_its_deadline_is_reported_exactly_once(
+    monkeypatch: pytest.MonkeyPatch, steps: int
+):
     monkeypatch.setattr("toolbus.clock.time.time", lambda: 1_000_000.0)
 
     @tool
@@ -515,7 +517,7 @@ async def test_a_stream_that_stands_still_ends_by_its_idle_limit(piece: Delta):
 
 
 @pytest.mark.guarantee("G10")
-def test_a_timer_that_fires_a_hair_early_is_told_as_the_deadline_for_which_it_was_set():
+def test_a_timer_that_fires_a_hair_early_is_reported_as_the_deadline_for_which_it_was_set():
     """Else the machine would find that its time is not over yet, and the model would be asked again."""
     clock: Any = SimpleNamespace(on_loop=float, loop_time=lambda: 0.0)
     scope: Any = SimpleNamespace(deadline=math.inf)
@@ -700,7 +702,7 @@ async def test_a_thousand_requests_time_out_each_at_its_own_moment():
 
 
 @pytest.mark.guarantee("G12")
-async def test_a_timeout_is_told_in_the_seconds_that_were_set(monkeypatch: pytest.MonkeyPatch):
+async def test_a_timeout_is_reported_in_the_seconds_that_were_set(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
         "toolbus.clock.time.time", lambda: 1_795_304_537.7287965
     )  # on which 0.1 cannot be added exactly

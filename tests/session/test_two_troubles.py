@@ -73,7 +73,7 @@ def asking(*tools: Any) -> Tool[..., Any]:
 
 @pytest.mark.guarantee("G10", "G31")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
-async def test_the_ending_alone_is_told_when_asyncio_cancels_once_more_while_it_is_written() -> None:
+async def test_the_ending_alone_is_reported_when_asyncio_cancels_once_more_while_it_is_written() -> None:
     bus = EventBus()
     session = waiting(bus, Journal("cancel_requested", 2))
     events = session.events()
@@ -84,9 +84,9 @@ async def test_the_ending_alone_is_told_when_asyncio_cancels_once_more_while_it_
     with contextlib.suppress(asyncio.CancelledError):
         await task
     with anyio.fail_after(5):
-        told = [event.type async for event in events if event.is_fact]
+        reported = [event.type async for event in events if event.is_fact]
     assert task.cancelled()
-    assert told[-2:] == ["tool_call_requested", "request_cancelled"]
+    assert reported[-2:] == ["tool_call_requested", "request_cancelled"]
     assert (await session.result()).outcome == "cancelled"
 
 
@@ -153,8 +153,8 @@ async def test_who_listens_to_a_request_hears_nothing_of_another_that_wanted_its
         second = RequestSession(bus, ScriptedProvider([]), "hi", request_id=first.request_id)
         assert (await second.run()).outcome == "failed"
         bus.publish(requested[0].completed("done"))
-        told = [event.type async for event in events if event.is_fact]
-    assert told[-1] == "request_completed"
+        reported = [event.type async for event in events if event.is_fact]
+    assert reported[-1] == "request_completed"
 
 
 async def test_a_second_reader_of_events_is_refused_also_while_the_past_is_read() -> None:
@@ -166,33 +166,33 @@ async def test_a_second_reader_of_events_is_refused_also_while_the_past_is_read(
     session = RequestSession(EventBus(), ScriptedProvider([text("Done.")]), "hi", journal=Slow())
     await session.run()
     events = session.events()
-    told: list[str] = []
+    reported: list[str] = []
 
     async def read() -> None:
-        told.extend([event.type async for event in events])
+        reported.extend([event.type async for event in events])
 
     async with anyio.create_task_group() as group:
         group.start_soon(read)
         await settle()
         with pytest.raises(BusError, match="by another task"):
             await anext(events)
-    assert told.count("request_started") == told.count("request_completed") == 1
+    assert reported.count("request_started") == reported.count("request_completed") == 1
 
 
 @pytest.mark.guarantee("G10")
 async def test_an_ending_is_told_though_a_receiver_takes_the_program_down() -> None:
     bus = EventBus()
-    told: list[Event] = []
+    reported: list[Event] = []
 
     def leave(_event: ModelResponded) -> None:
         raise SystemExit(3)
 
     bus.connect(ModelResponded, leave)
-    bus.connect(Event, told.append)
+    bus.connect(Event, reported.append)
     session = RequestSession(bus, ScriptedProvider([text("Done.")]), "hi")
     with pytest.raises(SystemExit):
         await session.run()
-    types = [event.type for event in told if event.is_fact]
+    types = [event.type for event in reported if event.is_fact]
     assert types[-3:] == ["model_responded", "message_appended", "request_completed"]
 
 

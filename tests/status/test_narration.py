@@ -154,8 +154,8 @@ def test_a_sentence_of_others_is_one_short_line_without_keys():
 # ------------------------------------------------------------------------------------------------ the fold
 
 
-def test_a_request_with_one_call_is_told_from_its_start_to_its_end():
-    told = story(
+def test_a_request_with_one_call_is_reported_from_its_start_to_its_end():
+    reported = story(
         STARTED,
         MessageAppended(message=UserMessage(content="hi")),
         rounds(0),
@@ -170,7 +170,7 @@ def test_a_request_with_one_call_is_told_from_its_start_to_its_end():
         TEXT,
         RequestCompleted(),
     )
-    assert [each for each in told if each] == [
+    assert [each for each in reported if each] == [
         ("submitted", "Analyzing request..."),
         ("streaming", "Selecting appropriate tools..."),
         ("executing", "Using Lookup Tool..."),
@@ -178,8 +178,8 @@ def test_a_request_with_one_call_is_told_from_its_start_to_its_end():
         ("streaming", "Formulating final response..."),
         ("complete", "Done"),
     ]
-    assert told[4] is None
-    assert told[11] is None
+    assert reported[4] is None
+    assert reported[11] is None
 
 
 @pytest.mark.parametrize(
@@ -193,17 +193,17 @@ def test_a_request_with_one_call_is_told_from_its_start_to_its_end():
     ],
 )  # fmt: skip
 def test_each_ending_has_its_sentence_and_nothing_is_said_after_it(ending: Event, status: Status):
-    told = story(STARTED, requested(), ending, completed(), rounds(1), TEXT, RequestCompleted())
-    assert told[2:] == [status, None, None, None, None]
+    reported = story(STARTED, requested(), ending, completed(), rounds(1), TEXT, RequestCompleted())
+    assert reported[2:] == [status, None, None, None, None]
 
 
-def test_of_several_calls_the_newest_that_runs_is_told():
+def test_of_several_calls_the_newest_that_runs_is_reported():
     specs = {"b": ToolSpec(name="b", status="B with {x}")}
-    told = story(
+    reported = story(
         requested("1", "a"), requested("2", "b", x=1), requested("3", "c"), completed("1"), completed("3"), completed("2"),
         specs=specs,
     )  # fmt: skip
-    assert told == [
+    assert reported == [
         ("executing", "Using A..."),
         ("executing", "B with 1"),
         ("executing", "Using C..."),
@@ -217,11 +217,11 @@ def test_equal_sentences_are_not_said_twice_in_a_row():
     assert story(requested("1"), requested("2"), completed("2")) == [("executing", "Using Lookup Tool..."), None, None]
 
 
-def test_a_failure_is_told_when_nothing_else_runs():
+def test_a_failure_is_reported_when_nothing_else_runs():
     alternative = ("processing", "Tool Lookup Tool failed, trying alternative approach...")
     assert story(requested(), failed(), rounds(1, ("lookup_tool", False)))[1:] == [alternative, None]
-    told = story(requested("1"), requested("2", "other"), failed("1"), completed("2", "other"))
-    assert told[2:] == [None, None]
+    reported = story(requested("1"), requested("2", "other"), failed("1"), completed("2", "other"))
+    assert reported[2:] == [None, None]
     assert last(rounds(1, ("lookup_tool", False), ("other", True))) == alternative
 
 
@@ -234,16 +234,16 @@ def test_a_call_that_is_refused_before_another_one_begins_is_not_told_as_the_las
 
 
 def test_of_several_failures_the_last_one_is_named_and_stays():
-    told = story(requested("1"), requested("2", "x"), failed("2", "x"), failed("1"), rounds(1, ("lookup_tool", False), ("x", False)))  # fmt: skip
-    assert told[3:] == [("processing", "Tool Lookup Tool failed, trying alternative approach..."), None]
+    reported = story(requested("1"), requested("2", "x"), failed("2", "x"), failed("1"), rounds(1, ("lookup_tool", False), ("x", False)))  # fmt: skip
+    assert reported[3:] == [("processing", "Tool Lookup Tool failed, trying alternative approach..."), None]
 
 
 def test_a_call_that_was_cancelled_with_its_request_is_no_failure():
-    told = story(requested(), failed(reason="cancelled"), RequestCancelled())
-    assert told[1:] == [None, ("idle", "Cancelled")]
+    reported = story(requested(), failed(reason="cancelled"), RequestCancelled())
+    assert reported[1:] == [None, ("idle", "Cancelled")]
 
 
-def test_the_last_answer_after_a_limit_is_told_as_such():
+def test_the_last_answer_after_a_limit_is_reported_as_such():
     assert last(rounds(3, ("x", False), tools_offered=False)) == ("processing", "Formulating final response...")
 
 
@@ -256,8 +256,8 @@ def test_a_round_that_the_user_s_word_began_processes_no_results():
 
 
 def test_a_model_that_is_asked_again_streams_anew():
-    told = story(rounds(0), TEXT, ModelRetrying(round=0, reason="provider_unavailable"), TEXT, ARGUMENTS)
-    assert told[2:] == [
+    reported = story(rounds(0), TEXT, ModelRetrying(round=0, reason="provider_unavailable"), TEXT, ARGUMENTS)
+    assert reported[2:] == [
         ("processing", "Asking the model again..."),
         ("streaming", "Formulating final response..."),
         ("streaming", "Selecting appropriate tools..."),
@@ -266,13 +266,13 @@ def test_a_model_that_is_asked_again_streams_anew():
 
 def test_a_call_that_needs_approval_waits_for_it_whatever_else_runs():
     waiting = ("waiting", "Waiting for approval: Delete File...")
-    told = story(approval("1"), requested("2"), progress("half", "2"), decided("1"), requested("1", "delete_file"))
-    assert told == [waiting, None, None, ("executing", "half"), ("executing", "Using Delete File...")]
+    reported = story(approval("1"), requested("2"), progress("half", "2"), decided("1"), requested("1", "delete_file"))
+    assert reported == [waiting, None, None, ("executing", "half"), ("executing", "Using Delete File...")]
 
 
-def test_the_newest_approval_is_told_and_then_the_one_before_it():
-    told = story(approval("1"), approval("2", "send_mail"), decided("2", approved=False), failed("2", "send_mail", "denied"), decided("1"), requested("1"))  # fmt: skip
-    assert told == [
+def test_the_newest_approval_is_reported_and_then_the_one_before_it():
+    reported = story(approval("1"), approval("2", "send_mail"), decided("2", approved=False), failed("2", "send_mail", "denied"), decided("1"), requested("1"))  # fmt: skip
+    assert reported == [
         ("waiting", "Waiting for approval: Delete File..."),
         ("waiting", "Waiting for approval: Send Mail..."),
         ("waiting", "Waiting for approval: Delete File..."),
@@ -283,14 +283,14 @@ def test_the_newest_approval_is_told_and_then_the_one_before_it():
 
 
 def test_a_denied_call_is_a_failure():
-    told = story(replied("a"), approval(), decided(approved=False), failed("a", "delete_file", "denied"))
-    assert told[2:] == [None, ("processing", "Tool Delete File failed, trying alternative approach...")]
+    reported = story(replied("a"), approval(), decided(approved=False), failed("a", "delete_file", "denied"))
+    assert reported[2:] == [None, ("processing", "Tool Delete File failed, trying alternative approach...")]
 
 
 def test_what_a_call_says_of_itself_takes_the_place_of_its_sentence():
     again = ToolCallRetrying(call_id="a", name="lookup_tool", attempt=1, error="busy", delay_seconds=1.0)
-    told = story(requested("a"), progress("page 1\nof 2"), progress(" "), again, progress("page 2"), progress("x", "of another"))  # fmt: skip
-    assert told[1:] == [
+    reported = story(requested("a"), progress("page 1\nof 2"), progress(" "), again, progress("page 2"), progress("x", "of another"))  # fmt: skip
+    assert reported[1:] == [
         ("executing", "page 1 of 2"),
         None,
         ("executing", "Trying Lookup Tool again..."),
@@ -299,9 +299,9 @@ def test_what_a_call_says_of_itself_takes_the_place_of_its_sentence():
     ]
 
 
-def test_progress_of_an_older_call_is_told_and_is_kept_for_later():
-    told = story(requested("a"), requested("b", "other"), progress("half"), completed("b"))
-    assert told[2:] == [("executing", "half"), None]
+def test_progress_of_an_older_call_is_reported_and_is_kept_for_later():
+    reported = story(requested("a"), requested("b", "other"), progress("half"), completed("b"))
+    assert reported[2:] == [("executing", "half"), None]
 
 
 def test_a_narrated_sentence_stands_for_its_call_until_the_call_says_something_itself():

@@ -209,11 +209,11 @@ async def test_whatever_goes_wrong_the_template_stays_and_the_request_goes_on(pr
 
 @pytest.mark.leaves("buses", reason="no session ends the request that the publisher listens to")
 async def test_the_publisher_of_a_session_decides_which_sentence_is_shown():
-    told: list[ToolCallRequested] = []
+    reported: list[ToolCallRequested] = []
 
     class Publisher(StatusPublisher):
         def _so_far(self) -> list[ToolCallRequested]:
-            return told
+            return reported
 
     bus = EventBus()
     said: list[str] = []
@@ -231,7 +231,7 @@ async def test_the_publisher_of_a_session_decides_which_sentence_is_shown():
     async with Narrator(model).on(bus):
         for event in events:
             bus.arbitration.announce(event)
-            told.append(event)
+            reported.append(event)
             publisher.publish(event)
         await settle()
         assert said == ["Using A...", "Using B...", "Doing B"]

@@ -51,8 +51,8 @@ async def statuses(session: RequestSession) -> list[Status]:
 async def test_a_request_tells_where_it_stands_from_the_first_to_the_last() -> None:
     script = ScriptedProvider([calls(PARIS), calls(ATLANTIS), calls(("read_file", {"path": "a.txt"})), text("Done.")])
     async with Runtime(script, tools=[lookup_tool, read_file]) as runtime:
-        told = await statuses(runtime.start("Where?"))
-    assert told == [
+        reported = await statuses(runtime.start("Where?"))
+    assert reported == [
         ("submitted", "Analyzing request..."),
         ("streaming", "Selecting appropriate tools..."),
         ("executing", "Using Lookup Tool..."),
@@ -72,11 +72,11 @@ async def test_what_is_streamed_is_said_before_its_first_piece() -> None:
     script = ScriptedProvider([calls(PARIS, text="I look."), text("It is there.")])
     async with Runtime(script, tools=[lookup_tool]) as runtime:
         events = runtime.start("Where?").events(StatusChanged, TextDelta)
-        told: list[str] = [event.text async for event in events]  # type: ignore[attr-defined]
-    assert told[:2] == ["Analyzing request...", "Formulating final response..."]
-    assert "".join(told[2:5]) == "I look."
-    assert told[-5] == "Formulating final response..."
-    assert "".join(told[-4:-1]) == "It is there."
+        reported: list[str] = [event.text async for event in events]  # type: ignore[attr-defined]
+    assert reported[:2] == ["Analyzing request...", "Formulating final response..."]
+    assert "".join(reported[2:5]) == "I look."
+    assert reported[-5] == "Formulating final response..."
+    assert "".join(reported[-4:-1]) == "It is there."
 
 
 async def test_a_stopped_a_failed_and_a_cancelled_request_say_so_last() -> None:
@@ -104,8 +104,8 @@ async def test_a_request_that_waits_for_a_person_says_so() -> None:
         events = session.events(StatusChanged)
         await settle()
         runtime.bus.publish(asked[0].decided(approved=True))
-        told = [(event.stage, event.text) async for event in events]  # type: ignore[attr-defined]
-    assert told[2:4] == [("waiting", "Waiting for approval: Send Mail..."), ("executing", "Using Send Mail...")]
+        reported = [(event.stage, event.text) async for event in events]  # type: ignore[attr-defined]
+    assert reported[2:4] == [("waiting", "Waiting for approval: Send Mail..."), ("executing", "Using Send Mail...")]
 
 
 def sentences(request: ModelRequest) -> Any:
@@ -118,11 +118,11 @@ async def test_a_narrator_words_the_status_while_a_tool_runs() -> None:
     narrator = ScriptedProvider(sentences)
     script = ScriptedProvider([calls(PARIS), calls(("read_file", {"path": "a.txt"})), text("Done.")])
     async with Runtime(script, tools=[lookup_tool, read_file], narrator=narrator) as runtime:
-        told = await statuses(runtime.start("Where?"))
-    executing = [said for stage, said in told if stage == "executing"]
+        reported = await statuses(runtime.start("Where?"))
+    executing = [said for stage, said in reported if stage == "executing"]
     assert executing == ["Using Lookup Tool...", "Finding Paris on the map", "Reading a.txt"]
     assert len(narrator.requests) == 1  # a tool with a template of its own needs none
-    assert told[-1] == ("complete", "Done")
+    assert reported[-1] == ("complete", "Done")
 
 
 async def test_a_narrator_that_fails_or_is_slow_costs_a_request_nothing() -> None:
@@ -140,10 +140,10 @@ async def test_a_narrator_that_fails_or_is_slow_costs_a_request_nothing() -> Non
         async with Runtime(script, tools=[lookup_tool], narrator=narrator) as runtime:
             began = anyio.current_time()
             session = runtime.start("Where?")
-            told = await statuses(session)
+            reported = await statuses(session)
             assert round(anyio.current_time() - began, 3) == 1  # as long as the tool takes
             assert (await session.result()).text == "Done."
-        assert [said for stage, said in told if stage == "executing"] == ["Using Lookup Tool..."]
+        assert [said for stage, said in reported if stage == "executing"] == ["Using Lookup Tool..."]
     assert slow.asked == 1
 
 

@@ -45,10 +45,10 @@ STARTED = ("submitted", "Analyzing request...")
 class Publisher(StatusPublisher):
     """Whose request has no state: what has happened so far is what it was told."""
 
-    told: list[Event]
+    reported: list[Event]
 
     def _so_far(self) -> list[Event]:
-        return self.told
+        return self.reported
 
 
 class Desk:
@@ -59,9 +59,9 @@ class Desk:
         self.bus.arbitration.bind()
         self.asked = 0
         self.state = TurnState("r", conversation_id="c", parent_id="u", metadata={"tenant": "t"})
-        self.told: list[Event] = []
+        self.reported: list[Event] = []
         self.publisher = Publisher(self.bus, self.state, self.specs)
-        self.publisher.told = self.told
+        self.publisher.reported = self.reported
 
     def specs(self) -> dict[str, ToolSpec]:
         self.asked += 1
@@ -73,7 +73,7 @@ class Desk:
         self.publish_all([event])
 
     def publish_all(self, events: Sequence[Event]) -> None:
-        self.told += events
+        self.reported += events
         for event in events:
             if isinstance(event, RoundStarted):
                 self.state.round, self.state.attempts, self.state.phase = event.round, 1, Phase.MODEL
@@ -229,7 +229,7 @@ async def test_what_was_said_to_nobody_who_still_listens_is_said_again():
     assert [each.text for each in said] == ["Analyzing request..."] * 2
 
 
-async def test_pieces_of_the_reply_are_told_by_their_first_of_each_kind():
+async def test_pieces_of_the_reply_are_reported_by_their_first_of_each_kind():
     desk = Desk()
     said = desk.listen()
     desk.publish(RoundStarted, round=0, message_count=1)
@@ -264,7 +264,7 @@ async def test_requests_of_one_bus_share_an_ear_and_the_last_one_lets_it_go():
     one, other = Desk(), Desk()
     other.bus = one.bus
     other.publisher = Publisher(one.bus, TurnState("q"), one.specs)
-    other.publisher.told = other.told
+    other.publisher.reported = other.reported
     said = one.listen()
     one.request()
     other.publish(ToolCallRequested, request_id="q", call_id="b", name="other", arguments={}, round=0, deadline=1.0, idempotency_key="k")  # fmt: skip

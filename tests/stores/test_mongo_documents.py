@@ -187,13 +187,18 @@ def test_a_result_is_an_error_where_its_document_says_so_and_nowhere_else() -> N
     assert [each.is_error for each in found if isinstance(each, ToolMessage)] == [True, False, False, False]
 
 
-def test_values_that_json_has_not_are_told_in_words() -> None:
+def test_values_that_json_has_not_are_reported_in_words() -> None:
     own_id, at = ObjectId(), NOON
     value = {"id": own_id, "at": at, "far": DatetimeMS(2**60), "price": Decimal128("1.50"), "data": b"\0\1"}
     found = read(said("user", "?"), said("assistant", None, data=called("a", toolResults=results(("a", value)))))
-    told = json.loads(cast("ToolMessage", found[-1]).content)
-    assert (told["id"], told["price"], told["far"], told["data"]) == (str(own_id), "1.50", 2**60, "0001")
-    assert datetime.fromisoformat(told["at"]) == at
+    reported = json.loads(cast("ToolMessage", found[-1]).content)
+    assert (reported["id"], reported["price"], reported["far"], reported["data"]) == (
+        str(own_id),
+        "1.50",
+        2**60,
+        "0001",
+    )
+    assert datetime.fromisoformat(reported["at"]) == at
 
 
 def test_only_the_user_the_assistant_and_tools_are_heard() -> None:
@@ -286,8 +291,8 @@ def test_numbers_and_names_that_documents_have_not_come_back_as_they_were(connec
         '{"a": 1, "a": 2}',
     ]
     calls = tuple(ToolCall(name="t", arguments=text, call_id=f"c{n}") for n, text in enumerate(texts))
-    told = [ToolMessage(call_id=f"c{n}", name="t", content=text) for n, text in enumerate(texts)]
-    messages: list[Message] = [UserMessage(content="?"), AssistantMessage(tool_calls=calls), *told]
+    reported = [ToolMessage(call_id=f"c{n}", name="t", content=text) for n, text in enumerate(texts)]
+    messages: list[Message] = [UserMessage(content="?"), AssistantMessage(tool_calls=calls), *reported]
     remember(until_later(connection), turn_of("numbers", messages), "numbers")
     assert history(connection, "numbers") == messages
 

@@ -71,9 +71,9 @@ async def unavailable(*asked: Callable[[], Awaitable[object]]) -> list[StoreUnav
     caught: list[StoreUnavailable] = []
 
     async def ask(each: Callable[[], Awaitable[object]]) -> None:
-        with pytest.raises(StoreUnavailable, match="is out of reach, or did not answer in time") as told:
+        with pytest.raises(StoreUnavailable, match="is out of reach, or did not answer in time") as reported:
             await each()
-        caught.append(told.value)
+        caught.append(reported.value)
 
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
@@ -462,10 +462,10 @@ def losing_a_reply(monkeypatch: pytest.MonkeyPatch, writes: int) -> Generator[li
 
         def write(self: Collection[Any], *args: Any, **options: Any) -> Any:
             left[0] -= 1
-            told = real(self, *args, **options)
+            reported = real(self, *args, **options)
             if left[0] == -1:
                 raise AutoReconnect("connection closed")
-            return told
+            return reported
 
         return write
 
@@ -477,7 +477,7 @@ def losing_a_reply(monkeypatch: pytest.MonkeyPatch, writes: int) -> Generator[li
 
 @pytest.mark.guarantee("G21")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_what_was_done_when_its_reply_was_lost_is_told_as_done_and_done_once(
+async def test_what_was_done_when_its_reply_was_lost_is_reported_as_done_and_done_once(
     mongo_database: tuple[str, str], monkeypatch: pytest.MonkeyPatch, anyio_backend: str
 ) -> None:
     async with closing(MongoStore(*mongo_database, durability="process")) as store:
@@ -521,7 +521,7 @@ async def test_a_step_whose_reply_was_lost_counts_though_another_process_has_gon
 
 @pytest.mark.guarantee("G21")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_what_the_server_refuses_is_told_with_its_code_and_without_what_was_written(
+async def test_what_the_server_refuses_is_reported_with_its_code_and_without_what_was_written(
     mongo_database: tuple[str, str], monkeypatch: pytest.MonkeyPatch, anyio_backend: str
 ) -> None:
     faults: dict[str, Exception] = {
@@ -533,7 +533,7 @@ async def test_what_the_server_refuses_is_told_with_its_code_and_without_what_wa
     }
     async with closing(MongoStore(*mongo_database)) as store:
         await store.open()
-        for told, fault in faults.items():
+        for reported, fault in faults.items():
 
             def refuse(*_: object, fault: Exception = fault, **__: object) -> None:
                 raise fault
@@ -542,7 +542,7 @@ async def test_what_the_server_refuses_is_told_with_its_code_and_without_what_wa
                 patched.setattr(Collection, "insert_many", refuse)
                 with pytest.raises(StoreError) as caught:
                     await store.append(entry("r"))
-            assert told in str(caught.value)
+            assert reported in str(caught.value)
             assert not caught.value.retryable
             assert "secret" not in str(caught.value)
         await store.append(entry("r"))
@@ -594,7 +594,7 @@ def test_what_cannot_be_a_store_is_refused_and_a_missing_driver_is_named(monkeyp
 @pytest.mark.guarantee("G21")
 @pytest.mark.parametrize("password", ["secret", "secret#2"])
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_nobody_behind_the_address_is_told_without_the_password(anyio_backend: str, password: str) -> None:
+async def test_nobody_behind_the_address_is_reported_without_the_password(anyio_backend: str, password: str) -> None:
     url = f"mongodb://me:{password}@127.0.0.1:1/?retryWrites=false"
     async with closing(MongoStore(url, answer_seconds=0.3)) as store:
         with pytest.raises(

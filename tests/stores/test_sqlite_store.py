@@ -267,14 +267,14 @@ async def test_a_process_that_was_taken_over_by_another_one_cannot_write_any_mor
         with caplog.at_level(logging.WARNING, "toolbus.store"):
             for _ in range(2):
                 assert await store.renew("nobody", 60) == 0
-        told = [each for each in caplog.messages if "several processes write" in each]
-        assert len(told) == has_reset_race(sqlite3.sqlite_version_info)
+        reported = [each for each in caplog.messages if "several processes write" in each]
+        assert len(reported) == has_reset_race(sqlite3.sqlite_version_info)
 
 
 def test_which_versions_of_sqlite_have_the_race() -> None:
     affected = {(3, 40, 1), (3, 44, 5), (3, 45, 0), (3, 50, 6), (3, 51, 2)}
-    mended = {(3, 44, 6), (3, 50, 7), (3, 51, 3), (3, 52, 0), (4, 0, 0)}
-    assert {each for each in chain(affected, mended) if has_reset_race(each)} == affected
+    repaired = {(3, 44, 6), (3, 50, 7), (3, 51, 3), (3, 52, 0), (4, 0, 0)}
+    assert {each for each in chain(affected, repaired) if has_reset_race(each)} == affected
 
 
 async def test_a_store_that_was_closed_opens_again_and_leaves_no_thread(path: Path) -> None:
@@ -336,16 +336,16 @@ async def test_of_a_killed_process_each_append_that_had_returned_is_there_and_wh
     path: Path, anyio_backend: str
 ) -> None:
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
-    told: list[bytes] = []
+    reported: list[bytes] = []
     async with await anyio.open_process([sys.executable, "-c", WRITES_ON, str(path)], env=env) as process:
         assert process.stdout is not None
-        while sum(each.count(b"\n") for each in told) < 400:
-            told.append(await process.stdout.receive())
+        while sum(each.count(b"\n") for each in reported) < 400:
+            reported.append(await process.stdout.receive())
         process.kill()
         with contextlib.suppress(anyio.EndOfStream):
             while True:
-                told.append(await process.stdout.receive())
-    lines = [line.split() for line in b"".join(told).splitlines(keepends=True) if line.endswith(b"\n")]
+                reported.append(await process.stdout.receive())
+    lines = [line.split() for line in b"".join(reported).splitlines(keepends=True) if line.endswith(b"\n")]
     returned = {int(number): int(seq) for number, seq in lines}
     async with closing(SqliteStore(path)) as store:
         assert len(returned) == 8
@@ -458,7 +458,7 @@ CODES: dict[int, tuple[type[StoreError], str, bool]] = {
 
 @pytest.mark.guarantee("G21")
 @pytest.mark.parametrize("code", CODES)
-async def test_each_fault_of_sqlite_is_told_by_its_own_error_and_the_store_works_again(
+async def test_each_fault_of_sqlite_is_reported_by_its_own_error_and_the_store_works_again(
     path: Path, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind, words, is_opened_anew = CODES[code]
@@ -498,7 +498,7 @@ async def test_a_full_disk_is_a_typed_error_and_work_goes_on_when_there_is_room_
 
 
 @pytest.mark.guarantee("G21")
-async def test_all_appends_of_a_commit_that_fails_are_told_each_by_an_error_of_its_own(path: Path) -> None:
+async def test_all_appends_of_a_commit_that_fails_are_reported_each_by_an_error_of_its_own(path: Path) -> None:
     errors: list[StoreError] = []
 
     async def append(number: int) -> None:

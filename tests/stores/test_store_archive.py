@@ -123,7 +123,7 @@ async def test_an_export_of_a_newer_toolbus_is_refused_by_name(tmp_path: Path, m
 
 
 @pytest.mark.guarantee("G22")
-async def test_of_a_damaged_request_what_is_whole_is_exported_and_the_rest_is_told(tmp_path: Path) -> None:
+async def test_of_a_damaged_request_what_is_whole_is_exported_and_the_rest_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "export.jsonl"
     async with (
         closing(SqliteStore(tmp_path / "a.db", durability="process")) as store,

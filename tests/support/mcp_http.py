@@ -86,6 +86,6 @@ async def written_down(answer: Callable[[str], bytes]) -> AsyncGenerator[tuple[s
 
 
 def response(status: str, body: bytes = b"", **headers: str) -> bytes:
-    told = {"content-type": "application/json", "connection": "close", **headers}
-    lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in told.items())
+    reported = {"content-type": "application/json", "connection": "close", **headers}
+    lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in reported.items())
     return f"HTTP/1.1 {status}\r\n{lines}content-length: {len(body)}\r\n\r\n".encode() + body

@@ -279,7 +279,7 @@ class SecretScene:
             logger.removeHandler(handler)
             logger.setLevel(level)
 
-    def told(self) -> dict[str, bytes]:
+    def reported(self) -> dict[str, bytes]:
         """All output: events, the log, and what callers and the model received."""
         return {
             "events": b"\n".join(self._encoded),

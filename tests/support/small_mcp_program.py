@@ -54,14 +54,14 @@ def main() -> None:
             tell(message, {"result": UNREADABLE[message["params"]["name"]]})
             continue
         result = answer(message["method"], message.get("params", {}))
-        told = {"error": {"code": -32601, "message": "what?"}} if result is None else {"result": result}
-        tell(message, told)
+        reported = {"error": {"code": -32601, "message": "what?"}} if result is None else {"result": result}
+        tell(message, reported)
 
 
-def tell(message: dict[str, Any], told: dict[str, Any]) -> None:
+def tell(message: dict[str, Any], reported: dict[str, Any]) -> None:
     if "--chatty" in sys.argv:
         sys.stdout.write(json.dumps({"level": 50, "id": message["id"], "error": "none"}) + "\n")
-    sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": message["id"], **told}) + "\n")
+    sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": message["id"], **reported}) + "\n")
     sys.stdout.flush()
 
 

@@ -267,7 +267,7 @@ async def the_first_failure_ends_it(path: Path) -> None:
 
 
 @scene
-async def structured_output_that_is_mended(path: Path) -> None:
+async def structured_output_that_is_repaired(path: Path) -> None:
     script = [
         text("It is warm."),
         text('{"city": "Rome"}'),
@@ -291,10 +291,10 @@ async def structured_output_as_text_and_none(path: Path) -> None:
 
 @scene
 async def structured_output_by_the_providers_own_means(path: Path) -> None:
-    mended = [text("It is warm. Call me."), text('{"city": "Rome", "celsius": 24}')]
+    repaired = [text("It is warm. Call me."), text('{"city": "Rome", "celsius": 24}')]
     refused = error(NativeOutputUnsupported("no schemas here", status=400))
     called = calls(("final_answer", {"city": "Rome", "celsius": 24}))
-    script = [*mended, refused, text("Warm."), called, text("I would rather not.", finish_reason="refusal"), refused]
+    script = [*repaired, refused, text("Warm."), called, text("I would rather not.", finish_reason="refusal"), refused]
     async with Runtime(ScriptedProvider(script, native_output="alone")) as runtime:
         with record(path, runtime):
             for mode in ("native", "auto", "auto", "native"):

@@ -257,7 +257,7 @@ async def test_a_report_names_each_check_with_what_was_expected_and_what_came() 
     assert caught.value.checks == ("text", "context")
 
 
-async def test_an_executor_that_raises_anything_is_told_and_the_other_checks_go_on() -> None:
+async def test_an_executor_that_raises_anything_is_reported_and_the_other_checks_go_on() -> None:
     class Breaks(wrong.Right):
         async def __aenter__(self) -> wrong.Right:
             raise ZeroDivisionError("a bug of mine")

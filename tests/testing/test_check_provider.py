@@ -180,7 +180,7 @@ async def test_a_report_names_each_check_with_what_was_expected_and_what_came() 
     ]
 
 
-async def test_a_provider_that_raises_anything_is_told_and_the_other_checks_go_on() -> None:
+async def test_a_provider_that_raises_anything_is_reported_and_the_other_checks_go_on() -> None:
     class Breaks(wrong.Right):
         def reply(self, reply: Any) -> Any:
             if reply.message.reasoning:

@@ -184,7 +184,7 @@ async def test_a_report_names_each_check_with_what_was_expected_and_what_came(cl
     assert caught.value.checks == ("histories", "forgetting")
 
 
-async def test_a_store_that_raises_or_hangs_is_told_and_the_other_checks_go_on(clock: Clock) -> None:
+async def test_a_store_that_raises_or_hangs_is_reported_and_the_other_checks_go_on(clock: Clock) -> None:
     class Breaks(wrong.Right):
         async def forget(self, conversation_id: str) -> bool:
             raise ZeroDivisionError("a bug of mine")

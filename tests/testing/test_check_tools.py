@@ -121,7 +121,7 @@ SCHEMAS: list[tuple[str, wrong.Given]] = [
 
 @pytest.mark.parametrize(("problem", "given"), SCHEMAS, ids=[each[0] for each in SCHEMAS])
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_schema_that_a_provider_refuses_or_does_not_show_is_told(
+async def test_a_schema_that_a_provider_refuses_or_does_not_show_is_reported(
     problem: str, given: wrong.Given, anyio_backend: str
 ) -> None:
     with pytest.raises(ContractBroken) as caught:
@@ -142,7 +142,7 @@ STRICT: list[tuple[str, wrong.Given]] = [
 
 @pytest.mark.parametrize(("problem", "given"), STRICT, ids=[each[0] for each in STRICT])
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_schema_that_strict_mode_refuses_is_told_where_strict_mode_is_wanted(
+async def test_a_schema_that_strict_mode_refuses_is_reported_where_strict_mode_is_wanted(
     problem: str, given: wrong.Given, anyio_backend: str
 ) -> None:
     assert "strict-mode" in (await check_tools(*given, without=["examples"], only=["strict-mode"])).left_out
@@ -221,7 +221,7 @@ def test_each_check_of_toolsets_has_some_that_fail_it() -> None:
     assert not {*toolset_checks()} & {*tool_checks()}
 
 
-async def test_a_toolset_that_cannot_be_opened_is_told() -> None:
+async def test_a_toolset_that_cannot_be_opened_is_reported() -> None:
     class Breaks(wrong.Right):
         async def __aenter__(self) -> wrong.Right:
             raise ZeroDivisionError("a bug of mine")

@@ -108,11 +108,11 @@ async def test_expect_fails_with_the_timeline_once_all_requests_have_ended():
         h.start("Weather in Paris?")
         with pytest.raises(AssertionError) as caught:
             await h.expect(ToolCallRequested, name="get_weather", where=lambda _: True)
-    told = str(caught.value)
-    assert "no ToolCallRequested(name='get_weather', where=...)" in told
-    assert "0.000s  MessageAppended message=user 'Weather in Paris?'" in told
-    assert "MessageAppended message=assistant 'Sunny.'" in told
-    assert told.splitlines()[-1].split()[1] == "RequestCompleted"
+    reported = str(caught.value)
+    assert "no ToolCallRequested(name='get_weather', where=...)" in reported
+    assert "0.000s  MessageAppended message=user 'Weather in Paris?'" in reported
+    assert "MessageAppended message=assistant 'Sunny.'" in reported
+    assert reported.splitlines()[-1].split()[1] == "RequestCompleted"
 
 
 async def test_expect_fails_at_once_when_nothing_runs():
@@ -136,7 +136,7 @@ def test_one_tool_alone_is_refused_where_a_list_is_asked_for(tools: Any) -> None
         Harness([], tools=tools)
 
 
-async def test_a_misspelt_field_is_told_and_not_waited_for():
+async def test_a_misspelt_field_is_reported_and_not_waited_for():
     async with harness() as h:
         with pytest.raises(ConfigurationError, match=r"ToolCallRequested has no field nane; it has .*name, arguments"):
             await h.expect(ToolCallRequested, nane="get_weather")
@@ -292,8 +292,8 @@ async def test_a_failure_says_what_came_instead():
         await session.result()
         with pytest.raises(AssertionError) as caught:
             await h.expect(ToolCallRequested, name="get_weather", arguments={"city": "Rome"})
-        told = str(caught.value).splitlines()[0]
-        assert "there was one with arguments={'city': 'Paris'}, one that an earlier expect returned" in told
+        reported = str(caught.value).splitlines()[0]
+        assert "there was one with arguments={'city': 'Paris'}, one that an earlier expect returned" in reported
         with pytest.raises(AssertionError, match=r"one that where= refused, and \d+ more"):
             await h.expect(StatusChanged, where=lambda _: False)
 

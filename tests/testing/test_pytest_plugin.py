@@ -21,12 +21,12 @@ class Run:
     """A run of pytest: what it printed, and how each test ended, by its name."""
 
     code: int
-    told: str
+    reported: str
 
     @property
     def outcomes(self) -> dict[str, str]:
         """By test; a test whose set-up and tear-down failed as well counts by the last line."""
-        lines = re.findall(r"^(PASSED|FAILED|ERROR) test_\w+\.py::(\S+)", self.told, re.MULTILINE)
+        lines = re.findall(r"^(PASSED|FAILED|ERROR) test_\w+\.py::(\S+)", self.reported, re.MULTILINE)
         return {name: outcome.lower() for outcome, name in lines}
 
 
@@ -57,8 +57,8 @@ def test_loading_the_plugin_loads_next_to_nothing():
         "import pytest, sys, json; before = {*sys.modules}; import toolbus.testing.pytest_plugin; "
         "print(json.dumps(sorted({*sys.modules} - before)))"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert json.loads(told) == [
+    reported = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert json.loads(reported) == [
         "toolbus",
         "toolbus._lazy",
         "toolbus.network",
@@ -112,7 +112,7 @@ async def test_after_it_time_is_real(request):
 
 def test_the_clock_makes_the_time_of_a_test_and_of_its_fixtures_virtual(tmp_path: Path):
     done = run(tmp_path, CLOCK.replace("await anyio.sleep(3600)\n\n@pytest", "await anyio.sleep(0)\n\n@pytest"))
-    assert done.code == 0, done.told
+    assert done.code == 0, done.reported
     assert len(done.outcomes) == 10  # each on asyncio and on trio; no mark, no mode
 
 
@@ -140,7 +140,7 @@ async def test_now(toolbus_clock, anyio_backend_name):
         "utf-8",
     )
     done = run(tmp_path, source)
-    assert done.code == 0, done.told
+    assert done.code == 0, done.reported
     assert {*done.outcomes} == names
 
 
@@ -154,7 +154,7 @@ async def test_now(toolbus_clock):
     assert toolbus_clock.now == 5
 """
     done = run(tmp_path, source)
-    assert (done.code, len(done.outcomes)) == (0, 2), done.told
+    assert (done.code, len(done.outcomes)) == (0, 2), done.reported
 
 
 def test_an_async_fixture_of_a_wider_scope_is_told_to_be_in_the_way_of_the_clock(tmp_path: Path):
@@ -173,8 +173,8 @@ async def test_other(wide):
     pass
 """
     done = run(tmp_path, source)
-    assert "toolbus_clock found an event loop with real time" in done.told
-    assert "Make that fixture function-scoped" in done.told
+    assert "toolbus_clock found an event loop with real time" in done.reported
+    assert "Make that fixture function-scoped" in done.reported
     assert set(done.outcomes.values()) == {"passed", "error"}
 
 
@@ -186,7 +186,7 @@ def test_without_trio_the_clock_runs_on_asyncio(tmp_path: Path):
         "async def test_now(toolbus_clock):\n    await toolbus_clock.advance(5)\n    assert toolbus_clock.now == 5\n"
     )
     done = run(tmp_path, source, code=WITHOUT_TRIO)
-    assert (done.code, done.outcomes) == (0, {"test_now": "passed"}), done.told
+    assert (done.code, done.outcomes) == (0, {"test_now": "passed"}), done.reported
 
 
 def test_without_anyios_plugin_everything_else_goes_on(tmp_path: Path):
@@ -208,7 +208,7 @@ def test_clock(toolbus_clock):
 """
     done = run(tmp_path, source, "-p", "no:anyio")
     assert done.outcomes == {"test_plain": "passed", "test_harness": "passed", "test_clock": "error"}
-    assert "fixture 'anyio_backend' not found" in done.told
+    assert "fixture 'anyio_backend' not found" in done.reported
 
 
 # ------------------------------------------------------------------------------------------------- the harness
@@ -246,8 +246,8 @@ def test_the_harness_fixture_is_strict_and_its_events_stand_in_the_report(tmp_pa
         "test_something_is_left": "failed",
         "test_another_text": "failed",
     }
-    told = done.told.partition("FAILURES")[2].partition("short test summary")[0]
-    left, other = re.split(r"_+ test_another_text\S* _+", told)
+    reported = done.reported.partition("FAILURES")[2].partition("short test summary")[0]
+    left, other = re.split(r"_+ test_another_text\S* _+", reported)
     assert "AssertionError: not answered: get_weather" in left
     assert "Captured toolbus_harness" not in left  # the failure carries them itself
     assert left.count("RequestStarted") == 1
@@ -274,8 +274,8 @@ async def test_one_of_two(toolbus_harness, toolbus_clock):
     assert [call.reason for call in result.tool_calls] == ["timeout", ""]
 """
     done = run(tmp_path, source, "--durations=0", "--durations-min=0", "-vv")
-    assert done.code == 0, done.told
-    seconds = [float(each) for each in re.findall(r"([\d.]+)s call .*test_one_of_two", done.told)]
+    assert done.code == 0, done.reported
+    seconds = [float(each) for each in re.findall(r"([\d.]+)s call .*test_one_of_two", done.reported)]
     assert len(seconds) == 2
     assert max(seconds) < 1.0  # of 30 virtual ones; some 0.01 where nothing else runs
 
@@ -320,7 +320,7 @@ def test_real_models_are_blocked_unless_a_mark_or_a_block_allows_them(tmp_path: 
         "test_in_a_block": "passed",
         "test_marked_with_a_fixture": "passed",
     }
-    assert "real models are blocked in tests: mark the test with @pytest.mark.allow_network_providers" in done.told
+    assert "real models are blocked in tests: mark the test with @pytest.mark.allow_network_providers" in done.reported
 
 
 @pytest.mark.parametrize(
@@ -329,4 +329,4 @@ def test_real_models_are_blocked_unless_a_mark_or_a_block_allows_them(tmp_path: 
 )
 def test_they_may_be_allowed_for_all_tests(tmp_path: Path, option: tuple[str, ...], ini: str):
     done = run(tmp_path, NETWORK, *option, ini=ini)
-    assert (done.code, set(done.outcomes.values())) == (0, {"passed"}), done.told
+    assert (done.code, set(done.outcomes.values())) == (0, {"passed"}), done.reported

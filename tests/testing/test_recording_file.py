@@ -146,7 +146,7 @@ async def test_a_disk_that_is_full_costs_the_recording_and_no_request(tmp_path: 
     assert sum("could not be written" in each.message for each in caplog.records) == 1
 
 
-def test_a_file_that_cannot_be_made_is_told_at_once(tmp_path: Path):
+def test_a_file_that_cannot_be_made_is_reported_at_once(tmp_path: Path):
     with pytest.raises(RecordingError, match="cannot be created"):
         Recorder(tmp_path, EventBus())
 

@@ -187,15 +187,15 @@ async def test_a_difference_says_what_was_expected_what_came_and_what_was_around
 
     with pytest.raises(ReplayDifference) as caught:
         await replay(changed(tmp_path, PARALLEL, edit))
-    told = str(caught.value).splitlines()
-    assert told[0].endswith("changed.jsonl:8: tool_call_requested differs (request para-1, fact 5)")
-    assert told[1:4] == ["  field     arguments.city", "  expected  'Lyon'", "  got       'Oslo'"]
-    assert next(line for line in told if line.startswith(">")).startswith(">     8      0.000s  ToolCallRequested")
-    assert "arguments={'city': 'Oslo'}" in told[-1]
+    reported = str(caught.value).splitlines()
+    assert reported[0].endswith("changed.jsonl:8: tool_call_requested differs (request para-1, fact 5)")
+    assert reported[1:4] == ["  field     arguments.city", "  expected  'Lyon'", "  got       'Oslo'"]
+    assert next(line for line in reported if line.startswith(">")).startswith(">     8      0.000s  ToolCallRequested")
+    assert "arguments={'city': 'Oslo'}" in reported[-1]
     assert (caught.value.expected, caught.value.got, caught.value.request_id) == ("Lyon", "Oslo", "para-1")
 
 
-async def test_a_fact_of_another_kind_and_one_too_many_are_told(tmp_path: Path):
+async def test_a_fact_of_another_kind_and_one_too_many_are_reported(tmp_path: Path):
     def reply_without_its_call(lines: Lines) -> Lines:
         return [line for line in lines if b"para-1_0_2" not in line or b"model_responded" in line]
 

@@ -68,9 +68,9 @@ def test_a_seed_is_the_same_each_time_and_in_each_process() -> None:
 
 @pytest.mark.repeats("the same worlds again")
 def test_many_seeds_are_counted_together_on_one_process_or_several() -> None:
-    told: list[int] = []
-    alone = simulate(60, first=100, on_seed=lambda one: told.append(one.seed))
-    assert told == list(range(100, 160))
+    reported: list[int] = []
+    alone = simulate(60, first=100, on_seed=lambda one: reported.append(one.seed))
+    assert reported == list(range(100, 160))
     together = simulate(60, first=100, jobs=2)
     assert (together.seeds, together.events, together.checks) == (alone.seeds, alone.events, alone.checks)
     assert (together.outcomes, together.faults, together.requests) == (alone.outcomes, alone.faults, alone.requests)
@@ -135,9 +135,9 @@ def test_a_failure_tells_its_seed_its_guarantee_and_the_timeline() -> None:
 def test_with_keep_going_all_seeds_run_and_those_that_break_are_listed_by_kind(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    told: list[int] = []
-    report = simulate(20, keep_going=True, on_seed=lambda one: told.append(one.seed))
-    assert (report.seeds, told) == (20, [*range(20)])
+    reported: list[int] = []
+    report = simulate(20, keep_going=True, on_seed=lambda one: reported.append(one.seed))
+    assert (report.seeds, reported) == (20, [*range(20)])
     broken = sorted(seed for seeds in report.broken.values() for seed in seeds)
     assert 1 <= len(report.broken) < len(broken) < 20
     for kind, seeds in report.broken.items():

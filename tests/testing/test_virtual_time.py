@@ -191,7 +191,7 @@ def test_a_deadlock_on_asyncio_is_an_error_that_names_the_line_that_waits():
     assert isinstance(caught.value, ToolbusError)
 
 
-def test_no_deadlock_is_told_while_a_foreign_thread_may_still_call_the_loop():
+def test_no_deadlock_is_reported_while_a_foreign_thread_may_still_call_the_loop():
     async def waits() -> float:
         event = asyncio.Event()
         threading.Timer(0.05, asyncio.get_running_loop().call_soon_threadsafe, [event.set]).start()

@@ -130,14 +130,14 @@ class KeepsEndsInMind(Right):
 
     def __init__(self, data: MemoryStore | None = None) -> None:
         super().__init__(data)
-        self.told: dict[str, int] = {}
+        self.reported: dict[str, int] = {}
 
     async def append(self, entry: Entry) -> int:
         before = await super().request(entry.request_id)
         size = await super().append(entry)
-        if before is not None and entry.request_id in self.told:
-            size = self.told[entry.request_id] + size - before.size_bytes
-        self.told[entry.request_id] = size
+        if before is not None and entry.request_id in self.reported:
+            size = self.reported[entry.request_id] + size - before.size_bytes
+        self.reported[entry.request_id] = size
         return size
 
 
@@ -353,8 +353,8 @@ class LeavesBytes(Right):
     """What large values take is not given back."""
 
     async def statistics(self) -> StoreStatistics:
-        told = await super().statistics()
-        return replace(told, size_bytes=told.size_bytes + told.appends)
+        reported = await super().statistics()
+        return replace(reported, size_bytes=reported.size_bytes + reported.appends)
 
 
 # ------------------------------------------------------------------------------------------------- leases

@@ -163,7 +163,7 @@ def test_every_value_becomes_text_for_the_model_and_json_for_listeners(value: An
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "reported"),
     [
         (b"raw", r"bytes .* ImagePart\.from_bytes\(data, media_type\)"),
         (memoryview(b"raw"), r"memoryview .* ImagePart\.from_bytes"),
@@ -190,8 +190,8 @@ def test_every_value_becomes_text_for_the_model_and_json_for_listeners(value: An
     ],
     ids=lambda each: type(each).__name__ if not isinstance(each, str) else each[:30],
 )
-def test_what_cannot_be_written_is_refused_by_the_name_of_its_type(value: Any, told: str):
-    with pytest.raises(UnserialisableResult, match=told):
+def test_what_cannot_be_written_is_refused_by_the_name_of_its_type(value: Any, reported: str):
+    with pytest.raises(UnserialisableResult, match=reported):
         render(value)
 
 

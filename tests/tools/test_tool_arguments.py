@@ -130,22 +130,24 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "told"), REFUSED)
-def test_what_breaks_the_schema_is_told_with_its_path_and_what_was_expected(arguments: dict[str, Any], told: str):
+@pytest.mark.parametrize(("arguments", "reported"), REFUSED)
+def test_what_breaks_the_schema_is_reported_with_its_path_and_what_was_expected(
+    arguments: dict[str, Any], reported: str
+):
     said = refusal(**arguments)
-    assert said.startswith(told)
+    assert said.startswith(reported)
     assert "\n" not in said
     assert "pydantic" not in said.lower()
 
 
-def test_a_missing_argument_is_told():
+def test_a_missing_argument_is_reported():
     def f(city: str) -> None: ...
 
     with pytest.raises(InvalidArguments, match=r"^\$\.city: Field required$"):
         Tool(handler=f).prepare({}, None)
 
 
-def test_all_problems_are_told_at_once_but_at_most_eight():
+def test_all_problems_are_reported_at_once_but_at_most_eight():
     assert refusal(number="3", word=3).split("; ") == [
         "$.number: Input should be a valid integer",
         "$.word: Input should be a valid string",

@@ -79,10 +79,10 @@ def test_carriage_returns_within_python_end_no_line(end: str):
 
 
 def test_odd_escapes_in_sources_warn_nobody():
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
         assert outline("a.py", 'def f():\n    return "\\d"\n') == [(1, 2, "f")]
-    assert told == []
+    assert reported == []
 
 
 def test_other_languages_go_by_their_definitions_and_prose_by_headings():
@@ -103,7 +103,7 @@ def test_data_on_one_line_and_lines_without_words_are_no_chunks():
     assert chunk_text("a.py", "") == []
 
 
-def test_sources_are_told_from_data_by_name():
+def test_sources_are_reported_from_data_by_name():
     taken = ["a.py", "src/a.TS", "Makefile", "docs/a.md", "pyproject.toml"]
     passed_over = ["a.png", "a.min.js", "package-lock.json", "data.csv", "LICENSE", ".gitignore"]
     assert [each for each in (*taken, *passed_over) if is_source(each)] == taken

@@ -49,10 +49,10 @@ async def test_a_tool_whose_schema_cannot_be_checked_is_left_out_with_the_reason
     async with watching() as dog, McpTools([server.named("s", era)]) as mcp:
         assert set(mcp.registry.specs) == {"s__first", "s__last"}
         assert (await Caller(mcp.registry).completed("s__last")).content == "last {}"
-    told = next(each.getMessage() for each in caplog.records if "left out" in each.getMessage())
-    assert told.startswith("tool 'bad' of MCP server 's' is left out: ")
-    assert why in told
-    assert ("in its output schema" in told) == (side == "output")
+    reported = next(each.getMessage() for each in caplog.records if "left out" in each.getMessage())
+    assert reported.startswith("tool 'bad' of MCP server 's' is left out: ")
+    assert why in reported
+    assert ("in its output schema" in reported) == (side == "output")
     assert dog.longest < MOST_SECONDS
 
 

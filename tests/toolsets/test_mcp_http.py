@@ -136,10 +136,10 @@ async def test_an_answer_that_is_too_large_is_not_read(compressed: bool):
         if "id" not in request:
             return response("202 Accepted")
         result = RESULTS[request["method"]]
-        told = json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}).encode()
+        reported = json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}).encode()
         if compressed and request["method"] == "tools/call":
-            return response("200 OK", gzip.compress(told), content_encoding="gzip")
-        return response("200 OK", told)
+            return response("200 OK", gzip.compress(reported), content_encoding="gzip")
+        return response("200 OK", reported)
 
     async with (
         written_down(answer) as (url, _),
@@ -152,8 +152,8 @@ async def test_an_answer_that_is_too_large_is_not_read(compressed: bool):
         assert mcp.status()[0].connected
 
 
-@pytest.mark.parametrize("told", [None, {"code": -32000, "message": "Bad Request: No valid session ID provided"}])
-async def test_a_server_that_has_forgotten_its_sessions_is_connected_anew(told: dict[str, Any] | None):
+@pytest.mark.parametrize("reported", [None, {"code": -32000, "message": "Bad Request: No valid session ID provided"}])
+async def test_a_server_that_has_forgotten_its_sessions_is_connected_anew(reported: dict[str, Any] | None):
     knows, connections = True, 0
 
     def answer(asked: str) -> bytes:
@@ -162,8 +162,10 @@ async def test_a_server_that_has_forgotten_its_sessions_is_connected_anew(told: 
         if request["method"] == "initialize":
             knows, connections = True, connections + 1
         if not knows:
-            body = {"jsonrpc": "2.0", "id": request.get("id"), "error": told}
-            return response("400 Bad Request", json.dumps(body).encode() if told else b"")  # not 404, as it should be
+            body = {"jsonrpc": "2.0", "id": request.get("id"), "error": reported}
+            return response(
+                "400 Bad Request", json.dumps(body).encode() if reported else b""
+            )  # not 404, as it should be
         if "id" not in request:
             return response("202 Accepted")
         body = {"jsonrpc": "2.0", "id": request["id"], "result": RESULTS[request["method"]]}
@@ -207,13 +209,15 @@ async def test_a_session_that_was_not_found_is_begun_anew_and_its_call_was_not_c
 
 
 @pytest.mark.guarantee("G30")
-@pytest.mark.parametrize("told", [b"202 Accepted", b"200 OK", b"204 No Content"])
-async def test_a_success_without_a_result_says_nothing_of_what_was_done(told: bytes):
+@pytest.mark.parametrize("reported", [b"202 Accepted", b"200 OK", b"204 No Content"])
+async def test_a_success_without_a_result_says_nothing_of_what_was_done(reported: bytes):
     def answer(asked: str) -> bytes:
         request = json.loads(asked)
         if request["method"] == "tools/call":
             return (
-                b"HTTP/1.1 " + told + b"\r\ncontent-type: text/html\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+                b"HTTP/1.1 "
+                + reported
+                + b"\r\ncontent-type: text/html\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
             )
         if "id" not in request:
             return response("202 Accepted")
@@ -266,14 +270,14 @@ async def test_definitions_that_are_none_and_an_empty_cursor_cost_a_server_those
     async with written_down(answer) as (url, _), McpTools([McpServer("web", url=url, protocol="legacy")]) as mcp:
         assert mcp.status()[0].connected, mcp.status()[0].why
         assert [tool.name for tool in mcp.registry] == ["web__good", "web__fine"]
-    told = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
-    assert [each.partition(" is left out: ")[0] for each in told] == [
+    reported = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert [each.partition(" is left out: ")[0] for each in reported] == [
         f"tool {name} of MCP server 'web'" for name in ("'bare'", "'text'", "'flag'", "'number 5'", "'number 6'")
     ]
-    assert told[0].endswith("its definition breaks the protocol: inputSchema: Field required")
+    assert reported[0].endswith("its definition breaks the protocol: inputSchema: Field required")
 
 
-async def test_a_server_that_wants_no_visitors_is_told_with_its_status():
+async def test_a_server_that_wants_no_visitors_is_reported_with_its_status():
     async with (
         written_down(lambda _: response("401 Unauthorized")) as (url, _),
         McpTools([McpServer("web", url=url)]) as mcp,

@@ -59,9 +59,9 @@ async def test_what_is_said_of_a_tool_goes_before_its_hints_and_outlives_changes
             assert tool.spec.approval is (description != "Does something.")
         look = mcp.registry.specs["game__look"]
         assert (look.kind, look.timeout_seconds, look.approval, look.idempotent) == ("", 9, True, True)
-    told = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
-    assert told[0] == "MCP server 'game' has no tool 'trvel', which is in its tool_options"
-    assert sum("trvel" in each for each in told) == 1
+    reported = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert reported[0] == "MCP server 'game' has no tool 'trvel', which is in its tool_options"
+    assert sum("trvel" in each for each in reported) == 1
 
 
 @pytest.mark.parametrize(

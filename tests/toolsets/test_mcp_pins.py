@@ -46,7 +46,7 @@ def test_the_order_of_keys_and_what_nobody_goes_by_are_no_part_of_a_pin():
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         ({"title": "Weather"}, "its description changed since it was pinned"),
         ({"description": "Send all letters along."}, "its description changed since it was pinned"),
@@ -55,8 +55,8 @@ def test_the_order_of_keys_and_what_nobody_goes_by_are_no_part_of_a_pin():
         ({"annotations": {}, "title": ""}, "its description and annotations changed since it was pinned"),
     ],
 )
-def test_a_pin_says_what_has_changed(change: dict[str, Any], told: str):
-    assert difference(PIN, pin_of({**DEFINITION, **change})) == told
+def test_a_pin_says_what_has_changed(change: dict[str, Any], reported: str):
+    assert difference(PIN, pin_of({**DEFINITION, **change})) == reported
 
 
 async def test_the_pin_of_a_tool_that_a_server_lists_is_what_it_was_when_applications_kept_it():

@@ -61,8 +61,8 @@ async def test_what_can_be_called_is_offered_and_gives_what_models_and_people_ca
         assert status.protocol == "2025-11-25"
         assert not any("sampling" in each or "elicitation" in each for each in status.tools)  # it asks for those
         why = "it can be called only as a task, which toolbus does not support"
-        told = [each.getMessage() for each in caplog.records if each.name == "toolbus.mcp"]
-        assert told == [f"tool 'simulate-research-query' of MCP server 'every' is left out: {why}"]
+        reported = [each.getMessage() for each in caplog.records if each.name == "toolbus.mcp"]
+        assert reported == [f"tool 'simulate-research-query' of MCP server 'every' is left out: {why}"]
 
         call = Caller(mcp.registry)
         assert (await call.completed("every__echo", message="größer")).content == "Echo: größer"
@@ -94,12 +94,12 @@ async def test_what_can_be_called_is_offered_and_gives_what_models_and_people_ca
         assert [each.media_type for each in links.artifacts] == ["text/uri-list"] * 2
 
 
-async def test_progress_is_told_and_a_call_past_its_deadline_is_given_up():
+async def test_progress_is_reported_and_a_call_past_its_deadline_is_given_up():
     async with McpTools([everything()]) as mcp:
         call = Caller(mcp.registry)
         await call.completed("every__trigger-long-running-operation", duration=0.2, steps=4)
-        told = [(each.done, each.total) for each in call.events if isinstance(each, ToolCallProgress)]
-        assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+        reported = [(each.done, each.total) for each in call.events if isinstance(each, ToolCallProgress)]
+        assert reported == [(1, 4), (2, 4), (3, 4), (4, 4)]
         late = await call.failed("every__trigger-long-running-operation", duration=0.5, steps=1, seconds=0.1)
         assert late.reason == "timeout"
         assert (await call.completed("every__get-sum", a=2, b=3)).content == "The sum of 2 and 3 is 5."
@@ -180,8 +180,8 @@ async def test_over_http_there_are_the_same_results_and_progress(address: str):
         call = Caller(mcp.registry)
         assert (await call.completed("every__get-sum", a=2, b=3)).content == "The sum of 2 and 3 is 5."
         await call.completed("every__trigger-long-running-operation", duration=0.1, steps=2)
-        told = [(each.done, each.total) for each in call.events if isinstance(each, ToolCallProgress)]
-        assert told == [(1, 2), (2, 2)]
+        reported = [(each.done, each.total) for each in call.events if isinstance(each, ToolCallProgress)]
+        assert reported == [(1, 2), (2, 2)]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # they take seconds to start, and are the same to both loops

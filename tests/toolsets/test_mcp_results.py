@@ -111,7 +111,7 @@ LOGIN = {"type": "object", "properties": {"session": SECRET, "pin": {"type": "in
 
 
 @pytest.mark.parametrize("says", ['{"pin": 123456, "session": "tok-4711-of-ada"}', f"Your session is {TOKEN}.", ""])
-async def test_what_an_output_schema_marks_is_told_as_a_reference_that_marked_arguments_take(says: str):
+async def test_what_an_output_schema_marks_is_reported_as_a_reference_that_marked_arguments_take(says: str):
     used: list[Any] = []
 
     async def answer(_context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
@@ -123,23 +123,23 @@ async def test_what_an_output_schema_marks_is_told_as_a_reference_that_marked_ar
     schema = {"type": "object", "properties": {"session": SECRET}}
     server = FakeMcp([definition("login", output=LOGIN), definition("use", schema=schema)], answer).named("s")
 
-    told: list[Event] = []
+    reported: list[Event] = []
 
     def completed() -> ToolCallCompleted:
-        return next(each for each in told if isinstance(each, ToolCallCompleted))
+        return next(each for each in reported if isinstance(each, ToolCallCompleted))
 
     def with_session(_request: ModelRequest) -> Step:
         return calls(("s__use", {"session": completed().data["session"]}))
 
     provider = ScriptedProvider([calls(("s__login", {})), with_session, text("Done.")])
     async with McpTools([server]) as mcp, Runtime(provider, tools=mcp.registry) as runtime:
-        runtime.bus.connect(Event, told.append)
+        runtime.bus.connect(Event, reported.append)
         await runtime.run("Log in.", approval=False)
     assert REFERENCE.fullmatch(completed().data["session"])
     assert REFERENCE.fullmatch(completed().data["pin"])
     assert used == [{"session": TOKEN}]
     for secret in (TOKEN, "123456"):
-        assert secret not in repr(told) + repr(provider.requests)
+        assert secret not in repr(reported) + repr(provider.requests)
 
 
 async def test_an_error_does_not_tell_what_the_output_schema_marks_and_asterisks_are_no_secret():

@@ -114,7 +114,7 @@ async def test_an_answer_that_cannot_be_read_ends_its_call_at_once():
         assert mcp.status()[0].connected
 
 
-async def test_the_last_words_of_a_program_are_told(caplog: pytest.LogCaptureFixture):
+async def test_the_last_words_of_a_program_are_reported(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.DEBUG, "toolbus.mcp")
     servers = [small("--fail"), McpServer("none", command="no-such-program")]
     async with McpTools(servers) as mcp:

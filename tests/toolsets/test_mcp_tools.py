@@ -117,8 +117,8 @@ async def test_what_makes_no_tool_is_left_out_and_told_once(caplog: pytest.LogCa
         await server.tell_change()
         assert [tool.name for tool in mcp.registry] == ["s__fine"]
         assert mcp.registry.specs["s__fine"].description == "Does something."
-    told = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
-    assert [each.partition(" is left out: ")[0] for each in told] == [
+    reported = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert [each.partition(" is left out: ")[0] for each in reported] == [
         f"tool {name!r} of MCP server 's'" for name in ("fine", "broken", "huge", "deep", "big", "task")
     ]
 
@@ -320,7 +320,7 @@ async def test_an_error_of_the_protocol_reaches_the_model_too():
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_progress_is_told(era: Era):
+async def test_progress_is_reported(era: Era):
     async def answer(context: Any, _params: Any) -> types.CallToolResult:
         await context.session.report_progress(1, 2, "half way")
         await context.session.report_progress(2)
@@ -329,15 +329,15 @@ async def test_progress_is_told(era: Era):
     async with McpTools([FakeMcp([definition("do")], answer).named("s", era)]) as mcp:
         call = Caller(mcp.registry)
         await call.completed("s__do")
-    told = [(each.message, each.done, each.total) for each in call.events if isinstance(each, ToolCallProgress)]
-    assert told == [("half way", 1, 2), ("", 2, None)]
+    reported = [(each.message, each.done, each.total) for each in call.events if isinstance(each, ToolCallProgress)]
+    assert reported == [("half way", 1, 2), ("", 2, None)]
 
 
 # ----------------------------------------------------------------------------------------------------- pins
 
 
 @pytest.mark.guarantee("G29")
-async def test_a_tool_that_changes_needs_approval_from_then_on_and_is_told(caplog: pytest.LogCaptureFixture):
+async def test_a_tool_that_changes_needs_approval_from_then_on_and_is_reported(caplog: pytest.LogCaptureFixture):
     pins: dict[str, str] = {}
     server = FakeMcp([definition("look", read_only_hint=True)])
     async with McpTools([server.named("s")], pins=pins) as mcp:

@@ -298,12 +298,12 @@ def test_a_path_out_of_the_root_is_refused(tree: Path, path: str) -> None:
 
 
 def test_a_refusal_does_not_tell_what_is_out_there(tree: Path) -> None:
-    told: list[str] = []
+    reported: list[str] = []
     for name in ("secret.txt", "missing.txt"):
         with pytest.raises(ToolError) as caught:
             Workspace(tree)("read_lines", path=f"../{name}")
-        told.append(str(caught.value).replace(name, ""))
-    assert told[0] == told[1]
+        reported.append(str(caught.value).replace(name, ""))
+    assert reported[0] == reported[1]
 
 
 def test_a_nul_in_a_path_is_refused(tree: Path) -> None:
@@ -472,10 +472,10 @@ async def test_the_model_gets_results_as_the_tools_have_cut_them(tmp_path: Path)
     provider = ScriptedProvider([calls(("read_lines", {"path": "a.txt"})), answer("Read.")])
     async with Runtime(provider, tools=workspace_tools(tmp_path)) as runtime:
         result = await runtime.run("Read it.")
-    told = provider.requests[1].messages[-1]
-    assert isinstance(told, ToolMessage)
-    assert told.content == result.tool_calls[0].content
-    assert len(told.content) > 4_000
+    reported = provider.requests[1].messages[-1]
+    assert isinstance(reported, ToolMessage)
+    assert reported.content == result.tool_calls[0].content
+    assert len(reported.content) > 4_000
 
 
 def test_a_long_list_of_files_is_cut_and_counted_by_directory(tmp_path: Path) -> None:

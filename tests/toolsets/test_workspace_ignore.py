@@ -101,7 +101,7 @@ def test_rules_mean_what_git_says_that_they_mean(tmp_path: Path) -> None:
         (tmp_path / base / ".gitignore").write_text(rules)
     alone = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
     subprocess.run([git, "init", "-q", "."], cwd=tmp_path, env=alone, check=True)
-    told = subprocess.run(
+    reported = subprocess.run(
         [git, "check-ignore", "-z", "--stdin"],
         input="\0".join(PATHS),
         cwd=tmp_path,
@@ -110,7 +110,7 @@ def test_rules_mean_what_git_says_that_they_mean(tmp_path: Path) -> None:
         check=True,
         text=True,
     )
-    by_git = set(told.stdout.split("\0")) - {""}
+    by_git = set(reported.stdout.split("\0")) - {""}
     assert by_git
     shown = set(listed(tmp_path))
     assert {path for path in PATHS if path not in shown} == by_git

@@ -279,7 +279,7 @@ def test_a_call_times_out_at_its_deadline_and_its_sibling_does_not() -> None:
     assert isinstance(turn.command, CallModel)
 
 
-def test_seconds_are_told_as_they_were_set_though_clocks_cannot_hold_them() -> None:
+def test_seconds_are_reported_as_they_were_set_though_clocks_cannot_hold_them() -> None:
     turn = Turn(Limits(tool_timeout_seconds=0.1, timeout_seconds=1e10))
     turn.now = 1_795_304_537.7287965
     turn.call()

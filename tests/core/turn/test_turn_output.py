@@ -49,7 +49,7 @@ def check_rome(turn: Turn, reason: str = "") -> None:
     assert "Rome" in ending.text
 
 
-def mended(turn: Turn) -> list[str]:
+def repaired(turn: Turn) -> list[str]:
     return [
         str(each.content) for each in turn.state.messages if isinstance(each, UserMessage) and each.message_id != "r_u"
     ]
@@ -77,7 +77,7 @@ def test_the_answer_of_a_completed_task_is_read_like_a_text() -> None:
     turn = asked()
     turn.call(call("task_complete", '{"answer":"It is Rome."}'))
     assert isinstance(turn.command, CallModel)
-    assert len(mended(turn)) == 1
+    assert len(repaired(turn)) == 1
     turn.call(call("task_complete", '{"answer":"{\\"name\\":\\"Rome\\"}"}'))
     check_rome(turn)
 
@@ -107,8 +107,8 @@ def test_a_note_on_a_sibling_that_failed_does_not_ask_for_the_answer_again() -> 
 def test_a_text_that_is_no_such_answer_is_sent_back_with_the_reason() -> None:
     turn = asked()
     turn.reply('{"name": 3}')
-    (told,) = mended(turn)
-    assert told == (
+    (reported,) = repaired(turn)
+    assert reported == (
         "This is not the answer that was asked for: $.name: Input should be a valid string. Call final_answer with it."
     )
     assert turn.waiting == turn.command
@@ -143,7 +143,7 @@ def test_a_model_that_refuses_is_not_asked_to_repair_its_refusal(finish_reason: 
     ending = turn.state.ending
     assert isinstance(ending, RequestFailed)
     assert (ending.reason, ending.error, ending.usage.input_tokens) == ("content_filtered", error, 3)
-    assert mended(turn) == []
+    assert repaired(turn) == []
     assert turn.roles == ["user", "assistant"]
 
 
@@ -158,7 +158,7 @@ def test_arguments_that_are_no_such_answer_are_the_models_own_to_mend() -> None:
     turn = asked()
     turn.call(call("final_answer", '{"name":3}'))
     assert [each.reason for each in of(ToolCallFailed, turn.facts)] == ["invalid_arguments"]
-    assert mended(turn) == []
+    assert repaired(turn) == []
     turn.call(ANSWER)
     check_rome(turn)
 
@@ -166,13 +166,13 @@ def test_arguments_that_are_no_such_answer_are_the_models_own_to_mend() -> None:
 def test_a_native_answer_is_sent_back_in_words_that_fit_it() -> None:
     turn = asked()
     turn.reply('{"name": 3}', native_output=True)
-    (told,) = mended(turn)
-    assert told == (
+    (reported,) = repaired(turn)
+    assert reported == (
         "This is not the answer that was asked for: $.name: Input should be a valid string. "
         "Answer again, with the whole JSON and nothing else."
     )
     turn.reply("Rome")  # by the tool's way now, whatever was before
-    assert mended(turn)[1].endswith("Call final_answer with it.")
+    assert repaired(turn)[1].endswith("Call final_answer with it.")
     turn.reply(ROME, native_output=True)
     check_rome(turn)
 
@@ -230,7 +230,7 @@ def test_what_was_said_meanwhile_comes_before_the_answer(answer: str) -> None:
     turn = asked()
     turn.steer("I mean the new one.")
     turn.reply(ROME) if answer == "text" else turn.call(ANSWER)
-    assert mended(turn) == ["I mean the new one."]
+    assert repaired(turn) == ["I mean the new one."]
     turn.call(ANSWER)
     check_rome(turn)
 
@@ -321,7 +321,7 @@ def test_nothing_is_sent_back_past_a_limit(limits: Limits, reason: str) -> None:
     turn = asked(limits, prices={"*": Price(input=1_000_000, output=0)})
     turn.reply("Rome", usage=Usage(input_tokens=6, output_tokens=6))
     assert turn.stopped_by == reason
-    assert (turn.ending.text, mended(turn)) == ("Rome", [])
+    assert (turn.ending.text, repaired(turn)) == ("Rome", [])
 
 
 def test_nothing_is_sent_back_when_the_time_is_over() -> None:

@@ -46,11 +46,11 @@ def test_the_model_reads_a_whole_result_page_by_page() -> None:
     turn = turn_with_result(Limits(max_rounds=30))
     read_so_far, offset = "", 0
     while offset < len(LONG):
-        told, _, text = page_in(turn.call(read("r_0_0", offset))).partition("\n")
-        assert len(told) + 1 + len(text) <= 1_000
+        reported, _, text = page_in(turn.call(read("r_0_0", offset))).partition("\n")
+        assert len(reported) + 1 + len(text) <= 1_000
         read_so_far += text
         offset += len(text)
-        assert told.startswith(f"Characters {offset - len(text)} to {offset} of 10000.")
+        assert reported.startswith(f"Characters {offset - len(text)} to {offset} of 10000.")
     assert read_so_far == LONG
 
 
@@ -112,10 +112,10 @@ def test_an_unknown_id_fails_with_a_list_of_what_there_is() -> None:
 
 def test_the_list_is_of_the_newest_and_short() -> None:
     history = [message for number in range(50) for message in earlier("a", f"x{number}")]
-    told = refusal_in(Turn(tools=OFFERED, history=history).call(read("i" * 5_000))).error
-    assert "'x49'" in told
-    assert "'x29'" not in told
-    assert len(told) < 1_000
+    reported = refusal_in(Turn(tools=OFFERED, history=history).call(read("i" * 5_000))).error
+    assert "'x49'" in reported
+    assert "'x29'" not in reported
+    assert len(reported) < 1_000
 
 
 def test_where_there_is_no_result_yet_that_is_said() -> None:
@@ -134,7 +134,7 @@ def test_an_offset_past_the_end_is_told_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         ({}, "$.call_id: "),
         ({"call_id": 5}, "$.call_id: "),
@@ -145,10 +145,12 @@ def test_an_offset_past_the_end_is_told_so() -> None:
         ({"call_id": "x", "page": 1}, r"$.page: There is no such argument"),
     ],
 )
-def test_arguments_that_break_the_schema_are_refused_with_their_path(arguments: dict[str, object], told: str) -> None:
+def test_arguments_that_break_the_schema_are_refused_with_their_path(
+    arguments: dict[str, object], reported: str
+) -> None:
     with pytest.raises(InvalidArguments) as caught:
         READ_RESULT.validate(arguments)
-    assert str(caught.value).startswith(told)
+    assert str(caught.value).startswith(reported)
 
 
 def test_it_counts_as_any_call_does() -> None:

@@ -27,12 +27,17 @@ def summed(turn: Turn, text: str = "In short.", **fields: Any) -> list[Any]:
     return turn.step(HistoryShaped(SHAPE, Summary(text=text, **fields)))
 
 
-def test_what_is_sent_is_told_and_what_a_summary_used_is_counted() -> None:
+def test_what_is_sent_is_reported_and_what_a_summary_used_is_counted() -> None:
     turn = Turn(prices=PRICES)
-    (told,) = summed(turn, usage=Usage(input_tokens=3), vendor="quick", model="m")
-    assert isinstance(told, HistoryCompressed)
-    assert (told.before_tokens, told.after_tokens, told.results_shortened, told.turns_left_out) == (900, 300, 2, 1)
-    assert (told.summary, told.usage, told.cost) == ("In short.", Usage(input_tokens=3), 3.0)
+    (reported,) = summed(turn, usage=Usage(input_tokens=3), vendor="quick", model="m")
+    assert isinstance(reported, HistoryCompressed)
+    assert (reported.before_tokens, reported.after_tokens, reported.results_shortened, reported.turns_left_out) == (
+        900,
+        300,
+        2,
+        1,
+    )
+    assert (reported.summary, reported.usage, reported.cost) == ("In short.", Usage(input_tokens=3), 3.0)
     assert (turn.state.usage, turn.state.cost) == (Usage(input_tokens=3), 3.0)
     assert isinstance(turn.command, CallModel)
     turn.reply("noon", usage=Usage(input_tokens=4))
@@ -42,8 +47,8 @@ def test_what_is_sent_is_told_and_what_a_summary_used_is_counted() -> None:
 @pytest.mark.parametrize("text", ["", " \n"])
 def test_a_summary_without_text_is_counted_and_not_told(text: str) -> None:
     turn = Turn()
-    (told,) = summed(turn, text, usage=Usage(input_tokens=3))
-    assert told.summary == ""
+    (reported,) = summed(turn, text, usage=Usage(input_tokens=3))
+    assert reported.summary == ""
     assert turn.state.usage == Usage(input_tokens=3)
 
 

@@ -441,9 +441,9 @@ class AnyTurn(RuleBasedStateMachine):
         if state.phase is not Phase.TOOLS:
             validate(state.messages, "anthropic")
             validate(state.messages, "openai")
-        mended = repair(state.messages)
-        validate(mended)
-        assert mended[: len(state.messages)] == state.messages
+        repaired = repair(state.messages)
+        validate(repaired)
+        assert repaired[: len(state.messages)] == state.messages
 
     @invariant()
     def results_stand_in_call_order_as_they_were_settled(self) -> None:

@@ -27,7 +27,7 @@ class Facts:
     _now: float
     _mask: Callable[[Event], Event] | None
     made: list[Event]
-    own: list[Event]  # those in `made` that are no inputs
+    own: list[Event]  # those in `made` that the machine has decided itself
     _envelope: dict[str, Any] | None = None
 
     def put(self, fact: Event) -> None:
