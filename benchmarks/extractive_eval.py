@@ -10,7 +10,6 @@ not installed is left out, and the output says so.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import functools
 import importlib.util
 import re
@@ -28,6 +27,7 @@ from toolbus.errors import ToolbusError
 from toolbus.messages import Message, ToolMessage, UserMessage
 from toolbus.protocols import Delta, ModelRequest
 from toolbus.providers.extractive import ExtractiveProvider
+from toolbus.records import replace
 from toolbus.tool_results import failure_content, render
 from toolbus.tools import Tool
 from toolbus.toolsets.workspace import workspace_tools
@@ -346,8 +346,8 @@ async def ask(
         message = (await provider.respond(request, _quietly)).message
         if not message.tool_calls:
             return message.text, number
-        named = [dataclasses.replace(call, call_id=f"{number}.{i}") for i, call in enumerate(message.tool_calls)]
-        messages.append(dataclasses.replace(message, tool_calls=tuple(named)))
+        named = [replace(call, call_id=f"{number}.{i}") for i, call in enumerate(message.tool_calls)]
+        messages.append(replace(message, tool_calls=tuple(named)))
         for call in named:
             content, failed = run(tools[call.name], call.arguments)
             messages.append(ToolMessage(call_id=call.call_id, name=call.name, content=content, is_error=failed))

@@ -18,13 +18,6 @@ from typing import Any, get_args
 import pytest
 from hypothesis import is_hypothesis_test, settings
 
-# Python itself freezes events only if this is set before toolbus is imported.
-if "toolbus.events" in sys.modules:  # the pytest plugin, which is loaded earlier, does not import it
-    raise RuntimeError(
-        "toolbus.events was imported before tests/conftest.py could set TOOLBUS_DEBUG; do not load it by -p"
-    )
-os.environ["TOOLBUS_DEBUG"] = "1"
-
 import toolbus
 from support import time_limits
 from toolbus import EventBus

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,6 +25,7 @@ from toolbus.messages import (
     to_openai_responses,
 )
 from toolbus.protocols import ModelRequest, ToolSpec
+from toolbus.records import replace
 from toolbus.session import provider_list, read_messages, read_prompt, tool_registry, tool_source
 from toolbus.session._inputs import split_messages
 from toolbus.testing import ScriptedProvider, calls, text

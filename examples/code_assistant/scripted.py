@@ -13,6 +13,7 @@ from typing import Any
 from toolbus.core.tokens import estimate_message, estimate_text
 from toolbus.messages import ToolMessage, Usage, UserMessage, user_text
 from toolbus.protocols import ModelRequest
+from toolbus.records import replace
 from toolbus.testing import ScriptedProvider, calls, text
 
 __all__ = ["scripted_model"]
@@ -34,8 +35,7 @@ def scripted_model(piece_seconds: float = 0.02) -> ScriptedProvider:
             assert isinstance(question, UserMessage)
             return calls(*_wanted(user_text(question)), usage=usage)
         answer = _answer([json.loads(each.content) for each in results])
-        usage.output_tokens = estimate_text(answer)
-        return text(answer, 40, delays=piece_seconds, usage=usage)
+        return text(answer, 40, delays=piece_seconds, usage=replace(usage, output_tokens=estimate_text(answer)))
 
     return ScriptedProvider(step, record=False)
 

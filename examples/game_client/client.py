@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Mapping
-from dataclasses import replace
 
 import anyio
 
 from toolbus import Compression, Limits, Runtime
 from toolbus.errors import ConfigurationError, Overloaded
 from toolbus.protocols import Provider
+from toolbus.records import replace
 from toolbus.stores import SqliteStore
 from toolbus.toolsets.mcp import McpServer, McpToolOptions, McpTools
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 from toolbus import Limits, RequestResult, Runtime
 from toolbus.protocols import Provider
+from toolbus.records import replace
 
 from . import screen
 from .graph import Graph

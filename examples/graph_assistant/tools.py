@@ -7,13 +7,13 @@ toolbus collects them over all rounds of a turn, on the `RequestResult`.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from toolbus import Interceptor, ToolContext, ToolError, ToolResult, ToolRetry, tool
 from toolbus.events import ToolCallRequested
+from toolbus.records import replace
 from toolbus.tool_results import Rendered
 
 from .graph import Graph

@@ -6,12 +6,12 @@ running calls; toolbus also applies the limits, and leaves a valid transcript af
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from toolbus import Limits, RequestResult, Runtime
 from toolbus.events import ModelRetrying, StatusChanged, TextDelta
 from toolbus.protocols import Provider
+from toolbus.records import replace
 from toolbus.toolsets.control import give_up
 
 from .endings import note_of, status_of

@@ -10,10 +10,10 @@ import re
 import time
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from unittest.mock import patch
 
 from toolbus.providers.scripted import Step
+from toolbus.records import replace
 from toolbus.testing.wire import (
     Answer,
     RecordedRequest,

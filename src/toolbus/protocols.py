@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from .events import Event
 from .messages import AssistantMessage, Message, Usage
+from .records import Record
 from .storage import Journal, JournalStore, Store
 from .tool_results import Rendered
 
@@ -246,8 +247,7 @@ class ModelSettings:
     extra_body: Mapping[str, Any] | None = None
 
 
-@dataclass(slots=True, kw_only=True)
-class ModelRequest:
+class ModelRequest(Record):
     """One call of the model. `messages` is a valid transcript, read-only; `tools` are in registration order.
 
     If `tools` is empty, the model must answer with text. With an `output_schema`, a JSON schema of type object, a reply
@@ -256,7 +256,7 @@ class ModelRequest:
 
     messages: Sequence[Message]
     tools: Sequence[ToolSpec] = ()
-    settings: ModelSettings = field(default_factory=ModelSettings)
+    settings: ModelSettings = ModelSettings()
     request_id: str = ""
     conversation_id: str = ""
     round: int = 0
@@ -274,8 +274,7 @@ MAX_REPLY_CALLS = 1_000
 if it is refused."""
 
 
-@dataclass(slots=True, kw_only=True)
-class ModelReply:
+class ModelReply(Record):
     """The model's whole reply. The message's ids are empty: the session makes them.
 
     A reply with more than `MAX_REPLY_CALLS` calls is refused: its request fails as `reply_too_large`.
@@ -284,27 +283,24 @@ class ModelReply:
     message: AssistantMessage
     finish_reason: FinishReason = ""
     vendor_finish_reason: str = ""
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = Usage()
     vendor: str = ""
     model: str = ""
 
 
-@dataclass(slots=True)
-class TextPiece:
+class TextPiece(Record, kw_only=False, gc=False):
     """A piece of text, to be appended to what came before."""
 
     text: str
 
 
-@dataclass(slots=True)
-class ReasoningPiece:
+class ReasoningPiece(Record, kw_only=False, gc=False):
     """A piece of reasoning."""
 
     text: str
 
 
-@dataclass(slots=True)
-class ArgumentsPiece:
+class ArgumentsPiece(Record, kw_only=False, gc=False):
     """A piece of the argument text of the reply's call number `index`; `name` is the tool's name as far as known."""
 
     index: int
@@ -312,8 +308,7 @@ class ArgumentsPiece:
     text: str
 
 
-@dataclass(slots=True)
-class SignOfLife:
+class SignOfLife(Record, kw_only=False, gc=False):
     """A sign from the server without a piece of the reply: it uses a tool of its own, or keeps the connection alive.
 
     It restarts the timer for stalled streams, once a piece has started that timer. It is not published.
@@ -378,12 +373,11 @@ class NativeOutputProvider(Provider, Protocol):
         ...
 
 
-@dataclass(slots=True, kw_only=True)
-class Summary:
+class Summary(Record):
     """A summary of a conversation's earlier turns, with the tokens, the vendor and the model that made it."""
 
     text: str
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = Usage()
     vendor: str = ""
     model: str = ""
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 
-from ._fast_dataclasses import maker
 from .core.output import OutputType
 from .core.result_size import most_chars
 from .core.shorten import MIN_CHARS
@@ -174,9 +173,6 @@ def _call_line(call: CallRecord, started: float, in_round: RoundRecord) -> str:
     return f"{at:8.3f}s    {mark} {call.name} in {call.duration_seconds:.3f}s{ending}"
 
 
-_request_result = maker(RequestResult)
-
-
 def result_from(
     state: TurnState,
     cause: Callable[[str], BaseException | None],
@@ -189,7 +185,7 @@ def result_from(
     completed = [
         call.outcome for each in state.rounds for call in each.calls if isinstance(call.outcome, ToolCallCompleted)
     ]
-    return _request_result(
+    return RequestResult(
         outcome=_outcome(ending),
         reason=ending.reason,
         text=ending.text if isinstance(ending, RequestCompleted) else state.last_text,

@@ -14,16 +14,16 @@ import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from typing import Any, cast
 
 import orjson
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 
-from ._fast_dataclasses import maker
 from .errors import UnserialisableResult
 from .events import Artifact
 from .messages import FilePart, ImagePart, Part, TextPart
+from .records import Record, fields_of, replace
 
 __all__ = [
     "Rendered",
@@ -37,8 +37,7 @@ __all__ = [
 ]
 
 
-@dataclass(slots=True, kw_only=True)
-class ToolResult:
+class ToolResult(Record):
     """A result with more than a plain value, for a handler to return.
 
     `message` is a sentence for the model, `data` any JSON value for it, and `parts` are images and files for it.
@@ -48,13 +47,12 @@ class ToolResult:
 
     message: str | SecretStr = ""
     data: Any = None
-    artifacts: Sequence[Artifact] = field(default_factory=tuple)
-    affected: Sequence[str | SecretStr] = field(default_factory=tuple)
-    parts: Sequence[ImagePart | FilePart] = field(default_factory=tuple)
+    artifacts: Sequence[Artifact] = ()
+    affected: Sequence[str | SecretStr] = ()
+    parts: Sequence[ImagePart | FilePart] = ()
 
 
-@dataclass(slots=True)
-class Rendered:
+class Rendered(Record, kw_only=False):
     """The result of a successful call, ready for `ToolCallCompleted`. `data` holds only JSON values.
 
     `message` is that of a `ToolResult`, and is in `content` too; it stays None if the handler returned something else.
@@ -70,7 +68,6 @@ class Rendered:
     secrets: tuple[str | float, ...] = ()
 
 
-_rendered = maker(Rendered)
 _OK = '{"ok":true}'
 _PARTS = (ImagePart, FilePart)
 _ANY_PART = frozenset[type[Any]]({ImagePart, FilePart, TextPart})
@@ -85,7 +82,7 @@ def render(value: Any) -> Rendered:
     # A dictionary is the usual value.
     if kind is not dict:
         if isinstance(value, str):
-            return _rendered(clean(value))
+            return Rendered(clean(value))
         if value is None:
             return Rendered(_OK)
         if isinstance(value, ToolResult):
@@ -98,7 +95,7 @@ def render(value: Any) -> Rendered:
             found = _Secrets()
             return Rendered(found.mark(value), secrets=tuple(found))
     content, data, secrets = _to_json(value)
-    return Rendered(content, data, secrets=secrets) if secrets else _rendered(content, data)
+    return Rendered(content, data, secrets=secrets) if secrets else Rendered(content, data)
 
 
 def _render_result(result: ToolResult) -> Rendered:
@@ -317,6 +314,8 @@ def _holds_part(value: Any, written: str) -> bool:
         if isinstance(each, _PARTS):
             found = True
             return None
+        if isinstance(each, Record):
+            return fields_of(each)
         if is_dataclass(each) and not isinstance(each, type):
             return {inside.name: getattr(each, inside.name) for inside in fields(each)}
         return _default(each, _Secrets())
@@ -357,6 +356,8 @@ def _default(value: Any, found: _Secrets) -> Any:
         return found.mark(value)
     if isinstance(value, BaseModel):
         return _dumped(value, found)
+    if isinstance(value, Record):
+        return fields_of(value)
     if isinstance(value, Mapping):
         return dict(cast("Mapping[Any, Any]", value))
     # orjson refuses named tuples.
@@ -409,6 +410,8 @@ def _without_surrogates(value: Any, found: _Secrets) -> Any:
         return clean(value)
     if isinstance(value, BaseModel):
         return _without_surrogates(_dumped(value, found), found)
+    if isinstance(value, Record):
+        return _without_surrogates(fields_of(value), found)
     # A named tuple becomes an object with its field names.
     if issubclass(type(value), tuple) and hasattr(value, "_asdict"):
         return _without_surrogates(value._asdict(), found)

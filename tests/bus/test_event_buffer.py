@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +15,7 @@ from toolbus.bus import Overflow
 from toolbus.bus._buffer import EventBuffer
 from toolbus.errors import ConfigurationError
 from toolbus.events import Event, ReasoningDelta, SubscriberLagged, TextDelta, ToolArgumentsDelta
+from toolbus.records import replace
 
 POLICIES: tuple[Overflow, ...] = ("drop_oldest", "drop_newest", "coalesce", "disconnect")
 
@@ -303,7 +303,7 @@ def test_merging_copies_each_piece_once_however_many_there_are(monkeypatch: pyte
 
     def counting(event: Event, **changes: Any) -> Event:
         copies.append(len(changes["text"]))
-        return dataclasses.replace(event, **changes)
+        return replace(event, **changes)
 
     monkeypatch.setattr("toolbus.bus._buffer.replace", counting)
     buffer = filled("coalesce", 10, *(delta("x") for _ in range(1000)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from toolbus.core.transcript import repair, validate
 from toolbus.errors import ConfigurationError
 from toolbus.messages import AssistantMessage, ImagePart, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
 from toolbus.protocols import Provider, Summary, ToolSpec
+from toolbus.records import replace
 
 SPECS = {
     "look": ToolSpec(name="look", kind="query"),
@@ -143,7 +143,7 @@ def test_pictures_of_older_queries_are_not_sent_any_more() -> None:
     messages = conversation(turn(0, ("look", "{}", "a picture of the place " * 10)), turn(1))
     result = messages[2]
     assert isinstance(result, ToolMessage)
-    result.parts = (ImagePart(url="data:image/png;base64,AAAA"),)
+    result = messages[2] = replace(result, parts=(ImagePart(url="data:image/png;base64,AAAA"),))
     (sent,) = (each for each in history_of(messages, Compression(keep_turns=1)).view() if isinstance(each, ToolMessage))
     assert sent.parts == ()
     assert len(result.parts) == 1
@@ -153,7 +153,7 @@ def test_of_an_older_action_that_has_shown_something_it_is_said_that_it_is_left_
     messages = conversation(turn(0, ("move", "{}", "moved, see here")), turn(1))
     result = messages[2]
     assert isinstance(result, ToolMessage)
-    result.parts = (ImagePart(url="data:image/png;base64,AAAA"),)
+    result = messages[2] = replace(result, parts=(ImagePart(url="data:image/png;base64,AAAA"),))
     sent = results(checked(history_of(messages, Compression(keep_turns=1)).view()))
     assert sent == ["moved, see here\n[What was shown with this is left out to save space.]"]
 

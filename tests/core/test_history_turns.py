@@ -14,6 +14,7 @@ from toolbus.core.transcript import validate
 from toolbus.errors import ApplicationError, ConfigurationError
 from toolbus.messages import AssistantMessage, ImagePart, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
 from toolbus.protocols import ToolSpec
+from toolbus.records import replace
 
 SPECS = {"look": ToolSpec(name="look", kind="query"), "login": ToolSpec(name="login", sensitive_history=True)}
 IMAGE = ImagePart(url="data:image/png;base64,AAAA")
@@ -142,9 +143,7 @@ def test_results_that_the_model_has_not_seen_yet_shrink_and_do_not_go(behind: Me
 
 def test_images_of_the_newest_round_go_when_nothing_else_is_left_to_go() -> None:
     messages = [*said("q", 2)[:1], *called("q", "a page", "")]
-    for each in messages[2:]:
-        assert isinstance(each, ToolMessage)
-        each.parts = (IMAGE, IMAGE)
+    messages[2:] = [replace(each, parts=(IMAGE, IMAGE)) for each in messages[2:]]
     history = history_of(messages)
     assert len([part for each in fitted(history, 3000) if isinstance(each, ToolMessage) for part in each.parts]) == 2
     words = [each.content for each in fitted(history, 300) if isinstance(each, ToolMessage)]
@@ -192,10 +191,8 @@ def test_a_summary_is_made_without_the_sensitive_results_which_stay() -> None:
 def talk(turns: int, *, ids: bool) -> list[Message]:
     messages = [message for number in range(turns) for message in said(f"q{number}")]
     for number, each in enumerate(messages):
-        if isinstance(each, UserMessage):
-            each.content = f"{number} {each.content}"
-        if not ids:
-            each.message_id = ""
+        numbered = replace(each, content=f"{number} {each.content}") if isinstance(each, UserMessage) else each
+        messages[number] = numbered if ids else replace(numbered, message_id="")
     return messages
 
 

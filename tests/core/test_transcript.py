@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, get_args
@@ -29,6 +28,7 @@ from toolbus.messages import (
     to_openai,
     to_openai_responses,
 )
+from toolbus.records import replace
 
 pytestmark = pytest.mark.guarantee("G08")
 
@@ -306,7 +306,7 @@ def test_a_result_keeps_its_parts_and_its_own_id_under_the_id_of_its_call() -> N
         for each in "12"
     )
     repaired = repair([user(), asks("a", "a"), user(), first, second])
-    assert repaired == [user(), asks("a", "a-2"), first, dataclasses.replace(second, call_id="a-2"), user()]
+    assert repaired == [user(), asks("a", "a-2"), first, replace(second, call_id="a-2"), user()]
     assert repaired[2] is first
 
 
@@ -314,8 +314,8 @@ def test_what_a_vendor_keeps_follows_ids_that_had_to_change() -> None:
     uses = [{"type": "tool_use", "id": "toolu_1", "name": "clock", "input": {"n": n}} for n in range(2)]
     (reply,) = from_anthropic([{"role": "assistant", "content": [THINKING, *uses]}])
     assert isinstance(reply, AssistantMessage)
-    poor = tuple(dataclasses.replace(call, call_id="a") for call in reply.tool_calls)
-    repaired = repair([user(), dataclasses.replace(reply, tool_calls=poor), gives("a", "1"), gives("a", "2")])
+    poor = tuple(replace(call, call_id="a") for call in reply.tool_calls)
+    repaired = repair([user(), replace(reply, tool_calls=poor), gives("a", "1"), gives("a", "2")])
     wire = to_anthropic(repaired)
     check_anthropic(wire)
     sent = wire["messages"][1]["content"]
@@ -323,7 +323,7 @@ def test_what_a_vendor_keeps_follows_ids_that_had_to_change() -> None:
     assert [block["input"] for block in sent[1:]] == [{"n": 0}, {"n": 1}]
     assert [block["tool_use_id"] for block in wire["messages"][2]["content"]] == [block["id"] for block in sent[1:]]
     extras = [{"extra_content": {"thought_signature": each}} for each in "xy"]
-    kept = dataclasses.replace(asks("a", "a"), vendor_data={"openai": {"tool_calls": extras}})
+    kept = replace(asks("a", "a"), vendor_data={"openai": {"tool_calls": extras}})
     calls = to_openai(repair([user(), kept]))[1]["tool_calls"]
     assert [(call["id"], call["extra_content"]["thought_signature"]) for call in calls] == [("a", "x"), ("a-2", "y")]
 
@@ -347,7 +347,7 @@ def test_a_reply_that_stands_there_twice_brings_the_ids_of_its_items_once() -> N
         {"type": "message", "id": "msg_1", "role": "assistant", "content": 5},
         {"type": "function_call", "id": "fc_1"},
     ]
-    reply = dataclasses.replace(asks("a", text="hello"), vendor_data={"openai": {"responses": items}})
+    reply = replace(asks("a", text="hello"), vendor_data={"openai": {"responses": items}})
     history = repair([user(), reply, gives("a"), user(), reply, gives("a")])
     check_wires(history)
     sent = to_openai_responses(history)

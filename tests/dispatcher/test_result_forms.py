@@ -14,6 +14,7 @@ from toolbus import Interceptor, Runtime, ToolDispatcher, ToolRegistry, ToolResu
 from toolbus.errors import ConfigurationError
 from toolbus.events import ToolCallCompleted, ToolCallLate, ToolCallRequested, decode, encode
 from toolbus.messages import ImagePart, ToolMessage
+from toolbus.records import replace
 from toolbus.request_result import RequestResult
 from toolbus.runtime._conversations import LateResultNotes
 from toolbus.testing import ScriptedProvider, calls, text
@@ -196,8 +197,7 @@ class Redacting(Interceptor):
 
     async def after_tool(self, call: ToolCallRequested, result: Rendered, context: ToolContext[Any]) -> Rendered:
         self.seen.append(result)
-        result.content = f"<{result.content}>"
-        return result
+        return replace(result, content=f"<{result.content}>")
 
 
 async def test_interceptors_see_what_the_model_would_and_their_word_is_the_last():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -34,6 +33,7 @@ from toolbus.events import (
 )
 from toolbus.messages import AssistantMessage, SystemMessage, UserMessage
 from toolbus.providers.scripted import Step
+from toolbus.records import replace
 from toolbus.storage import RequestRecord
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, advance, calls, error, hang, settle, text, virtual_backends

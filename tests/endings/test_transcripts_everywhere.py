@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, get_args
@@ -50,6 +49,7 @@ from toolbus.messages import (
     to_anthropic,
 )
 from toolbus.protocols import Emit, ModelReply, ModelRequest
+from toolbus.records import replace
 from toolbus.testing import ScriptedProvider, advance, calls, error, text, virtual_backends
 from toolbus.tool_results import Rendered
 
@@ -390,13 +390,13 @@ class Edits(Interceptor):
 
     async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Any) -> ModelReply:
         reply = await ask(request)
-        return dataclasses.replace(reply, message=dataclasses.replace(reply.message, text=reply.message.text.upper()))
+        return replace(reply, message=replace(reply.message, text=reply.message.text.upper()))
 
     async def before_tool(self, name: str, arguments: dict[str, Any], context: ToolContext[Any]) -> dict[str, Any]:
         return {**arguments, "key": "edited"}
 
     async def after_tool(self, call: ToolCallRequested, result: Rendered, context: ToolContext[Any]) -> Rendered:
-        return dataclasses.replace(result, content="")
+        return replace(result, content="")
 
     async def on_answer(self, text: str, context: ToolContext[Any]) -> str:
         return f"{text}!"
@@ -412,7 +412,7 @@ async def test_what_interceptors_edit_is_valid_and_what_vendors_keep_goes_with_i
 
 
 def redacted(message: Message) -> Message:
-    return dataclasses.replace(message, content="") if isinstance(message, UserMessage) else message
+    return replace(message, content="") if isinstance(message, UserMessage) else message
 
 
 Shape = Callable[[list[Message]], list[Message]]
@@ -431,7 +431,7 @@ SHAPES: dict[str, Shape] = {
 async def test_what_interceptors_make_of_a_request_is_repaired_before_it_is_sent(shape: str) -> None:
     class Shapes(Interceptor):
         async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Any) -> ModelReply:
-            return await ask(dataclasses.replace(request, messages=SHAPES[shape](list(request.messages))))
+            return await ask(replace(request, messages=SHAPES[shape](list(request.messages))))
 
     script = ScriptedProvider([calls(AT_ONCE, LOOK_UP), calls(AT_ONCE, BROKEN), text("Done.")])
     sent: Sent = []
@@ -518,7 +518,7 @@ def test_what_is_broken_is_found_by_the_check() -> None:
         [user, ASKED],
         [user, ASKED, result],
         [user, result],
-        [user, ASKED, dataclasses.replace(result, call_id="b"), result],
+        [user, ASKED, replace(result, call_id="b"), result],
         [user, AssistantMessage(text="Said.")],
         [SystemMessage(text="Hi.")],
         [UserMessage(content=" ")],

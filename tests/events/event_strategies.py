@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import types
 from collections.abc import Mapping
 from functools import cache
-from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
 
 from toolbus.events import EVENT_TYPES, Event
+from toolbus.records import Record
 
 texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=20)
 integers = st.integers(-(2**63), 2**63 - 1)  # what orjson writes
@@ -39,15 +39,15 @@ def values(annotation: Any) -> st.SearchStrategy[Any]:
         return st.lists(values(arguments[0]), max_size=3).map(tuple)
     if origin in {dict, Mapping}:
         return json_objects
-    if dataclasses.is_dataclass(annotation):
-        return instances(cast("type[Any]", annotation))
+    if isinstance(annotation, type) and issubclass(annotation, Record):
+        return instances(annotation)
     return {str: texts, int: integers, float: floats, bool: st.booleans(), types.NoneType: st.none()}[annotation]
 
 
 @cache
 def instances(cls: type[Any]) -> st.SearchStrategy[Any]:
     hints = get_type_hints(cls, include_extras=True)
-    fields = {each.name: values(hints[each.name]) for each in dataclasses.fields(cls)}
+    fields = {name: values(hints[name]) for name in cls.__struct_fields__}
     return st.builds(cls, **fields)
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from pathlib import Path
 from typing import Any
 
 from toolbus.events import EVENT_TYPES, Event, json_schema
+from toolbus.records import Record, defaults_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "events.md"
 BEGIN, END = "<!-- events: made by tests/events/event_table.py -->", "<!-- end of events -->"
 SCHEMA = json_schema()["$defs"]
-SHARED = {each.name for each in dataclasses.fields(Event)}
+SHARED = set(Event.__struct_fields__)
 
 
 def table() -> str:
@@ -25,9 +25,9 @@ def table() -> str:
 
 
 def _section(kind: type[Event]) -> str:
-    own = [each for each in dataclasses.fields(kind) if each.name not in SHARED]
-    rows = "".join(f"| `{each.name}` | {_type(kind, each.name)} | {_default(each)} |\n" for each in own)
-    head = f"### {kind.__name__}\n\n`{kind.__dataclass_fields__['type'].default}`. {_meaning(kind)}\n"
+    own = [name for name in kind.__struct_fields__ if name not in SHARED]
+    rows = "".join(f"| `{name}` | {_type(kind, name)} | {_default(kind, name)} |\n" for name in own)
+    head = f"### {kind.__name__}\n\n`{kind.type}`. {_meaning(kind)}\n"
     return f"{head}\n| field | JSON | default |\n| --- | --- | --- |\n{rows}"
 
 
@@ -54,13 +54,15 @@ def _words(schema: dict[str, Any]) -> str:
     return str(schema.get("type", "any"))
 
 
-def _default(each: dataclasses.Field[Any]) -> str:
-    if each.default_factory is not dataclasses.MISSING:
-        return f"`{type(each.default_factory()).__name__}()`"
-    if each.default is dataclasses.MISSING:
+def _default(kind: type[Event], name: str) -> str:
+    defaults = defaults_of(kind)
+    if name not in defaults:
         return "required"
-    written = {"": '""', (): "[]", None: "null", True: "true", False: "false"} if _is_plain(each.default) else {}
-    return f"`{written.get(each.default, each.default)}`"
+    default = defaults[name]
+    if isinstance(default, Record):
+        return f"`{type(default).__name__}()`"
+    written = {"": '""', (): "[]", None: "null", True: "true", False: "false"} if _is_plain(default) else {}
+    return f"`{written.get(default, default)}`"
 
 
 def _is_plain(value: object) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -11,6 +10,7 @@ import pytest
 from live_services import VARIABLES, found_now, reported, services
 
 from toolbus.messages import Usage
+from toolbus.records import replace
 from toolbus.testing import ContractBroken, WireServer, calls, check_live_provider, text
 from toolbus.testing.wire import DIALECTS
 

@@ -24,6 +24,7 @@ from toolbus.messages import (
     from_anthropic,
     to_anthropic,
 )
+from toolbus.records import replace
 
 SAMPLE: dict[str, Any] = {
     "system": "You are an AI assistant.",
@@ -235,8 +236,7 @@ def test_kept_blocks_follow_ids_that_had_to_change() -> None:
 def test_an_edited_reply_keeps_its_thinking_in_front() -> None:
     (message,) = from_anthropic([{"role": "assistant", "content": copy.deepcopy(THINKING)}])
     assert isinstance(message, AssistantMessage)
-    message.text = "Edited."
-    content = to_anthropic([message])["messages"][0]["content"]
+    content = to_anthropic([replace(message, text="Edited.")])["messages"][0]["content"]
     assert [each["type"] for each in content] == [
         "thinking",
         "redacted_thinking",
@@ -355,8 +355,8 @@ def test_kept_blocks_follow_arguments_that_were_edited_and_leave_empty_text_out(
     (message,) = from_anthropic([{"role": "assistant", "content": [*blank, *copy.deepcopy(THINKING)]}])
     assert isinstance(message, AssistantMessage)
     assert to_anthropic([message])["messages"][0]["content"] == THINKING
-    message.tool_calls[0].arguments = '{"a": "***"}'
-    edited = to_anthropic([message])["messages"][0]["content"]
+    calls = (replace(message.tool_calls[0], arguments='{"a": "***"}'), *message.tool_calls[1:])
+    edited = to_anthropic([replace(message, tool_calls=calls)])["messages"][0]["content"]
     assert edited[3] == {**THINKING[3], "input": {"a": "***"}}
     assert edited[4:] == THINKING[4:]
 

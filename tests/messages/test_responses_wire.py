@@ -27,6 +27,7 @@ from toolbus.messages import (
     to_openai,
     to_openai_responses,
 )
+from toolbus.records import replace
 
 Items = list[dict[str, Any]]
 
@@ -121,21 +122,21 @@ def test_what_one_api_keeps_the_other_does_not_send() -> None:
 def test_an_edited_reply_goes_as_it_is_now_without_the_items_of_the_old_one() -> None:
     (message,) = from_openai_responses([THOUGHT, SAID, ASKED])
     assert isinstance(message, AssistantMessage)
-    message.text = "It is sunny."
+    message = replace(message, text="It is sunny.")
     sent = to_openai_responses([message])
     assert sent[0] == {"type": "message", "role": "assistant", "content": "It is sunny."}
     assert [each.get("id") for each in sent] == [None, None]
-    message.text = "Sunny."
+    message = replace(message, text="Sunny.")
     assert len(to_openai_responses([message])) == 3
-    message.tool_calls = ()
+    message = replace(message, tool_calls=())
     assert to_openai_responses([message]) == [{"type": "message", "role": "assistant", "content": "Sunny."}]
 
 
 def test_arguments_that_somebody_edited_are_sent_in_their_items_place() -> None:
     (message,) = from_openai_responses([THOUGHT, ASKED])
     assert isinstance(message, AssistantMessage)
-    message.tool_calls[0].arguments = '{"city":"Rome"}'
-    assert to_openai_responses([message]) == [THOUGHT, {**ASKED, "arguments": '{"city":"Rome"}'}]
+    edited = replace(message, tool_calls=(replace(message.tool_calls[0], arguments='{"city":"Rome"}'),))
+    assert to_openai_responses([edited]) == [THOUGHT, {**ASKED, "arguments": '{"city":"Rome"}'}]
 
 
 def test_several_messages_of_one_reply_are_parted_again() -> None:
@@ -144,7 +145,7 @@ def test_several_messages_of_one_reply_are_parted_again() -> None:
     assert isinstance(message, AssistantMessage)
     assert message.text == "Look:\n\nThen."
     assert to_openai_responses([message]) == items
-    message.text = "Look: xThen."
+    message = replace(message, text="Look: xThen.")
     assert to_openai_responses([message])[0] == {"type": "message", "role": "assistant", "content": "Look: xThen."}
 
 

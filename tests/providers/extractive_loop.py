@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from toolbus.errors import ToolbusError
 from toolbus.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from toolbus.protocols import Delta, ModelReply, ModelRequest
 from toolbus.providers.extractive import ExtractiveProvider
+from toolbus.records import replace
 from toolbus.tool_results import failure_content, render
 from toolbus.tools import Tool
 from toolbus.toolsets.workspace import workspace_tools
@@ -48,8 +48,8 @@ class Conversation:
 
     def _run(self, message: AssistantMessage, number: int) -> None:
         place = len(self.messages)
-        named = [dataclasses.replace(call, call_id=f"{place}.{i}") for i, call in enumerate(message.tool_calls)]
-        self.messages.append(dataclasses.replace(message, tool_calls=tuple(named)))
+        named = [replace(call, call_id=f"{place}.{i}") for i, call in enumerate(message.tool_calls)]
+        self.messages.append(replace(message, tool_calls=tuple(named)))
         self.rounds.append([call.name for call in named])
         by_name = {tool.name: tool for tool in self.tools}
         for call in named:

@@ -29,6 +29,7 @@ from toolbus.errors import (
 from toolbus.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from toolbus.protocols import Delta, ModelReply, ModelRequest, TextPiece, ToolSpec
 from toolbus.providers import AnthropicProvider
+from toolbus.records import replace
 from toolbus.testing.wire import (
     Answer,
     LoopbackServer,
@@ -116,12 +117,9 @@ async def test_a_whole_tool_calling_conversation_goes_over_the_wire() -> None:
         provider = AnthropicProvider("test-model", base_url=server.base_url)
         messages: list[Message] = [UserMessage(content="Weather?")]
         first = await provider.respond(request(*messages, tools=[WEATHER]), lambda _: None)
-        for number, call in enumerate(first.message.tool_calls):
-            call.call_id = f"minted{number}"
-        messages.append(first.message)
-        messages += [
-            ToolMessage(call_id=each.call_id, name=each.name, content="sun") for each in first.message.tool_calls
-        ]
+        calls = tuple(replace(call, call_id=f"minted{number}") for number, call in enumerate(first.message.tool_calls))
+        messages.append(replace(first.message, tool_calls=calls))
+        messages += [ToolMessage(call_id=each.call_id, name=each.name, content="sun") for each in calls]
         deltas: list[Delta] = []
         second = await ask(provider, request(*messages, tools=[WEATHER], round=1), deltas)
         sent = server.read(1)

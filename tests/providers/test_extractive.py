@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from toolbus.errors import ToolError
 from toolbus.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from toolbus.protocols import ArgumentsPiece, ModelRequest, ModelSettings, Provider, TextPiece
 from toolbus.providers.extractive import ExtractiveProvider
+from toolbus.records import replace
 from toolbus.tools import Tool
 from toolbus.toolsets.workspace import workspace_tools
 
@@ -272,8 +272,8 @@ async def test_results_of_another_shape_end_in_an_answer(content: str, kiln: Pat
         if not message.tool_calls:
             assert "found nothing" in message.text
             return
-        named = tuple(dataclasses.replace(call, call_id=f"{number}.{i}") for i, call in enumerate(message.tool_calls))
-        messages.append(dataclasses.replace(message, tool_calls=named))
+        named = tuple(replace(call, call_id=f"{number}.{i}") for i, call in enumerate(message.tool_calls))
+        messages.append(replace(message, tool_calls=named))
         messages += [ToolMessage(call_id=call.call_id, name=call.name, content=content) for call in named]
     raise AssertionError("it never answered")
 

@@ -26,6 +26,7 @@ from toolbus.messages import AssistantMessage, ImagePart, Message, ToolCall, Too
 from toolbus.protocols import Delta, ModelReply, ModelRequest, ModelSettings, SignOfLife, TextPiece, ToolSpec
 from toolbus.providers import OllamaProvider, resolve
 from toolbus.providers.ollama._errors import OllamaErrors
+from toolbus.records import replace
 from toolbus.testing.wire import Answer, LoopbackServer, RecordedRequest
 
 SECRET = "key-0123456789abcdef"
@@ -106,13 +107,9 @@ async def test_a_whole_tool_calling_conversation_goes_over_the_wire() -> None:
         provider = OllamaProvider("qwen3", host=server.origin)
         messages: list[Message] = [UserMessage(content="Weather?")]
         reply = await provider.respond(request(*messages, tools=[WEATHER]), ignore)
-        for number, call in enumerate(reply.message.tool_calls):
-            call.call_id = f"minted{number}"
-        messages.append(reply.message)
-        messages += [
-            ToolMessage(call_id=each.call_id, name=each.name, content=f"sun {each.call_id}")
-            for each in reply.message.tool_calls
-        ]
+        calls = tuple(replace(call, call_id=f"minted{number}") for number, call in enumerate(reply.message.tool_calls))
+        messages.append(replace(reply.message, tool_calls=calls))
+        messages += [ToolMessage(call_id=each.call_id, name=each.name, content=f"sun {each.call_id}") for each in calls]
         deltas: list[Delta] = []
         second = await provider.respond(request(*messages, tools=[WEATHER], round=1), deltas.append)
         await provider.aclose()

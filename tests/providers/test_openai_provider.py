@@ -15,6 +15,7 @@ from toolbus.errors import ConfigurationError
 from toolbus.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage, from_openai
 from toolbus.protocols import Delta, ModelReply, ModelRequest, ModelSettings, SignOfLife, TextPiece, ToolSpec
 from toolbus.providers import OpenAIProvider
+from toolbus.records import replace
 
 WEATHER = ToolSpec(
     name="get_weather",
@@ -59,12 +60,9 @@ async def test_a_whole_tool_calling_conversation_goes_over_the_wire() -> None:
         provider = provider_of(server)
         messages: list[Message] = [UserMessage(content="Weather?")]
         first = await provider.respond(request(*messages, tools=[WEATHER]), lambda _: None)
-        for number, call in enumerate(first.message.tool_calls):
-            call.call_id = f"minted{number}"
-        messages.append(first.message)
-        messages += [
-            ToolMessage(call_id=each.call_id, name=each.name, content="sun") for each in first.message.tool_calls
-        ]
+        minted = tuple(replace(call, call_id=f"minted{number}") for number, call in enumerate(first.message.tool_calls))
+        messages.append(replace(first.message, tool_calls=minted))
+        messages += [ToolMessage(call_id=each.call_id, name=each.name, content="sun") for each in minted]
         deltas: list[Delta] = []
         second = await provider.respond(request(*messages, tools=[WEATHER], round=1), deltas.append)
         await provider.aclose()

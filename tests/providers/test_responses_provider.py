@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -25,6 +24,7 @@ from toolbus.messages import (
 from toolbus.protocols import Delta, ModelReply, ModelRequest, ModelSettings, ReasoningPiece, TextPiece, ToolSpec
 from toolbus.providers import OpenAIProvider
 from toolbus.providers.openai._responses_request import reasons, response_body
+from toolbus.records import replace
 from toolbus.testing.wire import WireBreak, WireCall, WireFault, WirePage, WireReply, WireServer, WireStep
 
 WEATHER = ToolSpec(
@@ -132,7 +132,7 @@ async def test_a_history_of_chat_completions_goes_on_with_responses_and_back() -
         WireServer([WireReply(text="ok")], dialect="openai") as chat,
     ):
         message = (await ask(responses)).message
-        message.tool_calls[0].call_id = "m1"
+        message = replace(message, tool_calls=(replace(message.tool_calls[0], call_id="m1"), *message.tool_calls[1:]))
         history = (UserMessage(content="x"), message, ToolMessage(call_id="m1", name="get_weather", content="sun"))
         provider = OpenAIProvider("m", base_url=chat.base_url)
         reply = await provider.respond(request(*history), lambda _: None)

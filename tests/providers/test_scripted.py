@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -30,6 +29,7 @@ from toolbus.protocols import (
     ToolSpec,
 )
 from toolbus.providers.scripted import ScriptedProvider, calls, error, hang, text
+from toolbus.records import replace
 from toolbus.testing import asked, settle, virtual_backends
 
 anyio_backend = virtual_backends()
@@ -131,15 +131,6 @@ async def test_a_function_is_a_whole_script_without_an_end() -> None:
     provider.assert_done()
     assert provider.requests == []
     assert repr(provider) == "ScriptedProvider(a function)"
-
-
-async def test_replies_of_one_step_share_nothing_that_a_session_writes_to() -> None:
-    step = calls(("a", {}))
-    provider = ScriptedProvider([step, step])
-    (first, _), (second, _) = await ask(provider), await ask(provider)
-    first.message.tool_calls[0].call_id = "minted"
-    first.message.message_id = "minted"
-    assert second.message == AssistantMessage(tool_calls=(ToolCall(name="a", provider_call_id="call_0"),))
 
 
 async def test_asking_for_more_than_there_is_says_what_was_asked() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -16,6 +15,7 @@ from toolbus.events import ApprovalRequested, Event, TextDelta, ToolCallRequeste
 from toolbus.interceptors import Ask
 from toolbus.messages import AssistantMessage, Message, UserMessage, user_text
 from toolbus.protocols import ModelReply, ModelRequest
+from toolbus.records import replace
 from toolbus.testing import ScriptedProvider, advance, calls, error, settle, text, virtual_backends
 from toolbus.tool_results import Rendered
 

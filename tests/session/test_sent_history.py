@@ -26,6 +26,7 @@ from toolbus.errors import ConfigurationError, ContextOverflow, InvalidHistory, 
 from toolbus.events import Event, HistoryCompressed, ModelRetrying, RequestFailed, RoundStarted, ToolCallRequested
 from toolbus.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, Usage, UserMessage
 from toolbus.protocols import ModelReply, ModelRequest
+from toolbus.records import replace
 from toolbus.testing import ScriptedProvider, calls, error, text, virtual_backends
 
 anyio_backend = virtual_backends()
@@ -378,8 +379,7 @@ class Cutting(Interceptor):
     """An application that cuts the history itself, in the middle of a round."""
 
     async def around_model(self, request: ModelRequest, context: Any, ask: Any) -> ModelReply:
-        request.messages = list(request.messages)[2:]
-        return await ask(request)
+        return await ask(replace(request, messages=list(request.messages)[2:]))
 
 
 @pytest.mark.guarantee("G08")

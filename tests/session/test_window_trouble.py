@@ -37,6 +37,7 @@ from toolbus.events import (
 )
 from toolbus.messages import AssistantMessage, Message, SystemMessage, ToolMessage, Usage, UserMessage
 from toolbus.protocols import ModelReply, ModelRequest, Provider, Summary
+from toolbus.records import replace
 from toolbus.session import SessionStart
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, calls, error, text, virtual_backends
@@ -395,8 +396,7 @@ class Adding(Interceptor):
     """An application that sends more than was measured."""
 
     async def around_model(self, request: ModelRequest, context: Any, ask: Any) -> ModelReply:
-        request.messages = [*request.messages, UserMessage(content="word " * 1000)]
-        return await ask(request)
+        return await ask(replace(request, messages=[*request.messages, UserMessage(content="word " * 1000)]))
 
 
 async def test_nothing_is_learned_from_what_an_interceptor_has_put_there() -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
 from time import monotonic
 from typing import Any
 
@@ -31,6 +30,7 @@ from toolbus.errors import (
     StoreUnavailable,
 )
 from toolbus.messages import ToolMessage, UserMessage
+from toolbus.records import replace
 from toolbus.storage import Durability, Entry
 from toolbus.stores._encoding import turn_of, written
 from toolbus.stores.mongo import MessageFields, MongoStore

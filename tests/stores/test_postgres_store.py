@@ -119,12 +119,13 @@ async def test_a_server_that_does_not_answer_is_given_up_in_time(
 async def test_a_row_that_somebody_else_locks_is_unavailable_until_he_lets_go(
     postgres_url: str, anyio_backend: str
 ) -> None:
-    async with closing(PostgresStore(postgres_url, answer_seconds=0.3)) as store:
+    hasty = PostgresStore(postgres_url, answer_seconds=0.3)
+    async with closing(PostgresStore(postgres_url)) as store, closing(hasty):
         await store.append(entry())
         with psycopg.connect(postgres_url) as other:
             other.execute("SELECT * FROM toolbus.requests FOR UPDATE")
             with pytest.raises(StoreUnavailable, match=r"timeout|in time"):
-                await store.append(entry("r", 1))
+                await hasty.append(entry("r", 1))
         await store.append(entry("r", 1))
 
 

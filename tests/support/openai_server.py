@@ -16,9 +16,10 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from toolbus.records import replace
 from toolbus.testing import wire
 from toolbus.testing.wire import Answer, LoopbackServer
 

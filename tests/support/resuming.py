@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
@@ -30,6 +30,7 @@ from toolbus.events import (
 from toolbus.messages import AssistantMessage, Message, Usage, UserMessage, user_text
 from toolbus.protocols import ModelRequest, NativeOutput, Provider
 from toolbus.providers.scripted import Step
+from toolbus.records import replace
 from toolbus.storage import Entry
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider

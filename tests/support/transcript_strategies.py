@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from hypothesis import strategies as st
@@ -18,6 +17,7 @@ from toolbus.messages import (
     ToolMessage,
     UserMessage,
 )
+from toolbus.records import replace
 
 call_ids = st.sampled_from(["a", "b", "c", "a-2", "call-1", ""])
 texts = st.sampled_from(["", " ", "\n\t", "text", "more text "])
@@ -59,7 +59,7 @@ def _kept_by_vendors(reply: AssistantMessage, kind: str, own: str) -> AssistantM
         kept = {"openai": {"tool_calls": extras}}
     elif kind == "audio":
         kept = {"openai": {"message": {"audio": {"id": "audio_1"}}}}
-    return dataclasses.replace(reply, vendor_data=kept)
+    return replace(reply, vendor_data=kept)
 
 
 def _use(wire_id: str, name: str) -> dict[str, Any]:
@@ -113,7 +113,7 @@ heaps = st.lists(messages, max_size=14)
 def _numbered(history: list[Message]) -> list[Message]:
     """The messages with distinguishable results."""
     return [
-        dataclasses.replace(each, content=f"{each.content} #{place}") if isinstance(each, ToolMessage) else each
+        replace(each, content=f"{each.content} #{place}") if isinstance(each, ToolMessage) else each
         for place, each in enumerate(history)
     ]
 
@@ -155,10 +155,10 @@ _EMPTY: list[Message] = [AssistantMessage(), UserMessage(content=""), UserMessag
 def _with_poor_ids(message: Message) -> Message:
     """Messages of a server that counts its calls from 0 in each reply."""
     if isinstance(message, AssistantMessage):
-        poor = tuple(dataclasses.replace(each, call_id=f"call_{n}") for n, each in enumerate(message.tool_calls))
-        return dataclasses.replace(message, tool_calls=poor)
+        poor = tuple(replace(each, call_id=f"call_{n}") for n, each in enumerate(message.tool_calls))
+        return replace(message, tool_calls=poor)
     if isinstance(message, ToolMessage):
-        return dataclasses.replace(message, call_id=f"call_{len(message.content) % 3}")
+        return replace(message, call_id=f"call_{len(message.content) % 3}")
     return message
 
 

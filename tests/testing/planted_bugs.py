@@ -9,7 +9,7 @@ Each is a small change of one function, of the kind that is made by hand: a line
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -28,6 +28,7 @@ from toolbus.dispatcher import _retries as retries
 from toolbus.dispatcher._schedule import Schedule
 from toolbus.durability import JournalWriter
 from toolbus.events import Event, RequestResumed, ToolCallCompleted, ToolCallFailed, ToolCallRequested
+from toolbus.records import replace
 from toolbus.runtime import Runtime
 from toolbus.session import RequestSession
 from toolbus.session import _session as session_module

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -39,6 +38,7 @@ from toolbus.events.ids import ids_from
 from toolbus.messages import ImagePart, SystemMessage, ToolMessage, Usage, UserMessage
 from toolbus.protocols import Emit, ModelReply, ModelRequest, OutputMode, ToolSpec
 from toolbus.providers.scripted import ScriptedProvider, Step, calls, error, text
+from toolbus.records import replace
 from toolbus.testing import virtual_backend
 from toolbus.testing.recording import Recorder, record
 from toolbus.toolsets.control import task_complete, update_plan

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,6 +27,7 @@ from toolbus.events import (
     ToolCallRequested,
 )
 from toolbus.messages import AssistantMessage, ToolCall, Usage
+from toolbus.records import replace
 from toolbus.testing import virtual_backends
 from toolbus.testing.simulation._end import _check_result
 from toolbus.testing.simulation._findings import Broken

@@ -6,7 +6,6 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import anyio
@@ -18,6 +17,7 @@ from toolbus.bus import Subscription
 from toolbus.errors import InvalidArguments
 from toolbus.events import ToolCallCompleted, ToolCallFailed, ToolCallProgress, ToolCallRequested
 from toolbus.failures import classify
+from toolbus.records import replace
 from toolbus.tool_results import render
 
 Terminal = ToolCallCompleted | ToolCallFailed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import anyio
@@ -14,6 +13,7 @@ from wrong_stores import MIB, BreaksWhenAReadingIsCancelled, Right
 from toolbus.errors import LeaseLost, StoreError
 from toolbus.events import Event, ToolCallCompleted
 from toolbus.messages import AssistantMessage, Message, UserMessage
+from toolbus.records import replace
 from toolbus.storage import ConversationRecord, Entry, Pruned, RequestRecord, StoredFact, StoreStatistics
 from toolbus.stores.memory import MemoryStore
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import anyio
 import anyio.lowlevel
@@ -21,9 +20,10 @@ from toolbus.errors import (
     ProviderTimeout,
     ProviderUnavailable,
 )
-from toolbus.messages import AssistantMessage, SystemMessage, TextPart, ToolCall, ToolMessage, UserMessage
+from toolbus.messages import AssistantMessage, TextPart, ToolCall, ToolMessage, UserMessage
 from toolbus.protocols import Delta, Emit, ModelReply, ModelRequest, NativeOutput, Provider, ReasoningPiece, TextPiece
 from toolbus.providers import OpenAIProvider
+from toolbus.records import replace
 
 KEY = "sk-a-key-of-the-tests"
 LIMIT_BYTES = 128 * 1024
@@ -321,8 +321,8 @@ class KeepsTheLastRequest(Right):
 
 class WritesIntoTheRequest(Right):
     def request(self, request: ModelRequest) -> ModelRequest:
-        request.messages = [*request.messages, SystemMessage(text="Be kind.")]
-        return replace(request, messages=request.messages[:-1])
+        cast("dict[str, Any]", request.tools[0].parameters)["additionalProperties"] = False
+        return request
 
 
 class NeverCloses(Right):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 import anyio
@@ -12,6 +11,7 @@ import anyio.lowlevel
 
 from toolbus.errors import StoreError
 from toolbus.messages import AssistantMessage, Message, UserMessage
+from toolbus.records import replace
 from toolbus.storage import ConversationRecord, Entry, JournalStore, Pruned, RequestRecord, StoredFact, StoreStatistics
 from toolbus.stores.memory import MemoryStore
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import os
 import tempfile
@@ -15,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from toolbus import Tool, ToolError, ToolRegistry, tool
 from toolbus.errors import ConfigurationError
+from toolbus.records import replace
 from toolbus.testing import ExampleCall
 
 Given = tuple[list[Tool[..., Any]], list[ExampleCall]]
@@ -63,7 +63,7 @@ def nested(properties: dict[str, Any]) -> Given:
 def of_type(kind: str) -> Given:
     """What `Tool` refuses by itself, and somebody may still bring about."""
     made = Tool("give", "Give.", {"type": "object"}, plain)
-    made.spec = dataclasses.replace(made.spec, parameters={"type": kind, "items": {}})
+    made.spec = replace(made.spec, parameters={"type": kind, "items": {}})
     return [made], []
 
 

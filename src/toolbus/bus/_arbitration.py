@@ -230,7 +230,7 @@ class Arbitration:
             **self._broadcast.envelope_of(event),
             call_id=event.call_id,
             name=event.name,
-            late=event.type,
+            late="tool_call_completed" if completed else "tool_call_failed",
             content=event.content if completed else "",
             parts=event.parts if completed else (),
             error="" if completed else event.error,

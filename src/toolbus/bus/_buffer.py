@@ -8,11 +8,11 @@ Every operation costs the same, however full the buffer is.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 from typing import Literal, TypeAlias, get_args
 
 from .._option_checks import at_least, check, one_of
 from ..events import Event, ReasoningDelta, SubscriberLagged, TextDelta, ToolArgumentsDelta
+from ..records import replace
 
 __all__ = ["EventBuffer", "Overflow"]
 

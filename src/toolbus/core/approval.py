@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 import orjson
 
 from ..events import ApprovalDecided
 from ..protocols import ToolSpec
+from ..records import replace
 
 __all__ = ["ApprovalPolicy", "bound", "definition_of", "needs_approval"]
 

@@ -15,12 +15,13 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from typing import cast
 
 from ..messages import AssistantMessage, Message, Part, SystemMessage, ToolCall, ToolMessage, UserMessage, user_text
 from ..protocols import ToolSpec
+from ..records import replace
 from .arguments import encodable
 from .compression import NOT_SHOWN, Compression, Edit, Fold, Seen, failed_policy, left_out
 from .message_list import Messages

@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar, cast
 
-import orjson
 from pydantic import (
     BaseModel,
     PydanticSchemaGenerationError,
@@ -24,6 +23,7 @@ from pydantic_core import PydanticSerializationError, SchemaError
 
 from ..errors import ConfigurationError, InvalidArguments
 from ..protocols import ToolSpec
+from ..records import json_bytes
 from ..schemas import checkable, explain, tidy
 from .arguments import parse_arguments
 
@@ -74,7 +74,7 @@ class OutputType(Generic[T]):
 
     def _written(self, arguments: Mapping[str, Any]) -> bytes:
         """Return the answer as JSON, with its secrets: from JSON, strict types take strings for dates, for example."""
-        return orjson.dumps(arguments if self.deliver is None else self.deliver(arguments), default=dict)
+        return json_bytes(arguments if self.deliver is None else self.deliver(arguments), dict)
 
     def _validated(self, written: bytes) -> T:
         try:

@@ -28,12 +28,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal, TypeAlias, cast, get_args
 
 from .._option_checks import check, one_of
 from ..errors import InvalidHistory
 from ..messages import AssistantMessage, Message, SystemMessage, TextPart, ToolCall, ToolMessage, UserMessage
+from ..records import replace
 from ..tool_results import failure_content
 
 __all__ = ["Dialect", "Rules", "repair", "validate"]

@@ -8,11 +8,11 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import orjson
 
+from ..records import replace
 from ..secrets import secrets_of
 from ..tool_results import Rendered
 from ._reports import as_sent

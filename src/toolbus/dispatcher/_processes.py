@@ -15,15 +15,12 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import asdict
 from typing import Any, TypeAlias, cast
 
 import anyio
 
 from ..errors import ConfigurationError
-from ..events import Artifact
 from ..failures import Failure, ReportedFailure, classify, leaves_of
-from ..messages import FilePart, ImagePart, Part
 from ..tool_results import Rendered, render
 from ..tools import Tool
 
@@ -69,16 +66,13 @@ async def run_in_process(tool: Tool[..., Any], arguments: Mapping[str, Any]) -> 
     except anyio.BrokenWorkerProcess as exc:
         failure = Failure("error", "The tool's process ended before it answered.", shown=False, unknown=True)
         raise ProcessFailure(failure, "the process ended before it answered", (kinds_of(exc),)) from exc
-    if "content" in reply:
-        reply["artifacts"] = tuple(Artifact(**each) for each in reply["artifacts"])
-        reply["parts"] = tuple(_PARTS[each["type"]](**each) for each in reply["parts"])
-        return Rendered(**reply)
+    if isinstance(reply, Rendered):
+        return reply
     kinds = reply.pop("kinds")
     text = reply.pop("traceback")
     raise ProcessFailure(Failure(**reply), text, kinds)
 
 
-_PARTS: dict[str, Callable[..., Part]] = {"image": ImagePart, "file": FilePart}
 # A real limiter could wait, which must not happen between `_ensure_idle_process` and the call.
 _NO_LIMITER = cast("anyio.CapacityLimiter", contextlib.nullcontext())
 _MAX_START_SECONDS = 30.0  # anyio waits 20 s for the interpreter; the rest is for importing the main script
@@ -123,8 +117,8 @@ def _do_nothing() -> None:
     """Do nothing: that this can be called shows that the process has started."""
 
 
-def run_handler(module: str, name: str, has_schema: bool, arguments: str) -> dict[str, Any]:  # noqa: FBT001 -- sent
-    """Run the handler in this process. Returns the fields of a `Rendered`, or those of a `Failure` and more.
+def run_handler(module: str, name: str, has_schema: bool, arguments: str) -> Rendered | dict[str, Any]:  # noqa: FBT001 -- sent
+    """Run the handler in this process. Returns what it gave, or the fields of a `Failure` and more.
 
     With a failure come the names of its classes (`kinds`) and its traceback.
     """
@@ -143,15 +137,8 @@ def run_handler(module: str, name: str, has_schema: bool, arguments: str) -> dic
             "kinds": tuple(kinds_of(each) for each in leaves_of(exc)),
             "traceback": "".join(traceback.format_exception(exc)).rstrip(),
         }
-    return {
-        "content": rendered.content,
-        "data": rendered.data,
-        "artifacts": [asdict(each) for each in rendered.artifacts],
-        "affected": rendered.affected,
-        "parts": [asdict(each) for each in rendered.parts],
-        "message": rendered.message,
-        "secrets": rendered.secrets,  # in clear, like the arguments, and only for this process's parent
-    }
+    # The secrets in it are in clear, like the arguments, and only for this process's parent.
+    return rendered
 
 
 def _prepared(module: str, name: str, arguments: dict[str, Any], *, has_schema: bool) -> Callable[[], Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from .._fast_dataclasses import maker
 from ..events import (
     Event,
     ToolCallCompleted,
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Reports", "as_sent", "ids_of", "logger"]
 
-_completed = maker(ToolCallCompleted)
 logger = logging.getLogger("toolbus.dispatcher")
 
 
@@ -88,7 +86,7 @@ class Reports:
             rendered = secrets_of(job.view).hide(rendered)
         request = job.request
         # The fields are written out, since `_envelope` costs as much as the event itself, and each call has one.
-        event = _completed(
+        event = ToolCallCompleted(
             request_id=request.request_id,
             conversation_id=request.conversation_id,
             parent_id=request.parent_id,

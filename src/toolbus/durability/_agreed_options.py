@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any, cast
-
-from pydantic import TypeAdapter, ValidationError
 
 from ..core.history import Memo
 from ..core.limits import Limits
 from ..core.prices import Price
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, DecodeError
 from ..messages import Message
 from ..protocols import ModelSettings, Provider
+from ..records import JsonForm, asdict
 from ..session import SessionView
 
 __all__ = [
@@ -36,13 +34,8 @@ __all__ = [
 FUNCTION = "function"
 """The value of an option that is a function of the application."""
 
+_history = JsonForm[list[Message]](list[Message], "history")
 _PLAIN = ("metadata", "guidance", "note_failures", "max_result_chars", "include_data", "late_results", "output_mode")
-
-
-@cache
-def _messages() -> TypeAdapter[list[Message]]:
-    """Return the adapter, made at the first use: most requests bring no history, and a command has to start soon."""
-    return TypeAdapter(list[Message])
 
 
 def agreed_options(view: SessionView) -> dict[str, Any]:
@@ -92,17 +85,15 @@ def memo_in(agreed: Mapping[str, Any]) -> Memo | None:
 
 def messages_to_json(messages: Sequence[Message]) -> list[Any]:
     """Return messages as JSON values."""
-    return _messages().dump_python(list(messages), mode="json") if messages else []
+    return [asdict(each) for each in messages]
 
 
 def messages_from(written: Any) -> list[Message]:
     """Return messages that were written as JSON values. Raises `ConfigurationError` for any other value."""
     try:
-        return _messages().validate_python(written) if written else []
-    except ValidationError as exc:
-        first = exc.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ConfigurationError(f"history.{where}: {first['msg']}") from exc
+        return _history.read_values(written) if written else []
+    except DecodeError as exc:
+        raise ConfigurationError(str(exc)) from exc
 
 
 def provider_name(provider: Provider) -> str:

@@ -10,8 +10,8 @@ once and then runs monotonically, so differences between events of one process c
 Invariants:
 
 1. An event is never changed after it was made. All listeners and the journal share one object, and a change by one
-   listener would reach the others. The classes are slotted, keyword-only dataclasses; the type checker rejects an
-   assignment to a field, and so does Python with `TOOLBUS_DEBUG=1` in the environment (the test suite sets it).
+   listener would reach the others. The classes are records (`toolbus.records`), and Python
+   itself refuses to set a field of one.
 2. An event is either a fact or a signal. Facts change the state of a session and are journalled in order; signals
    only report progress. If state depended on a signal, a replay would not reproduce it.
 3. `type` is the class name in snake case and selects the class when JSON is decoded. After a class was renamed,

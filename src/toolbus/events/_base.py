@@ -1,39 +1,29 @@
-"""The base of every event: the class decorator, and the fields that all events carry."""
+"""The base of every event: the fields that all events carry, and the name of a type."""
 
 from __future__ import annotations
 
-import os
+import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import Any, ClassVar
 
+from ..records import Record, field
 from .ids import new_id
 
-_DEBUG = os.environ.get("TOOLBUS_DEBUG", "") not in ("", "0")
-_E = TypeVar("_E")
-
-declared: list[type[Any]] = []
+_CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
 
 
-@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
-def event(cls: type[_E]) -> type[_E]:
-    """Make `cls` an event class: slotted, keyword-only, frozen for the type checker, and at run time when debugging."""
-    made = dataclass(slots=True, kw_only=True, frozen=_DEBUG)(cls)
-    # A frozen dataclass can be hashed and an ordinary one cannot, so debugging would change what works.
-    setattr(made, "__hash__", None)  # noqa: B010 -- the type checker rejects a plain assignment
-    declared.append(made)
-    return made
+def _type_of(name: str) -> str:
+    """Return the `type` of the events of a class: the name of the class in snake case."""
+    return _CAPITAL.sub("_", name).lower()
 
 
-@event
-class Event:
+class Event(Record, tag_field="type", tag=_type_of):
     """The fields that every event carries.
 
     `metadata` belongs to the application (a tenant or a user, for example) and is on every event and log record.
     """
 
-    type: str
     event_id: str = field(default_factory=new_id)
     request_id: str = ""
     conversation_id: str = ""
@@ -41,7 +31,12 @@ class Event:
     at: float = field(default_factory=time.time)
     metadata: Mapping[str, Any] | None = None
 
+    type: ClassVar[str]
     is_fact: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.type = _type_of(cls.__name__)
 
     @property
     def is_derived(self) -> bool:

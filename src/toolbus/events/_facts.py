@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from ..messages import AssistantMessage, Message, Part, ToolMessage, Usage
-from ._base import Event, event
+from ..records import Record
+from ._base import Event
 
 FailureReason: TypeAlias = Literal[
     "error",
@@ -22,16 +22,14 @@ FailureReason: TypeAlias = Literal[
 Outcome: TypeAlias = Literal["completed", "stopped"]
 
 
-@dataclass(slots=True, kw_only=True)
-class CallOutcome:
+class CallOutcome(Record):
     """The outcome of one call of the previous round."""
 
     name: str
     success: bool
 
 
-@dataclass(slots=True, kw_only=True)
-class Artifact:
+class Artifact(Record):
     """Content that a tool made and that is not sent to the model. Binary content is encoded as base64."""
 
     name: str
@@ -40,22 +38,20 @@ class Artifact:
     encoding: Literal["utf-8", "base64"] = "utf-8"
 
 
-@dataclass(slots=True, kw_only=True)
-class PlanStep:
+class PlanStep(Record):
     """One step of the model's plan."""
 
     text: str
     status: Literal["pending", "active", "done", "dropped"] = "pending"
 
 
-@dataclass(slots=True, kw_only=True)
-class Spent:
+class Spent(Record):
     """The tokens, tool calls and cost that the sub-sessions of one call have used up.
 
     They count towards the limits of the request that made the call.
     """
 
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = Usage()
     tool_calls: int = 0
     cost: float = 0.0
 
@@ -67,7 +63,6 @@ class Spent:
         )
 
 
-@event
 class RequestStarted(Event):
     """A request was accepted and its session runs.
 
@@ -75,7 +70,6 @@ class RequestStarted(Event):
     starts with. `parent_request_id` and `parent_call_id` are set for a session that a tool of another session started.
     """
 
-    type: Literal["request_started"] = "request_started"
     prompt: str = ""
     history_count: int = 0
     deadline: float
@@ -84,7 +78,6 @@ class RequestStarted(Event):
     is_fact: ClassVar[bool] = True
 
 
-@event
 class RequestResumed(Event):
     """A request continues in another process or runtime than the one it began in.
 
@@ -93,13 +86,11 @@ class RequestResumed(Event):
     `deadline` is in seconds from `at` where the request got new time; None keeps the deadline that it had.
     """
 
-    type: Literal["request_resumed"] = "request_resumed"
     resumption: int
     deadline: float | None = None
     is_fact: ClassVar[bool] = True
 
 
-@event
 class MessageAppended(Event):
     """A message, with its `message_id`, was appended to the transcript.
 
@@ -109,7 +100,6 @@ class MessageAppended(Event):
     `_m1` and so on. Its `is_derived` is true.
     """
 
-    type: Literal["message_appended"] = "message_appended"
     message: Message
     is_fact: ClassVar[bool] = True
 
@@ -119,14 +109,12 @@ class MessageAppended(Event):
         return isinstance(self.message, (AssistantMessage, ToolMessage))
 
 
-@event
 class RoundStarted(Event):
     """The model is being called. `after` has the outcomes of the calls whose results it now reads; empty in round 0.
 
     `tools_offered` is false when a limit was reached and the model is asked for a last answer.
     """
 
-    type: Literal["round_started"] = "round_started"
     round: int
     message_count: int
     after: tuple[CallOutcome, ...] = ()
@@ -134,7 +122,6 @@ class RoundStarted(Event):
     is_fact: ClassVar[bool] = True
 
 
-@event
 class ModelResponded(Event):
     """The model's whole reply. `finish_reason` is the reason why it ended: see `toolbus.protocols.FinishReason`.
 
@@ -142,11 +129,10 @@ class ModelResponded(Event):
     true where the provider was asked to constrain the reply to the schema of the request's `output`.
     """
 
-    type: Literal["model_responded"] = "model_responded"
     round: int
     message: AssistantMessage
     finish_reason: str = ""
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = Usage()
     vendor: str = ""
     model: str = ""
     cost: float | None = None
@@ -154,7 +140,6 @@ class ModelResponded(Event):
     is_fact: ClassVar[bool] = True
 
 
-@event
 class ModelRetrying(Event):
     """The model will be called again for the same round, `delay_seconds` after `at`.
 
@@ -163,7 +148,6 @@ class ModelRetrying(Event):
     asked next.
     """
 
-    type: Literal["model_retrying"] = "model_retrying"
     round: int
     reason: str
     error: str = ""
@@ -172,7 +156,6 @@ class ModelRetrying(Event):
     is_fact: ClassVar[bool] = True
 
 
-@event
 class ToolCallRequested(Event):
     """A tool call may run: its arguments are parsed and valid. Whoever runs it publishes one terminal event.
 
@@ -183,7 +166,6 @@ class ToolCallRequested(Event):
     time that the call is requested: after a restart, the call may be requested a second time.
     """
 
-    type: Literal["tool_call_requested"] = "tool_call_requested"
     call_id: str
     provider_call_id: str = ""
     vendor: str = ""
@@ -262,7 +244,6 @@ class ToolCallRequested(Event):
         )
 
 
-@event
 class ToolCallCompleted(Event):
     """The one terminal event of a call that succeeded.
 
@@ -271,7 +252,6 @@ class ToolCallCompleted(Event):
     requests that the tool itself made.
     """
 
-    type: Literal["tool_call_completed"] = "tool_call_completed"
     call_id: str
     name: str
     content: str
@@ -284,7 +264,6 @@ class ToolCallCompleted(Event):
     is_fact: ClassVar[bool] = True
 
 
-@event
 class ToolCallFailed(Event):
     """The one terminal event of a call that failed.
 
@@ -293,7 +272,6 @@ class ToolCallFailed(Event):
     its value ("max_tool_calls=100").
     """
 
-    type: Literal["tool_call_failed"] = "tool_call_failed"
     call_id: str
     name: str
     reason: FailureReason
@@ -306,7 +284,6 @@ class ToolCallFailed(Event):
     is_fact: ClassVar[bool] = True
 
 
-@event
 class ApprovalRequested(Event):
     """A call waits for the approval of a person (human in the loop). It is denied `deadline` seconds after `at`.
 
@@ -316,7 +293,6 @@ class ApprovalRequested(Event):
     schema. If the tool has changed meanwhile, the question is asked again.
     """
 
-    type: Literal["approval_requested"] = "approval_requested"
     call_id: str
     name: str
     arguments: dict[str, Any]
@@ -349,7 +325,6 @@ class ApprovalRequested(Event):
         )
 
 
-@event
 class ApprovalDecided(Event):
     """A person decided on one call. `arguments`, where given, replace those of the call and are validated again.
 
@@ -359,7 +334,6 @@ class ApprovalDecided(Event):
     is asked again.
     """
 
-    type: Literal["approval_decided"] = "approval_decided"
     call_id: str
     definition: str = ""
     approved: bool
@@ -370,7 +344,6 @@ class ApprovalDecided(Event):
     is_fact: ClassVar[bool] = True
 
 
-@event
 class ToolCallPaused(Event):
     """A running call waits for a person, for example because a sub-request of it asks for approval. Its time stops.
 
@@ -378,48 +351,38 @@ class ToolCallPaused(Event):
     `approval_timeout_seconds`.
     """
 
-    type: Literal["tool_call_paused"] = "tool_call_paused"
     call_id: str
     is_fact: ClassVar[bool] = True
 
 
-@event
 class ToolCallResumed(Event):
     """A paused call continues, with the time that it had left."""
 
-    type: Literal["tool_call_resumed"] = "tool_call_resumed"
     call_id: str
     is_fact: ClassVar[bool] = True
 
 
-@event
 class SteeringAdded(Event):
     """The user sent a message while the request ran. It joins the transcript before the next round begins."""
 
-    type: Literal["steering_added"] = "steering_added"
     text: str
     is_fact: ClassVar[bool] = True
 
 
-@event
 class CancelRequested(Event):
     """The cancellation of the request was asked for. `reason` is shown to people."""
 
-    type: Literal["cancel_requested"] = "cancel_requested"
     reason: str = ""
     is_fact: ClassVar[bool] = True
 
 
-@event
 class PlanChanged(Event):
     """The model wrote or changed its plan."""
 
-    type: Literal["plan_changed"] = "plan_changed"
     steps: tuple[PlanStep, ...]
     is_fact: ClassVar[bool] = True
 
 
-@event
 class HistoryCompressed(Event):
     """Less than the whole history is sent to the model, and the part that is sent has changed.
 
@@ -429,18 +392,16 @@ class HistoryCompressed(Event):
     a model was asked for one; `usage` and `cost` are those of that summary.
     """
 
-    type: Literal["history_compressed"] = "history_compressed"
     before_tokens: int
     after_tokens: int
     results_shortened: int = 0
     turns_left_out: int = 0
     summary: str = ""
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = Usage()
     cost: float | None = None
     is_fact: ClassVar[bool] = True
 
 
-@event
 class RequestCompleted(Event):
     """The request ended with an answer (`completed`), or because a limit or the model stopped it (`stopped`).
 
@@ -448,34 +409,29 @@ class RequestCompleted(Event):
     is the structured output, as JSON values, where the request asked for one and the model gave it.
     """
 
-    type: Literal["request_completed"] = "request_completed"
     outcome: Outcome = "completed"
     reason: str = ""
     text: str = ""
     output: Any = None
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = Usage()
     is_fact: ClassVar[bool] = True
 
 
-@event
 class RequestFailed(Event):
     """The request ended with an error. `reason` is a `ToolbusError.code`, `error` its text for people."""
 
-    type: Literal["request_failed"] = "request_failed"
     reason: str
     error: str
     retryable: bool = False
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = Usage()
     is_fact: ClassVar[bool] = True
 
 
-@event
 class RequestCancelled(Event):
     """The request was cancelled. Completed work stays in the transcript."""
 
-    type: Literal["request_cancelled"] = "request_cancelled"
     reason: str = ""
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = Usage()
     is_fact: ClassVar[bool] = True
 
 

@@ -8,36 +8,30 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 from ..messages import Part
-from ._base import Event, event
+from ._base import Event
 
 Stage: TypeAlias = Literal["idle", "submitted", "streaming", "executing", "waiting", "processing", "complete", "error"]
 
 
-@event
 class TextDelta(Event):
     """A streamed piece of the reply's text. `message_id` is the id of the message that the pieces will become."""
 
-    type: Literal["text_delta"] = "text_delta"
     message_id: str
     text: str
     round: int = 0
 
 
-@event
 class ReasoningDelta(Event):
     """A streamed piece of the model's reasoning."""
 
-    type: Literal["reasoning_delta"] = "reasoning_delta"
     message_id: str
     text: str
     round: int = 0
 
 
-@event
 class ToolArgumentsDelta(Event):
     """A streamed piece of the argument text of the call at `index` in the reply, neither parsed nor validated."""
 
-    type: Literal["tool_arguments_delta"] = "tool_arguments_delta"
     message_id: str
     index: int
     name: str
@@ -45,21 +39,17 @@ class ToolArgumentsDelta(Event):
     round: int = 0
 
 
-@event
 class ToolCallStarted(Event):
     """A tool's handler begins to run. `attempt` counts from 1."""
 
-    type: Literal["tool_call_started"] = "tool_call_started"
     call_id: str
     name: str
     attempt: int = 1
 
 
-@event
 class ToolCallProgress(Event):
     """A tool's handler reports its progress: `done` of `total`. `total` stays None where the handler cannot know it."""
 
-    type: Literal["tool_call_progress"] = "tool_call_progress"
     call_id: str
     name: str
     message: str = ""
@@ -67,11 +57,9 @@ class ToolCallProgress(Event):
     total: float | None = None
 
 
-@event
 class ToolCallRetrying(Event):
     """A tool's handler failed and will be tried again after `delay_seconds`."""
 
-    type: Literal["tool_call_retrying"] = "tool_call_retrying"
     call_id: str
     name: str
     attempt: int
@@ -79,23 +67,19 @@ class ToolCallRetrying(Event):
     delay_seconds: float
 
 
-@event
 class StatusChanged(Event):
     """The request entered another stage, or its status line changed. `text` is a sentence for people."""
 
-    type: Literal["status_changed"] = "status_changed"
     stage: Stage
     text: str
 
 
-@event
 class ToolCallLate(Event):
     """A second terminal event for a call that was already settled. It never enters the transcript of its request.
 
     With `for_next_turn`, the request wants the model to read it at the beginning of the conversation's next turn.
     """
 
-    type: Literal["tool_call_late"] = "tool_call_late"
     call_id: str
     name: str
     late: Literal["tool_call_completed", "tool_call_failed"]
@@ -105,32 +89,26 @@ class ToolCallLate(Event):
     for_next_turn: bool = False
 
 
-@event
 class SubscriberLagged(Event):
     """A subscription was too slow for `count` events, and gets this one instead. Both positions are inclusive."""
 
-    type: Literal["subscriber_lagged"] = "subscriber_lagged"
     first_position: int
     last_position: int
     count: int
 
 
-@event
 class ReceiverFailed(Event):
     """A receiver raised an exception for an event of type `event_type`. The other receivers got the event anyway."""
 
-    type: Literal["receiver_failed"] = "receiver_failed"
     receiver: str
     event_type: str
     failed_event_id: str
     error: str
 
 
-@event
 class DeadLetter(Event):
     """An event was not accepted, because nobody waits for it (any more). `letter_id` is its `event_id`."""
 
-    type: Literal["dead_letter"] = "dead_letter"
     letter_type: str
     letter_id: str
     call_id: str = ""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
+from ..records import replace
 from ._model import FilePart, ImagePart, Message, Part, TextPart, ToolMessage, UserMessage
 
 __all__ = ["IMAGE_MARK", "without_images"]

@@ -5,13 +5,10 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
-from pydantic import Field
-
-from .._fast_dataclasses import maker
 from ..errors import ConfigurationError
+from ..records import Record
 
 __all__ = [
     "AssistantMessage",
@@ -30,8 +27,7 @@ __all__ = [
 ]
 
 
-@dataclass(slots=True, kw_only=True)
-class ToolCall:
+class ToolCall(Record, gc=False):
     """One tool call in a model's reply.
 
     `arguments` is the JSON text exactly as the model wrote it, which may be malformed: the turn machine parses it,
@@ -46,20 +42,18 @@ class ToolCall:
     provider_call_id: str = ""
 
 
-@dataclass(slots=True, kw_only=True)
-class TextPart:
+class TextPart(Record, tag_field="type", tag="text", gc=False):
     """A text among the parts of a message."""
 
     text: str
-    type: Literal["text"] = "text"
+    type: ClassVar[Literal["text"]] = "text"
 
 
-@dataclass(slots=True, kw_only=True)
-class ImagePart:
+class ImagePart(Record, tag_field="type", tag="image", gc=False):
     """An image, given by an `http(s):` or `data:` URL that the provider accepts."""
 
     url: str
-    type: Literal["image"] = "image"
+    type: ClassVar[Literal["image"]] = "image"
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview, media_type: str) -> ImagePart:
@@ -74,14 +68,13 @@ class ImagePart:
         return cls(url=_data_url(data, media_type))
 
 
-@dataclass(slots=True, kw_only=True)
-class FilePart:
+class FilePart(Record, tag_field="type", tag="file", gc=False):
     """A file, given by its media type and a `data:` or `http(s):` URL."""
 
     url: str
     media_type: str
     name: str = ""
-    type: Literal["file"] = "file"
+    type: ClassVar[Literal["file"]] = "file"
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview, media_type: str, name: str = "") -> FilePart:
@@ -101,29 +94,26 @@ def _data_url(data: bytes | bytearray | memoryview, media_type: str) -> str:
     return f"data:{media_type};base64,{b64encode(data).decode()}"
 
 
-Part: TypeAlias = Annotated[TextPart | ImagePart | FilePart, Field(discriminator="type")]
+Part: TypeAlias = TextPart | ImagePart | FilePart
 
 
-@dataclass(slots=True, kw_only=True)
-class SystemMessage:
+class SystemMessage(Record, tag_field="role", tag="system"):
     """Instructions for the model. toolbus keeps at most one at the start; later ones are notes of the application."""
 
     text: str
     message_id: str = ""
-    role: Literal["system"] = "system"
+    role: ClassVar[Literal["system"]] = "system"
 
 
-@dataclass(slots=True, kw_only=True)
-class UserMessage:
+class UserMessage(Record, tag_field="role", tag="user"):
     """A message of the user: text, or a tuple of parts."""
 
     content: str | tuple[Part, ...]
     message_id: str = ""
-    role: Literal["user"] = "user"
+    role: ClassVar[Literal["user"]] = "user"
 
 
-@dataclass(slots=True, kw_only=True)
-class AssistantMessage:
+class AssistantMessage(Record, tag_field="role", tag="assistant"):
     """A whole reply of the model: text, tool calls in call order, and reasoning where the provider shows it.
 
     `vendor_data` holds data, by vendor, that this vendor must get back unchanged, for example the signatures of its
@@ -135,11 +125,10 @@ class AssistantMessage:
     reasoning: str = ""
     message_id: str = ""
     vendor_data: dict[str, Any] | None = None
-    role: Literal["assistant"] = "assistant"
+    role: ClassVar[Literal["assistant"]] = "assistant"
 
 
-@dataclass(slots=True, kw_only=True)
-class ToolMessage:
+class ToolMessage(Record, tag_field="role", tag="tool"):
     """The result of one tool call: `content` is the text that the model reads, `parts` are its images and files.
 
     `is_error` marks a failed call.
@@ -151,19 +140,16 @@ class ToolMessage:
     parts: tuple[Part, ...] = ()
     is_error: bool = False
     message_id: str = ""
-    role: Literal["tool"] = "tool"
+    role: ClassVar[Literal["tool"]] = "tool"
 
 
 PromptLike: TypeAlias = str | UserMessage | Sequence[str | TextPart | ImagePart | FilePart]
 """A prompt: text, a message, or a list of texts, images and files, such as `["Describe this.", ImagePart(url=...)]`."""
 
-Message: TypeAlias = Annotated[
-    SystemMessage | UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")
-]
+Message: TypeAlias = SystemMessage | UserMessage | AssistantMessage | ToolMessage
 
 
-@dataclass(slots=True, kw_only=True)
-class Usage:
+class Usage(Record, gc=False):
     """The tokens of one or more replies, as the provider counted them.
 
     `cached_tokens` and `cache_write_tokens` are part of the input: the former were read from the provider's cache, the
@@ -177,16 +163,13 @@ class Usage:
     cache_write_tokens: int = 0
 
     def __add__(self, other: Usage) -> Usage:
-        return _usage(
+        return Usage(
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
             cached_tokens=self.cached_tokens + other.cached_tokens,
             reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
             cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
         )
-
-
-_usage = maker(Usage)
 
 
 def user_text(message: UserMessage) -> str:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 import orjson
 
 from ..errors import InvalidHistory
+from ..records import replace
 from ._model import (
     AssistantMessage,
     FilePart,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, TypeAlias, cast, get_args
 
@@ -29,6 +29,7 @@ from ..protocols import (
     ReasoningPiece,
     TextPiece,
 )
+from ..records import replace
 from .expectations import Expectation, shown_request
 
 __all__ = ["Delays", "Script", "ScriptedProvider", "Step", "calls", "error", "hang", "text"]

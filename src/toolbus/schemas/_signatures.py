@@ -24,6 +24,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
 from ..errors import ConfigurationError, InvalidArguments
+from ..records import Record
 
 __all__ = [
     "ArgumentBinder",
@@ -228,7 +229,7 @@ def _field(where: str, parameter: inspect.Parameter, hints: dict[str, Any], text
         return (name, annotation)
     if default is None or (isinstance(default, (str, int, float, bool, enum.Enum)) and _is_json(default)):
         return (name, annotation, field(default=default))
-    if isinstance(default, (list, dict, set, BaseModel)) or is_dataclass(default):
+    if isinstance(default, (list, dict, set, BaseModel, Record)) or is_dataclass(default):
         return (name, annotation, field(default_factory=lambda: copy.deepcopy(cast("Any", default))))
     # The default is passed on as the same object, since it may be a sentinel.
     return (name, annotation, field(default_factory=lambda: default))

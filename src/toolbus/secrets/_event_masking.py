@@ -5,7 +5,6 @@ Knows events and a vault, and no session or bus. Whatever has no secret in it is
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
@@ -18,6 +17,7 @@ from ..errors import InvalidArguments
 from ..events import CallOutcome, Event, ReasoningDelta, TextDelta, ToolArgumentsDelta
 from ..messages import AssistantMessage, ToolCall, ToolMessage
 from ..protocols import ArgumentsPiece, Delta, Emit, ModelReply, ReasoningPiece, SignOfLife, TextPiece, ToolSpec
+from ..records import Record, replace
 from ._marks import Marks, PieceMask, replaced
 from ._redaction import MASK
 from ._vault import Vault
@@ -39,7 +39,7 @@ _PAYLOAD = frozenset({"data", "arguments", "output", "metadata", "vendor_data"})
 @functools.cache
 def _fields_of(kind: type[Any]) -> tuple[str, ...]:
     """Return the fields of an event or message that may hold text. Ids and names of tools identify things, and stay."""
-    names = [each.name for each in dataclasses.fields(kind) if each.name not in _IDS]
+    names = [name for name in kind.__struct_fields__ if name not in _IDS]
     if issubclass(kind, _NAMED_BY_TOOLS):
         names = [name for name in names if name != "name"]
     return tuple(names)
@@ -57,7 +57,7 @@ def _hidden(given: Any, vault: Vault) -> Any:
         before = cast("tuple[Any, ...]", given)
         after = tuple([_hidden(each, vault) for each in before])
         return after if any(x is not y for x, y in zip(after, before, strict=True)) else before
-    if not dataclasses.is_dataclass(given):
+    if not isinstance(given, Record):
         return given
     changed: dict[str, Any] = {}
     for name in _fields_of(cast("type[Any]", type(given))):
@@ -69,7 +69,7 @@ def _hidden(given: Any, vault: Vault) -> Any:
         return cast("Any", given)
     if isinstance(given, AssistantMessage):
         changed["vendor_data"] = None  # The vendor's own data describes the message as it was.
-    return dataclasses.replace(cast("Any", given), **changed)
+    return replace(cast("Any", given), **changed)
 
 
 def hidden_arguments(arguments: Mapping[str, Any], marks: Marks, vault: Vault) -> dict[str, Any]:
@@ -165,22 +165,22 @@ class ReplyMask:
             text = _hidden_answer(text, self._answer, self._vault)
         if text is not message.text or any(x is not y for x, y in zip(calls, message.tool_calls, strict=True)):
             # The vendor's own data is dropped, because it describes the message as it was.
-            message = dataclasses.replace(message, tool_calls=calls, text=text, vendor_data=None)
+            message = replace(message, tool_calls=calls, text=text, vendor_data=None)
         if self._vault:
             message = hidden(message, self._vault)
-        return reply if message is reply.message else dataclasses.replace(reply, message=message)
+        return reply if message is reply.message else replace(reply, message=message)
 
     def _call(self, call: ToolCall) -> ToolCall:
         marks = self._marked.get(call.name)
         if marks is None:
             name = self._name(call.name)
-            return call if name is call.name else dataclasses.replace(call, name=name)
+            return call if name is call.name else replace(call, name=name)
         try:
             written = parse_arguments(call.arguments)
         except InvalidArguments:  # The marked fields of unreadable arguments cannot be found.
-            return dataclasses.replace(call, arguments=_UNREADABLE)
+            return replace(call, arguments=_UNREADABLE)
         arguments = hidden_arguments(written, marks, self._vault)
-        return call if arguments is written else dataclasses.replace(call, arguments=orjson.dumps(arguments).decode())
+        return call if arguments is written else replace(call, arguments=orjson.dumps(arguments).decode())
 
 
 def _hidden_answer(text: str, marks: Marks, vault: Vault) -> str:

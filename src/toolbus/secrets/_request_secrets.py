@@ -5,13 +5,13 @@ Knows a turn's state, and no session. Executors reach a request's secrets throug
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import ToolbusError
 from ..events import ApprovalDecided, Event
 from ..protocols import Emit, KnowsMarks, RequestView, SecretHandling, ToolSource, ToolSpec
+from ..records import replace
 from ..tool_results import Rendered, settled
 from ._event_masking import ReplyMask, hidden, hidden_arguments
 from ._log_filter import hide_in_log
@@ -115,7 +115,7 @@ class RequestSecrets:
             each = self._state.open_calls.get(event.call_id)
             marks = None if each is None else self.marked.get(each.call.name)
             if marks is not None and isinstance(event.arguments, dict):  # pyright: ignore[reportUnnecessaryIsInstance] -- anybody's
-                event = dataclasses.replace(event, arguments=hidden_arguments(event.arguments, marks, vault))
+                event = replace(event, arguments=hidden_arguments(event.arguments, marks, vault))
         return hidden(event, vault) if vault else event
 
     # -------------------------------------------------------------------------------------------- for sessions
@@ -134,7 +134,7 @@ class RequestSecrets:
             # The validators hold the vault and not this object: this object holds the state, which will hold them.
             vault = self.keep()
             guarded = {
-                name: dataclasses.replace(spec, validate=_checks(spec, self.marked[name], vault, self.is_lenient))
+                name: replace(spec, validate=_checks(spec, self.marked[name], vault, self.is_lenient))
                 for name, spec in specs.items()
                 if name in self.marked
             }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeAlias, cast
 
 from .._option_checks import shown
@@ -23,6 +22,7 @@ from ..messages import (
 )
 from ..messages.detect import read_dictionaries
 from ..protocols import Provider, ToolSource, ToolSpec
+from ..records import replace
 from ..tools import Tool, ToolContext, Toolish, ToolRegistry
 
 __all__ = [

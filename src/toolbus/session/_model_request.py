@@ -8,12 +8,10 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import orjson
 
-from .._fast_dataclasses import maker
 from .._logs import logger
 from ..core.arguments import parse_arguments
 from ..core.guidance import guidance_text
@@ -46,6 +44,7 @@ from ..protocols import (
     ToolSource,
     ToolSpec,
 )
+from ..records import replace
 from ..secrets import Marks, ReplyMask, RequestSecrets, find_marks, marked_in
 from ..tools import ToolContext
 from ._context_window import ContextWindow
@@ -63,7 +62,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_model_request = maker(ModelRequest)
 _DEFAULT_SETTINGS = ModelSettings()
 
 
@@ -227,7 +225,7 @@ class Asker:
                     self._native = output is not None and self._is_native(offered, output)
                     messages = await self._window.messages(system, offered, self._asked)
             schema = output.parameters if output is not None and self._native else None
-            return _model_request(
+            return ModelRequest(
                 messages=messages,
                 tools=offered if schema is None else tuple([each for each in offered if each is not output]),
                 settings=self._settings,
@@ -262,11 +260,9 @@ class Asker:
             if not isinstance(reply, ModelReply) or len(reply.message.tool_calls) > MAX_REPLY_CALLS:  # pyright: ignore[reportUnnecessaryIsInstance]
                 return self._not_taken(reply, spent)
             replied = await self._screened(reply, view)
-            replied.native_output = self._native
             # The reply is masked once more, because an interceptor may have put a secret into it.
-            if mask is not None:
-                replied.reply = mask.whole(replied.reply)
-            return replied
+            reply = replied.reply if mask is None else mask.whole(replied.reply)
+            return ModelReplied(reply, replied.denied, self._native)
         except ContextOverflow as exc:
             self.error = exc
             self._window.refused(exc, self._asked, request)

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from .._fast_dataclasses import maker
 from ..bus import Mailbox
 from ..clock import SessionClock
 from ..core.history import Memo
@@ -124,7 +123,6 @@ class SessionStart:
 
 NO_START = SessionStart()
 
-_turn_state = maker(TurnState)
 _DEFAULT_LIMITS = Limits()
 
 
@@ -148,7 +146,7 @@ def new_state(
     `granted` is not copied, because a remembered approval holds for all of the conversation.
     """
     get = options.get
-    return _turn_state(
+    return TurnState(
         request_id=request_id,
         conversation_id=conversation_id,
         parent_id=prompt.message_id if prompt else "",
@@ -259,12 +257,11 @@ class RequestBeginning:
         With `refused`, the request ends at once, and its prompt does not join the transcript.
         """
         _take_plan(state, tools)
-        start = Start(self._prompt, Messages(state.messages), self.notes)
-        start.parent_request_id, start.parent_call_id = self.parent or ("", "")
+        failed = None
         if refused is not None:
             self.error = refused
-            start.refused = ModelFailed(refused.code, str(refused) or "the prompt was denied")
-        return start
+            failed = ModelFailed(refused.code, str(refused) or "the prompt was denied")
+        return Start(self._prompt, Messages(state.messages), self.notes, failed, *(self.parent or ("", "")))
 
     def given_up(self, state: TurnState, tools: ToolSource, interceptors: Sequence[Interceptor]) -> Start:
         """Return the first input of a request that ends before it has begun.

@@ -17,21 +17,19 @@ because that row has the last hash.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from hashlib import sha256
 from struct import Struct
 from struct import error as StructError  # noqa: N812 -- a class
 from typing import Any, NamedTuple, cast
 
 import orjson
-from pydantic import TypeAdapter, ValidationError
 
-from ..errors import StoreError, StoreFormat
+from ..errors import DecodeError, StoreError, StoreFormat
 from ..events import Event, decode, encode
 from ..messages import Message
+from ..records import JsonForm, json_bytes
 from ..storage import Entry
 from ._texts import message_text, title_of
 
@@ -62,6 +60,7 @@ LARGE_BYTES = 16 * 1024
 """The size from which on a text is stored apart. Below it, a row in another table costs more than a copy."""
 
 _REFERENCES = b"@"
+_message = JsonForm[Message](Message, "message")
 _POSITIONS = Struct(">QQ")
 
 UNREADABLE = (KeyError, ValueError, TypeError, IndexError, AttributeError, OverflowError, StructError)
@@ -134,7 +133,7 @@ def written(entry: Entry) -> Written:
             rows.append((fact.type, data))
         made = Written(entry.request_id, entry.conversation_id, entry.epoch, entry.seq, rows, size, blobs)
         if entry.seq == 0:
-            agreed = split(_json(dict(entry.agreed or {})), blobs)
+            agreed = split(json_bytes(dict(entry.agreed or {})), blobs)
             made.begun = Begun(entry.owner, entry.lease_seconds, agreed)
         if entry.ending is not None:
             made.ending = entry.ending
@@ -153,7 +152,7 @@ def turn_of(conversation_id: str, messages: Sequence[Message], *, request_id: st
     size = 0
     try:
         for message in messages:
-            data = split(_json(message), blobs)
+            data = split(json_bytes(message), blobs)
             size += len(data)
             text = message_text(message)
             digest = sha256(text.encode("utf-8", "replace")).digest() if len(text) >= LARGE_BYTES else None
@@ -172,27 +171,6 @@ def searchable(text: str) -> str:
     if "\0" in text:
         text = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _json(value: Any) -> bytes:
-    try:
-        return orjson.dumps(value)
-    except TypeError:
-        return orjson.dumps(_without_surrogates(value))
-
-
-def _without_surrogates(value: Any) -> Any:
-    """Return the value with a question mark for each lone surrogate, as `encode` does it for facts."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode("utf-8")
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _without_surrogates({each.name: getattr(value, each.name) for each in dataclasses.fields(value)})
-    if isinstance(value, dict):
-        mapping = cast("dict[Any, Any]", value)
-        return {_without_surrogates(key): _without_surrogates(each) for key, each in mapping.items()}
-    if isinstance(value, (list, tuple)):
-        return [_without_surrogates(each) for each in cast("list[Any]", value)]
-    return value
 
 
 def split(data: bytes, blobs: dict[bytes, bytes]) -> bytes:
@@ -271,24 +249,17 @@ def fact_from(data: bytes, fetch: Fetch, where: str) -> Event:
     text = whole(data, fetch)
     try:
         return decode(text)
-    except ValueError as exc:  # DecodeError
+    except DecodeError as exc:
         raise StoreFormat(f"{where} is of a form that this version of toolbus does not know: {exc}") from exc
-
-
-@cache
-def _messages() -> TypeAdapter[Message]:
-    """Return the adapter of messages. It is made at first use, because that costs more than opening a store does."""
-    return TypeAdapter(Message)
 
 
 def message_from(data: bytes, fetch: Fetch, where: str) -> Message:
     """Return the message that was stored as `data`: see `fact_from`."""
     text = whole(data, fetch)
     try:
-        return _messages().validate_json(text, strict=True)
-    except ValidationError as exc:
-        first = exc.errors(include_url=False, include_input=False, include_context=False)[0]["msg"]
-        raise StoreFormat(f"{where} is of a form that this version of toolbus does not know: {first}") from exc
+        return _message.read(text)
+    except DecodeError as exc:
+        raise StoreFormat(f"{where} is of a form that this version of toolbus does not know: {exc}") from exc
 
 
 def agreed_from(data: bytes, fetch: Fetch) -> Mapping[str, Any]:

@@ -22,11 +22,12 @@ from typing import IO, Any, Protocol, cast, runtime_checkable
 import anyio
 import anyio.to_thread
 import orjson
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from ..errors import StoreDamaged, StoreError, StoreFormat
 from ..events import decode, encode
 from ..messages import Message
+from ..records import JsonForm, json_bytes
 from ..storage import ConversationRecord, RequestRecord, StoredFact
 
 __all__ = ["Archive", "Moved", "Salvaged", "Verified", "export_to", "import_from", "verify"]
@@ -34,7 +35,7 @@ __all__ = ["Archive", "Moved", "Salvaged", "Verified", "export_to", "import_from
 _FORMAT = 1
 _HASH = b',"hash":"'
 _BATCH_LINES = 500  # lines that are written at once, in a thread
-_message: TypeAdapter[Message] = TypeAdapter(Message)
+_message = JsonForm[Message](Message, "message")
 
 
 class Salvaged(Protocol):
@@ -231,7 +232,7 @@ class _Writer:
         self._lines: list[bytes] = []
 
     async def add(self, value: dict[str, Any]) -> None:
-        body = orjson.dumps(value)
+        body = json_bytes(value)
         self._last = _next_hash(self._last, body)
         self._lines.append(body[:-1] + _HASH + self._last + b'"}\n')
         if len(self._lines) >= _BATCH_LINES:
@@ -386,4 +387,4 @@ def _fact(line: dict[str, Any]) -> StoredFact:
 
 
 def _turn(line: dict[str, Any]) -> tuple[str, Message]:
-    return line["request_id"], _message.validate_json(orjson.dumps(line["message"]), strict=True)
+    return line["request_id"], _message.read_values(line["message"])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 from ..events import Event, ReasoningDelta, TextDelta, ToolArgumentsDelta
 from ..messages import AssistantMessage, ToolMessage, UserMessage, user_text
+from ..records import defaults_of
 
 __all__ = ["event_line", "near_misses", "timeline"]
 
@@ -51,10 +51,11 @@ def _run_of(entry: tuple[float, Event]) -> Any:
 
 def event_line(event: Event) -> str:
     """Return an event's name and those of its own fields that are not empty or default, without the long request id."""
+    defaults = defaults_of(type(event))
     parts = [
-        f"{field.name}={_said(value) if field.name == 'message' else repr(value)}"
-        for field in dataclasses.fields(event)
-        if field.name not in _UNSAID and _says_something(field, value := getattr(event, field.name))
+        f"{name}={_said(value) if name == 'message' else repr(value)}"
+        for name in event.__struct_fields__
+        if name not in _UNSAID and _says_something(value := getattr(event, name), defaults.get(name))
     ]
     line = " ".join([type(event).__name__, *parts])
     if event.request_id:
@@ -62,12 +63,8 @@ def event_line(event: Event) -> str:
     return _cut(line)
 
 
-def _says_something(field: dataclasses.Field[Any], value: Any) -> bool:
-    if field.default_factory is not dataclasses.MISSING:
-        return value != field.default_factory()
-    if field.default is dataclasses.MISSING:
-        return value is False or value not in (None, "", 0)
-    return value != field.default
+def _says_something(value: Any, default: Any) -> bool:
+    return value is False or value not in (None, "", 0) if default is None else value != default
 
 
 def near_misses(events: Iterable[tuple[Event, bool]], kind: type[Event], fields: Mapping[str, Any]) -> str:

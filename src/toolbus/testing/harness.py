@@ -5,7 +5,6 @@ The module combines a bus, sessions, tools and virtual time; it knows no runtime
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -410,7 +409,7 @@ def _messages(history: MessagesLike, prompt: PromptLike) -> Any:
 
 
 def _check_fields(kind: type[Event], fields: dict[str, Any]) -> None:
-    known = [field.name for field in dataclasses.fields(kind)]
+    known = kind.__struct_fields__
     if unknown := fields.keys() - set(known):
         wrong = ", ".join(sorted(unknown))
         raise ConfigurationError(f"{kind.__name__} has no field {wrong}; it has {', '.join(known)}")

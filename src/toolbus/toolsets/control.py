@@ -8,7 +8,6 @@ describe the tools to the model, and are never called.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -16,6 +15,7 @@ from pydantic import Field
 from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
 
 from ..protocols import Control
+from ..records import replace
 from ..tools import Tool
 
 __all__ = ["give_up", "task_complete", "update_plan"]
@@ -31,7 +31,7 @@ class _Step(TypedDict):
 def _control(control: Control) -> Callable[[Callable[..., None]], Tool[..., None]]:
     def decorate(function: Callable[..., None]) -> Tool[..., None]:
         made: Tool[..., Any] = Tool(handler=function)
-        made.spec = dataclasses.replace(made.spec, control=control)
+        made.spec = replace(made.spec, control=control)
         return made
 
     return decorate

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,6 +24,7 @@ from toolbus.events import (
 )
 from toolbus.messages import ToolMessage
 from toolbus.protocols import ToolSpec
+from toolbus.records import replace
 
 
 def _small(arguments: Mapping[str, Any]) -> None:

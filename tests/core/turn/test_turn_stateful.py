@@ -9,7 +9,6 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -95,6 +94,7 @@ from toolbus.events import (
 )
 from toolbus.messages import AssistantMessage, Message, ToolCall, ToolMessage, Usage, UserMessage
 from toolbus.protocols import FinishReason, Summary, ToolSpec
+from toolbus.records import replace
 
 ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 

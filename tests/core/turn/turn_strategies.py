@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from hypothesis import strategies as st
@@ -19,6 +19,7 @@ from toolbus.errors import InvalidArguments
 from toolbus.events import Spent
 from toolbus.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, Usage, UserMessage
 from toolbus.protocols import Summary, ToolSpec
+from toolbus.records import replace
 from toolbus.toolsets.control import give_up, task_complete, update_plan
 
 HISTORIES: list[list[Message]] = [

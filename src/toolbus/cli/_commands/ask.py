@@ -7,10 +7,9 @@ import sys
 from collections.abc import Callable
 from typing import Any, TextIO
 
-import orjson
-
 from ...errors import ConfigurationError
 from ...events import Event, encode
+from ...records import json_bytes
 from ...request_result import RequestResult
 from .._requests import opened, report_ending, status_of
 from .._terminal.progress import Narrator
@@ -110,4 +109,4 @@ def as_json(result: RequestResult[Any]) -> str:
         "conversation_id": result.conversation_id,
         "duration_seconds": result.duration_seconds,
     }
-    return escape_json(orjson.dumps(fields, default=str).decode())
+    return escape_json(json_bytes(fields, str).decode())

@@ -23,7 +23,7 @@ def list_events(options: argparse.Namespace, screen: Screen) -> int:
     if options.json_schema:
         screen.data(orjson.dumps(json_schema(), option=orjson.OPT_INDENT_2).decode())
         return 0
-    names = [kind.__dataclass_fields__["type"].default for kind in EVENT_TYPES]
+    names = [kind.type for kind in EVENT_TYPES]
     width = max(map(len, names))
     for name, kind in zip(names, EVENT_TYPES, strict=True):
         summary = (kind.__doc__ or "").strip().partition("\n")[0]

@@ -12,10 +12,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-import orjson
-
 from ...core.plain_text import clean, one_line
 from ...errors import ConfigurationError, StoreError
+from ...records import json_bytes
 from ...storage import ConversationRecord, RequestRecord
 from ...stores.archive import Moved, export_to, import_from, verify
 from ...stores.sql.find import FoundRequest
@@ -305,4 +304,4 @@ def _size_of(path: str) -> int:
 
 
 def _print_json(value: Any, screen: Screen) -> None:
-    screen.data(escape_json(orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()))
+    screen.data(escape_json(json_bytes(value, str).decode()))

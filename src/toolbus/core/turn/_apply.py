@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
-from ..._fast_dataclasses import maker
 from ...errors import ContextOverflow, NativeOutputUnsupported, ProtocolViolation
 from ...events import (
     ApprovalDecided,
@@ -68,10 +67,6 @@ __all__ = [
     "repair_id",
     "used_up",
 ]
-
-
-_call_state = maker(CallState)
-_round_state = maker(RoundState)
 
 
 def apply(state: TurnState, fact: Event) -> TurnState:
@@ -148,7 +143,7 @@ def _apply_round(state: TurnState, fact: RoundStarted) -> None:
         raise ProtocolViolation(f"round {fact.round} cannot follow round {state.round}")
     state.phase = MODEL
     state.round = fact.round
-    state.rounds.append(_round_state(fact.round, fact.at))
+    state.rounds.append(RoundState(fact.round, fact.at))
     state.tools_offered = fact.tools_offered
     state.empty_replies = 0
     state.overflowed = False
@@ -176,7 +171,7 @@ def _apply_responded(state: TurnState, fact: ModelResponded) -> None:
     message = fact.message
     if fact.round != state.round:
         raise ProtocolViolation(f"a reply of round {fact.round} cannot come in round {state.round}")
-    calls = [_call_state(call, state.round) for call in message.tool_calls]
+    calls = [CallState(call, state.round) for call in message.tool_calls]
     opened = {each.call.call_id: each for each in calls}
     if len(opened) != len(calls):
         raise ProtocolViolation("two calls of a reply have the same id")

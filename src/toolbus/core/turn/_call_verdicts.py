@@ -7,16 +7,15 @@ its siblings from starting.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, TypeAlias, cast
 
 import orjson
 
-from ..._fast_dataclasses import maker
 from ...errors import InvalidArguments
 from ...events import ApprovalDecided, ApprovalRequested, ToolCallPaused, ToolCallRequested, ToolCallResumed
 from ...messages import ToolCall
 from ...protocols import ToolSpec
+from ...records import replace
 from ..approval import definition_of, needs_approval
 from ..arguments import CUT_OFF, own_arguments, parse_arguments
 from ..read_result import why_unreadable
@@ -29,9 +28,6 @@ __all__ = ["AT_ONCE", "decide_approval", "decide_pause", "is_time_over", "judge"
 
 AT_ONCE = "Another call failed, and that ended the request."
 _NO_TOOLS = "No tool may be called any more; answer with what is known."
-
-
-_requested = maker(ToolCallRequested)
 
 
 def is_time_over(state: TurnState, now: float) -> bool:
@@ -182,7 +178,7 @@ def request_call(
     limits = state.limits
     seconds = limits.tool_timeout_seconds if spec.timeout_seconds is None else spec.timeout_seconds
     left = state.deadline - (state.paused_at if state.waiting else now)
-    request = _requested(
+    request = ToolCallRequested(
         event_id=facts.next_id,
         request_id=state.request_id,
         conversation_id=state.conversation_id,

@@ -11,7 +11,6 @@ from typing import Any
 
 import orjson
 
-from ..._fast_dataclasses import maker
 from ...errors import InvalidArguments, ProtocolViolation
 from ...events import (
     ApprovalDecided,
@@ -54,10 +53,6 @@ from ._steps import (
 
 __all__ = ["advance", "pending"]
 
-_round_started = maker(RoundStarted)
-_call_outcome = maker(CallOutcome)
-_call_model = maker(CallModel)
-_await_calls = maker(AwaitCalls)
 
 # ------------------------------------------------------------------------------------------------- decide
 
@@ -222,11 +217,11 @@ def _next_round(state: TurnState, facts: Facts, now: float) -> None:
     else:
         outcomes = tuple(
             [
-                _call_outcome(name=each.call.name, success=isinstance(each.outcome, ToolCallCompleted))
+                CallOutcome(name=each.call.name, success=isinstance(each.outcome, ToolCallCompleted))
                 for each in state.calls
             ]
         )
-        began = _round_started(
+        began = RoundStarted(
             event_id=facts.next_id,
             request_id=state.request_id,
             conversation_id=state.conversation_id,
@@ -326,7 +321,7 @@ def _on_answer(state: TurnState, text: str, facts: Facts, now: float, reason: st
 def pending(state: TurnState) -> Command:
     """Return the work to do now. Raises `ProtocolViolation` in the middle of a step, when facts still follow."""
     if state.phase is MODEL:
-        return _call_model(
+        return CallModel(
             round=state.round,
             message_id=reply_id(state.request_id, state.round),
             offer_tools=state.tools_offered,
@@ -336,7 +331,7 @@ def pending(state: TurnState) -> Command:
         )
     if state.phase is TOOLS and state.open_calls:
         deadline = min(each.deadline for each in state.open_calls.values())
-        return _await_calls(calls=state.open_calls, deadline=deadline)
+        return AwaitCalls(calls=state.open_calls, deadline=deadline)
     if state.phase is ENDED:
         return Finish()
     raise ProtocolViolation(f"nothing is pending in phase {state.phase.value!r}: the step was not finished")

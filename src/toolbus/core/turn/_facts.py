@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..._fast_dataclasses import maker
 from ...events import Event, MessageAppended, RequestCompleted, Spent, ToolCallFailed
 from ...messages import Message, ToolCall, Usage
 from ._apply import apply
@@ -84,12 +83,9 @@ class Facts:
         )
 
 
-_facts = maker(Facts)
-
-
 def facts_of(state: TurnState, now: float, mask: Callable[[Event], Event] | None) -> Facts:
     """Return an empty list of facts for a step that begins at `now`."""
-    return _facts(state, now, mask, [], [])
+    return Facts(state, now, mask, [], [])
 
 
 def spent_so_far(each: CallState) -> Spent | None:

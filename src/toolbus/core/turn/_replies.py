@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from ..._fast_dataclasses import maker
 from ...errors import ContentFiltered, ContextOverflow, NativeOutputUnsupported
 from ...events import HistoryCompressed, ModelResponded, ModelRetrying, RequestFailed
 from ...messages import AssistantMessage, ToolCall, Usage
@@ -21,9 +20,6 @@ from ._transcript import is_empty
 
 __all__ = ["decide_model_failed", "decide_reply", "decide_shaped", "decide_withheld"]
 
-_assistant_message = maker(AssistantMessage)
-_model_responded = maker(ModelResponded)
-_tool_call = maker(ToolCall)
 _WITHHELD = {"content_filter": "its content filter withheld the reply", "refusal": "the model refused without a word"}
 _REFUSED = {"content_filter": "its content filter cut the reply off", "refusal": "the model refused: {}"}
 _QUOTED_CHARS = 300
@@ -36,7 +32,7 @@ def decide_reply(state: TurnState, replied: ModelReplied, facts: Facts, now: flo
     reply = replied.reply
     message = _identified(state, reply.message, cut=reply.finish_reason in CUT_OFF)
     cost = None if state.prices is None else cost_of(reply.usage, reply.vendor, reply.model, state.prices)
-    responded = _model_responded(
+    responded = ModelResponded(
         event_id=facts.next_id,
         request_id=state.request_id,
         conversation_id=state.conversation_id,
@@ -120,11 +116,11 @@ def _identified(state: TurnState, message: AssistantMessage, *, cut: bool) -> As
     """
     number = state.round
     blank = "" if cut else "{}"
-    return _assistant_message(
+    return AssistantMessage(
         text=encodable(message.text),
         tool_calls=tuple(
             [
-                _tool_call(
+                ToolCall(
                     name=encodable(call.name),
                     arguments=encodable_json(call.arguments) if call.arguments.strip() else blank,
                     call_id=f"{state.request_id}_{number}_{index}",

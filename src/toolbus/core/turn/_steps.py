@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ...events import (
@@ -17,6 +16,7 @@ from ...events import (
 )
 from ...messages import Message, SystemMessage, Usage, UserMessage
 from ...protocols import ModelReply, Summary
+from ...records import Record
 from ..history import Shape
 from ._state import CallState
 
@@ -36,8 +36,7 @@ __all__ = [
 ]
 
 
-@dataclass(slots=True)
-class Start:
+class Start(Record, kw_only=False):
     """The input that begins a request: `history` is a valid transcript, `prompt` the user's message after it, or None.
 
     `notes` come between the two. With `refused`, a guardrail's verdict, the request fails at once, and the prompt does
@@ -52,8 +51,7 @@ class Start:
     parent_call_id: str = ""
 
 
-@dataclass(slots=True)
-class Resume:
+class Resume(Record, kw_only=False):
     """The input that continues a request in another process, or another runtime, than the one in which it began.
 
     `seconds` is the time that it gets from now; None where its deadline stays the same by the wall clock.
@@ -62,8 +60,7 @@ class Resume:
     seconds: float | None = None
 
 
-@dataclass(slots=True)
-class ModelReplied:
+class ModelReplied(Record, kw_only=False):
     """The model's whole reply. `denied` has the reasons of interceptors, by the call's position in the reply.
 
     `native_output` is whether the provider was asked to enforce the output's schema.
@@ -74,8 +71,7 @@ class ModelReplied:
     native_output: bool = False
 
 
-@dataclass(slots=True)
-class ModelFailed:
+class ModelFailed(Record, kw_only=False):
     """The failure of a model call. `code` is a `ToolbusError.code`; `retry_after_seconds` is the server's wish, if any.
 
     `usage` is that of a reply that arrived but may not be used.
@@ -85,19 +81,17 @@ class ModelFailed:
     error: str
     retryable: bool = False
     retry_after_seconds: float | None = None
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = Usage()
 
 
-@dataclass(slots=True)
-class HistoryShaped:
+class HistoryShaped(Record, kw_only=False):
     """A change of the history that is sent. `summary` is the new summary of the turns that were left out, if any."""
 
     shape: Shape
     summary: Summary | None = None
 
 
-@dataclass(slots=True)
-class Elapsed:
+class Elapsed(Record, kw_only=False):
     """The input for a pending command whose deadline has passed."""
 
 
@@ -118,8 +112,7 @@ Input: TypeAlias = (
 )
 
 
-@dataclass(slots=True)
-class CallModel:
+class CallModel(Record, kw_only=False):
     """Call the model, and return `ModelReplied`, `ModelFailed`, or at `deadline` `Elapsed`.
 
     `not_before` is the moment to wait for first, 0 for none. `provider` is the index of the provider to ask among those
@@ -134,16 +127,14 @@ class CallModel:
     provider: int
 
 
-@dataclass(slots=True)
-class AwaitCalls:
+class AwaitCalls(Record, kw_only=False):
     """Wait for terminal events of `calls`; at `deadline` return `Elapsed`."""
 
     calls: Mapping[str, CallState]
     deadline: float
 
 
-@dataclass(slots=True)
-class Finish:
+class Finish(Record, kw_only=False):
     """The request has ended: do nothing more."""
 
 

@@ -9,16 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..._fast_dataclasses import maker
 from ...events import Event, MessageAppended, ModelResponded, ToolCallCompleted, ToolCallFailed
 from ...messages import AssistantMessage, Message, Part, ToolMessage
 from ...tool_results import failure_content
 from ._state import CallState, TurnState
 
 __all__ = ["is_empty", "result_message", "with_messages"]
-
-_message_appended = maker(MessageAppended)
-_tool_message = maker(ToolMessage)
 
 
 def is_empty(message: AssistantMessage) -> bool:
@@ -36,7 +32,7 @@ def result_message(each: CallState) -> ToolMessage:
     else:
         assert outcome is not None
         content = failure_content(outcome.reason, outcome.error)
-    return _tool_message(
+    return ToolMessage(
         call_id=each.call.call_id,
         name=each.call.name,
         content=content,
@@ -63,7 +59,7 @@ def with_messages(state: TurnState, facts: Iterable[Event], *, since_round: int 
         elif isinstance(fact, (ToolCallCompleted, ToolCallFailed)) and (ended := settled.get(fact.call_id)):
             appended = state.messages[ended.results_at : ended.results_at + len(ended.calls)]
         for number, message in enumerate(appended):
-            derived = _message_appended(
+            derived = MessageAppended(
                 event_id=f"{fact.event_id}_m{number}",
                 request_id=state.request_id,
                 conversation_id=state.conversation_id,

@@ -6,13 +6,13 @@ The module knows the order of the steps, and the shape that the clients of OpenA
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, ClassVar, Generic, TypeVar
 
 from ...errors import ProviderError, ToolbusError
 from ...messages import without_images
 from ...network import check_allowed
 from ...protocols import Emit, ModelReply, ModelRequest
+from ...records import replace
 from .clients import Clients
 from .errors import ErrorTranslator
 from .native_output import RefusedSchemas

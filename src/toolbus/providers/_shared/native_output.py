@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -13,6 +12,7 @@ from ...core.output import FINAL_ANSWER
 from ...errors import NativeOutputUnsupported, ProviderError, ProviderRejected, ProviderUnavailable
 from ...messages import Message, SystemMessage
 from ...protocols import ModelRequest, NativeOutput
+from ...records import replace
 from .strict_schema import OPENAI, strict_schema
 
 __all__ = ["RefusedSchemas", "json_schema_format", "messages_with_schema"]

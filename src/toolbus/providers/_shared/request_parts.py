@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ...errors import ConfigurationError
 from ...messages import ImagePart, Message, Part, TextPart, ToolMessage, UserMessage
 from ...messages.wire import data_url, split_data_url
 from ...protocols import ToolSpec
+from ...records import replace
 
 __all__ = ["forced_tool", "given", "map_parts", "shown_image", "with_extra"]
 

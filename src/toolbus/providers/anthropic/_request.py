@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 from ...messages import FilePart, ImagePart, Message, Part, TextPart, ToolMessage, to_anthropic
 from ...messages.wire import decoded_text, file_as_text, split_data_url
 from ...protocols import ModelRequest, ModelSettings, ToolSpec
+from ...records import replace
 from .._shared.native_output import messages_with_schema
 from .._shared.request_parts import forced_tool, given, map_parts, shown_image, with_extra
 from .._shared.strict_schema import ANTHROPIC, strict_schema

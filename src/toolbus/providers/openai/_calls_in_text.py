@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection
-from dataclasses import replace
 from typing import Any, cast
 
 from ...core.arguments import encodable_json
 from ...messages import ToolCall
 from ...protocols import MAX_REPLY_CALLS, ArgumentsPiece, Delta, Emit, ModelReply, TextPiece
+from ...records import replace
 from ...schemas import has_many_values
 
 __all__ = ["HeldText", "calls_in_text", "may_become_calls"]

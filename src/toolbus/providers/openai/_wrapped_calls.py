@@ -7,13 +7,13 @@ Models were trained on it, and sometimes call it as if it were a function: `{"to
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from typing import Any, cast
 
 from ...core.arguments import parse_arguments
 from ...errors import InvalidArguments
 from ...messages import ToolCall
 from ...protocols import MAX_REPLY_CALLS, ArgumentsPiece, Delta, Emit, ModelReply
+from ...records import replace
 from .._shared.wire_text import dumped
 
 __all__ = ["CallUnwrapper"]

@@ -24,6 +24,7 @@ from bson.datetime_ms import DatetimeMS
 from bson.objectid import ObjectId
 
 from ...messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage, user_text
+from ...records import replace
 from .._encoding import searchable
 from ._connection import Document, Names
 
@@ -283,9 +284,7 @@ def _call_from(value: Any) -> ToolCall | None:
 
 
 def _with_id(call: ToolCall, made: str) -> ToolCall:
-    if not call.call_id:
-        call.call_id = made
-    return call
+    return call if call.call_id else replace(call, call_id=made)
 
 
 def _results_in(data: Mapping[str, Any], calls: Sequence[ToolCall]) -> list[ToolMessage]:

@@ -7,7 +7,6 @@ are published, and the session may take them later. Knows sessions, buses and st
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -22,6 +21,7 @@ from ..._logs import logger
 from ...bus import EventBus
 from ...errors import ConfigurationError
 from ...events import Event, ReasoningDelta, RequestEnding, RequestStarted, TextDelta, ToolArgumentsDelta, encode
+from ...records import Record, fields_of
 from ...secrets import masked
 from ...session import SessionView
 from ...storage import FactReader, Journal
@@ -186,7 +186,7 @@ class Recorder:
             try:
                 line = encode(event, default=_as_json)
             except TypeError:  # a key is not text, for example; Python's own module writes it
-                line = json.dumps(dataclasses.asdict(event), default=_as_json).encode()
+                line = json.dumps(event, default=_as_json).encode()
             if self._mask is not None:
                 line = orjson.dumps(hide(orjson.loads(line), self._mask))
             self._put(line[:-1] + b"," + orjson.dumps(more)[1:] if more else line)
@@ -251,4 +251,6 @@ def _version() -> str:
 
 
 def _as_json(value: Any) -> Any:
+    if isinstance(value, Record):
+        return fields_of(value)
     return dict(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else str(value)

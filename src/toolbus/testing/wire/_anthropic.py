@@ -251,14 +251,14 @@ class _Reader:
 
     def _reply(self, blocks: Sequence[Mapping[str, Any]]) -> None:
         self.pairing.other("a reply")
-        reply = AssistantMessage()
+        text = reasoning = ""
         calls: list[ToolCall] = []
         for block in blocks:
             kind = block.get("type")
             if kind == "text":
-                reply.text += str(block.get("text"))
+                text += str(block.get("text"))
             elif kind == "thinking":
-                reply.reasoning += str(block.get("thinking"))
+                reasoning += str(block.get("thinking"))
                 self.opaque.append(str(block.get("signature")))
             elif kind == "redacted_thinking":
                 self.opaque.append(str(block.get("data")))
@@ -266,10 +266,9 @@ class _Reader:
                 calls.append(self._call(block))
             else:
                 self.pairing.problems.append(f"a block of type {kind!r} in a reply")
-            if kind in {"thinking", "redacted_thinking"} and (reply.text or calls):
+            if kind in {"thinking", "redacted_thinking"} and (text or calls):
                 self.pairing.problems.append("thinking after the text or call that it led to")
-        reply.tool_calls = tuple(calls)
-        self.messages.append(reply)
+        self.messages.append(AssistantMessage(text=text, reasoning=reasoning, tool_calls=tuple(calls)))
 
     def _call(self, block: Mapping[str, Any]) -> ToolCall:
         wire_id, given = str(block.get("id") or ""), block.get("input")

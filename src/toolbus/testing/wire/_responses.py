@@ -255,7 +255,7 @@ class _Reader:
         self.messages: list[Message] = []
         self.opaque: list[str] = []
         self.pairing = Pairing(unique=True)
-        self._reply: AssistantMessage | None = None
+        self._reply: dict[str, Any] | None = None  # the fields of the reply that is read now
 
     def item(self, item: Mapping[str, Any]) -> None:
         kind = item.get("type") or "message"
@@ -266,7 +266,7 @@ class _Reader:
             if item.get("encrypted_content"):
                 self.opaque.append(str(item["encrypted_content"]))
             summary = "".join(str(part.get("text") or "") for part in objects_of(item.get("summary")))
-            self._open().reasoning += summary
+            self._open()["reasoning"] += summary
         elif kind == "function_call":
             if not isinstance(item.get("arguments"), str):
                 self.pairing.problems.append(f"the arguments of {item.get('name')!r} are not text")
@@ -276,18 +276,18 @@ class _Reader:
                 call_id=str(item.get("call_id") or ""),
             )
             reply = self._open()
-            reply.tool_calls = (*reply.tool_calls, call)
+            reply["tool_calls"] = (*reply["tool_calls"], call)
         elif item.get("role") == "assistant":
-            self._open().text += text_of(item.get("content"))
+            self._open()["text"] += text_of(item.get("content"))
         elif kind == "message":
             self.flush()
             self._said(str(item.get("role")), item.get("content"))
         else:
             self.pairing.problems.append(f"an item of type {kind!r}")
 
-    def _open(self) -> AssistantMessage:
+    def _open(self) -> dict[str, Any]:
         if self._reply is None:
-            self._reply = AssistantMessage()
+            self._reply = {"text": "", "reasoning": "", "tool_calls": ()}
         return self._reply
 
     def flush(self) -> None:
@@ -295,11 +295,12 @@ class _Reader:
         if self._reply is None:
             return
         self.pairing.other("a reply")
-        for call in self._reply.tool_calls:
+        reply = AssistantMessage(**self._reply)
+        for call in reply.tool_calls:
             self.pairing.call(call)
-        if not self._reply.text and not self._reply.tool_calls:
+        if not reply.text and not reply.tool_calls:
             self.pairing.problems.append("reasoning without the text or call that it led to")
-        self.messages.append(self._reply)
+        self.messages.append(reply)
         self._reply = None
 
     def _result(self, item: Mapping[str, Any]) -> None:

@@ -6,12 +6,13 @@ that it cannot read, so that the call would wait for its deadline.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from pydantic import ValidationError
+
+from ...records import replace
 
 __all__ = ["repaired"]
 
@@ -36,7 +37,7 @@ def repaired(item: Any, version: Callable[[], str], left_out: Callable[[str, str
         return item
     if len(kept) == len(listed["tools"]):
         return item
-    return dataclasses.replace(item, message=message.model_copy(update={"result": {**listed, "tools": kept}}))
+    return replace(item, message=message.model_copy(update={"result": {**listed, "tools": kept}}))
 
 
 def _good_tools(result: dict[str, Any], version: str, left_out: Callable[[str, str], None]) -> list[Any]:

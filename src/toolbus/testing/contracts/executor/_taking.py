@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ....events import DeadLetter, ToolCallCompleted, ToolCallLate, ToolCallRequested
+from ....records import replace
 from ...contract_tools import CONTRACT_TOOLS
 from ._bench import Bench, Caller, check
 

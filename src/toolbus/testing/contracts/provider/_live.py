@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ....errors import ProviderError
 from ....messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
 from ....protocols import Delta, ModelReply, ModelRequest, ModelSettings, Provider, TextPiece, ToolSpec
+from ....records import replace
 from .._checks import ContractReport, Ledger
 
 __all__ = ["live_report"]

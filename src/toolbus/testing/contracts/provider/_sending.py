@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from ....errors import NativeOutputUnsupported
@@ -18,6 +17,7 @@ from ....messages import (
     UserMessage,
 )
 from ....protocols import ModelReply, ModelSettings
+from ....records import replace
 from ...wire import Lack, WireCall, WireFault, WireReply, WireRequest, fields_of
 from ._bench import CITY, CLOCK, FORECAST, WEATHER, Bench, can_hold, check, facts_of, request_of
 

@@ -15,10 +15,10 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 
 import anyio
 
+from ....records import replace
 from .._checks import Check, ContractReport, run_all, run_check, words_of
 from . import _appending, _ending, _histories, _leases, _outliving
 from ._bench import CHECKS, EMPTY, JOURNAL, SHARED, Bench, LetPass, MakeStore, Reopen

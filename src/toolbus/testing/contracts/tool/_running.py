@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
-import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from ....errors import InvalidArguments
 from ....events import ToolCallCompleted, ToolCallFailed
+from ....records import json_bytes
 from ....schemas import explain
 from ....tools import Tool
 from ...census import Census
@@ -89,7 +89,7 @@ def _breaks(example: ExampleCall, answer: ToolCallCompleted) -> str:
         return fits(cast("Mapping[str, Any]", wanted), value)
     adapter: TypeAdapter[Any] = TypeAdapter(wanted)
     try:
-        adapter.validate_json(orjson.dumps(value), strict=True)
+        adapter.validate_json(json_bytes(value), strict=True)
     except ValidationError as exc:
         return explain(exc)
     return ""

@@ -1,0 +1,237 @@
+"""Records: the frozen values that events, messages, replies and results are, with their JSON.
+
+A record is a `msgspec.Struct`. Its fields are set when it is made, by keywords, and cannot be set again:
+
+    later = replace(event, at=12.0)   a copy with other values
+    asdict(message)                   its fields, and its `type` or `role`, as JSON values
+
+Records can be compared, copied, pickled and matched (`case ToolCallFailed(reason="timeout")`), and pydantic models,
+FastAPI routes and tools may have fields and parameters of these types. Making a record checks nothing, and reading one
+from JSON checks each field. Knows msgspec, orjson and pydantic's core. Must not know any record.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast, dataclass_transform, get_args
+
+import msgspec
+import orjson
+from msgspec import field
+
+from .errors import DecodeError
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler
+    from pydantic_core.core_schema import CoreSchema
+
+__all__ = ["JsonForm", "Record", "asdict", "defaults_of", "field", "fields_of", "json_bytes", "replace"]
+
+T = TypeVar("T")
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
+class _RecordType(msgspec.StructMeta):
+    """The class of record classes, by which `kw_only` need not be repeated in each of them."""
+
+    def __new__(
+        cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], *, kw_only: bool = True, **options: Any
+    ) -> _RecordType:
+        return super().__new__(cls, name, bases, namespace, kw_only=kw_only, **options)
+
+
+class Record(msgspec.Struct, metaclass=_RecordType, frozen=True):
+    """The base of all records. A subclass declares its fields as annotations, with defaults where it has any.
+
+    `gc=False` is only for a subclass that holds nothing but text, numbers and such records: the garbage collector does
+    not see it, so a cycle through it would never be freed.
+    """
+
+    __struct_fields__: ClassVar[tuple[str, ...]]
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: type[Any], handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Return pydantic's schema of this record: an instance passes as it is, and an object with its fields."""
+        from pydantic_core import core_schema  # noqa: PLC0415 -- pydantic has loaded it when it calls this
+
+        config = cls.__struct_config__
+        inside = {
+            each.name: core_schema.typed_dict_field(handler.generate_schema(each.type), required=each.required)
+            for each in msgspec.structs.fields(cls)
+        }
+        if config.tag_field is not None:
+            tag = core_schema.literal_schema([config.tag])
+            inside[config.tag_field] = core_schema.typed_dict_field(tag, required=False)
+
+        def make(values: dict[str, Any]) -> Record:
+            return cls(**{name: value for name, value in values.items() if name != config.tag_field})
+
+        made = core_schema.no_info_after_validator_function(make, core_schema.typed_dict_schema(inside))
+        return core_schema.json_or_python_schema(
+            json_schema=made,
+            python_schema=core_schema.union_schema([core_schema.is_instance_schema(cls), made]),
+            serialization=core_schema.plain_serializer_function_ser_schema(asdict),
+        )
+
+
+def replace(value: T, **changes: Any) -> T:
+    """Return a copy of a record, or of a dataclass such as `Limits`, with other values for some fields.
+
+    Raises `TypeError` for a field that it does not have.
+    """
+    if isinstance(value, Record):
+        return msgspec.structs.replace(value, **changes)
+    return dataclasses.replace(cast("Any", value), **changes)
+
+
+def asdict(record: Record) -> dict[str, Any]:
+    """Return a record as JSON values: its `type` or `role`, and its fields, with dictionaries for the records in it.
+
+    Tuples stay tuples; sets become lists, bytes base64, dates and decimals text. Raises `TypeError` for any other value
+    that has no JSON form.
+    """
+    return msgspec.to_builtins(record, str_keys=True)
+
+
+def fields_of(record: Record) -> dict[str, Any]:
+    """Return the `type` or `role` and the fields of a record in a new dictionary; the values are as they are in it."""
+    config = record.__struct_config__
+    fields = msgspec.structs.asdict(record)
+    return fields if config.tag_field is None else {config.tag_field: config.tag, **fields}
+
+
+def defaults_of(kind: type[Record]) -> dict[str, Any]:
+    """Return the default of each field of `kind` that has one; for a field whose default is made, a new one."""
+    found: dict[str, Any] = {}
+    for each in msgspec.structs.fields(kind):
+        if each.default is not msgspec.NODEFAULT:
+            found[each.name] = each.default
+        elif each.default_factory is not msgspec.NODEFAULT:
+            found[each.name] = each.default_factory()
+    return found
+
+
+# --------------------------------------------------------------------------------------------------------- JSON
+
+
+def json_bytes(value: Any, default: Callable[[Any], Any] | None = None) -> bytes:
+    """Return a value, with records at any depth, as one line of JSON.
+
+    What is written can be read back: values of types that JSON does not have, integers over 64 bits, keys that are not
+    text, and more than 254 levels are refused with `TypeError`. `default` is called for each value of another type, and
+    returns one to write instead. Half of a surrogate pair, which UTF-8 cannot carry, becomes a question mark.
+    """
+    if default is None and isinstance(value, Record):
+        # msgspec takes a third of orjson's time, and would write without a word what cannot be read back.
+        try:
+            _check_payloads(value)
+            return _encode(value)
+        except (TypeError, UnicodeEncodeError):
+            pass
+
+    def plain(each: Any) -> Any:
+        if isinstance(each, Record):
+            return fields_of(each)
+        if default is None:
+            raise TypeError(f"a value of type {type(each).__name__} is not JSON")
+        return default(each)
+
+    try:
+        return orjson.dumps(value, default=plain)
+    except TypeError:
+        return orjson.dumps(_without_surrogates(value), default=plain)
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def _check_payloads(record: Record) -> None:
+    """Raise `TypeError` if there is a value in a field of any type, also of a record in it, that orjson refuses."""
+    for name in _payloads_of(type(record)):
+        value = getattr(record, name)
+        if isinstance(value, Record):
+            _check_payloads(value)
+        elif value is not None:
+            orjson.dumps(value)
+
+
+@cache
+def _payloads_of(kind: type[Record]) -> tuple[str, ...]:
+    """Return the fields that may hold a value of any type, or a message, which may have vendor data."""
+    annotated = {name: str(each) for base in kind.__mro__ for name, each in inspect.get_annotations(base).items()}
+    return tuple(name for name in kind.__struct_fields__ if "Any" in annotated[name] or "Message" in annotated[name])
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, Record):
+        return _without_surrogates(fields_of(value))
+    if isinstance(value, dict):
+        mapping = cast("dict[Any, Any]", value)
+        return {_without_surrogates(key): _without_surrogates(each) for key, each in mapping.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_surrogates(each) for each in cast("list[Any]", value)]
+    return value
+
+
+class JsonForm(Generic[T]):
+    """The JSON of one type: a record, a union of records, or a list of them. `what` names it in messages.
+
+    Unknown fields are ignored, so that what a newer version wrote can be read. The reader is made when it is first
+    used.
+    """
+
+    __slots__ = ("_decode", "_kind", "_what")
+
+    def __init__(self, kind: Any, what: str) -> None:
+        self._kind = kind
+        self._what = what
+        self._decode: Callable[[bytes | str], T] | None = None
+
+    def read(self, data: bytes | str) -> T:
+        """Return the value that JSON describes. Raises `DecodeError`, which names the wrong field and its path.
+
+        The types are those of JSON: `"yes"` is no boolean, `"3"` no integer, and NaN and 1e999 are no numbers.
+        """
+        if self._decode is None:
+            self._decode = msgspec.json.Decoder(self._kind).decode
+        try:
+            return self._decode(data)
+        except msgspec.ValidationError as exc:
+            raise DecodeError(self._problem(exc)) from exc
+        except RecursionError as exc:
+            raise DecodeError(f"{self._what}: it is nested too deep") from exc
+        except ValueError as exc:  # msgspec.DecodeError, and bytes that are not UTF-8
+            raise DecodeError(f"{self._what}: not JSON: {_not_json(data, exc)}") from exc
+
+    def read_values(self, value: Any) -> T:
+        """Return the value that JSON values (dictionaries and lists) describe. Raises `DecodeError`."""
+        try:
+            return msgspec.convert(value, self._kind)
+        except msgspec.ValidationError as exc:
+            raise DecodeError(self._problem(exc)) from exc
+
+    def schema(self) -> dict[str, Any]:
+        """Return the JSON schema."""
+        return msgspec.json.schema(self._kind)
+
+    def _problem(self, exc: msgspec.ValidationError) -> str:
+        """Return the place and what is wrong there: "event.after[1].name: Expected str, got int"."""
+        said, _, path = str(exc).replace("`", "").partition(" - at $")
+        tags = [each.__struct_config__.tag for each in get_args(self._kind) if isinstance(each, _RecordType)]
+        if tags and said.startswith("Invalid value ") and path.count(".") == 1:
+            said += f"; it has to be one of {', '.join(map(repr, tags))}"
+        return f"{self._what}{path}: {said}"
+
+
+def _not_json(data: bytes | str, exc: ValueError) -> str:
+    """Return what is wrong with JSON in the words of orjson, which says the line; otherwise in those of `exc`."""
+    try:
+        orjson.loads(data)
+    except orjson.JSONDecodeError as said:
+        return str(said)
+    return str(exc)
