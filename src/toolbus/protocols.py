@@ -247,7 +247,7 @@ class ModelSettings:
     extra_body: Mapping[str, Any] | None = None
 
 
-class ModelRequest(Record):
+class ModelRequest(Record, kw_only=True, frozen=True):
     """One call of the model. `messages` is a valid transcript, read-only; `tools` are in registration order.
 
     If `tools` is empty, the model must answer with text. With an `output_schema`, a JSON schema of type object, a reply
@@ -274,7 +274,7 @@ MAX_REPLY_CALLS = 1_000
 if it is refused."""
 
 
-class ModelReply(Record):
+class ModelReply(Record, kw_only=True, frozen=True):
     """The model's whole reply. The message's ids are empty: the session makes them.
 
     A reply with more than `MAX_REPLY_CALLS` calls is refused: its request fails as `reply_too_large`.
@@ -288,19 +288,19 @@ class ModelReply(Record):
     model: str = ""
 
 
-class TextPiece(Record, kw_only=False, gc=False):
+class TextPiece(Record, gc=False, frozen=True):
     """A piece of text, to be appended to what came before."""
 
     text: str
 
 
-class ReasoningPiece(Record, kw_only=False, gc=False):
+class ReasoningPiece(Record, gc=False, frozen=True):
     """A piece of reasoning."""
 
     text: str
 
 
-class ArgumentsPiece(Record, kw_only=False, gc=False):
+class ArgumentsPiece(Record, gc=False, frozen=True):
     """A piece of the argument text of the reply's call number `index`; `name` is the tool's name as far as known."""
 
     index: int
@@ -308,7 +308,7 @@ class ArgumentsPiece(Record, kw_only=False, gc=False):
     text: str
 
 
-class SignOfLife(Record, kw_only=False, gc=False):
+class SignOfLife(Record, gc=False, frozen=True):
     """A sign from the server without a piece of the reply: it uses a tool of its own, or keeps the connection alive.
 
     It restarts the timer for stalled streams, once a piece has started that timer. It is not published.
@@ -373,7 +373,7 @@ class NativeOutputProvider(Provider, Protocol):
         ...
 
 
-class Summary(Record):
+class Summary(Record, kw_only=True, frozen=True):
     """A summary of a conversation's earlier turns, with the tokens, the vendor and the model that made it."""
 
     text: str

@@ -16,7 +16,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast, dataclass_transform, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast, get_args
 
 import msgspec
 import orjson
@@ -33,17 +33,7 @@ __all__ = ["JsonForm", "Record", "asdict", "defaults_of", "field", "fields_of", 
 T = TypeVar("T")
 
 
-@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
-class _RecordType(msgspec.StructMeta):
-    """The class of record classes, by which `kw_only` need not be repeated in each of them."""
-
-    def __new__(
-        cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], *, kw_only: bool = True, **options: Any
-    ) -> _RecordType:
-        return super().__new__(cls, name, bases, namespace, kw_only=kw_only, **options)
-
-
-class Record(msgspec.Struct, metaclass=_RecordType, frozen=True):
+class Record(msgspec.Struct, frozen=True):
     """The base of all records. A subclass declares its fields as annotations, with defaults where it has any.
 
     `gc=False` is only for a subclass that holds nothing but text, numbers and such records: the garbage collector does
@@ -222,7 +212,7 @@ class JsonForm(Generic[T]):
     def _problem(self, exc: msgspec.ValidationError) -> str:
         """Return the place and what is wrong there: "event.after[1].name: Expected str, got int"."""
         said, _, path = str(exc).replace("`", "").partition(" - at $")
-        tags = [each.__struct_config__.tag for each in get_args(self._kind) if isinstance(each, _RecordType)]
+        tags = [each.__struct_config__.tag for each in get_args(self._kind) if isinstance(each, msgspec.StructMeta)]
         if tags and said.startswith("Invalid value ") and path.count(".") == 1:
             said += f"; it has to be one of {', '.join(map(repr, tags))}"
         return f"{self._what}{path}: {said}"

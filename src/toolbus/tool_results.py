@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-class ToolResult(Record):
+class ToolResult(Record, kw_only=True, frozen=True):
     """A result with more than a plain value, for a handler to return.
 
     `message` is a sentence for the model, `data` any JSON value for it, and `parts` are images and files for it.
@@ -52,7 +52,7 @@ class ToolResult(Record):
     parts: Sequence[ImagePart | FilePart] = ()
 
 
-class Rendered(Record, kw_only=False):
+class Rendered(Record, frozen=True):
     """The result of a successful call, ready for `ToolCallCompleted`. `data` holds only JSON values.
 
     `message` is that of a `ToolResult`, and is in `content` too; it stays None if the handler returned something else.

@@ -33,15 +33,13 @@ from ._mailbox import Mailbox
 if TYPE_CHECKING:
     from ..protocols import LateResults, RequestView
 
-__all__ = ["ARBITRATED", "Arbitration"]
+__all__ = ["ADDRESSED", "Arbitration"]
 
 _Terminal: TypeAlias = ToolCallCompleted | ToolCallFailed
 _Key: TypeAlias = tuple[str, str]
 
-_TERMINAL = frozenset[type[Event]]({ToolCallCompleted, ToolCallFailed})
-_ADDRESSED = frozenset[type[Event]]({CancelRequested, SteeringAdded, ApprovalDecided, ToolCallPaused, ToolCallResumed})
-ARBITRATED = _TERMINAL | _ADDRESSED
-"""The types of events that are accepted only if a session waits for them."""
+ADDRESSED = frozenset[type[Event]]({CancelRequested, SteeringAdded, ApprovalDecided, ToolCallPaused, ToolCallResumed})
+"""The types of events, beside the terminal ones, that are accepted only if a session waits for them."""
 _PAUSES = (ToolCallPaused, ToolCallResumed)
 _logger = logging.getLogger("toolbus.bus")
 
@@ -49,6 +47,20 @@ _logger = logging.getLogger("toolbus.bus")
 def _ids(request_id: str, call_id: str) -> dict[str, str]:
     """Return the extra fields of a log record about a call."""
     return {"request_id": request_id, "call_id": call_id}
+
+
+class _OpenCall:
+    """One call that waits for its terminal event.
+
+    `settled` is the function of the executor that has taken it on; `is_asked` is whether it waits for a person.
+    """
+
+    __slots__ = ("is_asked", "mailbox", "settled")
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self.mailbox = mailbox
+        self.settled: Callable[[], None] | None = None
+        self.is_asked = False
 
 
 class Arbitration:
@@ -77,9 +89,7 @@ class Arbitration:
         """End the subscriptions to one request that continues in another process."""
         self._broadcast = broadcast
         self._max_settled = max_settled
-        self._open: dict[_Key, Mailbox] = {}
-        self._questions: set[_Key] = set()  # calls that wait for a person's decision
-        self._watched: dict[_Key, Callable[[], None]] = {}
+        self._open: dict[_Key, _OpenCall] = {}
         self._settled: dict[_Key, LateResults] = {}
         self._settled_order: deque[_Key] = deque()
 
@@ -107,7 +117,7 @@ class Arbitration:
             del self.mailboxes[mailbox.request_id]
             self._broadcast.above.pop(mailbox.request_id, None)
         if mailbox.open_calls:
-            for key in [key for key, owner in self._open.items() if owner is mailbox]:
+            for key in [key for key, call in self._open.items() if call.mailbox is mailbox]:
                 self.claim(*key)
 
     def view(self, request_id: str) -> RequestView | None:
@@ -122,13 +132,14 @@ class Arbitration:
         opened = self._open
         request_id = mailbox.request_id
         for call_id in call_ids:
-            opened[request_id, call_id] = mailbox
+            opened[request_id, call_id] = _OpenCall(mailbox)
             mailbox.open_calls += 1
         self.open_calls_peak = max(self.open_calls_peak, len(opened))
 
     def open_approval(self, mailbox: Mailbox, question: ApprovalRequested) -> None:
         """Expect one `ApprovalDecided` for this call: the first one counts, a later one becomes a `DeadLetter`."""
-        self._questions.add((mailbox.request_id, question.call_id))
+        if (call := self._open.get((mailbox.request_id, question.call_id))) is not None:
+            call.is_asked = True
         if not self.wants(ApprovalRequested, mailbox.request_id):
             ids = _ids(mailbox.request_id, question.call_id)
             _logger.warning("%s waits for approval, and nobody listens for ApprovalRequested", question.name, extra=ids)
@@ -139,11 +150,10 @@ class Arbitration:
         False if a terminal event was published first; in that case the event is in the mailbox.
         """
         key = (request_id, call_id)
-        mailbox = self._open.pop(key, None)
-        if mailbox is None:
+        call = self._open.get(key)
+        if call is None:
             return False
-        mailbox.open_calls -= 1
-        self._remember(key, mailbox)
+        self._settle(key, call)
         return True
 
     def watch(self, request_id: str, call_id: str, settled: Callable[[], None]) -> bool:
@@ -155,16 +165,20 @@ class Arbitration:
         publish. An exception from it is logged.
         """
         key = (request_id, call_id)
-        if key in self._watched or key not in self._open:
-            if key not in self._watched and key not in self._settled:
+        call = self._open.get(key)
+        if call is None:
+            if key not in self._settled:
                 _logger.warning("call %s was not run: no session here has opened it", call_id, extra=_ids(*key))
             return False
-        self._watched[key] = settled
+        if call.settled is not None:
+            return False
+        call.settled = settled
         return True
 
     def unwatch(self, request_id: str, call_id: str) -> None:
         """Stop watching a call. Idempotent."""
-        self._watched.pop((request_id, call_id), None)
+        if (call := self._open.get((request_id, call_id))) is not None:
+            call.settled = None
 
     def is_open(self, request_id: str, call_id: str) -> bool:
         """Return whether the call still waits for its terminal event."""
@@ -180,31 +194,38 @@ class Arbitration:
 
     # ------------------------------------------------------------------------------------------- what publish does
 
-    def accept(self, event: Event, cause: BaseException | None) -> bool:
-        """Accept or refuse a published event, and broadcast it unless its session does: see `EventBus.publish`.
+    def accept_terminal(self, event: _Terminal, cause: BaseException | None) -> bool:
+        """Settle the call of a published terminal event, and broadcast it unless its session does; or refuse it."""
+        key = (event.request_id, event.call_id)
+        call = self._open.get(key)
+        mailbox = self.mailboxes.get(event.request_id) if call is None else call.mailbox
+        if mailbox is not None and mailbox.masked is not None:
+            event = cast("_Terminal", mailbox.masked(event))
+        if call is None:
+            return self._refuse_terminal(event, key)
+        call.mailbox.put(event, cause)
+        self._settle(key, call)
+        if not call.mailbox.publishes_inputs:
+            self.announce(event)
+        return True
+
+    def accept(self, event: Event) -> bool:
+        """Accept or refuse another published event, and broadcast it unless its session does: see `EventBus.publish`.
 
         The secrets of its request are masked first.
         """
-        kind = type(event)
         mailbox = self.mailboxes.get(event.request_id)
         if mailbox is not None and mailbox.masked is not None:
             event = mailbox.masked(event)
-        if kind in _TERMINAL:
-            key = (event.request_id, cast("_Terminal", event).call_id)
-            owner = self._open.pop(key, None)
-            if owner is None:
-                return self._refuse_terminal(cast("_Terminal", event), key)
-            owner.open_calls -= 1
-            owner.put(event, cause)
-            self._remember(key, owner)
-        elif kind in _ADDRESSED:
+        if type(event) in ADDRESSED:
             if mailbox is None:
                 return self.dead_letter(event, "no such request runs here")
             if isinstance(event, ApprovalDecided):
-                if (key := (event.request_id, event.call_id)) not in self._questions:
+                call = self._open.get((event.request_id, event.call_id))
+                if call is None or not call.is_asked:
                     # No session has asked this question, or somebody has answered it.
                     return self.dead_letter(event, "no approval is open")
-                self._questions.remove(key)
+                call.is_asked = False
             elif isinstance(event, _PAUSES) and not self.is_open(event.request_id, event.call_id):
                 return self.dead_letter(event, "no such call is open")
             mailbox.put(event)
@@ -213,7 +234,7 @@ class Arbitration:
         else:
             self.announce(event)
             return True
-        if mailbox is None or not mailbox.publishes_inputs:
+        if not mailbox.publishes_inputs:
             self.announce(event)
         return True
 
@@ -241,18 +262,20 @@ class Arbitration:
             self.announce(late)
         return False
 
-    def _remember(self, key: _Key, mailbox: Mailbox) -> None:
-        if self._questions:
-            self._questions.discard(key)
+    def _settle(self, key: _Key, call: _OpenCall) -> None:
+        """Close an open call and remember it, so that another result is late; then stop its executor."""
+        del self._open[key]
+        mailbox = call.mailbox
+        mailbox.open_calls -= 1
         if mailbox.publishes_inputs:
             mailbox.unpublished.add(key[1])
         self._settled[key] = mailbox.late
         self._settled_order.append(key)
         if len(self._settled_order) > self._max_settled:
             self._settled.pop(self._settled_order.popleft(), None)
-        if (settled := self._watched.pop(key, None)) is not None:
+        if call.settled is not None:
             try:
-                settled()
+                call.settled()
             except Exception:  # A fault of the executor must not lose the result that has settled its call.
                 _logger.exception("the watch on call %s failed", key[1], extra=_ids(*key))
 

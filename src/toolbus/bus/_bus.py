@@ -10,8 +10,8 @@ import anyio.from_thread
 
 from ..clock import SessionClock, loop_runs
 from ..errors import BusError, ConfigurationError
-from ..events import Event
-from ._arbitration import ARBITRATED, Arbitration
+from ..events import Event, ToolCallCompleted, ToolCallFailed
+from ._arbitration import ADDRESSED, Arbitration
 from ._broadcast import Broadcast
 from ._buffer import Overflow
 from ._subscriptions import BusStatistics, EventT, Subscription
@@ -66,13 +66,15 @@ class EventBus:
         if broadcast.is_delivering or (threading.get_ident() != broadcast.thread and broadcast.token is not None):
             broadcast.check_publisher(event)
         arbitration = self.arbitration
-        if type(event) not in ARBITRATED:
+        if isinstance(event, (ToolCallCompleted, ToolCallFailed)):
+            return arbitration.accept_terminal(event, cause)
+        if type(event) not in ADDRESSED:
             mailbox = arbitration.mailboxes.get(event.request_id)
             # Most signals need no decision and no masking; they are broadcast at once.
             if mailbox is None or (mailbox.masked is None and not (mailbox.publishes_facts and event.is_fact)):
                 broadcast.announce(event)
                 return True
-        return arbitration.accept(event, cause)
+        return arbitration.accept(event)
 
     def publish_threadsafe(self, event: Event) -> bool:
         """Call `publish` from any thread, wait until it is done, and return its result.

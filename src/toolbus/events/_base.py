@@ -18,7 +18,7 @@ def _type_of(name: str) -> str:
     return _CAPITAL.sub("_", name).lower()
 
 
-class Event(Record, tag_field="type", tag=_type_of):
+class Event(Record, kw_only=True, tag_field="type", tag=_type_of, frozen=True):
     """The fields that every event carries.
 
     `metadata` belongs to the application (a tenant or a user, for example) and is on every event and log record.

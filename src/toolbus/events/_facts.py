@@ -22,14 +22,14 @@ FailureReason: TypeAlias = Literal[
 Outcome: TypeAlias = Literal["completed", "stopped"]
 
 
-class CallOutcome(Record):
+class CallOutcome(Record, kw_only=True, frozen=True):
     """The outcome of one call of the previous round."""
 
     name: str
     success: bool
 
 
-class Artifact(Record):
+class Artifact(Record, kw_only=True, frozen=True):
     """Content that a tool made and that is not sent to the model. Binary content is encoded as base64."""
 
     name: str
@@ -38,14 +38,14 @@ class Artifact(Record):
     encoding: Literal["utf-8", "base64"] = "utf-8"
 
 
-class PlanStep(Record):
+class PlanStep(Record, kw_only=True, frozen=True):
     """One step of the model's plan."""
 
     text: str
     status: Literal["pending", "active", "done", "dropped"] = "pending"
 
 
-class Spent(Record):
+class Spent(Record, kw_only=True, frozen=True):
     """The tokens, tool calls and cost that the sub-sessions of one call have used up.
 
     They count towards the limits of the request that made the call.
@@ -63,7 +63,7 @@ class Spent(Record):
         )
 
 
-class RequestStarted(Event):
+class RequestStarted(Event, kw_only=True, frozen=True):
     """A request was accepted and its session runs.
 
     `deadline` is in seconds from `at`; `history_count` is the number of messages of earlier turns that the request
@@ -78,7 +78,7 @@ class RequestStarted(Event):
     is_fact: ClassVar[bool] = True
 
 
-class RequestResumed(Event):
+class RequestResumed(Event, kw_only=True, frozen=True):
     """A request continues in another process or runtime than the one it began in.
 
     `resumption` counts from 1. It is not known whether the calls that were open before the resumption have run: after
@@ -91,7 +91,7 @@ class RequestResumed(Event):
     is_fact: ClassVar[bool] = True
 
 
-class MessageAppended(Event):
+class MessageAppended(Event, kw_only=True, frozen=True):
     """A message, with its `message_id`, was appended to the transcript.
 
     Prompts, notes, steering and requests to repair an output are facts of their own. A reply and the results of its
@@ -109,7 +109,7 @@ class MessageAppended(Event):
         return isinstance(self.message, (AssistantMessage, ToolMessage))
 
 
-class RoundStarted(Event):
+class RoundStarted(Event, kw_only=True, frozen=True):
     """The model is being called. `after` has the outcomes of the calls whose results it now reads; empty in round 0.
 
     `tools_offered` is false when a limit was reached and the model is asked for a last answer.
@@ -122,7 +122,7 @@ class RoundStarted(Event):
     is_fact: ClassVar[bool] = True
 
 
-class ModelResponded(Event):
+class ModelResponded(Event, kw_only=True, frozen=True):
     """The model's whole reply. `finish_reason` is the reason why it ended: see `toolbus.protocols.FinishReason`.
 
     `cost` follows the request's price table; without a table, or a price in it, `cost` stays None. `native_output` is
@@ -140,7 +140,7 @@ class ModelResponded(Event):
     is_fact: ClassVar[bool] = True
 
 
-class ModelRetrying(Event):
+class ModelRetrying(Event, kw_only=True, frozen=True):
     """The model will be called again for the same round, `delay_seconds` after `at`.
 
     The pieces of its reply that were streamed so far are void. `reason` is an error code such as
@@ -156,7 +156,7 @@ class ModelRetrying(Event):
     is_fact: ClassVar[bool] = True
 
 
-class ToolCallRequested(Event):
+class ToolCallRequested(Event, kw_only=True, frozen=True):
     """A tool call may run: its arguments are parsed and valid. Whoever runs it publishes one terminal event.
 
     `deadline` is in seconds from `at`. `arguments` is shared by all listeners and must not be changed; a call that runs
@@ -244,7 +244,7 @@ class ToolCallRequested(Event):
         )
 
 
-class ToolCallCompleted(Event):
+class ToolCallCompleted(Event, kw_only=True, frozen=True):
     """The one terminal event of a call that succeeded.
 
     `content` is the text for the model, `parts` the images and files for it. Content longer than the request's
@@ -264,7 +264,7 @@ class ToolCallCompleted(Event):
     is_fact: ClassVar[bool] = True
 
 
-class ToolCallFailed(Event):
+class ToolCallFailed(Event, kw_only=True, frozen=True):
     """The one terminal event of a call that failed.
 
     `error` is text for people and the model, without a traceback. `outcome_unknown` is true where the tool may have had
@@ -284,7 +284,7 @@ class ToolCallFailed(Event):
     is_fact: ClassVar[bool] = True
 
 
-class ApprovalRequested(Event):
+class ApprovalRequested(Event, kw_only=True, frozen=True):
     """A call waits for the approval of a person (human in the loop). It is denied `deadline` seconds after `at`.
 
     To decide, from anywhere: `bus.publish(event.decided(approved=True))`. Only the first decision counts, and only
@@ -325,7 +325,7 @@ class ApprovalRequested(Event):
         )
 
 
-class ApprovalDecided(Event):
+class ApprovalDecided(Event, kw_only=True, frozen=True):
     """A person decided on one call. `arguments`, where given, replace those of the call and are validated again.
 
     `by` names the person, for the record; the model reads `reason` together with a denial. With `remember`, later calls
@@ -344,7 +344,7 @@ class ApprovalDecided(Event):
     is_fact: ClassVar[bool] = True
 
 
-class ToolCallPaused(Event):
+class ToolCallPaused(Event, kw_only=True, frozen=True):
     """A running call waits for a person, for example because a sub-request of it asks for approval. Its time stops.
 
     Whoever runs the call publishes this event, and `ToolCallResumed` when the wait is over. The pause is bounded by
@@ -355,35 +355,35 @@ class ToolCallPaused(Event):
     is_fact: ClassVar[bool] = True
 
 
-class ToolCallResumed(Event):
+class ToolCallResumed(Event, kw_only=True, frozen=True):
     """A paused call continues, with the time that it had left."""
 
     call_id: str
     is_fact: ClassVar[bool] = True
 
 
-class SteeringAdded(Event):
+class SteeringAdded(Event, kw_only=True, frozen=True):
     """The user sent a message while the request ran. It joins the transcript before the next round begins."""
 
     text: str
     is_fact: ClassVar[bool] = True
 
 
-class CancelRequested(Event):
+class CancelRequested(Event, kw_only=True, frozen=True):
     """The cancellation of the request was asked for. `reason` is shown to people."""
 
     reason: str = ""
     is_fact: ClassVar[bool] = True
 
 
-class PlanChanged(Event):
+class PlanChanged(Event, kw_only=True, frozen=True):
     """The model wrote or changed its plan."""
 
     steps: tuple[PlanStep, ...]
     is_fact: ClassVar[bool] = True
 
 
-class HistoryCompressed(Event):
+class HistoryCompressed(Event, kw_only=True, frozen=True):
     """Less than the whole history is sent to the model, and the part that is sent has changed.
 
     The stored history stays complete. `before_tokens` and `after_tokens` are estimates of the messages only: of the
@@ -402,7 +402,7 @@ class HistoryCompressed(Event):
     is_fact: ClassVar[bool] = True
 
 
-class RequestCompleted(Event):
+class RequestCompleted(Event, kw_only=True, frozen=True):
     """The request ended with an answer (`completed`), or because a limit or the model stopped it (`stopped`).
 
     `reason` is empty for `completed`; otherwise it names the limit with its value, or is the model's own term. `output`
@@ -417,7 +417,7 @@ class RequestCompleted(Event):
     is_fact: ClassVar[bool] = True
 
 
-class RequestFailed(Event):
+class RequestFailed(Event, kw_only=True, frozen=True):
     """The request ended with an error. `reason` is a `ToolbusError.code`, `error` its text for people."""
 
     reason: str
@@ -427,7 +427,7 @@ class RequestFailed(Event):
     is_fact: ClassVar[bool] = True
 
 
-class RequestCancelled(Event):
+class RequestCancelled(Event, kw_only=True, frozen=True):
     """The request was cancelled. Completed work stays in the transcript."""
 
     reason: str = ""

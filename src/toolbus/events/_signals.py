@@ -13,7 +13,7 @@ from ._base import Event
 Stage: TypeAlias = Literal["idle", "submitted", "streaming", "executing", "waiting", "processing", "complete", "error"]
 
 
-class TextDelta(Event):
+class TextDelta(Event, kw_only=True, frozen=True):
     """A streamed piece of the reply's text. `message_id` is the id of the message that the pieces will become."""
 
     message_id: str
@@ -21,7 +21,7 @@ class TextDelta(Event):
     round: int = 0
 
 
-class ReasoningDelta(Event):
+class ReasoningDelta(Event, kw_only=True, frozen=True):
     """A streamed piece of the model's reasoning."""
 
     message_id: str
@@ -29,7 +29,7 @@ class ReasoningDelta(Event):
     round: int = 0
 
 
-class ToolArgumentsDelta(Event):
+class ToolArgumentsDelta(Event, kw_only=True, frozen=True):
     """A streamed piece of the argument text of the call at `index` in the reply, neither parsed nor validated."""
 
     message_id: str
@@ -39,7 +39,7 @@ class ToolArgumentsDelta(Event):
     round: int = 0
 
 
-class ToolCallStarted(Event):
+class ToolCallStarted(Event, kw_only=True, frozen=True):
     """A tool's handler begins to run. `attempt` counts from 1."""
 
     call_id: str
@@ -47,7 +47,7 @@ class ToolCallStarted(Event):
     attempt: int = 1
 
 
-class ToolCallProgress(Event):
+class ToolCallProgress(Event, kw_only=True, frozen=True):
     """A tool's handler reports its progress: `done` of `total`. `total` stays None where the handler cannot know it."""
 
     call_id: str
@@ -57,7 +57,7 @@ class ToolCallProgress(Event):
     total: float | None = None
 
 
-class ToolCallRetrying(Event):
+class ToolCallRetrying(Event, kw_only=True, frozen=True):
     """A tool's handler failed and will be tried again after `delay_seconds`."""
 
     call_id: str
@@ -67,14 +67,14 @@ class ToolCallRetrying(Event):
     delay_seconds: float
 
 
-class StatusChanged(Event):
+class StatusChanged(Event, kw_only=True, frozen=True):
     """The request entered another stage, or its status line changed. `text` is a sentence for people."""
 
     stage: Stage
     text: str
 
 
-class ToolCallLate(Event):
+class ToolCallLate(Event, kw_only=True, frozen=True):
     """A second terminal event for a call that was already settled. It never enters the transcript of its request.
 
     With `for_next_turn`, the request wants the model to read it at the beginning of the conversation's next turn.
@@ -89,7 +89,7 @@ class ToolCallLate(Event):
     for_next_turn: bool = False
 
 
-class SubscriberLagged(Event):
+class SubscriberLagged(Event, kw_only=True, frozen=True):
     """A subscription was too slow for `count` events, and gets this one instead. Both positions are inclusive."""
 
     first_position: int
@@ -97,7 +97,7 @@ class SubscriberLagged(Event):
     count: int
 
 
-class ReceiverFailed(Event):
+class ReceiverFailed(Event, kw_only=True, frozen=True):
     """A receiver raised an exception for an event of type `event_type`. The other receivers got the event anyway."""
 
     receiver: str
@@ -106,7 +106,7 @@ class ReceiverFailed(Event):
     error: str
 
 
-class DeadLetter(Event):
+class DeadLetter(Event, kw_only=True, frozen=True):
     """An event was not accepted, because nobody waits for it (any more). `letter_id` is its `event_id`."""
 
     letter_type: str

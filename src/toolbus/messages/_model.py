@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 
-class ToolCall(Record, gc=False):
+class ToolCall(Record, kw_only=True, gc=False, frozen=True):
     """One tool call in a model's reply.
 
     `arguments` is the JSON text exactly as the model wrote it, which may be malformed: the turn machine parses it,
@@ -42,14 +42,14 @@ class ToolCall(Record, gc=False):
     provider_call_id: str = ""
 
 
-class TextPart(Record, tag_field="type", tag="text", gc=False):
+class TextPart(Record, kw_only=True, tag_field="type", tag="text", gc=False, frozen=True):
     """A text among the parts of a message."""
 
     text: str
     type: ClassVar[Literal["text"]] = "text"
 
 
-class ImagePart(Record, tag_field="type", tag="image", gc=False):
+class ImagePart(Record, kw_only=True, tag_field="type", tag="image", gc=False, frozen=True):
     """An image, given by an `http(s):` or `data:` URL that the provider accepts."""
 
     url: str
@@ -68,7 +68,7 @@ class ImagePart(Record, tag_field="type", tag="image", gc=False):
         return cls(url=_data_url(data, media_type))
 
 
-class FilePart(Record, tag_field="type", tag="file", gc=False):
+class FilePart(Record, kw_only=True, tag_field="type", tag="file", gc=False, frozen=True):
     """A file, given by its media type and a `data:` or `http(s):` URL."""
 
     url: str
@@ -97,7 +97,7 @@ def _data_url(data: bytes | bytearray | memoryview, media_type: str) -> str:
 Part: TypeAlias = TextPart | ImagePart | FilePart
 
 
-class SystemMessage(Record, tag_field="role", tag="system"):
+class SystemMessage(Record, kw_only=True, tag_field="role", tag="system", frozen=True):
     """Instructions for the model. toolbus keeps at most one at the start; later ones are notes of the application."""
 
     text: str
@@ -105,7 +105,7 @@ class SystemMessage(Record, tag_field="role", tag="system"):
     role: ClassVar[Literal["system"]] = "system"
 
 
-class UserMessage(Record, tag_field="role", tag="user"):
+class UserMessage(Record, kw_only=True, tag_field="role", tag="user", frozen=True):
     """A message of the user: text, or a tuple of parts."""
 
     content: str | tuple[Part, ...]
@@ -113,7 +113,7 @@ class UserMessage(Record, tag_field="role", tag="user"):
     role: ClassVar[Literal["user"]] = "user"
 
 
-class AssistantMessage(Record, tag_field="role", tag="assistant"):
+class AssistantMessage(Record, kw_only=True, tag_field="role", tag="assistant", frozen=True):
     """A whole reply of the model: text, tool calls in call order, and reasoning where the provider shows it.
 
     `vendor_data` holds data, by vendor, that this vendor must get back unchanged, for example the signatures of its
@@ -128,7 +128,7 @@ class AssistantMessage(Record, tag_field="role", tag="assistant"):
     role: ClassVar[Literal["assistant"]] = "assistant"
 
 
-class ToolMessage(Record, tag_field="role", tag="tool"):
+class ToolMessage(Record, kw_only=True, tag_field="role", tag="tool", frozen=True):
     """The result of one tool call: `content` is the text that the model reads, `parts` are its images and files.
 
     `is_error` marks a failed call.
@@ -149,7 +149,7 @@ PromptLike: TypeAlias = str | UserMessage | Sequence[str | TextPart | ImagePart 
 Message: TypeAlias = SystemMessage | UserMessage | AssistantMessage | ToolMessage
 
 
-class Usage(Record, gc=False):
+class Usage(Record, kw_only=True, gc=False, frozen=True):
     """The tokens of one or more replies, as the provider counted them.
 
     `cached_tokens` and `cache_write_tokens` are part of the input: the former were read from the provider's cache, the

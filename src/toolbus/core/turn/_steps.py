@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 
-class Start(Record, kw_only=False):
+class Start(Record, frozen=True):
     """The input that begins a request: `history` is a valid transcript, `prompt` the user's message after it, or None.
 
     `notes` come between the two. With `refused`, a guardrail's verdict, the request fails at once, and the prompt does
@@ -51,7 +51,7 @@ class Start(Record, kw_only=False):
     parent_call_id: str = ""
 
 
-class Resume(Record, kw_only=False):
+class Resume(Record, frozen=True):
     """The input that continues a request in another process, or another runtime, than the one in which it began.
 
     `seconds` is the time that it gets from now; None where its deadline stays the same by the wall clock.
@@ -60,7 +60,7 @@ class Resume(Record, kw_only=False):
     seconds: float | None = None
 
 
-class ModelReplied(Record, kw_only=False):
+class ModelReplied(Record, frozen=True):
     """The model's whole reply. `denied` has the reasons of interceptors, by the call's position in the reply.
 
     `native_output` is whether the provider was asked to enforce the output's schema.
@@ -71,7 +71,7 @@ class ModelReplied(Record, kw_only=False):
     native_output: bool = False
 
 
-class ModelFailed(Record, kw_only=False):
+class ModelFailed(Record, frozen=True):
     """The failure of a model call. `code` is a `ToolbusError.code`; `retry_after_seconds` is the server's wish, if any.
 
     `usage` is that of a reply that arrived but may not be used.
@@ -84,14 +84,14 @@ class ModelFailed(Record, kw_only=False):
     usage: Usage = Usage()
 
 
-class HistoryShaped(Record, kw_only=False):
+class HistoryShaped(Record, frozen=True):
     """A change of the history that is sent. `summary` is the new summary of the turns that were left out, if any."""
 
     shape: Shape
     summary: Summary | None = None
 
 
-class Elapsed(Record, kw_only=False):
+class Elapsed(Record, frozen=True):
     """The input for a pending command whose deadline has passed."""
 
 
@@ -112,7 +112,7 @@ Input: TypeAlias = (
 )
 
 
-class CallModel(Record, kw_only=False):
+class CallModel(Record, frozen=True):
     """Call the model, and return `ModelReplied`, `ModelFailed`, or at `deadline` `Elapsed`.
 
     `not_before` is the moment to wait for first, 0 for none. `provider` is the index of the provider to ask among those
@@ -127,14 +127,14 @@ class CallModel(Record, kw_only=False):
     provider: int
 
 
-class AwaitCalls(Record, kw_only=False):
+class AwaitCalls(Record, frozen=True):
     """Wait for terminal events of `calls`; at `deadline` return `Elapsed`."""
 
     calls: Mapping[str, CallState]
     deadline: float
 
 
-class Finish(Record, kw_only=False):
+class Finish(Record, frozen=True):
     """The request has ended: do nothing more."""
 
 
