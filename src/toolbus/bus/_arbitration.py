@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
+import msgspec
+
 from ..errors import BusError
 from ..events import (
     ApprovalDecided,
@@ -49,18 +51,15 @@ def _ids(request_id: str, call_id: str) -> dict[str, str]:
     return {"request_id": request_id, "call_id": call_id}
 
 
-class _OpenCall:
+class _OpenCall(msgspec.Struct, eq=False):
     """One call that waits for its terminal event.
 
     `settled` is the function of the executor that has taken it on; `is_asked` is whether it waits for a person.
     """
 
-    __slots__ = ("is_asked", "mailbox", "settled")
-
-    def __init__(self, mailbox: Mailbox) -> None:
-        self.mailbox = mailbox
-        self.settled: Callable[[], None] | None = None
-        self.is_asked = False
+    mailbox: Mailbox
+    settled: Callable[[], None] | None = None
+    is_asked: bool = False
 
 
 class Arbitration:

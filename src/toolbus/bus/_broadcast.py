@@ -162,7 +162,9 @@ class Broadcast:
         """Return whether anybody would hear an event of `kind` of that request. If not, it need not be built."""
         if kind in self._receivers or kind in self._by_type:
             return True
-        if self._by_request and any(each.wants(kind) for each in self._by_request.get(request_id, ())):
+        if not self._by_request:
+            return False
+        if any(each.wants(kind) for each in self._by_request.get(request_id, ())):
             return True
         return bool(self._by_family) and any(each.wants(kind) for each in self._listening_above(request_id))
 

@@ -22,7 +22,6 @@ from ..messages import (
 )
 from ..messages.detect import read_dictionaries
 from ..protocols import Provider, ToolSource, ToolSpec
-from ..records import replace
 from ..tools import Tool, ToolContext, Toolish, ToolRegistry
 
 __all__ = [
@@ -130,7 +129,7 @@ def read_prompt(prompt: PromptLike) -> UserMessage:
         given = cast("Sequence[Any]", content)
         content = tuple(TextPart(text=each) if isinstance(each, str) else each for each in given)
     _check_content(content)
-    message = replace(prompt, content=content) if isinstance(prompt, UserMessage) else UserMessage(content=content)
+    message = UserMessage(content=content, message_id=prompt.message_id if isinstance(prompt, UserMessage) else "")
     if is_blank(message):
         raise ConfigurationError("there is nothing to ask: the prompt is empty")
     return message
