@@ -238,7 +238,7 @@ async def bench(anyio_backend: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
 
         async def make() -> Bench:
             model = Model()
-            runtime = Runtime(model, tools=[lookup], store=MemoryStore(max_conversations=1))
+            runtime = Runtime(model, tools=[lookup], store=MemoryStore(max_conversations=1), keep_ended_seconds=0)
             return Bench(await stack.enter_async_context(runtime), model, monkeypatch, anyio_backend)
 
         yield make

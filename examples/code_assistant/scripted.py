@@ -11,7 +11,7 @@ import textwrap
 from typing import Any
 
 from toolbus.core.tokens import estimate_message, estimate_text
-from toolbus.messages import ToolMessage, Usage, UserMessage, user_text
+from toolbus.messages import ToolMessage, Usage, UserMessage
 from toolbus.protocols import ModelRequest
 from toolbus.records import replace
 from toolbus.testing import ScriptedProvider, calls, text
@@ -33,7 +33,7 @@ def scripted_model(piece_seconds: float = 0.02) -> ScriptedProvider:
         if not results:
             question = request.messages[asked]
             assert isinstance(question, UserMessage)
-            return calls(*_wanted(user_text(question)), usage=usage)
+            return calls(*_wanted(question.text), usage=usage)
         answer = _answer([json.loads(each.content) for each in results])
         return text(answer, 40, delays=piece_seconds, usage=replace(usage, output_tokens=estimate_text(answer)))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolbus.errors import ProviderError
-from toolbus.messages import SystemMessage, ToolMessage, UserMessage, user_text
+from toolbus.messages import SystemMessage, ToolMessage, UserMessage
 from toolbus.protocols import ModelRequest
 from toolbus.providers.scripted import Step
 from toolbus.secrets import REFERENCE
@@ -69,7 +69,7 @@ def _read(request: ModelRequest) -> _Turn:
     for each in request.messages[asked:]:
         if isinstance(each, ToolMessage):
             of_turn = [] if _tool(each) == "login" else [*of_turn, each]
-    return _Turn(user_text(prompt), results, of_turn, session)
+    return _Turn(prompt.text, results, of_turn, session)
 
 
 def _tool(result: ToolMessage) -> str:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, cast
 
-from toolbus.messages import ToolMessage, UserMessage, user_text
+from toolbus.messages import ToolMessage, UserMessage
 from toolbus.protocols import ModelRequest
 from toolbus.providers.scripted import Step
 from toolbus.testing import calls, text
@@ -33,7 +33,7 @@ def play(request: ModelRequest) -> Step:
     last = max(place for place, each in enumerate(request.messages) if isinstance(each, UserMessage))
     asked = request.messages[last]
     assert isinstance(asked, UserMessage)
-    question = user_text(asked)
+    question = asked.text
     results = [each for each in request.messages[last:] if isinstance(each, ToolMessage)]
     if match := _STYLE.search(question):
         step = _find_and_style(match, results, with_edges="edges" in question)

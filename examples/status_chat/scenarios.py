@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from toolbus.messages import AssistantMessage, Message, ToolMessage, UserMessage, user_text
+from toolbus.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from toolbus.protocols import ToolSpec
 from toolbus.providers.scripted import Step
 from toolbus.testing import calls, hang, text
@@ -176,7 +176,7 @@ _MODELS = {each.question: each.model for each in SCENARIOS.values()}
 def play(asked: Asked) -> Step:
     """The next reply of the model."""
     start, message = max((at, each) for at, each in enumerate(asked.messages) if isinstance(each, UserMessage))
-    question, since = user_text(message), asked.messages[start + 1 :]
+    question, since = message.text, asked.messages[start + 1 :]
     turn = Turn(
         round=sum(isinstance(each, AssistantMessage) for each in since),
         results=[each.content for each in since if isinstance(each, ToolMessage)],
@@ -188,7 +188,7 @@ def play(asked: Asked) -> Step:
 
 def word(asked: Asked) -> Step:
     """The quick model's sentence about a call. For files it comes too late, so "Using File Read..." stays."""
-    prompt = "".join(user_text(each) for each in asked.messages if isinstance(each, UserMessage))
+    prompt = "".join(each.text for each in asked.messages if isinstance(each, UserMessage))
     if "Tool: Lookup User" in prompt:
         return text("Looking up the user in the database")
     if "Tool: Search Archive" in prompt:

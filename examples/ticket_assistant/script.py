@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, cast
 
-from toolbus.messages import ToolMessage, UserMessage, user_text
+from toolbus.messages import ToolMessage, UserMessage
 from toolbus.protocols import ModelRequest
 from toolbus.testing import ScriptedProvider, calls, text
 
@@ -37,7 +37,7 @@ def _step(request: ModelRequest) -> Any:
     last = max(place for place, each in enumerate(messages) if isinstance(each, UserMessage))
     question = messages[last]
     assert isinstance(question, UserMessage)
-    asked = user_text(question)
+    asked = question.text
     results = [each for each in messages[last:] if isinstance(each, ToolMessage)]
     if results:
         return text(" ".join(map(_summary, results)))

@@ -351,7 +351,7 @@ def test_what_cannot_be_called_is_no_receiver(receiver: Any):
         EventBus().connect(StatusChanged, receiver)
 
 
-class _OwnEvent(StatusChanged): ...
+class _OwnEvent(StatusChanged, frozen=True): ...
 
 
 @pytest.mark.parametrize("kind", ["status_changed", int, None, signal(), (StatusChanged, str), _OwnEvent])

@@ -51,7 +51,7 @@ from toolbus.events import (
     ToolCallRequested,
     ToolCallResumed,
 )
-from toolbus.messages import AssistantMessage, UserMessage, user_text
+from toolbus.messages import AssistantMessage, UserMessage
 from toolbus.protocols import Emit, ModelReply, ModelRequest
 from toolbus.providers.scripted import Step
 from toolbus.storage import Entry
@@ -212,11 +212,11 @@ class Life:
 
     async def respond(self, request: ModelRequest, _emit: Emit) -> ModelReply:
         self.fate.passes("model asked")
-        job = next(user_text(each) for each in reversed(request.messages) if isinstance(each, UserMessage))
+        job = next(each.text for each in reversed(request.messages) if isinstance(each, UserMessage))
         await anyio.sleep(0.001)
         self.fate.passes("model answers")
         place = next(
-            at for at, each in enumerate(request.messages) if isinstance(each, UserMessage) and user_text(each) == job
+            at for at, each in enumerate(request.messages) if isinstance(each, UserMessage) and each.text == job
         )
         step = JOBS[job.split(":")[0]][sum(isinstance(each, AssistantMessage) for each in request.messages[place:])]
         reply = await ScriptedProvider([step]).respond(request, _emit)
@@ -273,9 +273,7 @@ class Life:
         mine = await self.go_on(runtime, store) if self.number else {}
         for at, prompts in enumerate(CONVERSATIONS):
             conversation_id = f"{self.case.name} {at}"
-            reported = {
-                user_text(each) for each in await store.history(conversation_id) if isinstance(each, UserMessage)
-            }
+            reported = {each.text for each in await store.history(conversation_id) if isinstance(each, UserMessage)}
             for prompt in prompts:
                 if self.drain_at and prompt != prompts[0]:
                     continue  # what has not begun yet is cancelled by a drain
@@ -518,7 +516,7 @@ class Case:
             if conversation == conversation_id
             for message in apply_all(TurnState(request_id), facts[request_id]).messages
         ]
-        reported = [user_text(each) for each in history if isinstance(each, UserMessage)]
+        reported = [each.text for each in history if isinstance(each, UserMessage)]
         if reported != [*prompts]:
             return [f"{conversation_id} has the prompts {reported}"]
         return [] if history == expected else [f"{conversation_id} is not what its requests have written"]

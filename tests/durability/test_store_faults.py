@@ -19,7 +19,7 @@ from endings.ended_well import ENDINGS, assert_valid, listen
 from toolbus import RequestResult, Runtime, ToolContext, tool
 from toolbus.errors import StoreDamaged, StoreError, StoreUnavailable
 from toolbus.events import ToolCallRequested
-from toolbus.messages import AssistantMessage, UserMessage, user_text
+from toolbus.messages import AssistantMessage, UserMessage
 from toolbus.protocols import ModelRequest
 from toolbus.providers.scripted import Step
 from toolbus.stores import sqlite
@@ -112,7 +112,7 @@ class Desk:
         assert set(self.ran.values()) <= {1}
         history = await store.history("c")
         assert_valid(history)
-        prompts = Counter(user_text(each) for each in history if isinstance(each, UserMessage))
+        prompts = Counter(each.text for each in history if isinstance(each, UserMessage))
         assert set(prompts.values()) <= {1}, prompts
 
 

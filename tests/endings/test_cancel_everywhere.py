@@ -21,7 +21,6 @@ from endings.stepping import Moment, Place, stepped
 from support.journaled import JournaledStore
 from toolbus import RequestResult, RequestSession, Runtime, tool
 from toolbus.events import Event, ToolCallCompleted, ToolCallFailed, ToolCallStarted
-from toolbus.messages import user_text
 from toolbus.protocols import Emit, ModelReply, ModelRequest
 from toolbus.storage import Entry
 from toolbus.testing import ScriptedProvider, advance, calls, text, virtual_backends
@@ -333,7 +332,7 @@ async def two_turns(at: int, moment: Moment, stepped_turn: int) -> bool:
         else:  # it was cancelled while it waited; turns are remembered in the order in which they end
             assert (second.outcome, stepped_turn) == ("cancelled", 1)
             earlier = [*second.messages, *first.messages]
-        reported = [user_text(message) for message in second.new_messages if message.role == "user"]
+        reported = [message.text for message in second.new_messages if message.role == "user"]
         assert reported == ["Turn 1."]
         await assert_goes_on(runtime, "c", earlier)
     await assert_left_idle(runtime)

@@ -21,7 +21,7 @@ from game_client.client import play
 from game_client.screen import Screen
 from game_client.server import Game, Session, server_for
 from toolbus.errors import ProviderError
-from toolbus.messages import ToolMessage, UserMessage, user_text
+from toolbus.messages import ToolMessage, UserMessage
 from toolbus.stores import SqliteStore
 from toolbus.testing import ScriptedProvider, error
 from toolbus.toolsets.mcp import McpServer
@@ -157,7 +157,7 @@ async def test_a_second_start_goes_on_with_the_conversation_and_with_a_turn_that
     table.lines.clear()
     await table.play(typed=lines("map"), waits=True)
     assert table.lines[0] == "conversation 'ada' continues; messages stored: 14"
-    assert [user_text(each) for each in table.provider.requests[-1].messages if isinstance(each, UserMessage)] == [
+    assert [each.text for each in table.provider.requests[-1].messages if isinstance(each, UserMessage)] == [
         "refuel",
         "status",
         "map",

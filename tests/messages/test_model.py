@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from toolbus.errors import ConfigurationError
-from toolbus.messages import FilePart, ImagePart, TextPart, Usage, UserMessage, user_text
+from toolbus.messages import FilePart, ImagePart, TextPart, Usage, UserMessage
 
 
 def test_usage_adds_up_field_by_field() -> None:
@@ -19,8 +19,8 @@ def test_usage_adds_up_field_by_field() -> None:
 def test_the_text_of_a_user_message_is_its_text_parts_line_by_line() -> None:
     image = ImagePart(url="https://example.com/a.png")
     file = FilePart(url="https://example.com/a.pdf", media_type="application/pdf")
-    assert user_text(UserMessage(content="hi")) == "hi"
-    assert user_text(UserMessage(content=(TextPart(text="a"), image, TextPart(text="b"), file))) == "a\nb"
+    assert UserMessage(content="hi").text == "hi"
+    assert UserMessage(content=(TextPart(text="a"), image, TextPart(text="b"), file)).text == "a\nb"
 
 
 def test_an_image_and_a_file_are_made_of_bytes() -> None:

@@ -14,7 +14,7 @@ from toolbus import EventBus, Limits, RequestResult, RequestSession, Runtime, To
 from toolbus.core.transcript import validate
 from toolbus.errors import ConversationBusy
 from toolbus.events import ApprovalDecided, ApprovalRequested, Event, ToolCallLate
-from toolbus.messages import AssistantMessage, Message, SystemMessage, UserMessage, to_anthropic, user_text
+from toolbus.messages import AssistantMessage, Message, SystemMessage, UserMessage, to_anthropic
 from toolbus.protocols import Emit, LateResults, ModelReply, ModelRequest
 from toolbus.runtime._conversations import LateResultNotes
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
@@ -87,7 +87,7 @@ async def test_each_request_may_say_itself_whether_it_waits() -> None:
         assert (await first.result()).ok
         third = await waits.result()
         assert (await runtime.run("four", conversation_id="c", on_busy="refuse")).history_count == 4
-    assert [user_text(each) for each in third.messages if isinstance(each, UserMessage)] == ["one", "three"]
+    assert [each.text for each in third.messages if isinstance(each, UserMessage)] == ["one", "three"]
 
 
 async def test_a_turn_that_waits_makes_its_conversation_busy_too() -> None:

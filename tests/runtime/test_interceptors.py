@@ -13,7 +13,7 @@ from toolbus.core.transcript import validate
 from toolbus.errors import ApplicationError, ProviderUnavailable
 from toolbus.events import ApprovalRequested, Event, TextDelta, ToolCallRequested
 from toolbus.interceptors import Ask
-from toolbus.messages import AssistantMessage, Message, UserMessage, user_text
+from toolbus.messages import AssistantMessage, Message, UserMessage
 from toolbus.protocols import ModelReply, ModelRequest
 from toolbus.records import replace
 from toolbus.testing import ScriptedProvider, advance, calls, error, settle, text, virtual_backends
@@ -62,7 +62,7 @@ class NoSecrets(Interceptor):
     """A guardrail on what goes in: prompts with a password are turned away, card numbers are struck out."""
 
     async def on_prompt(self, prompt: UserMessage, context: ToolContext[Any]) -> UserMessage:
-        said = user_text(prompt)
+        said = prompt.text
         if "password" in said:
             raise Denied("passwords do not belong here")
         return UserMessage(content=said.replace("4111", "****"))
@@ -81,7 +81,7 @@ class OnlyIn(Interceptor):
 
 
 def said_in(messages: Sequence[Message]) -> list[str]:
-    return [user_text(each) for each in messages if isinstance(each, UserMessage)]
+    return [each.text for each in messages if isinstance(each, UserMessage)]
 
 
 # ------------------------------------------------------------------------------------------------- order
@@ -185,7 +185,7 @@ class Translator(Interceptor):
 
     async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Ask) -> ModelReply:
         louder: list[Message] = [
-            UserMessage(content=user_text(each).upper(), message_id=each.message_id)
+            UserMessage(content=each.text.upper(), message_id=each.message_id)
             if isinstance(each, UserMessage)
             else each
             for each in request.messages

@@ -11,7 +11,7 @@ from toolbus import Interceptor, Limits, Runtime, ToolContext, subrequest_tool, 
 from toolbus.core.transcript import validate
 from toolbus.errors import ConfigurationError, NativeOutputUnsupported, ProviderUnavailable
 from toolbus.events import Event, ModelResponded, ModelRetrying
-from toolbus.messages import SystemMessage, UserMessage, user_text
+from toolbus.messages import SystemMessage, UserMessage
 from toolbus.protocols import Emit, ModelReply, ModelRequest, NativeOutput, OutputMode
 from toolbus.testing import ScriptedProvider, calls, error, text, virtual_backends
 
@@ -181,8 +181,8 @@ async def test_a_native_answer_that_breaks_the_type_is_sent_back_in_words_that_f
     assert asked_in(provider) == [NATIVELY, NATIVELY]
     newest = provider.requests[1].messages[-1]
     assert isinstance(newest, UserMessage)
-    assert "$.celsius" in user_text(newest)
-    assert user_text(newest).endswith("Answer again, with the whole JSON and nothing else.")
+    assert "$.celsius" in newest.text
+    assert newest.text.endswith("Answer again, with the whole JSON and nothing else.")
 
 
 async def test_behind_interceptors_it_is_sent_back_in_the_same_words() -> None:
@@ -196,7 +196,7 @@ async def test_behind_interceptors_it_is_sent_back_in_the_same_words() -> None:
     assert result.output == Forecast(city="PARIS", celsius=21)
     newest = provider.requests[1].messages[-1]
     assert isinstance(newest, UserMessage)
-    assert user_text(newest).endswith("Answer again, with the whole JSON and nothing else.")
+    assert newest.text.endswith("Answer again, with the whole JSON and nothing else.")
 
 
 async def test_native_answers_are_repaired_as_often_as_others() -> None:

@@ -12,7 +12,7 @@ from toolbus import Limits, Runtime, tool
 from toolbus.core.transcript import validate
 from toolbus.errors import InvalidOutput, LimitReached
 from toolbus.events import Event, RequestCompleted
-from toolbus.messages import UserMessage, user_text
+from toolbus.messages import UserMessage
 from toolbus.protocols import ModelRequest
 from toolbus.testing import ScriptedProvider, calls, text, virtual_backends
 
@@ -39,7 +39,7 @@ async def get_weather(city: str) -> str:
 def asked_again(request: ModelRequest) -> str:
     newest = request.messages[-1]
     assert isinstance(newest, UserMessage)
-    return user_text(newest)
+    return newest.text
 
 
 async def test_the_model_gives_its_answer_by_a_tool_and_the_result_has_the_type_that_was_asked_for() -> None:

@@ -141,7 +141,7 @@ async def test_text_begins_anew_when_the_model_is_asked_again(streams: bool) -> 
     session = RequestSession(EventBus(), Stammering(streams), "hi")
     everything, final = session.text(), session.text(final_only=True)
     await session.run()
-    assert [piece async for piece in everything] == ["Hel", "Hello"]
+    assert [piece async for piece in everything] == ["Hel", "\n\nHello"]
     assert [piece async for piece in final] == ["Hello"]
 
 

@@ -19,7 +19,7 @@ from toolbus.bus import EventBus
 from toolbus.core.turn import TurnState
 from toolbus.errors import ConfigurationError, ProviderUnavailable
 from toolbus.events import StatusChanged, ToolCallRequested
-from toolbus.messages import AssistantMessage, UserMessage, user_text
+from toolbus.messages import AssistantMessage, UserMessage
 from toolbus.protocols import Emit, ModelReply, ModelRequest, ToolSpec
 from toolbus.session import RequestSession
 from toolbus.status import Narrator, StatusPublisher
@@ -93,7 +93,7 @@ async def desk(
 def asked(request: ModelRequest) -> str:
     (message,) = request.messages
     assert isinstance(message, UserMessage)
-    return user_text(message)
+    return message.text
 
 
 # ------------------------------------------------------------------------------------- a call and its sentence

@@ -8,7 +8,7 @@ import anyio
 
 from toolbus import Limits, RequestSession, Runtime, ToolError, tool
 from toolbus.events import StatusChanged, TextDelta
-from toolbus.messages import UserMessage, user_text
+from toolbus.messages import UserMessage
 from toolbus.protocols import ModelRequest
 from toolbus.status import Narrator
 from toolbus.status._sentences import Status
@@ -111,7 +111,7 @@ async def test_a_request_that_waits_for_a_person_says_so() -> None:
 def sentences(request: ModelRequest) -> Any:
     (message,) = request.messages
     assert isinstance(message, UserMessage)
-    return text("Finding Paris on the map" if "Paris" in user_text(message) else "Finding another city")
+    return text("Finding Paris on the map" if "Paris" in message.text else "Finding another city")
 
 
 async def test_a_narrator_words_the_status_while_a_tool_runs() -> None:

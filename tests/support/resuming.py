@@ -27,7 +27,7 @@ from toolbus.events import (
     ToolCallFailed,
     ToolCallRequested,
 )
-from toolbus.messages import AssistantMessage, Message, Usage, UserMessage, user_text
+from toolbus.messages import AssistantMessage, Message, Usage, UserMessage
 from toolbus.protocols import ModelRequest, NativeOutput, Provider
 from toolbus.providers.scripted import Step
 from toolbus.records import replace
@@ -79,7 +79,7 @@ def replies_in(messages: Sequence[Message]) -> int:
     """The number of the model's replies since the prompt, including those to notes on its output."""
     count = 0
     for message in messages:
-        if isinstance(message, UserMessage) and user_text(message) == PROMPT:
+        if isinstance(message, UserMessage) and message.text == PROMPT:
             count = 0
         count += isinstance(message, AssistantMessage)
     return count

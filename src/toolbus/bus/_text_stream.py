@@ -20,11 +20,12 @@ class TextStream:
     Cancelling a wait for the next piece loses nothing: the iteration can be continued. `aclose` (also by
     `contextlib.aclosing`) closes the subscription, which is closed by itself when the request ends. For one reader.
 
-    An answer that is not the text of a model's reply, such as that of `task_complete`, comes as one piece at the end.
-    The text of a request that was stopped ends with `[Unable to complete task: reason]`.
+    Texts of different rounds are parted by an empty line. An answer that is not the text of a model's reply, such as
+    that of `task_complete`, comes as one piece at the end. The text of a request that was stopped ends with
+    `[Unable to complete task: reason]`.
     """
 
-    __slots__ = ("_final_only", "_has_given", "_held", "_last", "_ready", "_streamed", "_subscription")
+    __slots__ = ("_final_only", "_has_text", "_held", "_last", "_parts", "_ready", "_streamed", "_subscription")
 
     def __init__(self, subscription: Subscription, *, final_only: bool) -> None:
         self._subscription = subscription
@@ -32,7 +33,8 @@ class TextStream:
         self._held: list[str] = []  # the pieces of a round that may or may not be the last one
         self._ready: deque[str] = deque()
         self._streamed = ""  # the id of the message that is streamed
-        self._has_given = False  # whether the reader has got any piece
+        self._has_text = False  # whether the reader has got any text, or will get the text in `_ready`
+        self._parts = False  # whether the next piece begins another message than the text before it
         self._last = ""  # the text of the newest reply that the reader has got
 
     def __aiter__(self) -> TextStream:
@@ -42,8 +44,12 @@ class TextStream:
         while not self._ready:
             event = await anext(self._subscription)
             if isinstance(event, TextDelta):
+                self._parts = self._parts or event.message_id != self._streamed
                 self._streamed = event.message_id
-                (self._held if self._final_only else self._ready).append(event.text)
+                if self._final_only:
+                    self._held.append(event.text)
+                else:
+                    self._give(event.text)
             elif isinstance(event, ModelRetrying):  # The pieces of this reply are void.
                 self._held.clear()
                 self._streamed = ""
@@ -51,15 +57,19 @@ class TextStream:
                 self._end_message(event.message)
             elif isinstance(event, RequestCompleted):
                 self._end(event)
-        self._has_given = True
         return self._ready.popleft()
+
+    def _give(self, piece: str) -> None:
+        self._ready.append(f"\n\n{piece}" if self._parts and self._has_text else piece)
+        self._has_text, self._parts = True, False
 
     def _end(self, event: RequestCompleted) -> None:
         if event.text and event.text != self._last:
-            self._ready.append(event.text)
+            self._parts = True
+            self._give(event.text)
         if event.outcome == "stopped":
-            mark = f"[Unable to complete task: {event.reason}]"
-            self._ready.append(f"\n\n{mark}" if self._has_given or self._ready else mark)
+            self._parts = True
+            self._give(f"[Unable to complete task: {event.reason}]")
 
     async def aclose(self) -> None:
         """Stop listening. Idempotent."""
@@ -68,8 +78,10 @@ class TextStream:
     def _end_message(self, message: AssistantMessage) -> None:
         # The reply of a provider that does not stream has had no pieces.
         if message.text and message.message_id != self._streamed:
+            self._parts = True
             self._held.append(message.text)
         if not self._final_only or not message.tool_calls:
-            self._ready.extend(self._held)
+            for piece in self._held:
+                self._give(piece)
             self._last = message.text or self._last
         self._held.clear()

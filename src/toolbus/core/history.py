@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from typing import cast
 
-from ..messages import AssistantMessage, Message, Part, SystemMessage, ToolCall, ToolMessage, UserMessage, user_text
+from ..messages import AssistantMessage, Message, Part, SystemMessage, ToolCall, ToolMessage, UserMessage
 from ..protocols import ToolSpec
 from ..records import replace
 from .arguments import encodable
@@ -283,7 +283,7 @@ class History:
         if self._memo is not None or not self._left_out:
             return self._memo  # The request ended before `take`, so its own memo is still the right one.
         first = self._prompt(self._starts[0])
-        text = user_text(cast("UserMessage", first.message))[:_ALIKE_CHARS]
+        text = cast("UserMessage", first.message).text[:_ALIKE_CHARS]
         return Memo(first.message.message_id, first.place, text, self._left_out, self._summary)
 
     def _prompt(self, start: int) -> _Entry:
@@ -296,7 +296,7 @@ class History:
             first = self._prompt(start)
             same = first.message.message_id == memo.first_id
             if same and not memo.first_id:
-                text = user_text(cast("UserMessage", first.message))
+                text = cast("UserMessage", first.message).text
                 same = first.place == memo.first_place and text[:_ALIKE_CHARS] == memo.first_text
             if same and number:
                 self._left_out = memo.turns_left_out - number

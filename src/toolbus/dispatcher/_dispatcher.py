@@ -182,7 +182,9 @@ class ToolDispatcher:
     # ------------------------------------------------------------------------------------------------- receivers
 
     def _on_requested(self, request: ToolCallRequested) -> None:
-        view = self._bus.arbitration.view(request.request_id)
+        arbitration = self._bus.arbitration
+        mailbox = arbitration.mailboxes.get(request.request_id)
+        view = None if mailbox is None else mailbox.view
         tool, is_ours = self._find(request, view)
         if tool is None:
             if is_ours:
@@ -193,7 +195,7 @@ class ToolDispatcher:
             # The session has not requested this call: it waits for an approval, or for its turn.
             return
         job = Job(request, tool, self._schedule.gates_of(tool), view, call)
-        if not self._bus.arbitration.watch(*job.key, functools.partial(self._on_settled, job)):
+        if not arbitration.watch(*job.key, functools.partial(self._on_settled, job)):
             # Another executor runs this call, or it is settled already.
             return
         if tool.cache_seconds is not None and not self._screens(job) and not self._cache.enter(job):

@@ -31,11 +31,11 @@ from ._model import (
     ToolMessage,
     Usage,
     UserMessage,
-    user_text,
 )
 from ._ollama import from_ollama, to_ollama
 from ._openai import from_openai, to_openai
 from ._responses import from_openai_responses, to_openai_responses
+from ._size import size_of
 
 __all__ = [
     "AssistantMessage",
@@ -54,10 +54,10 @@ __all__ = [
     "from_ollama",
     "from_openai",
     "from_openai_responses",
+    "size_of",
     "to_anthropic",
     "to_ollama",
     "to_openai",
     "to_openai_responses",
-    "user_text",
     "without_images",
 ]

@@ -23,7 +23,6 @@ __all__ = [
     "ToolMessage",
     "Usage",
     "UserMessage",
-    "user_text",
 ]
 
 
@@ -112,6 +111,13 @@ class UserMessage(Record, kw_only=True, tag_field="role", tag="user", frozen=Tru
     message_id: str = ""
     role: ClassVar[Literal["user"]] = "user"
 
+    @property
+    def text(self) -> str:
+        """The text; several text parts are joined by line breaks, and images and files are left out."""
+        if isinstance(self.content, str):
+            return self.content
+        return "\n".join(part.text for part in self.content if isinstance(part, TextPart))
+
 
 class AssistantMessage(Record, kw_only=True, tag_field="role", tag="assistant", frozen=True):
     """A whole reply of the model: text, tool calls in call order, and reasoning where the provider shows it.
@@ -142,6 +148,11 @@ class ToolMessage(Record, kw_only=True, tag_field="role", tag="tool", frozen=Tru
     message_id: str = ""
     role: ClassVar[Literal["tool"]] = "tool"
 
+    @property
+    def text(self) -> str:
+        """The text that the model reads: `content`, under the name that it has in all messages."""
+        return self.content
+
 
 PromptLike: TypeAlias = str | UserMessage | Sequence[str | TextPart | ImagePart | FilePart]
 """A prompt: text, a message, or a list of texts, images and files, such as `["Describe this.", ImagePart(url=...)]`."""
@@ -170,10 +181,3 @@ class Usage(Record, kw_only=True, gc=False, frozen=True):
             reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
             cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
         )
-
-
-def user_text(message: UserMessage) -> str:
-    """Return the text of a user message; several text parts are joined by line breaks."""
-    if isinstance(message.content, str):
-        return message.content
-    return "\n".join(part.text for part in message.content if isinstance(part, TextPart))

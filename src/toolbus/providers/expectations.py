@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, cast
 import orjson
 
 from ..errors import ConfigurationError
-from ..messages import AssistantMessage, ImagePart, Message, SystemMessage, ToolMessage, UserMessage, user_text
+from ..messages import AssistantMessage, ImagePart, Message, SystemMessage, ToolMessage, UserMessage
 from ..protocols import ModelRequest
 
 __all__ = ["Expectation", "asked", "shown_request"]
@@ -54,7 +54,7 @@ def asked(
         system = next((each.text for each in request.messages[:1] if isinstance(each, SystemMessage)), "")
         wrong: list[str] = []
         if last_user is not None:
-            wrong += _text("the newest user message", "" if newest is None else user_text(newest), last_user)
+            wrong += _text("the newest user message", "" if newest is None else newest.text, last_user)
         if instructions is not None:
             wrong += _text("the instructions", system, instructions)
         if offered is not None and (found := sorted(tool.name for tool in request.tools)) != offered:
@@ -86,7 +86,7 @@ def _message(message: Message) -> str:
         return f"system {message.text!r}"
     if isinstance(message, UserMessage):
         seen = _images(message)
-        return f"user {user_text(message)!r}" + (f" and {seen} image(s)" if seen else "")
+        return f"user {message.text!r}" + (f" and {seen} image(s)" if seen else "")
     if isinstance(message, ToolMessage):
         return f"tool {message.name} {message.content!r}"
     called = ", ".join(f"{call.name}({call.arguments})" for call in message.tool_calls)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from .._option_checks import check, whole
 from ..core.shorten import shorten
 from ..errors import ConfigurationError
-from ..messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage, user_text
+from ..messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
 from ..protocols import Delta, ModelRequest, ModelSettings, Provider, Summary
 
 __all__ = ["Summarizer"]
@@ -71,7 +71,7 @@ def _ignore(_delta: Delta) -> None:
 def _as_text(message: Message) -> str:
     """Return a message as plain text; empty for a message without content."""
     if isinstance(message, UserMessage):
-        return f"User: {user_text(message)}"
+        return f"User: {message.text}"
     if isinstance(message, ToolMessage):
         return f"{message.name} {'failed' if message.is_error else 'gave'}: {shorten(message.content, _RESULT_CHARS)}"
     if isinstance(message, AssistantMessage):

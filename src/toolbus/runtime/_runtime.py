@@ -55,6 +55,7 @@ from ..tools import Tool, Toolish, ToolRegistry
 from ..toolsets.subrequest import subrequest_tool
 from ._admission import Admission, Ticket
 from ._conversations import ConversationState
+from ._ended import EndedSessions
 
 if TYPE_CHECKING:
     import anyio.abc
@@ -84,7 +85,8 @@ class Runtime:
     At most `max_sessions` requests run at once and `max_queued` wait; one more raises `Overloaded`. A turn of a
     conversation that is busy waits, or is refused with `on_busy="refuse"`. `max_concurrency`, `max_threads` and
     `max_processes` bound the handlers of tools (see `ToolDispatcher`). A handler that still runs `grace_seconds` after
-    it was cancelled is logged.
+    it was cancelled is logged. A session that has ended can be had from `session` and `recall` for
+    `keep_ended_seconds`, so that a reader who comes late misses nothing; at most 10,000 are kept, and 64 MiB of them.
 
     `store` keeps conversations; without one they are in memory. A store with a journal also keeps what requests do,
     before they do it, so that `resume` continues them in another process. The lease on each request is renewed; it runs
@@ -127,11 +129,13 @@ class Runtime:
         on_busy: OnBusy = "queue",
         on_store_failure: OnStoreFailure = "stop",
         lease_seconds: float = 30.0,
+        keep_ended_seconds: float = 60.0,
         **defaults: Unpack[SessionOptions],
     ) -> None:
         check_options(defaults, SessionOptions, "Runtime", beside=_PARAMETERS)
         self._on_busy: OnBusy = check("on_busy", on_busy, one_of(*get_args(OnBusy)))
         self._drain_seconds = check("drain_seconds", drain_seconds, NOT_NEGATIVE)
+        self._ended = EndedSessions(check("keep_ended_seconds", keep_ended_seconds, NOT_NEGATIVE))
         self._made: dict[str, Provider] = {}  # providers made from names, which the runtime closes
         self.providers = self._given(provider, providers) or self._from_environment()
         self.provider = self.providers[0]
@@ -213,6 +217,7 @@ class Runtime:
                     await self._carry_out(self._sessions[request_id], ticket, why)
             finally:
                 self._group = None
+                self._ended.clear()
                 await self._parts.aclose()
 
     def _cancel_now(self, group: anyio.abc.TaskGroup, reason: str) -> None:
@@ -338,8 +343,11 @@ class Runtime:
         return subrequest_tool(name, description, provider=self.providers, tools=self.tools, **self._merged({}))
 
     def session(self, request_id: str) -> RequestSession | None:
-        """Return the session of a request that runs or waits; None for any other."""
-        return self._sessions.get(request_id)
+        """Return the session of a request that runs, waits, or has ended in the last `keep_ended_seconds`; else None.
+
+        A session that has ended still has its `result`, `events` and `text`.
+        """
+        return self._sessions.get(request_id) or self._ended.get(request_id)
 
     async def resume(self, *, options: OptionsFor | None = None, limit: int = 1_000) -> Resumption:
         """Continue unfinished requests of the store that nobody holds: at most `limit`, the oldest first.
@@ -367,10 +375,14 @@ class Runtime:
     async def recall(self, request_id: str, *, options: OptionsFor | None = None) -> RequestResult[Any] | None:
         """Return the result of a request that has ended, whichever process it ran in.
 
-        None for a request that has not ended, or that the journal does not have. `options` are as for `resume`. The
-        exceptions of handlers are not in the journal. Raises `StoreError`, `NotRunning` and `ResumeMismatch`.
+        It comes from this process if the request has ended here in the last `keep_ended_seconds`, and otherwise from
+        the journal, which does not have the exceptions of handlers. None for a request that has not ended, or that
+        nobody knows. `options` are as for `resume`. Raises `StoreError`, `NotRunning` and `ResumeMismatch`.
         """
         self._check_usable({})
+        if (session := self._ended.get(request_id)) is not None:
+            found = session.snapshot().result
+            return None if found is None or found.resumable else found
         return (
             None
             if self._journal_writer is None
@@ -492,6 +504,7 @@ class Runtime:
                     await self._remember(session)
             finally:
                 del self._sessions[session.request_id]
+                self._ended.add(session)
                 self._tickets.pop(session.request_id, None)
                 ticket.give_back()
 

@@ -7,7 +7,7 @@ performs no step itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import anyio
 
@@ -50,6 +50,7 @@ class SessionHandle:
         "_is_accepted",
         "_is_ending_published",
         "_journal",
+        "_kept",
         "_late",
         "_mailbox",
         "_parent_id",
@@ -92,6 +93,8 @@ class SessionHandle:
         self._is_accepted = False
         self._journal = journal
         self._past = journal if journal is not None and isinstance(journal, FactReader) else None
+        # The published facts, for readers that come late; empty if the journal can be read.
+        self._kept: list[Event] = []
         # Facts that are applied and not published, because they are not known to be in the journal.
         self._unpublished: Sequence[Event] = ()
         # The ids of the inputs that have become facts, for a request with a journal.
@@ -226,26 +229,37 @@ class SessionHandle:
         self._open_mailbox()
         return self._bus.publish(kind(**self._state.envelope(self._bus.clock()), **fields))
 
-    def events(self, *kinds: type[EventT], capacity: int = 1_000, sub_requests: bool = False) -> Subscription[EventT]:
-        """Subscribe to the request's events, in order, from this call to its ending.
+    def events(
+        self,
+        *kinds: type[EventT],
+        after: Literal["now"] | None = None,
+        capacity: int = 1_000,
+        sub_requests: bool = False,
+    ) -> Subscription[EventT]:
+        """Subscribe to the request's events, in order, from its beginning to its ending.
 
-        A slow reader may miss signals, and the gap is announced. For a request with a journal, the facts so far come
-        first, also if the request has ended or was begun by another process. They are read at the first `anext`, which
-        raises what the journal raises.
+        A late reader misses no fact: the facts so far come first, also if the request has ended, or was begun by
+        another process. If the model is answering, the text so far comes after them, as one `TextDelta`; other past
+        signals are gone. With `after="now"` only later events come. A reader that is slow from then on may miss
+        signals, and the gap is announced.
 
-        With `sub_requests`, the events of the requests that its tools make are included: each has a `request_id` of its
-        own, and its `RequestStarted` names `parent_request_id` and `parent_call_id`. The subscription begins with this
-        call, not with the first `anext`, and closes when the request ends.
+        The past is read at the first `anext`, which raises what the journal raises, if there is one. Without a journal
+        the session keeps its facts (about 9 KB for three rounds of two calls). With `sub_requests`, the events of the
+        requests that its tools make from now on are included: each has a `request_id` of its own, and its
+        `RequestStarted` names `parent_request_id` and `parent_call_id`. The subscription begins with this call, not
+        with the first `anext`, and closes when the request ends.
         """
-        return self._listen(kinds, capacity, "drop_oldest", sub_requests=sub_requests, replays=True)
+        return self._listen(kinds, capacity, "drop_oldest", sub_requests=sub_requests, begins=after is None)
 
     def text(self, *, final_only: bool = False) -> TextStream:
-        """Stream the model's text as it arrives, from this call on. Pieces that a slow reader missed come joined.
+        """Stream the model's text from the beginning of the request, as it arrives. Missed pieces come as one.
 
         With `final_only`, only the text of the last round comes, once it is known to be the last. A provider that does
-        not stream gives whole texts. When the model is asked again (`ModelRetrying`), its text begins anew.
+        not stream gives whole texts. When the model is asked again (`ModelRetrying`), its text begins
+        anew: a reader of the text alone gets what came before, an empty line, and the whole new text.
         """
-        subscription = self._listen((TextDelta, ModelResponded, ModelRetrying, RequestCompleted), 1_000, "coalesce")
+        kinds = (TextDelta, ModelResponded, ModelRetrying, RequestCompleted)
+        subscription = self._listen(kinds, 1_000, "coalesce", begins=True)
         return TextStream(subscription, final_only=final_only)
 
     def _listen(
@@ -255,14 +269,14 @@ class SessionHandle:
         overflow: Overflow,
         *,
         sub_requests: bool = False,
-        replays: bool = False,
+        begins: bool,
     ) -> Subscription[EventT]:
         request_id = self.request_id
 
         def is_over(event: Event) -> bool:
             return isinstance(event, RequestEnding) and event.request_id == request_id
 
-        state, journal = self._state, self._past
+        state, journal, kept, opened = self._state, self._past, tuple(self._kept), self._open_text()
         count = state.facts - len(self._unpublished)
         subscription = self._bus.subscribe(
             *kinds,
@@ -273,10 +287,11 @@ class SessionHandle:
             overflow=overflow,
             name=request_id,
         )
-        if count and journal is not None and replays:
+        if begins and count:
 
             async def past() -> Sequence[Event]:
-                return with_messages(state, (await journal.facts_of(request_id))[:count])
+                facts = kept if journal is None else (await journal.facts_of(request_id))[:count]
+                return [*with_messages(state, facts), *opened]
 
             subscription.preceded_by(past)
         if self.ended:
@@ -284,6 +299,15 @@ class SessionHandle:
             subscription.close()
             return subscription
         return subscription.open()
+
+    def _open_text(self) -> Sequence[TextDelta]:
+        """Return the text of the reply that is arriving, as one piece; nothing if none has come."""
+        call = self._view.model_call
+        if call is None or not call.texts:
+            return ()
+        text, command = "".join(call.texts), call.command
+        envelope = self._state.envelope(self._bus.clock())
+        return (TextDelta(**envelope, message_id=command.message_id, text=text, round=command.round),)
 
     def _open_mailbox(self) -> Mailbox:
         if self._mailbox is None:

@@ -64,6 +64,7 @@ class ModelCall:
         "over",
         "piece_kinds",
         "scope",
+        "texts",
     )
 
     def __init__(
@@ -87,6 +88,7 @@ class ModelCall:
         scope.deadline = self._hard
         self.over = False
         self.piece_kinds: tuple[type[Event], ...] = ()  # the kinds of pieces that have come
+        self.texts: list[str] = []  # the pieces of text so far, for a listener that comes late
 
     def emit(self, delta: Delta) -> None:
         """Publish a piece to whoever listens, and move the timer of a stream that may stand still.
@@ -103,6 +105,8 @@ class ModelCall:
             # The status is published before the piece, so that a screen shows "Formulating..." above the text.
             self.note_piece(kind)
         state = self._state
+        if kind is TextDelta:
+            self.texts.append(delta.text)
         if not self._bus.arbitration.wants(kind, state.request_id):
             return
         command = self.command

@@ -326,7 +326,9 @@ class RequestSession(SessionHandle):
             self._bus.arbitration.open_approval(mailbox, fact)
 
     def _publish(self, facts: Sequence[Event], own: Sequence[Event]) -> None:
-        """Publish our own facts; log all facts of the step, and publish the status that follows from them."""
+        """Publish our own facts; keep and log all facts of the step, and publish the status that follows from them."""
+        if self._past is None:
+            self._kept += facts
         logged = LOGGED if self._logs else WARNINGS
         if not logged.isdisjoint(map(type, facts)):
             for fact in facts:
@@ -476,6 +478,8 @@ class RequestSession(SessionHandle):
         ending = self._state.ending
         # A request without a mailbox was refused, because its id belongs to another running request and its listeners.
         if ending is not None and self._mailbox is not None:
+            if self._past is None:
+                self._kept.append(ending)
             self._view.status.publish(ending)
             self._bus.arbitration.announce(ending)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..core.plain_text import clip
-from ..messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage, user_text
+from ..messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
 
 __all__ = ["folded", "message_text", "title_of"]
 
@@ -15,7 +15,7 @@ _TITLE_CHARS = 80
 def message_text(message: Message) -> str:
     """Return the text that a search looks at: a message's text or a tool's result, without the arguments of calls."""
     if isinstance(message, UserMessage):
-        return user_text(message)
+        return message.text
     if isinstance(message, ToolMessage):
         return message.content
     assert isinstance(message, (AssistantMessage, SystemMessage))
@@ -26,7 +26,7 @@ def title_of(messages: Iterable[Message]) -> str:
     """Return the beginning of the first prompt, in one line; an empty text if there is no prompt."""
     for message in messages:
         if isinstance(message, UserMessage):
-            return clip(" ".join(user_text(message).split()), _TITLE_CHARS)
+            return clip(" ".join(message.text.split()), _TITLE_CHARS)
     return ""
 
 

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from ..events import Event, ReasoningDelta, TextDelta, ToolArgumentsDelta
-from ..messages import AssistantMessage, ToolMessage, UserMessage, user_text
+from ..messages import AssistantMessage, ToolMessage, UserMessage
 from ..records import defaults_of
 
 __all__ = ["event_line", "near_misses", "timeline"]
@@ -92,7 +92,7 @@ def _cut(line: str) -> str:
 def _said(message: Any) -> str:
     """Return a short form of a transcript's message, or of the text of a progress report."""
     if isinstance(message, UserMessage):
-        return f"user {user_text(message)!r}"
+        return f"user {message.text!r}"
     if isinstance(message, ToolMessage):
         return f"tool {message.name} {message.content!r}"
     if isinstance(message, AssistantMessage):

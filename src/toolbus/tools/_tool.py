@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, Unpack, cast, overload
 
 from ..errors import ConfigurationError, InvalidArguments, NotRunning
-from ..messages import Message, PromptLike, UserMessage, user_text
+from ..messages import Message, PromptLike, UserMessage
 from ..protocols import KnowsMarks, ToolSpec
 from ..schemas import ArgumentBinder, binder_for, context_parameter, describe, hints_of, json_schema_validator
 from ..secrets import Marks, find_marks
@@ -85,7 +85,7 @@ class ToolContext(Generic[DepsT]):
         """The text of the newest user message; empty if there is no such message."""
         for message in reversed(self.messages):
             if isinstance(message, UserMessage):
-                return user_text(message)
+                return message.text
         return ""
 
     async def progress(self, message: str = "", *, done: float | None = None, total: float | None = None) -> None:

@@ -26,7 +26,7 @@ from ...events import (
     ToolCallFailed,
     ToolCallRequested,
 )
-from ...messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage, user_text
+from ...messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
 from ...status import display_name
 from .text import arguments_line, cut, duration, indented
 
@@ -104,7 +104,7 @@ def message_lines(messages: Sequence[Message], width: int, *, whole: bool = Fals
             yield ""
         if isinstance(message, UserMessage):
             yield "user"
-            yield from _block(user_text(message), width, whole=whole)
+            yield from _block(message.text, width, whole=whole)
         elif isinstance(message, AssistantMessage):
             yield "assistant"
             yield from _block(message.text, width, whole=whole)

@@ -27,7 +27,7 @@ from ...events import (
     ToolCallPaused,
     ToolCallResumed,
 )
-from ...messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage, user_text
+from ...messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
 from ..arguments import encodable
 from ..output import repair_prompt
 from ._apply import repair_id, used_up
@@ -85,7 +85,7 @@ def _on_start(state: TurnState, start: Start, facts: Facts, _now: float) -> None
         raise ProtocolViolation("the request has begun already")
     facts.emit(
         RequestStarted,
-        prompt=user_text(start.prompt) if start.prompt else "",
+        prompt=start.prompt.text if start.prompt else "",
         history_count=len(start.history),
         deadline=state.limits.timeout_seconds,
         parent_request_id=start.parent_request_id,

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import orjson
 
-from ...messages import AssistantMessage, Message, ToolMessage, UserMessage, user_text
+from ...messages import AssistantMessage, Message, ToolMessage, UserMessage
 
 __all__ = ["Location", "Search", "Turn", "read_turn"]
 
@@ -66,7 +66,7 @@ class Turn:
 def read_turn(messages: Sequence[Message], search_tool: str, read_tool: str) -> Turn:
     """Collect the turn from messages. Results that are not JSON, or not of these tools, are skipped."""
     turn = Turn()
-    asked = [user_text(message) for message in messages if isinstance(message, UserMessage)]
+    asked = [message.text for message in messages if isinstance(message, UserMessage)]
     if not asked:
         return turn
     turn.question, turn.earlier = asked[-1], asked[-2::-1]

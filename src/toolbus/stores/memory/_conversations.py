@@ -8,16 +8,11 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from ...clock import wall_time
-from ...messages import AssistantMessage, Message, SystemMessage, ToolMessage
+from ...messages import Message, size_of
 from ...storage import ConversationRecord, Pruned, StoreStatistics
 from .._texts import folded, message_text, title_of
 
 __all__ = ["MemoryConversations"]
-
-# The bytes of a message's objects, and of the references to them in lists, measured on CPython 3.11.
-_OVERHEAD_BYTES = 400
-# The bytes of each character in a text that is not ASCII, at most.
-_WIDEST = 4
 
 
 @dataclass(slots=True)
@@ -59,7 +54,7 @@ class MemoryConversations:
         kept.changed_at, kept.change = now, next(self._changes)
         self._conversations.move_to_end(conversation_id)
         kept.messages.extend(messages)
-        added = _size(messages)
+        added = size_of(messages)
         kept.size_bytes += added
         self.size_bytes += added
         while len(self._conversations) > self._max_conversations or (
@@ -111,24 +106,3 @@ class MemoryConversations:
             messages=sum(len(kept.messages) for kept in self._conversations.values()),
             size_bytes=self.size_bytes,
         )
-
-
-def _size(messages: Sequence[Message]) -> int:
-    """Estimate the bytes of messages. This is one pass without helper functions, because it runs for every request."""
-    size = _OVERHEAD_BYTES * len(messages)
-    for message in messages:
-        if isinstance(message, ToolMessage):
-            text = message.content
-        elif isinstance(message, AssistantMessage):
-            text = message.text
-            size += len(message.reasoning) * _WIDEST
-            for call in message.tool_calls:
-                size += _OVERHEAD_BYTES + len(call.arguments) * (1 if call.arguments.isascii() else _WIDEST)
-        elif isinstance(message, SystemMessage):
-            text = message.text
-        elif isinstance(message.content, str):
-            text = message.content
-        else:
-            text = "".join(getattr(part, "text", "") or getattr(part, "url", "") for part in message.content)
-        size += len(text) * (1 if text.isascii() else _WIDEST)
-    return size

@@ -23,7 +23,7 @@ import orjson
 from bson.datetime_ms import DatetimeMS
 from bson.objectid import ObjectId
 
-from ...messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage, user_text
+from ...messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
 from ...records import replace
 from .._encoding import searchable
 from ._connection import Document, Names
@@ -106,9 +106,7 @@ def _seen_form(names: Names, group: Sequence[Message]) -> Document:
     calls: list[Document] = []
     content: str | None = None
     sender, kind = first.role, "text"
-    if isinstance(first, UserMessage):
-        content = budget.text(user_text(first))
-    elif isinstance(first, SystemMessage):
+    if isinstance(first, (UserMessage, SystemMessage)):
         content = budget.text(first.text)
     elif isinstance(first, AssistantMessage):
         content = budget.text(first.text) if first.text.strip() else None

@@ -11,7 +11,7 @@ import anyio
 import orjson
 
 from ....errors import ProviderError
-from ....messages import AssistantMessage, ImagePart, Message, SystemMessage, ToolMessage, UserMessage, user_text
+from ....messages import AssistantMessage, ImagePart, Message, SystemMessage, ToolMessage, UserMessage
 from ....protocols import (
     ArgumentsPiece,
     Delta,
@@ -286,7 +286,7 @@ def facts_of(messages: Sequence[Message]) -> list[tuple[Any, ...]]:
         if isinstance(each, SystemMessage):
             facts.append(("system", each.text))
         elif isinstance(each, UserMessage):
-            if text := user_text(each):
+            if text := each.text:
                 facts.append(("user", text))
             facts += _images(() if isinstance(each.content, str) else each.content)
         elif isinstance(each, ToolMessage):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 
-from ....messages import UserMessage, user_text
+from ....messages import UserMessage
 from ....protocols import ModelRequest
 from ...census import Census
 from ...wire import RecordedRequest, WireBreak, WireCall, WireFault, WireReply, WireServer, WireStep
@@ -76,7 +76,7 @@ async def concurrent_calls(bench: Bench) -> None:
 
 def _echo(bench: Bench, request: RecordedRequest, *, stall: bool) -> WireStep:
     asked = bench.dialect.read(request).messages[-1]
-    words = user_text(asked) if isinstance(asked, UserMessage) else ""
+    words = asked.text if isinstance(asked, UserMessage) else ""
     call = WireCall(name="echo", arguments=json.dumps({"said": words}), call_id=words)
     reply = WireReply(text=("You said ", words), calls=(call,))
     return WireBreak(reply=reply, how="stall", after=3) if stall else reply

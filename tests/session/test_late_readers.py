@@ -1,0 +1,120 @@
+"""Whoever listens late misses no fact and no text, with a journal and without one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from toolbus import EventBus, RequestSession, Runtime, tool
+from toolbus.events import (
+    Event,
+    ModelResponded,
+    RequestCompleted,
+    RequestStarted,
+    RoundStarted,
+    TextDelta,
+    ToolCallCompleted,
+)
+from toolbus.messages import AssistantMessage
+from toolbus.protocols import Emit, ModelReply, ModelRequest, TextPiece
+from toolbus.providers.scripted import ScriptedProvider, calls, text
+from toolbus.stores.memory import MemoryStore
+from toolbus.stores.sqlite import SqliteStore
+
+
+@tool
+def look_up(city: str) -> str:
+    """Look up a city."""
+    return f"{city} is sunny"
+
+
+SCRIPT = [calls(("look_up", {"city": "Paris"}), text="Let me see."), text("It is sunny.", 3)]
+"""The texts "Let me see." and "It is sunny.", in pieces, with a call between."""
+
+
+def without_signals(events: list[Event]) -> list[Event]:
+    return [each for each in events if each.is_fact]
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+@pytest.mark.parametrize("kinds", [(), (RequestStarted, ToolCallCompleted, RequestCompleted)], ids=["all", "some"])
+async def test_who_listens_after_the_end_gets_the_same_facts(
+    store: str, kinds: tuple[Any, ...], tmp_path: Path
+) -> None:
+    kept = MemoryStore() if store == "memory" else SqliteStore(tmp_path / "toolbus.db")
+    async with Runtime(ScriptedProvider(SCRIPT), tools=[look_up], store=kept) as runtime:
+        session = runtime.start("How is Paris?")
+        heard = [each async for each in session.events(*kinds)]
+        await session.result()
+        assert [each async for each in session.events(*kinds)] == without_signals(heard)
+        assert [each async for each in session.events(*kinds, after="now")] == []
+        assert "".join([piece async for piece in session.text()]) == "Let me see.\n\nIt is sunny."
+    assert isinstance(heard[0], RequestStarted)
+    assert isinstance(heard[-1], RequestCompleted)
+
+
+class Streams:
+    """A model whose answer stops after its first two pieces, until `goes_on`."""
+
+    vendor = "streams"
+
+    def __init__(self) -> None:
+        self.waits = anyio.Event()
+        self.goes_on = anyio.Event()
+
+    async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
+        for piece in ("One, ", "two, "):
+            emit(TextPiece(piece))
+        self.waits.set()
+        await self.goes_on.wait()
+        emit(TextPiece("three."))
+        return ModelReply(message=AssistantMessage(text="One, two, three."))
+
+
+async def test_who_comes_in_mid_reply_gets_the_text_so_far_and_then_its_pieces() -> None:
+    model = Streams()
+    session = RequestSession(EventBus(), model, "Count.")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(session.run)
+        await model.waits.wait()
+        late, new = session.text(), session.events(after="now")
+        model.goes_on.set()
+        assert [piece async for piece in late] == ["One, two, ", "three."]
+        assert [type(each) for each in [each async for each in new]][:2] == [TextDelta, ModelResponded]
+
+
+async def test_every_moment_of_a_request_is_early_enough() -> None:
+    """A reader who subscribes at any event of the request ends with all of its facts, each once, in order."""
+    async with Runtime(ScriptedProvider(SCRIPT), tools=[look_up]) as runtime:
+        readers: list[Any] = []
+        session = runtime.start("How is Paris?")
+        runtime.bus.connect(Event, lambda event: readers.append(session.events()) if event.is_fact else None)
+        await session.result()
+        facts = [each async for each in session.events()]
+        assert len(readers) > 8
+        for reader in readers:
+            assert without_signals([each async for each in reader]) == facts
+
+
+@pytest.mark.parametrize("seconds", [60.0, 0.0])
+async def test_a_session_that_has_ended_can_be_had_for_a_while(seconds: float) -> None:
+    async with Runtime(ScriptedProvider([text("Hello.")]), keep_ended_seconds=seconds) as runtime:
+        result = await runtime.run("Hi")
+        found = runtime.session(result.request_id)
+        assert (found is not None) is (seconds > 0)
+        assert await runtime.recall(result.request_id) == (result if seconds else None)
+        if found is not None:
+            assert [each.round async for each in found.events(RoundStarted)] == [0]
+
+
+async def test_ended_sessions_are_bounded_in_number_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolbus.runtime._ended._MAX_SESSIONS", 3)
+    async with Runtime(ScriptedProvider([text("x")] * 4 + [text("x" * 50_000)] * 2)) as runtime:
+        ids = [(await runtime.run("Hi")).request_id for _ in range(4)]
+        assert [runtime.session(each) is not None for each in ids] == [False, True, True, True]
+        monkeypatch.setattr("toolbus.runtime._ended._MAX_BYTES", 80_000)
+        large = [(await runtime.run("Hi")).request_id for _ in range(2)]
+        assert [runtime.session(each) is not None for each in [*ids, *large]] == [False] * 5 + [True]
