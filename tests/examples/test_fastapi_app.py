@@ -280,7 +280,7 @@ async def test_the_text_stream_has_the_text_as_it_arrives_and_then_the_end() -> 
         others = [each async for each in frames]
     assert (first.event, first.json()) == ("text", {"text": "I will look. "})
     assert [(each.event, each.json()) for each in others] == [
-        ("text", {"text": "Sunny."}),
+        ("text", {"text": "\n\nSunny."}),
         ("end", {"request_id": response.headers["x-request-id"], "outcome": "completed", "reason": ""}),
     ]
 

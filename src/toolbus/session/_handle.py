@@ -255,8 +255,8 @@ class SessionHandle:
         """Stream the model's text from the beginning of the request, as it arrives. Missed pieces come as one.
 
         With `final_only`, only the text of the last round comes, once it is known to be the last. A provider that does
-        not stream gives whole texts. When the model is asked again (`ModelRetrying`), its text begins
-        anew: a reader of the text alone gets what came before, an empty line, and the whole new text.
+        not stream gives whole texts. When the model is asked again (`ModelRetrying`), its text begins anew: a reader
+        gets what came before, an empty line, and the whole new text.
         """
         kinds = (TextDelta, ModelResponded, ModelRetrying, RequestCompleted)
         subscription = self._listen(kinds, 1_000, "coalesce", begins=True)
