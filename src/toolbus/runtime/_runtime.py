@@ -156,6 +156,12 @@ class Runtime:
         self._sessions: dict[str, RequestSession] = {}
         self._tickets: dict[str, Ticket] = {}  # the tickets of requests that have a task of their own
 
+    def __repr__(self) -> str:
+        named = {id(provider): name for name, provider in self._made.items()}
+        models = [named.get(id(each), type(each).__name__) for each in self.providers]
+        state = "not running" if self._group is None else "closing" if self._closing else "running"
+        return f"<Runtime {' | '.join(models)}, {state}, tools: {len(self.tools)}, requests: {len(self._sessions)}>"
+
     # ------------------------------------------------------------------------------------------------- lifetime
 
     async def __aenter__(self) -> Runtime:
