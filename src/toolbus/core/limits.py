@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias, cast, get_args
 
-from .._option_checks import NUMBER, POSITIVE, Rule, check, one_of, or_none
+from .._option_checks import NUMBER, POSITIVE, Rule, check, hints_at_names, one_of, or_none
 from ..errors import ConfigurationError
 from ..events import FailureReason
 
@@ -17,6 +17,7 @@ OnFailure: TypeAlias = Literal["collect", "fail_fast"]
 _REASONS: tuple[str, ...] = get_args(FailureReason)
 
 
+@hints_at_names
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Limits:
     """The limits that stop a request, and their defaults. Every one but `max_cost` is finite.

@@ -107,7 +107,7 @@ class RequestSession(SessionHandle):
         start: SessionStart = NO_START,
         **options: Unpack[SessionOptions],
     ) -> None:
-        check_options(options, SessionOptions, "RequestSession")
+        check_options(options, SessionOptions, "RequestSession", beside=_PARAMETERS)
         history, prompt = split_messages(messages)
         request_id = request_id or new_id()
         source = tool_source(tools)
@@ -522,3 +522,7 @@ class RequestSession(SessionHandle):
         self._wake()
         if self._view.call_above is not None:
             self._view.report_waiting()
+
+
+# The names of a session's parameters, without the options of `SessionOptions`.
+_PARAMETERS = ("provider", "messages", *(RequestSession.__init__.__kwdefaults__ or ()))
