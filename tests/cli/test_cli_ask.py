@@ -282,6 +282,18 @@ class TestTelling:
         assert "toolbus.errors.ProviderUnavailable: gone" in ended.err
         assert ended.status == 1
 
+    def test_a_bug_of_a_tool_is_named_with_its_line_once(self, toolbus: Command):
+        scenes.play(calls(("raising", {}), ("raising", {})), text("Sorry."))
+        ended = toolbus("ask", "q", *PLAYED)
+        line = 1 + Path(scenes.__file__).read_text("utf-8").splitlines().index(
+            '    raise LookupError("a bug in the tool")'
+        )
+        reported = [each for each in ended.err.splitlines() if " raised " in each]
+        assert reported == [
+            f"toolbus: raising raised LookupError at {scenes.__file__}:{line}; --debug shows the traceback"
+        ]
+        assert (ended.status, ended.out) == (0, "Sorry.\n")
+
     def test_debug_shows_the_traceback_of_a_wrong_configuration(self, toolbus: Command):
         ended = toolbus("ask", "q", "--provider", "scenes:broken", "--debug")
         assert ended.status == 2

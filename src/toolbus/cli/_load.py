@@ -14,12 +14,12 @@ import importlib.util
 import inspect
 import os
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 from ..core.limits import Limits
 from ..errors import ConfigurationError, ToolbusError
+from ..failures import line_of
 from ..protocols import Provider
 from ..providers import NAMED, choose_from_environment, resolve
 from ..tools import Tool, ToolRegistry
@@ -211,14 +211,8 @@ def _make_importable() -> None:
 
 def _said(exc: BaseException) -> str:
     """Describe an exception of the user's code on one line, with its file and line."""
-    frames = traceback.extract_tb(exc.__traceback__)
-    ours = os.path.dirname(__file__)  # noqa: PTH120
-    location = next((f" ({each.filename}:{each.lineno})" for each in reversed(frames) if _is_theirs(each, ours)), "")
-    return f"{type(exc).__name__}: {exc}{location}"
-
-
-def _is_theirs(frame: traceback.FrameSummary, ours: str) -> bool:
-    return not frame.filename.startswith((ours, "<frozen", os.path.dirname(importlib.__file__ or "")))  # noqa: PTH120
+    line = line_of(exc)
+    return f"{type(exc).__name__}: {exc}{f' ({line})' if line else ''}"
 
 
 # ------------------------------------------------------------------------------------------------ limits

@@ -16,6 +16,7 @@ from ..core.limits import Limits
 from ..core.plain_text import clean, one_line
 from ..errors import ConfigurationError, StoreError
 from ..events import Event
+from ..failures import classify, raised_at
 from ..request_result import RequestResult
 from ..runtime import Runtime
 from ._approval import connect_approval
@@ -155,10 +156,14 @@ def report_ending(
     """
     if verbose:
         screen.report(clean(result.timeline()))
+    raised = [(call.name, call.exception) for call in result.tool_calls if call.exception is not None]
     if debug:
-        raised = [call.exception for call in result.tool_calls if call.exception is not None]
-        for exc in [*raised, *([result.error] if result.error is not None else [])]:
+        for exc in [*(exc for _, exc in raised), *([result.error] if result.error is not None else [])]:
             screen.report(clean("".join(traceback.format_exception(exc))))
+    else:
+        # The model reads only that the tool failed, so nobody else reports a bug of the tool's author.
+        for bug in dict.fromkeys(f"{name} raised {raised_at(exc)}" for name, exc in raised if not classify(exc).shown):
+            screen.report(f"toolbus: {one_line(bug)}; --debug shows the traceback")
     if result.outcome == "failed":
         screen.report(f"toolbus: failed: {one_line(str(result.error or result.reason))}")
     elif result.outcome == "cancelled" and screen.failure is None:
