@@ -29,6 +29,7 @@ __all__ = [
     "hints_at_names",
     "no_option",
     "one_of",
+    "option_meant",
     "or_none",
     "shown",
     "takes",
@@ -136,15 +137,16 @@ _OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
 """The options that are meant by names which other libraries use: the first one that exists where the name was given."""
 
 
-def no_option(unknown: Iterable[str], known: Iterable[str]) -> str:
+def no_option(unknown: Iterable[str], known: Iterable[str], what: str = "option") -> str:
     """Return the error text for options that do not exist: it names the known options, and those that are meant."""
     wrong, names = sorted(unknown), list(known)
-    alike = [near for each in wrong if (near := _meant(each, names))]
+    alike = [near for each in wrong if (near := option_meant(each, names))]
     meant = f"; did you mean {', '.join(alike)}?" if alike else ""
-    return f"there is no option {', '.join(wrong)}; the options are {', '.join(names)}{meant}"
+    return f"there is no {what} {', '.join(wrong)}; the {what}s are {', '.join(names)}{meant}"
 
 
-def _meant(wrong: str, names: Sequence[str]) -> str:
+def option_meant(wrong: str, names: Sequence[str]) -> str:
+    """Return the one of `names`, or the use of one, that is meant by a name which does not exist; "" without one."""
     for option in _OTHER_NAMES.get(wrong, ()):
         if option.partition("=")[0] in names:
             return option

@@ -218,7 +218,9 @@ class TestLimits:
         ("pair", "said"),
         [
             ("max_repeats", "write NAME=VALUE"),
-            ("nothing=3", "NAME is one of max_rounds, "),
+            ("max_turns=3", "; did you mean max_rounds?"),
+            ("max_repeat=3", "; did you mean max_repeats?"),
+            ("nothing=3", "there is no limit nothing; the limits are max_rounds, "),
             ("max_repeats=3.5", "'3.5' is not a whole number"),
             ("timeout_seconds=soon", "'soon' is not a number"),
             ("max_repeats=0", "max_repeats is 0"),

@@ -154,7 +154,25 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
     Raises `SystemExit` after help and for wrong usage.
     """
-    return _parser().parse_args(arguments)
+    parser = _parser()
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{_limit_meant(unknown[0])}")
+    return options
+
+
+def _limit_meant(argument: str) -> str:
+    """Return the hint for an argument such as --max-turns, which is like the name of a limit."""
+    if not argument.startswith("--"):
+        return ""
+    from dataclasses import fields  # noqa: PLC0415 -- only for an error
+
+    from .._option_checks import option_meant  # noqa: PLC0415
+    from ..core.limits import Limits  # noqa: PLC0415
+
+    name = argument.partition("=")[0].removeprefix("--").replace("-", "_")
+    limit = option_meant(name, [each.name for each in fields(Limits)])
+    return f"; did you mean --limit {limit}=VALUE?" if limit else ""
 
 
 def _parser() -> argparse.ArgumentParser:

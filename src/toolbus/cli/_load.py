@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
+from .._option_checks import no_option
 from ..core.limits import Limits
 from ..errors import ConfigurationError, ToolbusError
 from ..failures import line_of
@@ -228,8 +229,10 @@ def load_limits(given: dict[str, float | int], pairs: Sequence[str]) -> Limits:
     for pair in pairs:
         name, sign, written = pair.partition("=")
         name = name.strip()
-        if not sign or name not in defaults:
+        if not sign:
             raise ConfigurationError(f"--limit {pair}: write NAME=VALUE, where NAME is one of {', '.join(defaults)}")
+        if name not in defaults:
+            raise ConfigurationError(f"--limit {pair}: {no_option([name], defaults, 'limit')}")
         try:
             values[name] = _limit(defaults[name], written.strip())
         except ValueError as exc:

@@ -40,8 +40,8 @@ Other tools may be offered beside them: use each for what its description says.
 Search before you answer, and read the lines around what you find. Ask for several things in one turn where none needs \
 another's result. Do not guess: say only what you have read, and where the files do not tell, say that.
 
-Answer in the language of the question, briefly and in plain text. After each statement give the line that shows it, \
-as path:line, and quote the line itself where its wording matters."""
+Answer in the language of the question, briefly, in Markdown. After each statement give the line that shows it, as \
+`path:line` in backticks, and quote the line itself where its wording matters."""
 
 _STATUS = {"completed": 0, "failed": 1, "stopped": 3}
 _LIMITS = {each.name: each.default for each in dataclasses.fields(Limits)}
@@ -77,6 +77,7 @@ def opened(
         limits = load_limits(given, options.limit)
         tools = load_tools(options.dir, options.tools)
         provider, name, remark = load_provider(options.provider)
+        screen.is_markdown = name != "extractive"  # It quotes lines of files as they are.
         if remark and not options.quiet:
             screen.report(f"toolbus: {remark}")
         kept = _kept(options, screen, name)
