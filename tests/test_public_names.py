@@ -42,6 +42,7 @@ def test_the_names_that_the_design_fixes_are_there() -> None:
         "ToolDispatcher", "ToolError", "ToolRegistry", "ToolResult", "ToolRetry", "tool",
     }  # fmt: skip
     ours = {
+        "Budget",
         "Compression",
         "Denied",
         "ImagePart",

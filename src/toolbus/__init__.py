@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ._version import __version__
     from .bus import EventBus
     from .core.compression import Compression
-    from .core.limits import Limits
+    from .core.limits import Budget, Limits
     from .core.prices import Price
     from .dispatcher import ToolDispatcher
     from .errors import Denied, ToolError, ToolRetry
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .toolsets.subrequest import subrequest_tool
 
 __all__ = [
+    "Budget",
     "Compression",
     "Denied",
     "EventBus",
@@ -58,6 +59,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Budget": ".core.limits",
     "ImagePart": ".messages",
     "SqliteStore": ".stores.sqlite",
     "UserMessage": ".messages",

@@ -92,7 +92,8 @@ class RequestResult(Generic[OutputT]):
     """The result of a request. `output` is the validated value if `output=` asked for one and the model gave it.
 
     `outcome` is "completed", "stopped", "failed" or "cancelled". A request is "stopped" by a limit (`reason` names it
-    with its value, for example `max_rounds=10`, and `limit` is the field of `Limits`) or by the model itself (`reason`
+    with its value, for example `max_rounds=10`, and `limit` is the field of `Limits`, or "budget.max_cost" for that of
+    a `Budget`) or by the model itself (`reason`
     is the model's text and `limit` is empty). For "failed", `reason` is an error code and `error` the exception.
     `text` is the answer, or the last text of the model. `messages` is the valid transcript: the history, and from
     `messages[history_count]` on this turn. `artifacts` holds what the tools have made, and the whole of each result
@@ -252,6 +253,9 @@ def _limit(ending: RequestEnding, state: TurnState) -> str:
         return limit
     if state.stop is not None:
         return ""
+    # A budget is used up before a round's reply, and a model gives its own reason by a call.
+    if limit.startswith("budget.") and not state.rounds[-1].calls:
+        return limit
     return limit if limit == "timeout_seconds" and ending.at >= state.deadline else ""
 
 

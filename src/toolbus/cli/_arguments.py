@@ -377,6 +377,12 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--limit", action="append", default=[], metavar="NAME=VALUE", help="any other limit, such as max_repeats=5"
     )
+    group.add_argument(
+        "--price",
+        type=_price,
+        metavar="IN/OUT",
+        help="the model's price per million tokens, for --limit max_cost=VALUE",
+    )
 
 
 def _add_recording(parser: argparse.ArgumentParser) -> None:
@@ -425,6 +431,13 @@ def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) > 0):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above zero")
     return int(text)
+
+
+def _price(text: str) -> tuple[float, float]:
+    numbers = [float(each) if _is_number(each) else math.nan for each in text.split("/")]
+    if len(numbers) != 2 or not all(0 <= each < math.inf for each in numbers):
+        raise argparse.ArgumentTypeError(f"{text!r} is not two prices per million tokens, such as 0.25/2")
+    return numbers[0], numbers[1]
 
 
 def _is_number(text: str) -> bool:

@@ -19,6 +19,7 @@ from typing import Any, cast
 
 from .._option_checks import no_option
 from ..core.limits import Limits
+from ..core.prices import Price
 from ..errors import ConfigurationError, ToolbusError
 from ..failures import line_of
 from ..protocols import Provider
@@ -27,7 +28,7 @@ from ..tools import Tool, ToolRegistry
 from ..toolsets.code_context import CodeIndex, code_context_tool
 from ..toolsets.workspace import workspace_tools
 
-__all__ = ["is_vendor", "load_limits", "load_object", "load_provider", "load_tools"]
+__all__ = ["is_vendor", "load_limits", "load_object", "load_prices", "load_provider", "load_tools"]
 
 _VENDORS = frozenset({*NAMED, "extractive"})
 """Names that always mean a provider of toolbus, and never a module of the user."""
@@ -239,6 +240,18 @@ def load_limits(given: dict[str, float | int], pairs: Sequence[str]) -> Limits:
             what = "a whole number" if isinstance(defaults[name], int) else "a number"
             raise ConfigurationError(f"--limit {pair}: {written!r} is not {what}") from exc
     return Limits(**values)
+
+
+def load_prices(price: tuple[float, float] | None, limits: Limits) -> dict[str, Price] | None:
+    """Return the price table for the model's `price`. Raises `ConfigurationError` if a limit needs a price."""
+    if price is not None:
+        return {"*": Price(input=price[0], output=price[1])}
+    if limits.max_cost is not None:
+        raise ConfigurationError(
+            f"--limit max_cost={limits.max_cost:g} needs the model's price: give --price IN/OUT, per million tokens, "
+            "such as --price 0.25/2"
+        )
+    return None
 
 
 def _limit(default: Any, written: str) -> Any:

@@ -21,7 +21,7 @@ from ..request_result import RequestResult
 from ..runtime import Runtime
 from ._approval import connect_approval
 from ._host import Host
-from ._load import load_limits, load_provider, load_tools
+from ._load import load_limits, load_prices, load_provider, load_tools
 from ._mcp import mcp_tools, warnings_shown
 from ._store_location import LEASE_SECONDS, location_of
 from ._terminal.prompt import take_any_bytes
@@ -75,6 +75,7 @@ def opened(
     with output_on_stderr(options, screen) as stdout:
         given = {name: value for name, value in vars(options).items() if name in _LIMITS and value is not None}
         limits = load_limits(given, options.limit)
+        prices = load_prices(options.price, limits)
         tools = load_tools(options.dir, options.tools)
         provider, name, remark = load_provider(options.provider)
         screen.is_markdown = name != "extractive"  # It quotes lines of files as they are.
@@ -86,6 +87,7 @@ def opened(
             tools=tools,
             instructions=INSTRUCTIONS if options.instructions is None else options.instructions,
             limits=limits,
+            prices=prices,
             store=None if kept is None else kept.store,
             lease_seconds=LEASE_SECONDS,
             # The default store may fail without ending the request, because the user did not ask for it.
