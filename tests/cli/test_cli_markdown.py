@@ -142,6 +142,14 @@ def test_the_lines_that_the_embedded_provider_quotes_are_shown_as_they_are(
     assert "\n    limits.py:3: DEFAULT_TIMEOUT_SECONDS = 120\n" in terminal.getvalue()
 
 
+def test_a_terminal_that_lacks_the_signs_of_lists_gets_the_text_as_it_is(terminal: Terminal):
+    terminal.encoding = "ascii"
+    screen = LiveScreen(terminal, terminal)
+    screen.answer("- a")
+    screen.end_answer()
+    assert terminal.getvalue() == "- a"
+
+
 def test_a_screen_without_a_terminal_for_the_answer_streams_it(terminal: Terminal):
     out = io.StringIO()
     screen = LiveScreen(out, terminal)

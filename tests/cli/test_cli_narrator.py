@@ -190,6 +190,7 @@ def test_a_line_moves_only_while_blocks_of_the_answer_are_awaited_and_never_afte
     before = terminal.getvalue()
     desk.narrator.tick()
     assert (terminal.getvalue() != before) is is_markdown
+    assert ("Formulating final response..." in terminal.getvalue()) is is_markdown
     desk.tell([replied("one\n"), RequestCompleted(text="one\n")])
     desk.narrator.tick()
     assert terminal.getvalue().endswith("one\n")

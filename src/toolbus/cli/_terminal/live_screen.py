@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING, TextIO
 
-from .screen import Line, Mark, Screen, is_terminal
+from .screen import Line, Mark, Screen, can_write, is_terminal
 from .text import cells
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ class LiveScreen(Screen):
 
     @property
     def waits_for_blocks(self) -> bool:
-        """True if the text is Markdown for a terminal."""
-        return self.is_markdown and is_terminal(self._out)
+        """True if the text is Markdown, for a terminal that can show the signs of lists, quotes and tables."""
+        return self.is_markdown and is_terminal(self._out) and can_write(self._out, "•▌─")
 
     def answer(self, text: str) -> None:
         """Write the blocks that this piece of the model's text completes."""
@@ -72,9 +72,9 @@ class LiveScreen(Screen):
 
     def end_answer(self) -> None:
         """Write the last block."""
-        if self.waits_for_blocks:
-            with self._lock:
-                self.say(self._markdown.flush())
+        with self._lock:
+            # Before the first piece of text there is nothing to write, and nothing is imported.
+            self.say(self._markdown.flush() if "_markdown" in vars(self) else "")
 
     @property
     def capable(self) -> bool:

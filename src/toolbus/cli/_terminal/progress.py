@@ -32,7 +32,7 @@ from ...events import (
     ToolCallRequested,
     ToolCallRetrying,
 )
-from ...status import ANALYZING, ASKING_AGAIN, display_name, round_status
+from ...status import ANALYZING, ASKING_AGAIN, FORMULATING, display_name, round_status
 from .screen import Line, Screen
 from .text import Cleaner, arguments_line, cells, cut, duration, indented
 
@@ -141,6 +141,7 @@ class Narrator:
         if event.message_id != self._message:
             self._message = event.message_id
             self._fresh = True
+            self._doing = FORMULATING
         self._say(self._cleaner.feed(event.text))
 
     def _on_reply(self, event: ModelResponded) -> None:
