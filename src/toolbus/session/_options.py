@@ -42,9 +42,6 @@ class SessionOptions(TypedDict, total=False):
     """The options of a request, whether a `RequestSession`, a runtime or a tool starts it."""
 
     limits: Limits | None
-    budget: Budget | Sequence[Budget] | None
-    """An amount of money or tokens that requests share; several to spend from all of them. Those of a request and of
-    its runtime count both, and those of a sub-request and of the request above."""
     settings: ModelSettings | None
     instructions: Instructions | None
     """The system prompt, or a function of the context that returns it."""
@@ -61,6 +58,9 @@ class SessionOptions(TypedDict, total=False):
     """The application's own functions around model and tool calls (guardrails), in order: see `Interceptor`."""
     prices: Mapping[str, Price] | None
     """The prices of models by "vendor:model", the model's name, or "*", for `RequestResult.cost` and `max_cost`."""
+    budget: Budget | Sequence[Budget] | None
+    """An amount of money or tokens that requests share; several to spend from all of them. Those of a request and of
+    its runtime count both, and those of a sub-request and of the request above."""
     note_failures: bool
     """Add a system message after the results of a round in which calls failed, which says what went wrong."""
     provider_for_round: ProviderForRound | None
