@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import anyio
 import anyio.lowlevel
 import pytest
 
-from toolbus import Interceptor, Runtime, ToolContext
-from toolbus.events import ToolCallRequested
+from toolbus import Interceptor, Limits, Runtime, ToolContext, tool
+from toolbus.events import ToolCallFailed, ToolCallRequested
 from toolbus.testing import ScriptedProvider, calls, text, virtual_backends
 from toolbus.tool_results import Rendered
 
@@ -57,7 +58,11 @@ async def in_two_steps(clock: Clock) -> None:
 
 
 async def waiting(clock: Clock) -> None:
-    await anyio.sleep(60)
+    async def work_elsewhere() -> None:
+        clock.work(60)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(work_elsewhere)
 
 
 async def warnings_of(
@@ -85,6 +90,21 @@ async def test_short_steps_and_waits_are_not_reported(
     handler: Callable[[Clock], Awaitable[None]], clock: Clock, caplog: pytest.LogCaptureFixture
 ):
     assert await warnings_of(handler, clock, caplog) == []
+
+
+async def test_time_that_passes_before_a_handler_is_cancelled_is_not_its_own(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+):
+    @tool
+    async def wait() -> None:
+        """Wait."""
+        await anyio.sleep_forever()
+
+    limits = Limits(tool_timeout_seconds=1)
+    async with Runtime(ScriptedProvider([calls(("wait", {})), text("ok")]), tools=[wait], limits=limits) as runtime:
+        runtime.bus.connect(ToolCallFailed, lambda _event: clock.work(60))
+        await runtime.run("go")
+    assert "blocked" not in caplog.text
 
 
 async def test_an_interceptor_of_the_result_counts_too(clock: Clock, caplog: pytest.LogCaptureFixture):

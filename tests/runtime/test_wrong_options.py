@@ -163,7 +163,7 @@ def test_a_tool_and_limits_answer_with_their_own_names(make: Callable[..., Any],
 
 
 def test_limits_keep_their_signature_and_their_errors_for_all_else() -> None:
-    assert "max_rounds: 'int' = 10" in str(inspect.signature(Limits))
+    assert inspect.signature(Limits).parameters["max_rounds"].default == Limits().max_rounds
     with pytest.raises(TypeError, match="positional argument"):
         Limits(*[3])
     assert dataclasses.replace(Limits(max_rounds=4), max_repeats=2).max_rounds == 4
