@@ -11,26 +11,31 @@ from typing import TYPE_CHECKING
 from ._lazy import imported_when_used
 
 if TYPE_CHECKING:
+    from ._version import __version__
     from .bus import EventBus
     from .core.compression import Compression
-    from .core.limits import Limits
+    from .core.limits import Budget, Limits
     from .core.prices import Price
     from .dispatcher import ToolDispatcher
     from .errors import Denied, ToolError, ToolRetry
     from .interceptors import Interceptor
+    from .messages import ImagePart, UserMessage
     from .protocols import ModelSettings
     from .providers.summarizer import Summarizer
     from .request_result import RequestResult
     from .runtime import Runtime
     from .session import RequestSession
+    from .stores.sqlite import SqliteStore
     from .tool_results import ToolResult
     from .tools import Tool, ToolContext, ToolRegistry, tool
     from .toolsets.subrequest import subrequest_tool
 
 __all__ = [
+    "Budget",
     "Compression",
     "Denied",
     "EventBus",
+    "ImagePart",
     "Interceptor",
     "Limits",
     "ModelSettings",
@@ -38,6 +43,7 @@ __all__ = [
     "RequestResult",
     "RequestSession",
     "Runtime",
+    "SqliteStore",
     "Summarizer",
     "Tool",
     "ToolContext",
@@ -46,11 +52,18 @@ __all__ = [
     "ToolRegistry",
     "ToolResult",
     "ToolRetry",
+    "UserMessage",
+    "__version__",
     "subrequest_tool",
     "tool",
 ]
 
 _MODULES = {
+    "Budget": ".core.limits",
+    "ImagePart": ".messages",
+    "SqliteStore": ".stores.sqlite",
+    "UserMessage": ".messages",
+    "__version__": "._version",
     "Compression": ".core.compression",
     "Summarizer": ".providers.summarizer",
     "Denied": ".errors",

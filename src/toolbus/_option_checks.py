@@ -1,17 +1,19 @@
-"""The rules for values of options, and the words in which an error states them. Pure; must not know any option.
+"""The rules for values of options, and the words in which an error states them. Pure.
 
-Callers without a type checker may give anything, so every rule takes any object.
+Callers without a type checker may give anything, so every rule takes any object. The module must not know what an
+option does; of options it has only the table of the names that other libraries use for them.
 """
 
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 import math
 import reprlib
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar, cast
 
 from .errors import ConfigurationError
 
@@ -24,8 +26,10 @@ __all__ = [
     "Rule",
     "at_least",
     "check",
+    "hints_at_names",
     "no_option",
     "one_of",
+    "option_meant",
     "or_none",
     "shown",
     "takes",
@@ -102,12 +106,65 @@ def takes(given: Any, count: int) -> bool:
     return True
 
 
-def no_option(unknown: Iterable[str], known: Iterable[str]) -> str:
-    """Return the error text for options that do not exist: it names the known options and similar ones."""
+_ROUNDS = ("max_rounds", "limits=Limits(max_rounds=...)")
+_SECONDS = ("timeout_seconds", "limits=Limits(timeout_seconds=...)")
+_ATTEMPTS = ("retries", "max_model_attempts", "limits=Limits(max_model_attempts=...)")
+_LENGTH = ("max_output_tokens", "settings=ModelSettings(max_output_tokens=...)")
+_OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
+    "model": ("provider",),
+    "llm": ("provider",),
+    "system": ("instructions",),
+    "system_prompt": ("instructions",),
+    "messages": ("history",),
+    "message_history": ("history",),
+    "thread_id": ("conversation_id",),
+    "session_id": ("conversation_id",),
+    "output_type": ("output",),
+    "response_format": ("output",),
+    "timeout": _SECONDS,
+    "timeout_seconds": _SECONDS,
+    "max_turns": _ROUNDS,
+    "max_steps": _ROUNDS,
+    "max_iterations": _ROUNDS,
+    "max_rounds": _ROUNDS,
+    "retry": _ATTEMPTS,
+    "retries": _ATTEMPTS,
+    "max_retries": _ATTEMPTS,
+    "max_cost": ("limits=Limits(max_cost=...)",),
+    "temperature": ("settings=ModelSettings(temperature=...)",),
+    "max_tokens": _LENGTH,
+}
+"""The options that are meant by names which other libraries use: the first one that exists where the name was given."""
+
+
+def no_option(unknown: Iterable[str], known: Iterable[str], what: str = "option") -> str:
+    """Return the error text for options that do not exist: it names the known options, and those that are meant."""
     wrong, names = sorted(unknown), list(known)
-    alike = [near for each in wrong for near in difflib.get_close_matches(each, names, 1)]
+    alike = [near for each in wrong if (near := option_meant(each, names))]
     meant = f"; did you mean {', '.join(alike)}?" if alike else ""
-    return f"there is no option {', '.join(wrong)}; the options are {', '.join(names)}{meant}"
+    return f"there is no {what} {', '.join(wrong)}; the {what}s are {', '.join(names)}{meant}"
+
+
+def option_meant(wrong: str, names: Sequence[str]) -> str:
+    """Return the one of `names`, or the use of one, that is meant by a name which does not exist; "" without one."""
+    for option in _OTHER_NAMES.get(wrong, ()):
+        if option.partition("=")[0] in names:
+            return option
+    return next(iter(difflib.get_close_matches(wrong, names, 1)), "")
+
+
+def hints_at_names(kind: type[T]) -> type[T]:
+    """Make a dataclass answer a field that it does not have as a function answers an option: see `no_option`."""
+    make, names = kind.__init__, [each.name for each in fields(cast("Any", kind))]
+
+    @functools.wraps(make)
+    def checked(self: T, *given: Any, **named: Any) -> None:
+        if unknown := named.keys() - set(names):
+            raise TypeError(f"{kind.__name__}: {no_option(unknown, names)}")
+        make(self, *given, **named)
+
+    kind.__init__ = checked
+    return kind
 
 
 def shown(given: object) -> str:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
 from typing import Any, cast
 
 import anyio
@@ -26,8 +28,10 @@ __all__ = [
     "is_cancellation",
     "keyboard_interrupt_of",
     "leaves_of",
+    "line_of",
     "log_exception",
     "passes",
+    "raised_at",
     "words_of",
 ]
 
@@ -57,11 +61,15 @@ class Failure:
 
 
 class ReportedFailure(Exception):
-    """The failure of a handler elsewhere, of which nothing else is known. The text is for the log."""
+    """The failure of a handler elsewhere, of which nothing else is known. The texts are for the log.
 
-    def __init__(self, failure: Failure, text: str) -> None:
+    `raised` says in a few words what happened, like `raised_at` there; by default, it is `text`.
+    """
+
+    def __init__(self, failure: Failure, text: str, raised: str = "") -> None:
         super().__init__(text)
         self.failure = failure
+        self.raised = raised or text
 
 
 def leaves_of(exc: BaseException) -> Iterator[BaseException]:
@@ -117,6 +125,35 @@ def words_of(exc: BaseException) -> str:
     """Return the class name and the text of an exception, even if its own code fails."""
     words, name = _text_of(exc), _name_of(type(exc))
     return f"{name}: {words}" if words else name
+
+
+def raised_at(exc: BaseException) -> str:
+    """Return the class of an exception, the first one in a group, and its line: "KeyError at /app/tools.py:14"."""
+    first = next(leaves_of(exc), exc)
+    if is_a(first, ReportedFailure):
+        return cast("ReportedFailure", first).raised
+    line = line_of(first) or line_of(exc)
+    return f"{_name_of(type(first))} at {line}" if line else _name_of(type(first))
+
+
+_TOOLBUS, _STANDARD_LIBRARY = (os.path.dirname(each) + os.sep for each in (__file__, os.__file__))  # noqa: PTH120
+
+
+def line_of(exc: BaseException) -> str:
+    """Return "file:line" of the innermost frame that is the application's, or "" if there is no such frame.
+
+    An application that is itself an installed package cannot be distinguished from a library. If all frames are in
+    installed packages, the outermost one counts, which is a handler's own.
+    """
+    found, trace = "", _trace(exc)
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        is_installed = "site-packages" in file or "dist-packages" in file
+        is_ours = file.startswith((_TOOLBUS, "<frozen")) or (file.startswith(_STANDARD_LIBRARY) and not is_installed)
+        if not is_ours and (not is_installed or not found):
+            found = f"{file}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return found
 
 
 def _text_of(exc: BaseException) -> str | None:
@@ -229,6 +266,7 @@ def _can_be_printed(exc: BaseException) -> bool:
 
 _SIZED = frozenset({str, bytes, bytearray, list, tuple, dict, set, frozenset})
 _name_of: Callable[[type[BaseException]], str] = type.__dict__["__name__"].__get__
+_trace: Callable[[BaseException], TracebackType | None] = cast("Any", BaseException).__traceback__.__get__
 _args: Callable[[BaseException], tuple[Any, ...]] = cast("Any", BaseException).args.__get__
 _cause: Callable[[BaseException], BaseException | None] = cast("Any", BaseException).__cause__.__get__
 _context: Callable[[BaseException], BaseException | None] = cast("Any", BaseException).__context__.__get__

@@ -6,7 +6,7 @@ Built from a turn's final state. Knows `core`, and must not know the bus.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 
 from .core.output import OutputType
@@ -44,7 +44,7 @@ else:
     OutputT = TypeVar("OutputT")
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False)
 class CallRecord:
     """One tool call of the request. `reason` and `error` are empty for a success.
 
@@ -65,6 +65,14 @@ class CallRecord:
     duration_seconds: float = 0.0
     exception: BaseException | None = None
 
+    def __repr__(self) -> str:
+        return _described(
+            self,
+            ("name", self.name),
+            ("arguments", self.arguments),
+            ("content" if self.ok else "error", self.content if self.ok else f"{self.reason}: {self.error}"),
+        )
+
 
 @dataclass(slots=True, kw_only=True)
 class RoundRecord:
@@ -79,12 +87,13 @@ class RoundRecord:
     calls: list[CallRecord]
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False)
 class RequestResult(Generic[OutputT]):
     """The result of a request. `output` is the validated value if `output=` asked for one and the model gave it.
 
     `outcome` is "completed", "stopped", "failed" or "cancelled". A request is "stopped" by a limit (`reason` names it
-    with its value, for example `max_rounds=10`, and `limit` is the field of `Limits`) or by the model itself (`reason`
+    with its value, for example `max_rounds=10`, and `limit` is the field of `Limits`, or "budget.max_cost" for that of
+    a `Budget`) or by the model itself (`reason`
     is the model's text and `limit` is empty). For "failed", `reason` is an error code and `error` the exception.
     `text` is the answer, or the last text of the model. `messages` is the valid transcript: the history, and from
     `messages[history_count]` on this turn. `artifacts` holds what the tools have made, and the whole of each result
@@ -116,9 +125,21 @@ class RequestResult(Generic[OutputT]):
     limit: str = ""
     resumable: bool = False
     journaled: bool = False
-    _rounds: Sequence[RoundState] = field(default=(), repr=False)
-    _cause: Callable[[str], BaseException | None] = field(default=lambda _call_id: None, repr=False)
-    _trace: list[RoundRecord] | None = field(default=None, repr=False)
+    _rounds: Sequence[RoundState] = ()
+    _cause: Callable[[str], BaseException | None] = lambda _call_id: None
+    _trace: list[RoundRecord] | None = None
+
+    def __repr__(self) -> str:
+        return _described(
+            self,
+            ("outcome", self.outcome),
+            ("reason", self.reason),
+            ("text", self.text),
+            ("output", self.output),
+            ("error", self.error),
+            ("rounds", self.rounds),
+            ("tool_calls", sum(len(each.calls) for each in self._rounds)),
+        )
 
     @property
     def trace(self) -> list[RoundRecord]:
@@ -165,6 +186,20 @@ class RequestResult(Generic[OutputT]):
         tokens = f"{self.usage.input_tokens} tokens in, {self.usage.output_tokens} out"
         lines.append(f"{self.duration_seconds:8.3f}s  {self.outcome}{reason}; {tokens}")
         return "\n".join(lines)
+
+
+_LONGEST = 60  # the characters that a representation shows of one value
+
+
+def _described(record: object, *values: tuple[str, Any]) -> str:
+    """Return a short representation of `record` for logs and notebooks: these values, without None and empty texts."""
+    shown = [
+        (name, repr(value[:_LONGEST] if isinstance(value, str) else value))
+        for name, value in values
+        if value is not None and not (isinstance(value, str) and not value)
+    ]
+    parts = [f"{name}={text if len(text) <= _LONGEST else f'{text[: _LONGEST - 3]}...'}" for name, text in shown]
+    return f"{type(record).__name__}({', '.join(parts)})"
 
 
 def _call_line(call: CallRecord, started: float, in_round: RoundRecord) -> str:
@@ -218,6 +253,9 @@ def _limit(ending: RequestEnding, state: TurnState) -> str:
         return limit
     if state.stop is not None:
         return ""
+    # A budget is used up before a round's reply, and a model gives its own reason by a call.
+    if limit.startswith("budget.") and not state.rounds[-1].calls:
+        return limit
     return limit if limit == "timeout_seconds" and ending.at >= state.deadline else ""
 
 

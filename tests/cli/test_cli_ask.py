@@ -20,7 +20,7 @@ from toolbus.cli._requests import ScreenHandler
 from toolbus.cli._terminal.screen import Screen
 from toolbus.errors import ConfigurationError, ProviderUnavailable
 from toolbus.events import RequestCompleted, ToolCallCompleted, decode
-from toolbus.messages import SystemMessage
+from toolbus.messages import SystemMessage, Usage
 from toolbus.providers.scripted import calls, error, text
 
 PARIS = calls(("get_weather", {"city": "Paris"}))
@@ -53,6 +53,14 @@ def test_the_model_is_told_how_to_answer_unless_the_user_tells_it(toolbus: Comma
     assert "path:line" in ours.text
     assert isinstance(theirs, SystemMessage)
     assert theirs.text == "Be kind."
+
+
+def test_the_price_of_the_model_makes_a_limit_of_the_cost_possible(toolbus: Command):
+    again = calls(("get_weather", {"city": "Paris"}), usage=Usage(input_tokens=1_000, output_tokens=1_000))
+    scenes.play(*[again] * 3)
+    ended = toolbus("ask", "q", *PLAYED, "--limit", "max_cost=5", "--price", "1000/2500")
+    assert ended.status == 3
+    assert ended.err.endswith("toolbus: stopped by a limit: max_cost=5; raise it with --limit max_cost=VALUE\n")
 
 
 def test_dir_is_what_the_tools_see(toolbus: Command, folder: Path):
@@ -126,9 +134,27 @@ class TestExitStatus:
             (("ask", "q", "--timeout", "0"), "argument --timeout: '0' is not a number of seconds above zero"),
             (("ask", "q", "--timeout", "soon"), "'soon' is not a number of seconds"),
             (("ask", "q", "--max-rounds", "0"), "'0' is not a whole number above zero"),
-            (("ask", "q", "--limit", "x=1"), "NAME is one of"),
+            (("ask", "q", "--limit", "x=1"), "there is no limit x; the limits are max_rounds, "),
+            (
+                ("ask", "q", "--limit", "max_cost=1"),
+                "--limit max_cost=1 needs the model's price: give --price IN/OUT, per",
+            ),
+            (
+                ("ask", "q", "--price", "3"),
+                "argument --price: '3' is not two prices per million tokens, such as 0.25/2",
+            ),
+            (("ask", "q", "--price", "3/-1"), "'3/-1' is not two prices"),
             (("ask", "q", "--json", "--events"), "not allowed with argument"),
             (("ask", "q", "--jso"), "unrecognized arguments: --jso (see toolbus --help)"),
+            (
+                ("ask", "q", "--max-turns", "5"),
+                "unrecognized arguments: --max-turns 5; did you mean --limit max_rounds=VALUE? (see toolbus --help)",
+            ),
+            (
+                ("ask", "q", "--max-repeats=5"),
+                "unrecognized arguments: --max-repeats=5; did you mean --limit max_repeats=VALUE? (see toolbus --help)",
+            ),
+            (("ask", "what", "timeout"), "unrecognized arguments: timeout (see toolbus --help)"),
             (("ask", "q", "--log-level", "loud"), "invalid choice: 'loud'"),
             (("frob",), "invalid choice: 'frob'"),
             ((), "name a command: ask, chat, resume, store, tools, events, replay or simulate (see toolbus --help)"),
@@ -281,6 +307,18 @@ class TestTelling:
         assert 'raise LookupError("a bug in the tool")' in ended.err
         assert "toolbus.errors.ProviderUnavailable: gone" in ended.err
         assert ended.status == 1
+
+    def test_a_bug_of_a_tool_is_named_with_its_line_once(self, toolbus: Command):
+        scenes.play(calls(("raising", {}), ("raising", {})), text("Sorry."))
+        ended = toolbus("ask", "q", *PLAYED)
+        line = 1 + Path(scenes.__file__).read_text("utf-8").splitlines().index(
+            '    raise LookupError("a bug in the tool")'
+        )
+        reported = [each for each in ended.err.splitlines() if " raised " in each]
+        assert reported == [
+            f"toolbus: raising raised LookupError at {scenes.__file__}:{line}; --debug shows the traceback"
+        ]
+        assert (ended.status, ended.out) == (0, "Sorry.\n")
 
     def test_debug_shows_the_traceback_of_a_wrong_configuration(self, toolbus: Command):
         ended = toolbus("ask", "q", "--provider", "scenes:broken", "--debug")

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import scenes
 
-from toolbus import Limits
-from toolbus.cli._load import load_limits, load_object, load_provider, load_tools
+from toolbus import Limits, Price
+from toolbus.cli._load import load_limits, load_object, load_prices, load_provider, load_tools
 from toolbus.errors import ConfigurationError, MissingExtra
 from toolbus.providers.extractive import ExtractiveProvider
 
@@ -210,6 +210,14 @@ class TestLimits:
         limits = load_limits({"max_rounds": 2}, ["max_repeats = 7", "stream_idle_seconds=1.5", "on_limit=stop"])
         assert limits == Limits(max_rounds=2, max_repeats=7, stream_idle_seconds=1.5, on_limit="stop")
 
+    def test_a_limit_of_the_cost_needs_the_models_price(self):
+        assert load_prices(None, Limits()) is None
+        assert load_prices((0.25, 2.0), Limits(max_cost=1)) == {"*": Price(input=0.25, output=2.0)}
+        with pytest.raises(
+            ConfigurationError, match=r"--limit max_cost=0\.5 needs the model's price: give --price IN/OUT"
+        ):
+            load_prices(None, Limits(max_cost=0.5))
+
     def test_those_that_are_no_plain_number_can_be_given_too(self):
         limits = load_limits({}, ["stop_on=denied, unknown_tool", "max_cost=0.5"])
         assert limits == Limits(stop_on=frozenset({"denied", "unknown_tool"}), max_cost=0.5)
@@ -218,7 +226,9 @@ class TestLimits:
         ("pair", "said"),
         [
             ("max_repeats", "write NAME=VALUE"),
-            ("nothing=3", "NAME is one of max_rounds, "),
+            ("max_turns=3", "; did you mean max_rounds?"),
+            ("max_repeat=3", "; did you mean max_repeats?"),
+            ("nothing=3", "there is no limit nothing; the limits are max_rounds, "),
             ("max_repeats=3.5", "'3.5' is not a whole number"),
             ("timeout_seconds=soon", "'soon' is not a number"),
             ("max_repeats=0", "max_repeats is 0"),

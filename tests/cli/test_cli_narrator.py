@@ -67,8 +67,8 @@ class Desk:
         self.now = 100.0
         self.out: io.StringIO = live or io.StringIO()
         self.err: io.StringIO = live or io.StringIO()
-        screen = LiveScreen(self.out, self.err) if live else Screen(self.out, self.err)
-        self.narrator = Narrator(screen, show_text=show_text, show_calls=show_calls, clock=lambda: self.now)
+        self.screen = LiveScreen(self.out, self.err) if live else Screen(self.out, self.err)
+        self.narrator = Narrator(self.screen, show_text=show_text, show_calls=show_calls, clock=lambda: self.now)
 
     def tell(self, events: Iterable[Event]) -> None:
         for event in events:
@@ -180,12 +180,17 @@ def test_progress_takes_the_place_of_the_arguments(terminal: Terminal):
     assert terminal.getvalue() == before
 
 
-def test_no_line_moves_while_the_answer_streams_and_after_the_end(terminal: Terminal):
+@pytest.mark.parametrize("is_markdown", [False, True])
+def test_a_line_moves_only_while_blocks_of_the_answer_are_awaited_and_never_after_the_end(
+    terminal: Terminal, is_markdown: bool
+):
     desk = Desk(live=terminal)
+    desk.screen.is_markdown = is_markdown
     desk.tell([ROUND, piece("one\n")])
     before = terminal.getvalue()
     desk.narrator.tick()
-    assert terminal.getvalue() == before
+    assert (terminal.getvalue() != before) is is_markdown
+    assert ("Formulating final response..." in terminal.getvalue()) is is_markdown
     desk.tell([replied("one\n"), RequestCompleted(text="one\n")])
     desk.narrator.tick()
     assert terminal.getvalue().endswith("one\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -258,7 +259,9 @@ async def test_any_exception_is_a_failure_in_a_generic_sentence(
     assert (event.reason, event.error, event.retryable) == ("error", GENERIC, False)
     (record,) = [each for each in caplog.records if each.name == "toolbus.dispatcher"]
     assert record.levelno == logging.ERROR
-    assert record.getMessage() == "tool fail failed"
+    # Python replaces a `StopIteration` by an exception that no line of the handler has raised.
+    is_replaced = "?" if isinstance(exception, StopIteration) else ""
+    assert re.fullmatch(rf"tool fail failed: \w+( at {re.escape(__file__)}:\d+){is_replaced}", record.getMessage())
     assert record.exc_info is not None
     assert record.exc_info[0] is not None
     assert (record.request_id, record.call_id) == ("r", "c1")  # type: ignore[attr-defined]

@@ -132,7 +132,9 @@ async def test_what_was_said_before_a_stop_comes_once(final_only: bool) -> None:
     assert "".join(heard) == f"I looked everywhere.{mark}"
 
 
-@pytest.mark.parametrize(("final_only", "reported"), [(False, "Done soon. \n\nParis is sunny."), (True, "Paris is sunny.")])
+@pytest.mark.parametrize(
+    ("final_only", "reported"), [(False, "Done soon. \n\nParis is sunny."), (True, "Paris is sunny.")]
+)
 async def test_an_answer_by_task_complete_is_text_like_any_other(final_only: bool, reported: str) -> None:
     script = ScriptedProvider([calls(PARIS), calls(DONE, text="Done soon. ")])
     async with Runtime(script, tools=TOOLS) as runtime:

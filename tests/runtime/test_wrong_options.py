@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import dataclasses
+import inspect
+import re
+import textwrap
 from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
-from toolbus import Interceptor, Limits, Price, Runtime, Tool, ToolContext, tool
-from toolbus.errors import ConfigurationError
+from toolbus import EventBus, Interceptor, Limits, Price, RequestSession, Runtime, Tool, ToolContext, tool
+from toolbus.errors import ConfigurationError, NotRunning
 from toolbus.messages import UserMessage
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, calls, text, virtual_backends
@@ -112,6 +117,78 @@ def test_an_option_with_a_slip_in_its_name_is_told_the_one_that_is_alike() -> No
     for slip, meant in slips:
         with pytest.raises(TypeError, match=f"; did you mean {meant}\\?$"):
             slip()
+
+
+IN_A_RUNTIME = {
+    "model": "provider",
+    "system_prompt": "instructions",
+    "timeout": "limits=Limits(timeout_seconds=...)",
+    "max_turns": "limits=Limits(max_rounds=...)",
+    "retry": "limits=Limits(max_model_attempts=...)",
+    "temperature": "settings=ModelSettings(temperature=...)",
+}
+ELSEWHERE = {
+    tool: {"timeout": "timeout_seconds", "retry": "retries", "max_retries": "retries"},
+    Limits: {
+        "timeout": "timeout_seconds",
+        "retry": "max_model_attempts",
+        "max_turns": "max_rounds",
+        "max_round": "max_rounds",
+    },
+}
+
+
+@pytest.mark.parametrize(("option", "meant"), IN_A_RUNTIME.items())
+async def test_a_name_of_another_library_is_answered_with_the_option_that_is_meant(option: str, meant: str) -> None:
+    given: dict[str, Any] = {option: "5"}
+    provider = ScriptedProvider([])
+    async with Runtime(provider) as runtime:
+        for begin in (
+            lambda: Runtime(**given),
+            lambda: RequestSession(EventBus(), provider, "hi", **given),
+            lambda: runtime.start("hi", **given),
+        ):
+            with pytest.raises(
+                TypeError, match=f"there is no option {option}; .*; did you mean {re.escape(meant)}\\?$"
+            ):
+                begin()
+
+
+@pytest.mark.parametrize(
+    ("make", "option", "meant"), [(make, *pair) for make, names in ELSEWHERE.items() for pair in names.items()]
+)
+def test_a_tool_and_limits_answer_with_their_own_names(make: Callable[..., Any], option: str, meant: str) -> None:
+    with pytest.raises(TypeError, match=f"there is no option {option}; .*; did you mean {meant}\\?$"):
+        (make(**{option: 5}) if make is Limits else make(**{option: 5})(shout))
+
+
+def test_limits_keep_their_signature_and_their_errors_for_all_else() -> None:
+    assert inspect.signature(Limits).parameters["max_rounds"].default == Limits().max_rounds
+    with pytest.raises(TypeError, match="positional argument"):
+        Limits(*[3])
+    assert dataclasses.replace(Limits(max_rounds=4), max_repeats=2).max_rounds == 4
+
+
+def test_a_runtime_that_is_entered_without_async_says_how_it_is_entered() -> None:
+    with pytest.raises(NotRunning, match=r"`async with Runtime\(...\) as runtime:`.*run_sync"):  # noqa: SIM117
+        with cast("Any", Runtime(ScriptedProvider([]))):
+            pass
+
+
+@pytest.mark.parametrize("slip", ["runtime.run_sync('hi')", "await runtime.run('hi')"])
+async def test_in_a_notebook_the_error_shows_two_lines_that_work(slip: str) -> None:
+    cell: dict[str, Any] = {"runtime": Runtime(ScriptedProvider(lambda _request: text("ok")))}
+
+    async def enter(code: str) -> None:
+        made = eval(compile(code, "cell", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), cell)
+        if made is not None:
+            await made
+
+    with pytest.raises(NotRunning) as refused:
+        await enter(slip)
+    _, lines = str(refused.value).split("\n\n")
+    await enter(textwrap.dedent(lines))
+    assert cell["result"].text == "ok"
 
 
 @pytest.mark.parametrize(

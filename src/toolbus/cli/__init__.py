@@ -43,7 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     try:
         if arguments in (["--version"], ["-V"]):
-            return _printed(f"toolbus {_version()}")
+            from .._version import __version__  # noqa: PLC0415 -- see the module's docstring
+
+            return _printed(f"toolbus {__version__}")
         from ._main import run  # noqa: PLC0415 -- see the module's docstring
 
         return run(arguments)
@@ -60,24 +62,6 @@ def _printed(line: str) -> int:
 
         return not_written(exc)
     return 0
-
-
-def _version() -> str:
-    """Return the installed version. Asking importlib.metadata takes four times as long as starting Python."""
-    for folder in sys.path:
-        try:
-            names = os.listdir(folder or ".")  # noqa: PTH208 -- pathlib costs more than the rest of this
-        except OSError:
-            continue
-        for name in names:
-            if name.startswith("toolbus-") and name.endswith(".dist-info"):
-                return name[len("toolbus-") : -len(".dist-info")]
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
-
-    try:
-        return version("toolbus")
-    except PackageNotFoundError:
-        return "(not installed)"
 
 
 def _threads_are_left() -> bool:

@@ -154,7 +154,25 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
     Raises `SystemExit` after help and for wrong usage.
     """
-    return _parser().parse_args(arguments)
+    parser = _parser()
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{_limit_meant(unknown[0])}")
+    return options
+
+
+def _limit_meant(argument: str) -> str:
+    """Return the hint for an argument such as --max-turns, which is like the name of a limit."""
+    if not argument.startswith("--"):
+        return ""
+    from dataclasses import fields  # noqa: PLC0415 -- only for an error
+
+    from .._option_checks import option_meant  # noqa: PLC0415
+    from ..core.limits import Limits  # noqa: PLC0415
+
+    name = argument.partition("=")[0].removeprefix("--").replace("-", "_")
+    limit = option_meant(name, [each.name for each in fields(Limits)])
+    return f"; did you mean --limit {limit}=VALUE?" if limit else ""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -359,6 +377,12 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--limit", action="append", default=[], metavar="NAME=VALUE", help="any other limit, such as max_repeats=5"
     )
+    group.add_argument(
+        "--price",
+        type=_price,
+        metavar="IN/OUT",
+        help="the model's price per million tokens, for --limit max_cost=VALUE",
+    )
 
 
 def _add_recording(parser: argparse.ArgumentParser) -> None:
@@ -407,6 +431,13 @@ def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) > 0):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above zero")
     return int(text)
+
+
+def _price(text: str) -> tuple[float, float]:
+    numbers = [float(each) if _is_number(each) else math.nan for each in text.split("/")]
+    if len(numbers) != 2 or not all(0 <= each < math.inf for each in numbers):
+        raise argparse.ArgumentTypeError(f"{text!r} is not two prices per million tokens, such as 0.25/2")
+    return numbers[0], numbers[1]
 
 
 def _is_number(text: str) -> bool:

@@ -14,19 +14,21 @@ import importlib.util
 import inspect
 import os
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
+from .._option_checks import no_option
 from ..core.limits import Limits
+from ..core.prices import Price
 from ..errors import ConfigurationError, ToolbusError
+from ..failures import line_of
 from ..protocols import Provider
 from ..providers import NAMED, choose_from_environment, resolve
 from ..tools import Tool, ToolRegistry
 from ..toolsets.code_context import CodeIndex, code_context_tool
 from ..toolsets.workspace import workspace_tools
 
-__all__ = ["is_vendor", "load_limits", "load_object", "load_provider", "load_tools"]
+__all__ = ["is_vendor", "load_limits", "load_object", "load_prices", "load_provider", "load_tools"]
 
 _VENDORS = frozenset({*NAMED, "extractive"})
 """Names that always mean a provider of toolbus, and never a module of the user."""
@@ -211,14 +213,8 @@ def _make_importable() -> None:
 
 def _said(exc: BaseException) -> str:
     """Describe an exception of the user's code on one line, with its file and line."""
-    frames = traceback.extract_tb(exc.__traceback__)
-    ours = os.path.dirname(__file__)  # noqa: PTH120
-    location = next((f" ({each.filename}:{each.lineno})" for each in reversed(frames) if _is_theirs(each, ours)), "")
-    return f"{type(exc).__name__}: {exc}{location}"
-
-
-def _is_theirs(frame: traceback.FrameSummary, ours: str) -> bool:
-    return not frame.filename.startswith((ours, "<frozen", os.path.dirname(importlib.__file__ or "")))  # noqa: PTH120
+    line = line_of(exc)
+    return f"{type(exc).__name__}: {exc}{f' ({line})' if line else ''}"
 
 
 # ------------------------------------------------------------------------------------------------ limits
@@ -234,14 +230,28 @@ def load_limits(given: dict[str, float | int], pairs: Sequence[str]) -> Limits:
     for pair in pairs:
         name, sign, written = pair.partition("=")
         name = name.strip()
-        if not sign or name not in defaults:
+        if not sign:
             raise ConfigurationError(f"--limit {pair}: write NAME=VALUE, where NAME is one of {', '.join(defaults)}")
+        if name not in defaults:
+            raise ConfigurationError(f"--limit {pair}: {no_option([name], defaults, 'limit')}")
         try:
             values[name] = _limit(defaults[name], written.strip())
         except ValueError as exc:
             what = "a whole number" if isinstance(defaults[name], int) else "a number"
             raise ConfigurationError(f"--limit {pair}: {written!r} is not {what}") from exc
     return Limits(**values)
+
+
+def load_prices(price: tuple[float, float] | None, limits: Limits) -> dict[str, Price] | None:
+    """Return the price table for the model's `price`. Raises `ConfigurationError` if a limit needs a price."""
+    if price is not None:
+        return {"*": Price(input=price[0], output=price[1])}
+    if limits.max_cost is not None:
+        raise ConfigurationError(
+            f"--limit max_cost={limits.max_cost:g} needs the model's price: give --price IN/OUT, per million tokens, "
+            "such as --price 0.25/2"
+        )
+    return None
 
 
 def _limit(default: Any, written: str) -> Any:

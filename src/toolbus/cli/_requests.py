@@ -16,11 +16,12 @@ from ..core.limits import Limits
 from ..core.plain_text import clean, one_line
 from ..errors import ConfigurationError, StoreError
 from ..events import Event
+from ..failures import classify, raised_at
 from ..request_result import RequestResult
 from ..runtime import Runtime
 from ._approval import connect_approval
 from ._host import Host
-from ._load import load_limits, load_provider, load_tools
+from ._load import load_limits, load_prices, load_provider, load_tools
 from ._mcp import mcp_tools, warnings_shown
 from ._store_location import LEASE_SECONDS, location_of
 from ._terminal.prompt import take_any_bytes
@@ -39,8 +40,8 @@ Other tools may be offered beside them: use each for what its description says.
 Search before you answer, and read the lines around what you find. Ask for several things in one turn where none needs \
 another's result. Do not guess: say only what you have read, and where the files do not tell, say that.
 
-Answer in the language of the question, briefly and in plain text. After each statement give the line that shows it, \
-as path:line, and quote the line itself where its wording matters."""
+Answer in the language of the question, briefly, in Markdown. After each statement give the line that shows it, as \
+`path:line` in backticks, and quote the line itself where its wording matters."""
 
 _STATUS = {"completed": 0, "failed": 1, "stopped": 3}
 _LIMITS = {each.name: each.default for each in dataclasses.fields(Limits)}
@@ -74,8 +75,10 @@ def opened(
     with output_on_stderr(options, screen) as stdout:
         given = {name: value for name, value in vars(options).items() if name in _LIMITS and value is not None}
         limits = load_limits(given, options.limit)
+        prices = load_prices(options.price, limits)
         tools = load_tools(options.dir, options.tools)
         provider, name, remark = load_provider(options.provider)
+        screen.is_markdown = name != "extractive"  # It quotes lines of files as they are.
         if remark and not options.quiet:
             screen.report(f"toolbus: {remark}")
         kept = _kept(options, screen, name)
@@ -84,6 +87,7 @@ def opened(
             tools=tools,
             instructions=INSTRUCTIONS if options.instructions is None else options.instructions,
             limits=limits,
+            prices=prices,
             store=None if kept is None else kept.store,
             lease_seconds=LEASE_SECONDS,
             # The default store may fail without ending the request, because the user did not ask for it.
@@ -155,10 +159,14 @@ def report_ending(
     """
     if verbose:
         screen.report(clean(result.timeline()))
+    raised = [(call.name, call.exception) for call in result.tool_calls if call.exception is not None]
     if debug:
-        raised = [call.exception for call in result.tool_calls if call.exception is not None]
-        for exc in [*raised, *([result.error] if result.error is not None else [])]:
+        for exc in [*(exc for _, exc in raised), *([result.error] if result.error is not None else [])]:
             screen.report(clean("".join(traceback.format_exception(exc))))
+    else:
+        # The model reads only that the tool failed, so nobody else reports a bug of the tool's author.
+        for bug in dict.fromkeys(f"{name} raised {raised_at(exc)}" for name, exc in raised if not classify(exc).shown):
+            screen.report(f"toolbus: {one_line(bug)}; --debug shows the traceback")
     if result.outcome == "failed":
         screen.report(f"toolbus: failed: {one_line(str(result.error or result.reason))}")
     elif result.outcome == "cancelled" and screen.failure is None:

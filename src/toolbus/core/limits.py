@@ -1,4 +1,7 @@
-"""The limits at which a request stops. Data with its own checks; `core.turn` does the counting."""
+"""The limits at which a request stops, and budgets that requests share. Data with its own checks.
+
+`core.turn` counts what a request has used, and the session what it spends from budgets.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias, cast, get_args
 
-from .._option_checks import NUMBER, POSITIVE, Rule, check, one_of, or_none
+from .._option_checks import NUMBER, POSITIVE, Rule, check, hints_at_names, one_of, or_none, whole
 from ..errors import ConfigurationError
 from ..events import FailureReason
+from ..messages import Usage
 
-__all__ = ["Limits", "OnFailure", "OnLimit"]
+__all__ = ["Budget", "Limits", "OnFailure", "OnLimit"]
 
 OnLimit: TypeAlias = Literal["answer", "stop"]
 OnFailure: TypeAlias = Literal["collect", "fail_fast"]
 _REASONS: tuple[str, ...] = get_args(FailureReason)
 
 
+@hints_at_names
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Limits:
     """The limits that stop a request, and their defaults. Every one but `max_cost` is finite.
@@ -105,6 +110,52 @@ def _read_reasons(given: object) -> frozenset[FailureReason]:
     if unknown := sorted(map(repr, reasons - set(_REASONS))):
         raise ConfigurationError(f"stop_on has {', '.join(unknown)}; a call fails for one of: {', '.join(_REASONS)}")
     return reasons
+
+
+class Budget:
+    """An amount of money, of tokens, or of both, that requests spend together: `Budget(max_cost=5.0)`.
+
+    It is passed to a runtime or to requests (`budget=`), and counts every model call of all of them, also those for
+    summaries and of sub-requests. `max_cost` is in the currency of the price table that it needs (`prices=`);
+    `max_tokens` counts input and output. `cost` and `tokens` are what was spent so far.
+
+    A request that would ask the model while a budget is used up ends `stopped`, with the `limit` "budget.max_cost" or
+    "budget.max_tokens". A call counts when its reply has come. So each request that has a call under way at the moment
+    when the budget is used up exceeds it by this call: n requests at once (sub-requests among them) by n calls at most.
+    A call that is cut off reports no usage, and does not count.
+
+    A budget belongs to one process, and to one thread: it is not stored, and a resumed request spends from the budgets
+    of the runtime that resumes it. Raises `ConfigurationError` for a bound that is not above 0, and without a bound.
+    """
+
+    __slots__ = ("cost", "max_cost", "max_tokens", "tokens")
+
+    def __init__(self, *, max_cost: float | None = None, max_tokens: int | None = None) -> None:
+        if max_cost is None and max_tokens is None:
+            raise ConfigurationError("a Budget has no bound; give max_cost, max_tokens or both")
+        self.max_cost = check("max_cost", max_cost, or_none(POSITIVE))
+        self.max_tokens = check("max_tokens", max_tokens, or_none(whole(1)))
+        self.cost = 0.0
+        self.tokens = 0
+
+    def spend(self, usage: Usage, cost: float) -> None:
+        """Count what a model call has used."""
+        self.cost += cost
+        self.tokens += usage.input_tokens + usage.output_tokens
+
+    @property
+    def used_up(self) -> str:
+        """The bound that has been reached, with its value, such as "max_tokens=1000"; "" while something is left."""
+        if self.max_cost is not None and self.cost >= self.max_cost:
+            return f"max_cost={self.max_cost:g}"
+        if self.max_tokens is not None and self.tokens >= self.max_tokens:
+            return f"max_tokens={self.max_tokens}"
+        return ""
+
+    def __repr__(self) -> str:
+        cost = [] if self.max_cost is None else [f"cost: {self.cost:g} of {self.max_cost:g}"]
+        tokens = [] if self.max_tokens is None else [f"tokens: {self.tokens} of {self.max_tokens}"]
+        return f"<Budget {', '.join([*cost, *tokens])}>"
 
 
 # The rules of the fields, by their types.

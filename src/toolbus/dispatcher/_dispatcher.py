@@ -290,7 +290,9 @@ class ToolDispatcher:
             rendered = self._rendered(job, value)
             screens = view is not None and bool(view.interceptors) and self._screens(job)
             if screens and not job.settled:
-                rendered = await in_context(job.context, self._screened(job, rendered), self._workers.on_wait)
+                rendered = await in_context(
+                    job, self._screened(job, rendered), self._workers.on_wait, self._reports.blocked
+                )
         except BaseException as exc:
             # A handler may raise anything; what has to pass is raised again below.
             failed = exc
@@ -340,7 +342,7 @@ class ToolDispatcher:
 
     async def _screen_late(self, job: Job, rendered: Rendered) -> None:
         try:
-            self._complete(job, await in_context(job.context, self._screened(job, rendered), _nothing))
+            self._complete(job, await in_context(job, self._screened(job, rendered), _nothing, self._reports.blocked))
         except BaseException as exc:
             # The application's code raised, in a task of the dispatcher.
             if is_being_cancelled() or keyboard_interrupt_of(exc):
@@ -358,7 +360,7 @@ class ToolDispatcher:
         bound, job.bound = job.bound, None
         call = tool.prepare(arguments, self._tool_context(job) if tool.wants_context else None, bound)
         running = call() if tool.is_async else self._in_thread(job, call)
-        return await in_context(job.context, running, self._workers.on_wait)
+        return await in_context(job, running, self._workers.on_wait, self._reports.blocked)
 
     async def _attempts(self, job: Job) -> Any:
         """Run the handler until it succeeds or may not be tried again. Between attempts the call keeps its slots."""

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias, cast
 import anyio
 
 from ..errors import ConfigurationError
-from ..failures import Failure, ReportedFailure, classify, leaves_of
+from ..failures import Failure, ReportedFailure, classify, leaves_of, raised_at
 from ..tool_results import Rendered, render
 from ..tools import Tool
 
@@ -36,8 +36,8 @@ class ProcessFailure(ReportedFailure):
     `kinds` has an entry for each exception: more than one only if the handler raised a group.
     """
 
-    def __init__(self, failure: Failure, text: str, kinds: tuple[Kinds, ...]) -> None:
-        super().__init__(failure, text)
+    def __init__(self, failure: Failure, text: str, kinds: tuple[Kinds, ...], raised: str = "") -> None:
+        super().__init__(failure, text, raised)
         self.kinds = kinds
 
 
@@ -69,8 +69,8 @@ async def run_in_process(tool: Tool[..., Any], arguments: Mapping[str, Any]) -> 
     if isinstance(reply, Rendered):
         return reply
     kinds = reply.pop("kinds")
-    text = reply.pop("traceback")
-    raise ProcessFailure(Failure(**reply), text, kinds)
+    text, raised = reply.pop("traceback"), reply.pop("raised")
+    raise ProcessFailure(Failure(**reply), text, kinds, raised)
 
 
 # A real limiter could wait, which must not happen between `_ensure_idle_process` and the call.
@@ -120,7 +120,7 @@ def _do_nothing() -> None:
 def run_handler(module: str, name: str, has_schema: bool, arguments: str) -> Rendered | dict[str, Any]:  # noqa: FBT001 -- sent
     """Run the handler in this process. Returns what it gave, or the fields of a `Failure` and more.
 
-    With a failure come the names of its classes (`kinds`) and its traceback.
+    With a failure come the names of its classes (`kinds`), its line and its traceback.
     """
     try:
         with _standard_streams_replaced():
@@ -135,6 +135,7 @@ def run_handler(module: str, name: str, has_schema: bool, arguments: str) -> Ren
             "retryable": failure.retryable,
             "shown": failure.shown,
             "kinds": tuple(kinds_of(each) for each in leaves_of(exc)),
+            "raised": raised_at(exc),
             "traceback": "".join(traceback.format_exception(exc)).rstrip(),
         }
     # The secrets in it are in clear, like the arguments, and only for this process's parent.

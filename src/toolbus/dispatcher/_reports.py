@@ -17,7 +17,7 @@ from ..events import (
     ToolCallRetrying,
     ToolCallStarted,
 )
-from ..failures import is_cancellation, keyboard_interrupt_of, log_exception
+from ..failures import is_cancellation, keyboard_interrupt_of, log_exception, raised_at
 from ..secrets import secrets_of
 from ..tool_results import Rendered, clean, with_summary, without_data
 
@@ -107,8 +107,8 @@ class Reports:
     def failed(self, job: Job, failure: Failure, cause: BaseException | None = None) -> None:
         """Publish the failure of the call. A `cause` whose text is not shown to the model is logged."""
         if cause is not None and not failure.shown:
-            name, ids = job.tool.name, ids_of(job.request)
-            log_exception(logger, logging.ERROR, "tool %s failed", name, cause=cause, ids=ids)
+            words = job.tool.name, raised_at(cause)
+            log_exception(logger, logging.ERROR, "tool %s failed: %s", *words, cause=cause, ids=ids_of(job.request))
         late, now = job.settled, self._leave(job)
         may_be_why = self.is_closing or (cause is not None and is_cancellation(cause))
         if may_be_why and not late and job.view is not None and job.view.is_left:
@@ -123,6 +123,16 @@ class Reports:
             spent=job.spent,
         )
         self._bus.publish(_masked(job, event) if late else event, cause=cause)
+
+    def blocked(self, job: Job, seconds: float) -> None:
+        """Log that the handler, or an interceptor of its result, has kept the event loop from everything else."""
+        logger.warning(
+            "tool %s (or an interceptor of its result) blocked the event loop for %.1f s, and with it every other "
+            "request; write a handler that takes time as a plain `def`, which runs in a thread",
+            job.tool.name,
+            seconds,
+            extra=ids_of(job.request),
+        )
 
     def left_open(self, job: Job) -> None:
         """Log that the handler, or an interceptor of its result, has left a cancel scope or a task group open."""

@@ -5,45 +5,60 @@ Knows anyio. Must not know the bus: the dispatcher decides when a handler runs, 
 
 from __future__ import annotations
 
-import contextvars
 import math
 import threading
 import types
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
+if TYPE_CHECKING:
+    from ._schedule import Job
+
 __all__ = ["HandlerNotStarted", "ThreadRun", "in_context"]
 
 _NO_LIMIT = math.inf
+_BLOCKING_SECONDS = 0.5  # a step of a handler that takes longer is reported
 
 
 @types.coroutine
 def in_context(
-    context: contextvars.Context, coroutine: Coroutine[Any, Any, Any], on_wait: Callable[[], None]
+    job: Job,
+    coroutine: Coroutine[Any, Any, Any],
+    on_wait: Callable[[], None],
+    on_blocked: Callable[[Job, float], None],
 ) -> Generator[Any, Any, Any]:
-    """Await `coroutine` in this task, and run every step of it inside `context`.
+    """Await `coroutine` in this task, and run every step of it inside the job's context.
 
     So context variables, such as a trace's current span, reach a handler that runs in a reused task. This works on
     both backends: the task stays the same, only the variables differ. `on_wait` is called before the coroutine waits
-    for the first time.
+    for the first time, and `on_blocked` with the seconds of each step that took too long to share an event loop.
     """
+    context, began = job.context, perf_counter()
     try:
         yielded = context.run(coroutine.send, None)
         on_wait()
         while True:
+            if (seconds := perf_counter() - began) > _BLOCKING_SECONDS:
+                on_blocked(job, seconds)
             try:
                 sent = yield yielded
             except BaseException as exc:
                 # The event loop throws this, for example a cancellation, at the coroutine.
+                began = perf_counter()
                 yielded = context.run(coroutine.throw, exc)
             else:
+                began = perf_counter()
                 yielded = context.run(coroutine.send, sent)
     except StopIteration as stop:
         return stop.value
+    finally:
+        if (seconds := perf_counter() - began) > _BLOCKING_SECONDS:
+            on_blocked(job, seconds)
 
 
 class HandlerNotStarted(BaseException):

@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, get_args, overload
+from typing import TYPE_CHECKING, Any, Never, TypeVar, Unpack, get_args, overload
 
 import anyio
 
@@ -68,6 +68,11 @@ _logger = logging.getLogger("toolbus.runtime")
 _CANCELLED = "the runtime was cancelled"
 # A shielded write has a deadline: the time in which a store has to report a fault (G21).
 _REMEMBER_SECONDS = 5.0
+
+_TWO_LINES = """
+
+    async with runtime:
+        result = await runtime.run("...")"""
 
 OutputT = TypeVar("OutputT")
 
@@ -160,7 +165,24 @@ class Runtime:
         self._sessions: dict[str, RequestSession] = {}
         self._tickets: dict[str, Ticket] = {}  # the tickets of requests that have a task of their own
 
+    def __repr__(self) -> str:
+        named = {id(provider): name for name, provider in self._made.items()}
+        models = [named.get(id(each), type(each).__name__) for each in self.providers]
+        state = "not running" if self._group is None else "closing" if self._closing else "running"
+        return f"<Runtime {' | '.join(models)}, {state}, tools: {len(self.tools)}, requests: {len(self._sessions)}>"
+
     # ------------------------------------------------------------------------------------------------- lifetime
+
+    if not TYPE_CHECKING:  # Type checkers refuse `with Runtime(...)` by themselves.
+
+        def __enter__(self) -> Never:
+            raise NotRunning(
+                "a runtime is entered with `async with Runtime(...) as runtime:`, in an async function or a notebook; "
+                'in a script without async functions, call Runtime(...).run_sync("...") without a block'
+            )
+
+        def __exit__(self, *exc_info: object) -> None:
+            """Do nothing. Python looks this method up before it calls `__enter__`."""
 
     async def __aenter__(self) -> Runtime:
         if self._group is not None:
@@ -331,7 +353,10 @@ class Runtime:
         except Exception:  # noqa: S110 -- no event loop runs here, which is right; the type differs by version
             pass
         else:
-            raise NotRunning("run_sync() was called inside an event loop; use `await runtime.run(...)` there")
+            raise NotRunning(
+                "run_sync() cannot be called where an event loop runs already, as in a notebook and in every async "
+                f"function; there, write:{_TWO_LINES}"
+            )
         return anyio.run(once, backend=backend)
 
     def as_tool(self, name: str, description: str) -> Tool[..., Any]:
@@ -412,8 +437,9 @@ class Runtime:
     def _check_usable(self, options: RequestOptions) -> None:
         check_options(options, RequestOptions, "a request")
         if self._group is None or self._closing:
-            state = "is closing" if self._closing and self._group is not None else "is not running"
-            raise NotRunning(f"the runtime {state}; requests run inside its `async with` block")
+            if self._closing and self._group is not None:
+                raise NotRunning("the runtime is closing, and takes no more requests")
+            raise NotRunning(f"the runtime is not running; requests run inside its `async with` block:{_TWO_LINES}")
         if threading.get_ident() != self._thread:
             raise NotRunning(
                 "a request was begun in another thread than the runtime's; "

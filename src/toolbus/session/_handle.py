@@ -13,7 +13,7 @@ import anyio
 
 from .._option_checks import shown
 from ..bus import EventBus, EventT, Mailbox, Overflow, Subscription, TextStream
-from ..core.turn import TurnState, ends_at_once, with_messages
+from ..core.turn import Phase, TurnState, ends_at_once, with_messages
 from ..errors import ConfigurationError, StoreError, ToolbusError
 from ..events import (
     CancelRequested,
@@ -35,6 +35,15 @@ from ..storage import FactReader, Journal
 from ._view import SessionView
 
 __all__ = ["SessionHandle"]
+
+
+_DOING = {
+    Phase.NEW: "not begun",
+    Phase.READY: "between rounds",
+    Phase.MODEL: "waits for the model",
+    Phase.TOOLS: "waits for tools",
+    Phase.ENDED: "ending",
+}
 
 
 class SessionHandle:
@@ -107,6 +116,14 @@ class SessionHandle:
         if error is not exc:
             error.__cause__ = exc
         return self._view.secrets.words(error)
+
+    def __repr__(self) -> str:
+        state = self._state
+        if self._result is not None:
+            doing = self._result.outcome
+        else:
+            doing = "waits for a person" if state.waiting else _DOING[state.phase]
+        return f"<{type(self).__name__} {self.request_id!r}, {doing}, rounds: {len(state.rounds)}>"
 
     @property
     def metadata(self) -> Mapping[str, Any] | None:

@@ -10,7 +10,7 @@ from pydantic import SecretStr
 from .._option_checks import FLAG, Rule, no_option, one_of, shown, takes, whole
 from ..core.approval import ApprovalPolicy
 from ..core.compression import Compression
-from ..core.limits import Limits
+from ..core.limits import Budget, Limits
 from ..core.prices import Price
 from ..core.shorten import MIN_CHARS
 from ..errors import ConfigurationError
@@ -25,6 +25,7 @@ __all__ = [
     "ProviderForRound",
     "RequestOptions",
     "SessionOptions",
+    "budgets_in",
     "check_options",
     "merged_options",
 ]
@@ -57,6 +58,9 @@ class SessionOptions(TypedDict, total=False):
     """The application's own functions around model and tool calls (guardrails), in order: see `Interceptor`."""
     prices: Mapping[str, Price] | None
     """The prices of models by "vendor:model", the model's name, or "*", for `RequestResult.cost` and `max_cost`."""
+    budget: Budget | Sequence[Budget] | None
+    """An amount of money or tokens that requests share; several to spend from all of them. Those of a request and of
+    its runtime count both, and those of a sub-request and of the request above."""
     note_failures: bool
     """Add a system message after the results of a round in which calls failed, which says what went wrong."""
     provider_for_round: ProviderForRound | None
@@ -114,8 +118,8 @@ def merged_options(
 ) -> SessionOptions:
     """Return the options of one session: those that the request was given, over `defaults`.
 
-    Metadata and secrets are added to the defaults, the others replace them. `resolve` makes providers from the names
-    that a `provider_for_round` returns.
+    Metadata, secrets and budgets are added to the defaults, the others replace them. `resolve` makes providers from the
+    names that a `provider_for_round` returns.
     """
     merged: dict[str, Any] = dict(defaults)
     options: dict[str, Any] = dict(given)
@@ -124,12 +128,20 @@ def merged_options(
             continue
         if name == "metadata":
             merged[name] = {**(merged.get(name) or {}), **value}
+        elif name == "budget":
+            merged[name] = budgets_in(merged, options)
         else:
             merged[name] = [*(merged.get(name) or ()), *value] if name == "secrets" else value
     for_round: ProviderForRound | None = merged.get("provider_for_round")
     if for_round is not None:
         merged["provider_for_round"] = _resolving(for_round, resolve)
     return SessionOptions(**merged)
+
+
+def budgets_in(*options: Mapping[str, Any]) -> tuple[Budget, ...]:
+    """Return the budgets in these options, each once, so that no call counts twice."""
+    given = [each.get("budget") or () for each in options]
+    return tuple(dict.fromkeys(each for some in given for each in ((some,) if isinstance(some, Budget) else some)))
 
 
 def _resolving(for_round: ProviderForRound, resolve: Callable[[Provider | str], Provider]) -> ProviderForRound:
@@ -183,6 +195,12 @@ def _are_prices(given: Any) -> bool:
     )
 
 
+def _are_budgets(given: Any) -> bool:
+    return isinstance(given, Budget) or (
+        isinstance(given, Sequence) and all(isinstance(each, Budget) for each in cast("Sequence[object]", given))
+    )
+
+
 def _are_secrets(given: Any) -> bool:
     if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
         return False
@@ -203,6 +221,7 @@ def _is(kind: type[Any]) -> Callable[[Any], bool]:
 
 _RULES: Mapping[str, Rule] = {
     "limits": Rule(_is(Limits), "give Limits, for example Limits(max_rounds=3)"),
+    "budget": Rule(_are_budgets, "give a Budget, for example Budget(max_tokens=100_000), or a list of them"),
     "settings": Rule(_is(ModelSettings), "give ModelSettings, for example ModelSettings(temperature=0)"),
     "instructions": Rule(_is_instructions, "give a text, or a function of the context that returns one"),
     "guidance": FLAG,

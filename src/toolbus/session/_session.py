@@ -14,6 +14,7 @@ import anyio
 
 from .._logs import LOGGED, WARNINGS, log_fact, logger
 from ..bus import EventBus, Mailbox
+from ..core.limits import Budget
 from ..core.output import OutputType
 from ..core.turn import (
     MODEL,
@@ -23,6 +24,7 @@ from ..core.turn import (
     Elapsed,
     Input,
     ModelFailed,
+    OutOfBudget,
     Resume,
     advance,
     pending,
@@ -33,6 +35,7 @@ from ..events import (
     ApprovalRequested,
     CancelRequested,
     Event,
+    HistoryCompressed,
     MessageAppended,
     ModelResponded,
     RequestCancelled,
@@ -107,7 +110,7 @@ class RequestSession(SessionHandle):
         start: SessionStart = NO_START,
         **options: Unpack[SessionOptions],
     ) -> None:
-        check_options(options, SessionOptions, "RequestSession")
+        check_options(options, SessionOptions, "RequestSession", beside=_PARAMETERS)
         history, prompt = split_messages(messages)
         request_id = request_id or new_id()
         source = tool_source(tools)
@@ -299,6 +302,8 @@ class RequestSession(SessionHandle):
             # A person's decision, and a call that another process began, are judged by the tools as they are now.
             state.tools = self._asker.known(self._view.tools)
         facts, own = advance(state, inputs, now, follows=follows, mask=None if secrets.vault is None else secrets.mask)
+        if self._view.budgets:
+            self._spend([*inputs, *own])
         if self._journal is not None:
             given = {each.event_id: each for each in inputs if isinstance(each, Event)}
             self._taken.update(given.keys() & {fact.event_id for fact in facts})
@@ -308,6 +313,14 @@ class RequestSession(SessionHandle):
                 if type(fact) in _ARBITRATED:
                     self._arbitrate(fact)
         return facts, own
+
+    def _spend(self, happened: Sequence[Any]) -> None:
+        """Count the model calls of a step for the budgets, whether their replies could be used or not."""
+        for each in happened:
+            if isinstance(each, (ModelFailed, ModelResponded, HistoryCompressed)):
+                cost = None if isinstance(each, ModelFailed) else each.cost
+                for budget in self._view.budgets:
+                    budget.spend(each.usage, cost or 0.0)
 
     def _refuse(self, inputs: Sequence[Event]) -> None:
         """Publish a `DeadLetter` for each input that the request does not take."""
@@ -388,9 +401,14 @@ class RequestSession(SessionHandle):
         await self._step([happened], now)
 
     async def _consult(self, call: ModelCall) -> Input:
+        budgets = self._view.budgets
+        if budgets and (used_up := _used_up(budgets)):
+            return used_up
         request = await self._asker.request(call.command, self._view.tools, self._view)
         if (shaped := self._view.window.shaped()) is not None:
             await self._step([shaped], self._clock())
+            if budgets and (used_up := _used_up(budgets)):
+                return used_up
         return request if isinstance(request, ModelFailed) else await self._asker.ask(call, request, self._view)
 
     async def _pause(self, command: CallModel, mailbox: Mailbox) -> bool:
@@ -526,3 +544,11 @@ class RequestSession(SessionHandle):
         self._wake()
         if self._view.call_above is not None:
             self._view.report_waiting()
+
+
+def _used_up(budgets: Sequence[Budget]) -> OutOfBudget | None:
+    return next((OutOfBudget(f"budget.{bound}") for each in budgets if (bound := each.used_up)), None)
+
+
+# The names of a session's parameters, without the options of `SessionOptions`.
+_PARAMETERS = ("provider", "messages", *(RequestSession.__init__.__kwdefaults__ or ()))

@@ -38,7 +38,7 @@ from ..protocols import ToolSource
 from ..secrets import RequestSecrets, Vault
 from ._context_window import ContextWindow
 from ._model_request import Asker
-from ._options import SessionOptions
+from ._options import SessionOptions, budgets_in
 
 __all__ = [
     "NO_START",
@@ -146,6 +146,7 @@ def new_state(
     `granted` is not copied, because a remembered approval holds for all of the conversation.
     """
     get = options.get
+    budget = get("budget")
     return TurnState(
         request_id=request_id,
         conversation_id=conversation_id,
@@ -155,6 +156,7 @@ def new_state(
         messages=history,
         approval=get("approval"),
         prices=get("prices"),
+        needs_price=budget is not None and any(each.max_cost is not None for each in budgets_in(options)),
         note_failures=get("note_failures", False),
         output_mode=get("output_mode") or "auto",
         max_result_chars=get("max_result_chars") or DEFAULT_RESULT_CHARS,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from .._logs import logger
 from ..bus import EventBus
-from ..core.limits import Limits
+from ..core.limits import Budget, Limits
 from ..core.message_list import Messages
 from ..core.turn import TurnState, limits_left
 from ..errors import LimitReached
@@ -19,7 +19,7 @@ from ..status import StatusPublisher
 from ..storage import Journal
 from ._context_window import ContextWindow
 from ._inputs import ToolsLike, read_prompt
-from ._options import SessionOptions
+from ._options import SessionOptions, budgets_in
 from ._start import SessionStart
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ _INHERITED = (
     "metadata",
     "approval",
     "interceptors",
+    "budget",
     "prices",
     "compression",
     "max_result_chars",
@@ -58,6 +59,7 @@ class SessionView:
         "_has_left_open",
         "_journal",
         "_state_above",
+        "budgets",
         "call_above",
         "calls",
         "conversation_id",
@@ -97,6 +99,7 @@ class SessionView:
         self.metadata: Mapping[str, Any] | None = options.get("metadata")
         self.tools = tools
         self.options: SessionOptions = options
+        self.budgets: Sequence[Budget] = () if options.get("budget") is None else budgets_in(options)
         self.providers = providers
         self.interceptors = interceptors
         self.window = window
@@ -183,8 +186,8 @@ class SessionView:
         """Return a new sub-request that works for call `call_id` of this request, on the same bus.
 
         It is to be run in the call's own task. It inherits this request's provider, deps, metadata, approvals, prices
-        and interceptors unless others are given, and its limits are at most what is left of this request's limits.
-        Raises `LimitReached` if nothing is left, or if requests are nested too deep.
+        and interceptors unless others are given, and its budgets in any case. Its limits are at most what is left of
+        this request's limits. Raises `LimitReached` if nothing is left, or if requests are nested too deep.
         """
         from ._session import RequestSession  # noqa: PLC0415 -- that module imports this one
 
@@ -235,6 +238,8 @@ def _inherited(options: SessionOptions, journal: Journal | None, own: SessionOpt
     """
     above: Mapping[str, Any] = dict(options)
     taken = {key: above[key] for key in _INHERITED if key in above}
+    if own.get("budget") is not None:
+        own["budget"] = budgets_in(above, own)
     if getattr(journal, "with_sub_requests", False):
         taken["journal"] = journal
     return {**taken, **own}

@@ -22,6 +22,15 @@ from __future__ import annotations
 
 from ._model_sentences import Narrator
 from ._publisher import StatusPublisher
-from ._sentences import ANALYZING, ASKING_AGAIN, Status, display_name, round_status
+from ._sentences import ANALYZING, ASKING_AGAIN, FORMULATING, Status, display_name, round_status
 
-__all__ = ["ANALYZING", "ASKING_AGAIN", "Narrator", "Status", "StatusPublisher", "display_name", "round_status"]
+__all__ = [
+    "ANALYZING",
+    "ASKING_AGAIN",
+    "FORMULATING",
+    "Narrator",
+    "Status",
+    "StatusPublisher",
+    "display_name",
+    "round_status",
+]

@@ -15,7 +15,6 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any, Protocol, cast, runtime_checkable
 
@@ -24,6 +23,7 @@ import anyio.to_thread
 import orjson
 from pydantic import ValidationError
 
+from .._version import __version__
 from ..errors import StoreDamaged, StoreError, StoreFormat
 from ..events import decode, encode
 from ..messages import Message
@@ -181,7 +181,7 @@ async def export_to(store: Archive, path: str | os.PathLike[str]) -> Moved:
     done = Moved()
     writer = await anyio.to_thread.run_sync(_Writer, Path(os.fspath(path)))
     try:
-        await writer.add({"toolbus": "archive", "format": _FORMAT, "version": version("toolbus")})
+        await writer.add({"toolbus": "archive", "format": _FORMAT, "version": __version__})
         async for record, salvaged in _requests(store, done.problems):
             if salvaged.damage is not None:
                 done.problems.append(salvaged.damage)

@@ -211,8 +211,10 @@ class _Resuming:
         if command.get("mcp"):
             raise ConfigurationError("it needs MCP servers, which resume does not connect; --abandon ends it")
         folder = options.dir or command.get("dir") or "."
+        provider, name, _ = load_provider(name)
+        self._screen.is_markdown &= name != "extractive"
         return {
-            "provider": load_provider(name)[0],
+            "provider": provider,
             "tools": load_tools(folder, options.tools),
             # The limits are the same, and their time starts anew, because somebody has asked for the request now.
             "limits": limits_in(request.agreed),
@@ -240,7 +242,8 @@ class _Resuming:
             if screen.said:
                 screen.say("\n")
             self._print_request(result.request_id)
-            screen.say(clean(result.text))
+            screen.answer(clean(result.text))
+            screen.end_answer()
             screen.end_paragraph()
         verbose: bool = self._options.verbose
         report_ending(result, screen, verbose=verbose, debug=self._debug, can_raise=False)

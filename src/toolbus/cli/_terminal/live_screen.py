@@ -6,12 +6,16 @@ line has been wrapped since, all of its rows are erased.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from itertools import cycle
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from .screen import Line, Mark, Screen
+from .screen import Line, Mark, Screen, can_write, is_terminal
 from .text import cells
+
+if TYPE_CHECKING:
+    from .markdown import MarkdownText
 
 __all__ = ["LiveScreen"]
 
@@ -49,6 +53,28 @@ class LiveScreen(Screen):
         self._styles = {kind: rich.style.Style.parse(words) for kind, words in _STYLES.items()}
         self._frames = cycle(_FRAMES if self._fancy else _ASCII_FRAMES)
         self._drawn = 0  # columns of the live line that is drawn now
+
+    @functools.cached_property
+    def _markdown(self) -> MarkdownText:
+        from .markdown import MarkdownText  # noqa: PLC0415 -- takes longer than all other imports of the screen
+
+        return MarkdownText(lambda: self.columns)
+
+    @property
+    def waits_for_blocks(self) -> bool:
+        """True if the text is Markdown, for a terminal that can show the signs of lists, quotes and tables."""
+        return self.is_markdown and is_terminal(self._out) and can_write(self._out, "•▌─")
+
+    def answer(self, text: str) -> None:
+        """Write the blocks that this piece of the model's text completes."""
+        with self._lock:
+            self.say(self._markdown.feed(text) if self.waits_for_blocks else text)
+
+    def end_answer(self) -> None:
+        """Write the last block."""
+        with self._lock:
+            # Before the first piece of text there is nothing to write, and nothing is imported.
+            self.say(self._markdown.flush() if "_markdown" in vars(self) else "")
 
     @property
     def capable(self) -> bool:

@@ -32,7 +32,7 @@ from ...events import (
     ToolCallRequested,
     ToolCallRetrying,
 )
-from ...status import ANALYZING, ASKING_AGAIN, display_name, round_status
+from ...status import ANALYZING, ASKING_AGAIN, FORMULATING, display_name, round_status
 from .screen import Line, Screen
 from .text import Cleaner, arguments_line, cells, cut, duration, indented
 
@@ -141,6 +141,7 @@ class Narrator:
         if event.message_id != self._message:
             self._message = event.message_id
             self._fresh = True
+            self._doing = FORMULATING
         self._say(self._cleaner.feed(event.text))
 
     def _on_reply(self, event: ModelResponded) -> None:
@@ -163,13 +164,14 @@ class Narrator:
             if self._screen.said:
                 # An empty line separates this text from that of an earlier round or answer.
                 self._screen.end_paragraph()
-                text = f"\n{text}"
+                self._screen.say("\n")
             self._fresh = False
-        self._quiet = True
-        self._screen.say(text)
+        self._quiet = not self._screen.waits_for_blocks
+        self._screen.answer(text)
 
     def _end_text(self) -> None:
         self._say(self._cleaner.flush())
+        self._screen.end_answer()
         self._message = ""
         self._quiet = False
 
@@ -227,10 +229,9 @@ class Narrator:
         self._note(Line(mark="retry", name=display_name(event.name), detail=detail))
 
     def _on_model_retry(self, event: ModelRetrying) -> None:
-        self._message = ""
+        self._end_text()
         self._doing = ASKING_AGAIN
         self._since = self._clock()
-        self._quiet = False
         self._note(Line(mark="retry", name="Asking again", detail=one_line(event.error or event.reason)))
 
     def _on_completed(self, event: ToolCallCompleted) -> None:

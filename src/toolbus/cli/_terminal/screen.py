@@ -64,6 +64,8 @@ class Screen:
     """
 
     live = False
+    is_markdown = True
+    """Whether the text of the model is Markdown. A terminal with rich shows that laid out, block by block."""
 
     def __init__(self, out: TextIO | None, err: TextIO | None) -> None:
         self.failure: OSError | None = None
@@ -95,6 +97,18 @@ class Screen:
                 self._end_aside()
             self._at_start = text.endswith("\n")
             self._to_out(text)
+
+    def answer(self, text: str) -> None:
+        """Write a piece of the model's text, which `end_answer` ends."""
+        self.say(text)
+
+    def end_answer(self) -> None:
+        """Write what is still to be shown of the model's text."""
+
+    @property
+    def waits_for_blocks(self) -> bool:
+        """True if pieces of the model's text are not shown at once."""
+        return False
 
     def end_paragraph(self) -> None:
         """Begin a new line, unless the answer's text ends with one."""

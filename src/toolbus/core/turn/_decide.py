@@ -46,6 +46,7 @@ from ._steps import (
     Input,
     ModelFailed,
     ModelReplied,
+    OutOfBudget,
     Resume,
     Start,
     reply_id,
@@ -114,6 +115,11 @@ def _on_elapsed(state: TurnState, _elapsed: Elapsed, facts: Facts, now: float) -
             decide_model_failed(state, ModelFailed("provider_timeout", error, retryable=True), facts, now)
 
 
+def _on_out_of_budget(state: TurnState, given: OutOfBudget, facts: Facts, _now: float) -> None:
+    if state.phase is MODEL:
+        complete(state, facts, _reason(state) or given.reason)
+
+
 def _on_overdue(state: TurnState, each: CallState, facts: Facts, now: float) -> None:
     if each.status is WAITING:
         limit = f"approval_timeout_seconds={state.limits.approval_timeout_seconds:g}"
@@ -152,6 +158,7 @@ _ON_INPUT: dict[type[Any], Callable[[TurnState, Any, Facts, float], None]] = {
     ModelReplied: decide_reply,
     ModelFailed: decide_model_failed,
     HistoryShaped: decide_shaped,
+    OutOfBudget: _on_out_of_budget,
     Elapsed: _on_elapsed,
     ToolCallCompleted: _on_settled,
     ToolCallFailed: _on_settled,

@@ -158,6 +158,7 @@ class TurnState:
     tools: Mapping[str, ToolSpec] = field(default_factory=_new_dict)
     approval: ApprovalPolicy | None = None
     prices: Mapping[str, Price] | None = None
+    needs_price: bool = False  # whether a budget counts the cost of each reply
     output: OutputType[Any] | None = None
     output_mode: OutputMode = "auto"
     note_failures: bool = False

@@ -30,6 +30,7 @@ __all__ = [
     "Input",
     "ModelFailed",
     "ModelReplied",
+    "OutOfBudget",
     "Resume",
     "Start",
     "reply_id",
@@ -91,6 +92,12 @@ class HistoryShaped(Record, frozen=True):
     summary: Summary | None = None
 
 
+class OutOfBudget(Record, frozen=True):
+    """The input instead of a model call while a shared budget is used up. `reason` names its bound with the value."""
+
+    reason: str
+
+
 class Elapsed(Record, frozen=True):
     """The input for a pending command whose deadline has passed."""
 
@@ -101,6 +108,7 @@ Input: TypeAlias = (
     | ModelReplied
     | ModelFailed
     | HistoryShaped
+    | OutOfBudget
     | Elapsed
     | ToolCallCompleted
     | ToolCallFailed

@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Generator, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import orjson
 
 from ..._logs import logger
+from ..._version import __version__
 from ...bus import EventBus
 from ...errors import ConfigurationError
 from ...events import Event, ReasoningDelta, RequestEnding, RequestStarted, TextDelta, ToolArgumentsDelta, encode
@@ -87,7 +87,7 @@ class Recorder:
         except OSError as exc:
             raise RecordingError(self.path, 0, f"the file cannot be created: {exc.strerror or exc}") from exc
         self._disconnect = bus.connect(Event, self._on_event)
-        self._write({"type": HEADER, "format": FORMAT, "version": FORMAT_VERSION, "toolbus": _version()})
+        self._write({"type": HEADER, "format": FORMAT, "version": FORMAT_VERSION, "toolbus": __version__})
 
     def __enter__(self) -> Recorder:
         return self
@@ -241,13 +241,6 @@ def record(
             yield recorder
         finally:
             runtime.journal = journal
-
-
-def _version() -> str:
-    try:
-        return version("toolbus")
-    except PackageNotFoundError:
-        return ""
 
 
 def _as_json(value: Any) -> Any:

@@ -22,7 +22,7 @@ from ...request_result import RequestResult
 from ...session import ContextWindow, Earlier, Instructions, RequestSession, SessionStart, ToolsLike
 from ._agreement import history_in
 from ._format import RecordedRequest, Recording, RecordingError, read_lines
-from ._stage import RecordedModel, RecordedTools, RecordedWindow, ReplayBus, Stage
+from ._stage import RecordedBudget, RecordedModel, RecordedTools, RecordedWindow, ReplayBus, Stage
 from ._stand_ins import Facts, Guard, RecordedOutput
 
 __all__ = ["Replayed", "replay"]
@@ -119,6 +119,7 @@ def _session(stage: Stage, facts: Facts, own: _Own) -> RequestSession:
     )
     options = options_in(agreed)
     options["limits"] = given.limits or limits_in(agreed)
+    options["budget"] = RecordedBudget(stage)
     approval = agreed.get("approval")
     options["approval"] = facts.policy if approval == FUNCTION else approval
     if given.instructions is not None:

@@ -18,6 +18,7 @@ import anyio
 from ...bus import EventBus
 from ...clock import SessionClock
 from ...core.history import Shape
+from ...core.limits import Budget
 from ...core.message_list import Messages
 from ...core.turn import CallStatus, HistoryShaped, Phase, TurnState
 from ...errors import ProviderError, ProviderTimeout, ToolbusError
@@ -46,7 +47,7 @@ from ._difference import ReplayDifference, compare, difference_at
 from ._format import RecordedRequest
 from ._stand_ins import Facts, Guard, raised_as, summary_in
 
-__all__ = ["RecordedModel", "RecordedTools", "RecordedWindow", "ReplayBus", "Stage"]
+__all__ = ["RecordedBudget", "RecordedModel", "RecordedTools", "RecordedWindow", "ReplayBus", "Stage"]
 
 # Others publish these, and the session sets the time of their facts.
 _BY_CLOCK = (ToolCallPaused, ToolCallResumed)
@@ -298,6 +299,26 @@ class RecordedModel:
         kind = raised_as("Recorded", ProviderError, fact.reason)
         retryable = fact.retryable if isinstance(fact, RequestFailed) else True
         return kind(fact.error, retryable=retryable, retry_after_seconds=wait)
+
+
+class RecordedBudget(Budget):
+    """A budget that is used up where one was when the request was recorded. It counts nothing."""
+
+    __slots__ = ("_stage",)
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(max_tokens=1)
+        self._stage = stage
+
+    def spend(self, usage: Usage, cost: float) -> None:
+        """Do nothing: other requests, which are not here, have spent too."""
+
+    @property
+    def used_up(self) -> str:
+        """The bound that is named by the ending, if the recording ends here because of one: see `Budget`."""
+        fact = self._stage.fact(self._stage.next_own)
+        prefix, _, bound = fact.reason.partition(".") if isinstance(fact, RequestCompleted) else ("", "", "")
+        return bound if prefix == "budget" and not self._stage.state.stop else ""
 
 
 class RecordedWindow(ContextWindow):

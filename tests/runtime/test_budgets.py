@@ -1,0 +1,217 @@
+"""Budgets: requests spend them together, none begins a model call once one is used up, and the overshoot is bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from toolbus import (
+    Budget,
+    Compression,
+    EventBus,
+    Interceptor,
+    Limits,
+    Price,
+    RequestResult,
+    RequestSession,
+    Runtime,
+    ToolContext,
+    tool,
+)
+from toolbus.errors import ConfigurationError
+from toolbus.messages import AssistantMessage, Message, Usage, UserMessage
+from toolbus.protocols import Emit, ModelReply, ModelRequest, Provider, Summary
+from toolbus.stores.memory import MemoryStore
+from toolbus.testing import ScriptedProvider, calls, record, replay, text, virtual_backends
+from toolbus.toolsets.control import give_up
+
+anyio_backend = virtual_backends()
+
+USED = Usage(input_tokens=90, output_tokens=10)
+PRICES = {"*": Price(input=1_000.0, output=1_000.0)}  # a call costs 0.1
+
+
+@tool
+async def step(n: int) -> str:
+    """Take a step."""
+    return f"step {n}"
+
+
+def endless(request: ModelRequest) -> Any:
+    return calls(("step", {"n": request.round}), usage=USED)
+
+
+def answers() -> ScriptedProvider:
+    return ScriptedProvider(lambda _request: text("ok", usage=USED))
+
+
+def how(result: RequestResult[Any]) -> tuple[str, str, str]:
+    return result.outcome, result.reason, result.limit
+
+
+async def test_a_request_that_would_ask_the_model_while_a_budget_is_used_up_is_stopped():
+    budget, model = Budget(max_tokens=250), ScriptedProvider(endless)
+    async with Runtime(model, tools=[step], budget=budget) as runtime:
+        first = await runtime.run("go")
+        second = await runtime.run("go")
+    assert how(first) == how(second) == ("stopped", "budget.max_tokens=250", "budget.max_tokens")
+    assert (budget.tokens, len(model.requests)) == (300, 3)
+    assert [call.content for call in first.tool_calls] == ["step 0", "step 1", "step 2"]
+    assert second.text == ""
+
+
+async def test_an_answer_that_uses_a_budget_up_is_an_answer():
+    budget = Budget(max_tokens=100)
+    async with Runtime(answers(), budget=budget) as runtime:
+        assert (await runtime.run("go")).ok
+    assert budget.used_up == "max_tokens=100"
+
+
+async def test_a_budget_of_money_counts_what_replies_cost():
+    budget = Budget(max_cost=0.25)
+    async with Runtime(answers(), budget=budget, prices=PRICES) as runtime:
+        results = [await runtime.run("go", conversation_id="c") for _ in range(5)]
+    assert [each.outcome for each in results] == [*["completed"] * 3, *["stopped"] * 2]
+    assert results[-1].reason == "budget.max_cost=0.25"
+    assert budget.cost == pytest.approx(0.3)
+
+
+async def test_fifty_requests_five_at_a_time_exceed_their_budget_by_four_calls_at_most():
+    most, at_once = 1_000, 5
+    budget = Budget(max_tokens=most)
+
+    class Slow:
+        vendor = "slow"
+
+        async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
+            await anyio.sleep(1)
+            return ModelReply(message=AssistantMessage(text="ok"), usage=USED)
+
+    async with Runtime(Slow(), max_sessions=at_once, budget=budget) as runtime:
+        sessions = [runtime.start("go") for _ in range(50)]
+        results = [await each.result() for each in sessions]
+    done = sum(each.ok for each in results)
+    assert budget.tokens == 100 * done
+    assert most <= budget.tokens < most + 100 * at_once
+    assert {each.reason for each in results if not each.ok} == {"budget.max_tokens=1000"}
+
+
+async def test_the_budgets_of_a_runtime_and_of_a_request_count_both_and_the_same_one_once():
+    whole, own, both = Budget(max_tokens=10_000), Budget(max_tokens=150), [Budget(max_tokens=1_000)]
+    async with Runtime(ScriptedProvider(endless), tools=[step], budget=whole) as runtime:
+        result = await runtime.run("go", budget=own)
+        await runtime.run("go", budget=[whole, *both], limits=Limits(max_rounds=1, on_limit="stop"))
+    assert result.reason == "budget.max_tokens=150"
+    assert (whole.tokens, own.tokens, both[0].tokens) == (300, 200, 100)
+
+
+async def test_a_sub_request_spends_from_the_budgets_above_it_once_and_from_its_own():
+    own = Budget(max_tokens=150)
+    inner: list[RequestResult[Any]] = []
+
+    @tool
+    async def ask(context: ToolContext[None]) -> str:
+        """Ask somebody else."""
+        inner.append(await context.ask("go", tools=[step], provider=ScriptedProvider(endless), budget=own))
+        return "done"
+
+    budget = Budget(max_tokens=1_000)
+    script = ScriptedProvider([calls(("ask", {}), usage=USED), text("ok", usage=USED)])
+    async with Runtime(script, tools=[ask], budget=budget) as runtime:
+        assert (await runtime.run("go")).usage.input_tokens == 4 * 90
+    assert inner[0].limit == "budget.max_tokens"
+    assert (own.tokens, budget.tokens) == (200, 400)
+
+
+class Fixed:
+    async def summarize(self, earlier: str, messages: Sequence[Message], provider: Provider) -> Summary:
+        return Summary(text="They talked.", usage=USED, model="m")
+
+
+async def test_a_summary_counts_and_neither_it_nor_the_reply_is_asked_for_afterwards():
+    history: list[Message] = []
+    for number in range(20):
+        history += [UserMessage(content=f"question {number} " * 30), AssistantMessage(text="answer " * 60)]
+    budget, model = Budget(max_tokens=100), answers()
+    compression = Compression(max_context_tokens=1000, summarizer=Fixed())
+    async with Runtime(model, budget=budget, compression=compression) as runtime:
+        results = [await runtime.run("and now?", history=history) for _ in range(2)]
+    assert [each.reason for each in results] == ["budget.max_tokens=100"] * 2
+    assert (budget.tokens, len(model.requests)) == (100, 0)
+
+
+async def test_a_reply_that_may_not_be_used_counts():
+    class Broken(Interceptor):
+        async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Any) -> ModelReply:
+            await ask(request)
+            raise ValueError
+
+    budget = Budget(max_tokens=1_000)
+    async with Runtime(answers(), budget=budget, interceptors=[Broken()]) as runtime:
+        assert (await runtime.run("go")).outcome == "failed"
+    assert budget.tokens == 100
+
+
+async def test_a_budget_of_money_needs_prices_and_a_price_for_the_model_that_answers():
+    with pytest.raises(ConfigurationError, match="max_cost is set, and there is no price table; give prices"):
+        RequestSession(EventBus(), answers(), "go", budget=Budget(max_cost=1))
+    unpriced = {"another": Price(input=1, output=1)}
+    result = await RequestSession(EventBus(), answers(), "go", budget=Budget(max_cost=1), prices=unpriced).run()
+    assert (result.outcome, result.reason) == ("failed", "configuration")
+    assert "there is no price for 'scripted:script'" in str(result.error)
+
+
+async def test_a_model_that_gives_the_name_of_a_budget_as_its_reason_has_reached_no_limit():
+    script = ScriptedProvider([calls(("give_up", {"reason": "budget.max_tokens=1"}))])
+    async with Runtime(script, tools=[give_up]) as runtime:
+        assert how(await runtime.run("go")) == ("stopped", "budget.max_tokens=1", "")
+
+
+async def test_the_limit_of_a_request_is_known_elsewhere_and_its_spending_is_not():
+    store, budget = MemoryStore(journal=True), Budget(max_tokens=100)
+    async with Runtime(ScriptedProvider(endless), tools=[step], store=store, budget=budget) as runtime:
+        request_id = (await runtime.run("go")).request_id
+    another = Budget(max_tokens=100)
+    async with Runtime(answers(), tools=[step], store=store, budget=another) as runtime:
+        recalled = await runtime.recall(request_id)
+    assert recalled is not None
+    assert how(recalled) == ("stopped", "budget.max_tokens=100", "budget.max_tokens")
+    assert another.tokens == 0
+
+
+async def test_a_recording_of_a_request_that_ran_out_of_budget_can_be_replayed(tmp_path: Path):
+    async with Runtime(ScriptedProvider(endless), tools=[step], budget=Budget(max_tokens=150)) as runtime:
+        with record(tmp_path / "short.jsonl", runtime):
+            await runtime.run("go")
+            await runtime.run("go")
+    replayed = await replay(tmp_path / "short.jsonl")
+    assert [each.limit for each in replayed.results if each is not None] == ["budget.max_tokens"] * 2
+
+
+@pytest.mark.parametrize(
+    ("bounds", "reported"),
+    [
+        ({}, "a Budget has no bound; give max_cost, max_tokens or both"),
+        ({"max_cost": 0}, "max_cost is 0; it must be above 0 and finite"),
+        ({"max_tokens": 1.5}, "max_tokens is 1.5; it must be a whole number of at least 1"),
+    ],
+)
+def test_a_budget_without_a_sensible_bound_is_refused(bounds: dict[str, Any], reported: str):
+    with pytest.raises(ConfigurationError, match=reported):
+        Budget(**bounds)
+
+
+@pytest.mark.parametrize("budget", [5.0, {"max_cost": 5.0}, [5.0]])
+def test_an_option_that_is_not_a_budget_is_refused(budget: Any):
+    with pytest.raises(ConfigurationError, match=r"give a Budget, for example Budget\(max_tokens=100_000\)"):
+        Runtime(answers(), budget=budget)
+
+
+def test_a_budget_shows_what_was_spent():
+    budget = Budget(max_cost=5, max_tokens=1_000)
+    budget.spend(USED, 0.25)
+    assert repr(budget) == "<Budget cost: 0.25 of 5, tokens: 100 of 1000>"

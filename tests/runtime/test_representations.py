@@ -1,0 +1,84 @@
+"""The `repr` of a runtime, a session and a result: short, and without the content of a conversation."""
+
+from __future__ import annotations
+
+import re
+
+from pydantic import BaseModel
+
+from toolbus import Runtime, tool
+from toolbus.events import ApprovalRequested, Event
+from toolbus.testing import ScriptedProvider, calls, text, virtual_backends
+
+anyio_backend = virtual_backends()
+
+LONG = "word " * 200
+
+
+@tool
+async def look_up(query: str) -> str:
+    """Look something up."""
+    return query * 2
+
+
+@tool(approval=True)
+async def send(body: str) -> str:
+    """Send a mail."""
+    return "sent"
+
+
+async def test_a_runtime_shows_its_model_its_state_and_its_numbers():
+    assert repr(Runtime("extractive")) == "<Runtime extractive, not running, tools: 0, requests: 0>"
+    both = Runtime(providers=["extractive", ScriptedProvider([])], tools=[look_up, send])
+    assert repr(both) == "<Runtime extractive | ScriptedProvider, not running, tools: 2, requests: 0>"
+    async with Runtime(ScriptedProvider([text("ok")])) as runtime:
+        session = runtime.start("hi")
+        assert repr(runtime) == "<Runtime ScriptedProvider, running, tools: 0, requests: 1>"
+        await session.result()
+
+
+async def test_a_session_shows_its_id_and_what_it_waits_for():
+    async with Runtime(ScriptedProvider([calls(("send", {"body": LONG})), text("ok")]), tools=[send]) as runtime:
+        session = runtime.start("hi")
+        seen = [repr(session)]
+        runtime.bus.connect(Event, lambda _event: seen.append(repr(session)))
+        runtime.bus.connect(ApprovalRequested, lambda _event: session.cancel() and None)
+        await session.result()
+        seen.append(repr(session))
+    shape = r"<RequestSession '\w+', ([\w ]+), rounds: \d>"
+    states = [found[1] for each in seen if (found := re.fullmatch(shape, each))]
+    assert len(states) == len(seen)
+    assert list(dict.fromkeys(states)) == [
+        "not begun",
+        "waits for the model",
+        "waits for a person",
+        "ending",
+        "cancelled",
+    ]
+
+
+class City(BaseModel):
+    name: str
+
+
+async def test_a_result_and_its_calls_are_short_whatever_they_contain():
+    script = ScriptedProvider([calls(("look_up", {"query": LONG}), ("look_up", {})), text(LONG)])
+    async with Runtime(script, tools=[look_up]) as runtime:
+        result = await runtime.run(LONG)
+    assert re.fullmatch(
+        r"RequestResult\(outcome='completed', text='[word ]{56}\.\.\., rounds=2, tool_calls=2\)", repr(result)
+    )
+    good, bad = map(repr, result.tool_calls)
+    assert re.fullmatch(
+        r"CallRecord\(name='look_up', arguments={'query': '[word ]+\.\.\., content='[word ]+\.\.\.\)", good
+    )
+    assert len(good) < 180
+    assert bad == "CallRecord(name='look_up', error='invalid_arguments: $.query: Field required')"
+
+
+async def test_a_result_shows_its_output_and_its_error():
+    async with Runtime(ScriptedProvider([text('{"name": "Paris"}')])) as runtime:
+        assert "output=City(name='Paris')" in repr(await runtime.run("Where?", output=City))
+        failed = repr(await runtime.run("Where?"))
+    assert failed.startswith("RequestResult(outcome='failed', reason='")
+    assert "error=" in failed
