@@ -122,7 +122,7 @@ def _unused(stem: str, taken: set[str], legal: Callable[[str], str] = str) -> st
     number = len(taken)
     while True:
         suffix = f"_{number}"
-        made = stem[: len(legal(stem + suffix)) - len(suffix)] + suffix
+        made = legal(stem[: len(legal(stem + suffix)) - len(suffix)] + suffix)
         if made not in taken:
             return made
         number += 1
