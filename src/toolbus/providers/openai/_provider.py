@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
-from ...errors import ConfigurationError, ProviderError
+from ..._option_checks import check, one_of
+from ...errors import ProviderError
 from ...protocols import MAX_REPLY_CALLS, Emit, ModelReply, ModelRequest, NativeOutput
 from .._shared.adapter import Adapter
 from .._shared.clients import Clients, make_client
@@ -117,8 +118,7 @@ class OpenAIProvider(Adapter[ReplyBuilder | ResponseBuilder]):
         calls_in_text: bool = False,
     ) -> None:
         check_limits(model, timeout_seconds, max_reply_bytes)
-        if api not in _APIS:
-            raise ConfigurationError(f"api is {api!r}; it must be 'chat' or 'responses'")
+        check("api", api, one_of(*_APIS))
         more = {"organization": organization, "project": project, "default_headers": default_headers}
         known = VENDORS[vendor if vendor in _VENDORS else "openai"]
         options = client_options(known, client, api_key=api_key, base_url=base_url, **more)
