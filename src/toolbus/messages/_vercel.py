@@ -194,8 +194,8 @@ def from_vercel(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     (files, sources, signatures, tools that the vendor runs, data for a page) keeps all its parts in
     `vendor_data["vercel"]["content"]`, and only `to_vercel` writes them back.
 
-    Not carried over: ids and metadata of messages, requests and decisions of approval, provider options of other
-    parts, the state of streaming, the name of an image.
+    Not carried over: ids, metadata and provider options of messages, requests and decisions of approval, provider
+    options of what is not a reply, the state of streaming, the name of an image.
 
     Raises `InvalidHistory` with the index of a message that has an unknown role or a wrongly typed field; for a part of
     an unknown type, and for a file that only a vendor's id names, the text has the path of the part.

@@ -66,7 +66,7 @@ def file_url(data: object, media_type: str) -> str:
         data = tagged.get(kind) if kind in {"data", "url"} else None
     if not isinstance(data, str) or ":" in data or not data:
         return data if isinstance(data, str) else ""
-    # A media type may be "image" alone, or end in "/*".
+    # A media type may be only "image", or end in "/*".
     if "/" not in media_type or media_type.endswith("*"):
         media_type = image_type(data) if media_type.startswith("image") else "application/octet-stream"
     return data_url(media_type, data)

@@ -181,7 +181,7 @@ def to_ui(messages: Sequence[Mapping[str, Any]], message_ids: Sequence[str]) -> 
 
 
 def _answer(result: Mapping[str, Any], calls: Mapping[str, _Wire]) -> list[_Wire]:
-    """Put a result into the part of its call. Return the part, if there is none."""
+    """Put a result into the part of its call. Without such a call, return a part for the result."""
     output = result["output"]
     kind, value = output["type"], output.get("value")
     state: _Wire = {"state": "output-available", "output": value}
