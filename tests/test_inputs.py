@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from toolbus.messages import (
     to_ollama,
     to_openai,
     to_openai_responses,
+    to_vercel,
 )
 from toolbus.protocols import ModelRequest, ToolSpec
 from toolbus.records import replace
@@ -243,7 +245,18 @@ def from_the_wire(message: Message) -> Message:
 
 
 @pytest.mark.parametrize("history", [ROUND, SEEN, TALK])
-@pytest.mark.parametrize("write", [to_openai, to_openai_responses, to_ollama, to_anthropic])
+@pytest.mark.parametrize(
+    "write",
+    [
+        to_openai,
+        to_openai_responses,
+        to_ollama,
+        to_anthropic,
+        to_vercel,
+        partial(to_vercel, form="core"),
+        partial(to_vercel, form="ui"),
+    ],
+)
 def test_a_history_of_any_vendor_is_read_as_what_it_is(write: Any, history: list[Message]):
     wire = write(history)
     read = read_messages(wire["messages"] if write is to_anthropic else wire)
@@ -327,7 +340,7 @@ def test_a_note_amid_an_anthropic_history_is_a_system_message():
         (
             [WIRE, ITEM, {"role": "tool", "content": "1"}],
             2,
-            "OpenAI's chat completions or Ollama's, and those before it",
+            "OpenAI's chat completions or Ollama's or Vercel's, and those before it",
         ),
         (
             [to_openai(ROUND)[1], {"role": "user", "content": [{"type": "tool_result"}]}],
@@ -335,6 +348,14 @@ def test_a_note_amid_an_anthropic_history_is_a_system_message():
             "the form of Anthropic's, and",
         ),
         ([{**WIRE, "content": [{"type": "image_url"}, {"type": "input_text"}]}], 0, "it mixes forms"),
+        (
+            [
+                {**WIRE, "parts": [{"type": "text", "text": "Hello"}]},
+                {"role": "assistant", "content": "Hi.", "thinking": "Hm."},
+            ],
+            1,
+            "it has the form of Ollama's, and those before it that of Vercel's",
+        ),
         ([WIRE, {"role": "assistant", "text": "Hi."}], 1, "the fields of a toolbus message"),
         ([{"role": "tool", "call_id": "c", "name": "f", "content": "1"}], 0, "the fields of a toolbus message"),
     ],

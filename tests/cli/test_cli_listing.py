@@ -13,7 +13,7 @@ def test_events_lists_each_type_with_its_kind_and_first_line(toolbus: Command):
     rows = [line.split(maxsplit=2) for line in ended.out.splitlines()]
     assert ended.status == 0
     assert {(name, kind) for name, kind, _ in rows} == {
-        (each.__dataclass_fields__["type"].default, "fact" if each.is_fact else "signal") for each in EVENT_TYPES
+        (each.type, "fact" if each.is_fact else "signal") for each in EVENT_TYPES
     }
     assert ["text_delta", "signal"] in [row[:2] for row in rows]
     assert all(reported.endswith(".") or reported for _, _, reported in rows)

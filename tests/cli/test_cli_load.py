@@ -154,6 +154,8 @@ class TestProviders:
         [
             ("nothing", "there is no provider 'nothing'"),
             ("nothing:x", "there is no provider 'nothing:x'"),
+            ("gorq:x", "there is no provider 'gorq:x' (did you mean 'groq:x'?)"),
+            ("groq:x", "set GROQ_API_KEY"),
             (".:x", "there is no provider '.:x'"),
             ("", "there is no provider ''"),
             ("openai", "names no model"),

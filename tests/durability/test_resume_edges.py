@@ -635,7 +635,7 @@ def forge(journal: Any, ending: str | None) -> None:
 async def test_a_record_that_does_not_agree_with_its_facts_is_damage(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     store = JournaledStore()
-    async with scene(text("Done.")).runtime(store, Lab()) as runtime:
+    async with scene(text("Done.")).runtime(store, Lab(), keep_ended_seconds=0) as runtime:
         result = await runtime.run(PROMPT)
         journal: Any = store.journal
         forge(journal, None)

@@ -211,7 +211,7 @@ def test_a_chat_is_one_conversation(capsys: pytest.CaptureFixture[str], monkeypa
     ("arguments", "says"),
     [
         (["--provider", "openai:gpt-5-mini"], "OPENAI_API_KEY"),
-        (["--provider", "mistral"], "there is no provider 'mistral'"),
+        (["--provider", "mistrel"], "there is no provider 'mistrel'"),
         (["--max-rounds", "0"], "max_rounds is 0"),
         (["--max-result-chars", "10"], "at least 200"),
         (["--ask", " "], "the prompt is empty"),

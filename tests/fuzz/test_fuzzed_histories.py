@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -26,10 +27,12 @@ from toolbus.messages import (
     from_ollama,
     from_openai,
     from_openai_responses,
+    from_vercel,
     to_anthropic,
     to_ollama,
     to_openai,
     to_openai_responses,
+    to_vercel,
 )
 from toolbus.messages.detect import read_dictionaries
 
@@ -38,12 +41,18 @@ WRITERS: dict[str, Callable[[list[Message]], Any]] = {
     "responses": to_openai_responses,
     "anthropic": to_anthropic,
     "ollama": to_ollama,
+    "vercel": to_vercel,
+    "vercel-core": partial(to_vercel, form="core"),
+    "vercel-ui": partial(to_vercel, form="ui"),
 }
 READERS: dict[str, Callable[[Any], list[Message]]] = {
     "openai": from_openai,
     "responses": from_openai_responses,
     "anthropic": from_anthropic,
     "ollama": from_ollama,
+    "vercel": from_vercel,
+    "vercel-core": from_vercel,
+    "vercel-ui": from_vercel,
 }
 RICH: dict[str, Any] = {
     "openai": [
@@ -126,6 +135,94 @@ RICH: dict[str, Any] = {
             "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": {"a": 1}}}],
         },
         {"role": "tool", "tool_name": "f", "tool_call_id": "c", "content": "b", "images": ["/9j/"]},
+    ],
+    "vercel": [
+        {"role": "user", "content": [{"type": "file", "data": {"type": "text", "text": "a"}, "mediaType": "text"}]},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "reasoning", "text": "hm", "providerOptions": {"anthropic": {"signature": "s"}}},
+                {"type": "file", "data": "aGk=", "mediaType": "text/plain"},
+                {"type": "tool-call", "toolCallId": "s", "toolName": "g", "input": {}, "providerExecuted": True},
+                {"type": "tool-result", "toolCallId": "s", "toolName": "g", "output": {"type": "json", "value": 1}},
+                {"type": "tool-call", "toolCallId": "c", "toolName": "f", "input": {"a": {"b": [1]}}},
+                {"type": "tool-approval-request", "approvalId": "q", "toolCallId": "c"},
+            ],
+        },
+        {
+            "role": "tool",
+            "content": [
+                {"type": "tool-approval-response", "approvalId": "q", "approved": True},
+                {
+                    "type": "tool-result",
+                    "toolCallId": "c",
+                    "toolName": "f",
+                    "output": {
+                        "type": "content",
+                        "value": [{"type": "text", "text": "a"}, {"type": "image-url", "url": "https://a"}],
+                    },
+                },
+            ],
+        },
+    ],
+    "vercel-core": [
+        {
+            "role": "user",
+            "content": "a",
+            "experimental_attachments": [{"contentType": "image/png", "url": "https://a"}],
+        },
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "reasoning", "text": "hm", "signature": "s"},
+                {"type": "redacted-reasoning", "data": "x"},
+                {"type": "tool-call", "toolCallId": "c", "toolName": "f", "args": {"a": 1}},
+            ],
+        },
+        {
+            "role": "tool",
+            "content": [
+                {
+                    "type": "tool-result",
+                    "toolCallId": "c",
+                    "toolName": "f",
+                    "result": {"a": 1},
+                    "isError": True,
+                    "experimental_content": [{"type": "image", "data": "aGk=", "mimeType": "image/png"}],
+                }
+            ],
+        },
+        {"role": "assistant", "tool_calls": [{"toolCallId": "d", "toolName": "f", "args": {}}]},
+        {"role": "tool", "tool_call_id": "d", "content": "b"},
+    ],
+    "vercel-ui": [
+        {"id": "1", "role": "user", "parts": [{"type": "file", "mediaType": "image/png", "url": "https://a"}]},
+        {
+            "id": "2",
+            "role": "assistant",
+            "parts": [
+                {"type": "step-start"},
+                {"type": "reasoning", "text": "hm", "providerMetadata": {"anthropic": {"signature": "s"}}},
+                {"type": "reasoning", "details": [{"type": "text", "text": "a"}, {"type": "redacted", "data": "x"}]},
+                {"type": "tool-f", "toolCallId": "c", "state": "output-available", "input": {"a": 1}, "output": [1]},
+                {
+                    "type": "dynamic-tool",
+                    "toolName": "f",
+                    "toolCallId": "d",
+                    "state": "output-denied",
+                    "input": {},
+                    "approval": {"id": "q", "approved": False, "reason": "no"},
+                },
+                {"type": "step-start"},
+                {
+                    "type": "tool-invocation",
+                    "toolInvocation": {"state": "result", "toolCallId": "e", "toolName": "f", "args": {}, "result": 1},
+                },
+                {"type": "text", "text": "a", "state": "done"},
+                {"type": "source-url", "sourceId": "s", "url": "https://a"},
+                {"type": "data-x", "data": {"y": 1}},
+            ],
+        },
     ],
 }
 """What histories of a vendor may hold that `to_openai` and its like do not write."""

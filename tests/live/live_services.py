@@ -7,20 +7,23 @@
 | OPENAI_API_KEY, or OPENAI_BASE_URL with TOOLBUS_LIVE_OPENAI_MODEL | chat completions; OpenAI's Responses too |
 | ANTHROPIC_API_KEY | Anthropic's Messages API |
 | OLLAMA_HOST | Ollama, with TOOLBUS_LIVE_OLLAMA_MODEL or qwen3 |
+| TOOLBUS_LIVE_PROVIDERS | names such as "groq:llama-3.3-70b-versatile vllm:qwen3", with the variables that they need |
 
-TOOLBUS_LIVE_OPENAI_MODEL and TOOLBUS_LIVE_ANTHROPIC_MODEL name other models than the defaults of the command line.
+TOOLBUS_LIVE_OPENAI_MODEL and TOOLBUS_LIVE_ANTHROPIC_MODEL name other models than the defaults of the command line. The
+date on which a vendor passed belongs into `tried` of `toolbus.providers.VENDORS`.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from toolbus.protocols import Provider
-from toolbus.providers import OpenAIProvider
+from toolbus.providers import OpenAIProvider, resolve
 from toolbus.providers._resolve import DEFAULT_ANTHROPIC_MODEL, DEFAULT_OPENAI_MODEL
 
-VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "OLLAMA_HOST")
+VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "OLLAMA_HOST", "TOOLBUS_LIVE_PROVIDERS")
 Make = Callable[[], Provider]
 
 
@@ -39,6 +42,7 @@ def services(environment: Mapping[str, str]) -> dict[str, Make]:
     if environment.get("OLLAMA_HOST"):
         local = environment.get("TOOLBUS_LIVE_OLLAMA_MODEL") or "qwen3"
         found[f"ollama:{local}"] = lambda: _ollama(local)
+    found |= {name: partial(resolve, name) for name in environment.get("TOOLBUS_LIVE_PROVIDERS", "").split()}
     return found
 
 

@@ -73,6 +73,16 @@ async def test_a_stub_of_an_obliging_service_passes(dialect: str, monkeypatch: p
     assert [server.read(number).problems for number in range(5)] == [()] * 5
 
 
+async def test_any_vendor_may_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with WireServer([_counted(step) for step in OBLIGING], dialect="openai") as server:
+        monkeypatch.setenv("VLLM_BASE_URL", server.base_url)
+        [(name, make)] = services({"TOOLBUS_LIVE_PROVIDERS": " vllm:qwen3 "}).items()
+        provider: Any = make()
+        await check_live_provider(provider)
+        await provider.aclose()
+    assert (name, provider.vendor) == ("vllm:qwen3", "vllm")
+
+
 async def test_a_service_that_does_nothing_right_fails_each_check(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ContractBroken) as caught:
         await check_a_stub("openai", [text("Hello!"), text("No."), text("No.")], monkeypatch)

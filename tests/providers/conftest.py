@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from toolbus.providers import VENDORS
+
 VARIABLES = (
-    "OPENAI_API_KEY",
-    "OPENAI_BASE_URL",
+    *(name for vendor in VENDORS.values() for name in (vendor.key_variable, vendor.url_variable)),
     "OPENAI_ORG_ID",
     "OPENAI_PROJECT_ID",
     "OPENAI_ADMIN_KEY",
     "OPENAI_CUSTOM_HEADERS",
     "OPENAI_LOG",
-    "OLLAMA_API_KEY",
-    "ANTHROPIC_API_KEY",
     "ANTHROPIC_AUTH_TOKEN",
-    "ANTHROPIC_BASE_URL",
     "ANTHROPIC_CUSTOM_HEADERS",
     "ANTHROPIC_LOG",
-    "OLLAMA_HOST",
     "TOOLBUS_PROVIDER",
     "TOOLBUS_MODEL",
     "HTTP_PROXY",

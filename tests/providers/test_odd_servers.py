@@ -39,6 +39,7 @@ from toolbus.providers.openai._calls_in_text import calls_in_text
 from toolbus.providers.openai._chat_stream import ReplyBuilder
 from toolbus.providers.openai._errors import OpenAIErrors
 from toolbus.providers.openai._responses_stream import ResponseBuilder
+from toolbus.records import json_bytes
 from toolbus.stores import SqliteStore
 from toolbus.testing.wire import WireCall, WireReply, WireServer
 
@@ -442,7 +443,7 @@ def test_a_history_with_a_large_integer_in_a_call_after_a_thought_can_be_stored_
         {"type": "tool_use", "id": "t", "name": "f", "input": {"n": HUGE}},
     ]
     (back,) = from_anthropic([{"role": "assistant", "content": wire}])
-    assert json.loads(orjson.dumps(back))["vendor_data"]
+    assert json.loads(json_bytes(back))["vendor_data"]
     assert to_anthropic([back])["messages"][0]["content"] == wire
 
 

@@ -124,7 +124,7 @@ def test_ollama_at_no_host_is_refused(monkeypatch: pytest.MonkeyPatch, host: str
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["", "gpt-5-mini", "mistral:large", "extractive:big", "OpenAI:x"])
+@pytest.mark.parametrize("name", ["", "gpt-5-mini", "nobody:large", "extractive:big", "OpenAI:x"])
 def test_an_unknown_name_lists_what_there_is(name: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         resolve(name)

@@ -15,6 +15,7 @@ from toolbus.protocols import Provider
 from toolbus.providers import OpenAIProvider
 from toolbus.providers.anthropic import AnthropicProvider
 from toolbus.providers.ollama import OllamaProvider
+from toolbus.records import Record
 from toolbus.testing import ScriptedProvider, WireServer, calls, text
 from toolbus.testing.wire import DIALECTS
 
@@ -89,8 +90,8 @@ they agree."""
 
 def plain(value: Any, request_id: str) -> Any:
     """A fact's value, without what differs from one request to the next."""
-    if hasattr(value, "__dataclass_fields__"):
-        names = [name for name in value.__dataclass_fields__ if name not in VARIES]
+    if isinstance(value, Record):
+        names = [name for name in value.__struct_fields__ if name not in VARIES]
         return (type(value).__name__, *((name, plain(getattr(value, name), request_id)) for name in names))
     if isinstance(value, str):
         return value.replace(request_id, "R")

@@ -130,8 +130,8 @@ exit status:
   0 all guarantees held   1 one was broken   2 wrong usage"""
 
 _PROVIDER = (
-    "openai:MODEL, openai-responses:MODEL, anthropic:MODEL, ollama:MODEL, extractive, or MODULE:NAME of your own "
-    "Provider; "
+    "VENDOR:MODEL, such as openai:gpt-5-mini or ollama:qwen3 (an unknown VENDOR lists them), extractive, or "
+    "MODULE:NAME of your own Provider; "
     "default: the one that the environment names, else extractive"
 )
 _TOOLS = "also offer the tools of MODULE:NAME: a function, a Tool, a list of them or a ToolRegistry; may be repeated"

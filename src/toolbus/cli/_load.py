@@ -23,7 +23,7 @@ from ..core.prices import Price
 from ..errors import ConfigurationError, ToolbusError
 from ..failures import line_of
 from ..protocols import Provider
-from ..providers import NAMED, choose_from_environment, resolve
+from ..providers import NAMED, choose_from_environment, no_provider, resolve
 from ..tools import Tool, ToolRegistry
 from ..toolsets.code_context import CodeIndex, code_context_tool
 from ..toolsets.workspace import workspace_tools
@@ -35,7 +35,8 @@ _VENDORS = frozenset({*NAMED, "extractive"})
 _FALLBACK = "extractive"
 _NO_MODEL = (
     "no model is named, so the embedded 'extractive' provider answers: it quotes files, and is not a language model. "
-    "For a model: --provider openai:MODEL, anthropic:MODEL or ollama:MODEL, or set OPENAI_API_KEY or ANTHROPIC_API_KEY"
+    "For a model: --provider openai:MODEL, anthropic:MODEL, ollama:MODEL or that of another vendor, or set "
+    "OPENAI_API_KEY or ANTHROPIC_API_KEY"
 )
 
 
@@ -67,7 +68,7 @@ def _provider(name: str) -> Provider:
     if ":" not in name or not _is_module(module):
         models = ", ".join(f"{each}:MODEL" for each in NAMED)
         raise ConfigurationError(
-            f"there is no provider {name!r}: give {models}, extractive (not a language model: it quotes files), or "
+            f"{no_provider(name)}: give {models}, extractive (not a language model: it quotes files), or "
             "MODULE:NAME of your own Provider"
         )
     found = load_object(name, "--provider")

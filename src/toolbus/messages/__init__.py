@@ -1,8 +1,8 @@
 """The messages of a conversation, independent of any provider, and their conversion to each vendor's wire format.
 
-The data model is in `_model`; `_openai`, `_responses`, `_anthropic` and `_ollama` convert a message list to the plain
-dictionaries of one API and back. The package knows schemas and errors. It must not know an SDK, a clock or I/O:
-the adapters under `toolbus.providers` import the SDKs.
+The data model is in `_model`; `_openai`, `_responses`, `_anthropic`, `_ollama` and `_vercel` convert a message list
+to the plain dictionaries of one API or SDK and back. The package knows schemas and errors. It must not know an SDK, a
+clock or I/O: the adapters under `toolbus.providers` import the SDKs.
 
 Invariants:
 
@@ -36,6 +36,7 @@ from ._ollama import from_ollama, to_ollama
 from ._openai import from_openai, to_openai
 from ._responses import from_openai_responses, to_openai_responses
 from ._size import size_of
+from ._vercel import VercelForm, from_vercel, to_vercel
 
 __all__ = [
     "AssistantMessage",
@@ -50,14 +51,17 @@ __all__ = [
     "ToolMessage",
     "Usage",
     "UserMessage",
+    "VercelForm",
     "from_anthropic",
     "from_ollama",
     "from_openai",
     "from_openai_responses",
+    "from_vercel",
     "size_of",
     "to_anthropic",
     "to_ollama",
     "to_openai",
     "to_openai_responses",
+    "to_vercel",
     "without_images",
 ]

@@ -31,6 +31,7 @@ from .wire import (
     arguments_text,
     data_url,
     file_as_text,
+    image_type,
     list_at,
     mapping_at,
     split_data_url,
@@ -38,10 +39,6 @@ from .wire import (
 )
 
 __all__ = ["from_ollama", "to_ollama"]
-
-_UNKNOWN_IMAGE = "image/png"  # the most frequent type; the dialect does not state the type of an image
-# the first characters of base64
-_MAGIC = {"iVBORw0KGgo": "image/png", "/9j/": "image/jpeg", "R0lGOD": "image/gif", "UklGR": "image/webp"}
 
 
 # --------------------------------------------------------------------------------------------------- out
@@ -222,8 +219,4 @@ class _Calls:
 
 def _images_back(index: int, wire: Mapping[str, Any]) -> tuple[ImagePart, ...]:
     texts = [text_at(index, each, "an image") for each in list_at(index, wire.get("images") or (), "images")]
-    return tuple(ImagePart(url=data_url(_image_type(text), text)) for text in texts)
-
-
-def _image_type(data: str) -> str:
-    return next((kind for magic, kind in _MAGIC.items() if data.startswith(magic)), _UNKNOWN_IMAGE)
+    return tuple(ImagePart(url=data_url(image_type(text), text)) for text in texts)

@@ -14,6 +14,7 @@ import orjson
 
 from ..errors import InvalidHistory
 from ..records import replace
+from ._mistral import in_mistrals_order, mistral_id
 from ._model import (
     AssistantMessage,
     FilePart,
@@ -70,6 +71,7 @@ def to_openai(
     vendor: str = "openai",
     reasoning_field: str | None = None,
     valid_arguments: bool = False,
+    mistral_checks: bool = False,
 ) -> list[dict[str, Any]]:
     """Return the transcript as chat-completions messages, one dictionary for each message, in order.
 
@@ -83,12 +85,16 @@ def to_openai(
     refuses are replaced. The extra fields in `vendor_data[vendor]` are merged back. Reasoning is left out, as OpenAI
     requires, unless `reasoning_field` names a field for it ("reasoning_content" for servers that ask for it back).
     `valid_arguments` replaces argument text that is not a JSON object by an object that quotes it, for servers that
-    parse the history and refuse it otherwise. Not carried over: message ids, `is_error` of a result whose content is
-    not a `{"ok": false}` object, the media type of a file with an `http(s):` URL.
+    parse the history and refuse it otherwise. `mistral_checks` satisfies the checks of Mistral's API: an id has nine
+    letters and digits, a short reply stands between results and a message that is not a reply, and a system message
+    that is not at the start becomes `<system>` text of the user.
+
+    Not carried over: message ids, `is_error` of a result whose content is not a `{"ok": false}` object, the media type
+    of a file with an `http(s):` URL.
 
     The dictionaries are fresh; nothing is validated (see `toolbus.core.transcript`).
     """
-    ids = OutgoingIds(_legal_id)
+    ids = OutgoingIds(mistral_id if mistral_checks else _legal_id)
     wire: list[dict[str, Any]] = []
     # The results of the round, until another message comes after them.
     results: list[tuple[str, tuple[Part, ...]]] = []
@@ -111,7 +117,8 @@ def to_openai(
         else:
             wire.append({"role": "system", "content": message.text})
         results = []
-    return wire + _attachments(results)
+    wire += _attachments(results)
+    return list(in_mistrals_order(wire)) if mistral_checks else wire
 
 
 def _attachments(results: Sequence[tuple[str, Sequence[Part]]]) -> list[dict[str, Any]]:

@@ -11,43 +11,52 @@ from ._model import Message
 from ._ollama import from_ollama
 from ._openai import from_openai
 from ._responses import from_openai_responses
+from ._vercel import from_vercel
 from .wire import label
 
 __all__ = ["read_dictionaries"]
 
-_Form: TypeAlias = Literal["openai", "responses", "anthropic", "ollama"]
+_Form: TypeAlias = Literal["openai", "responses", "anthropic", "ollama", "vercel"]
 
 _READ: Mapping[_Form, tuple[str, Callable[[Sequence[Mapping[str, Any]]], list[Message]]]] = {
     "openai": ("OpenAI's chat completions", from_openai),
     "responses": ("OpenAI's Responses", from_openai_responses),
     "anthropic": ("Anthropic's", from_anthropic),
     "ollama": ("Ollama's", from_ollama),
+    "vercel": ("Vercel's", from_vercel),
 }
 """The forms, most preferred first. The first one that accepts a list reads it; all that accept it read the same."""
 
-_CHAT = frozenset[_Form]({"openai", "ollama"})
 _ANTHROPIC = frozenset[_Form]({"anthropic"})
 _RESPONSES = frozenset[_Form]({"responses"})
 _OPENAI = frozenset[_Form]({"openai"})
 _OLLAMA = frozenset[_Form]({"ollama"})
-_BLOCKS = frozenset[_Form]({"openai", "responses", "anthropic"})  # in Ollama's form, content is always text
+_VERCEL = frozenset[_Form]({"vercel"})
+_CHAT = _OPENAI | _OLLAMA
+_BLOCKS = frozenset[_Form](_READ) - _OLLAMA  # in Ollama's form, content is always text
 
 _PARTS: Mapping[str, frozenset[_Form]] = {
     "refusal": _OPENAI | _RESPONSES,
-    **dict.fromkeys(("image_url", "input_audio", "file"), _OPENAI),
+    **dict.fromkeys(("image_url", "input_audio"), _OPENAI),
     **dict.fromkeys(("input_text", "output_text", "input_image", "input_file"), _RESPONSES),
-    **dict.fromkeys(("tool_use", "tool_result", "redacted_thinking", "image", "document"), _ANTHROPIC),
+    **dict.fromkeys(("tool_use", "tool_result", "redacted_thinking", "document"), _ANTHROPIC),
     **dict.fromkeys(("server_tool_use", "web_search_tool_result", "search_result"), _ANTHROPIC),
+    **dict.fromkeys(("tool-call", "tool-result", "reasoning", "redacted-reasoning", "reasoning-file"), _VERCEL),
+    **dict.fromkeys(("tool-approval-request", "tool-approval-response", "custom"), _VERCEL),
 }
 """The forms that have a part of a given type. A type that is not listed here is no evidence for any form."""
+
+_PROVIDER_OPTIONS = frozenset({"providerOptions", "experimental_providerMetadata"})
+_OF_VERCEL = _PROVIDER_OPTIONS | {"parts", "toolInvocations", "experimental_attachments", "toolCallId"}
+"""The fields that only Vercel's messages have."""
 
 
 def read_dictionaries(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     """Return the messages that the dictionaries represent, read by `from_openai` or the function of another form.
 
     The list is read as chat completions unless something in it belongs only to another form: a block of type
-    `tool_use`, an item of type `function_call`, a field `tool_name`. Raises `InvalidHistory` with the index of a
-    dictionary whose form contradicts those before it, and whatever the function of the form raises.
+    `tool_use`, an item of type `function_call`, a field `tool_name`, a field `parts`. Raises `InvalidHistory` with the
+    index of a dictionary whose form contradicts those before it, and whatever the function of the form raises.
     """
     forms: frozenset[_Form] = frozenset(_READ)
     for index, message in enumerate(messages):
@@ -77,8 +86,13 @@ def _evidence(message: Mapping[str, Any]) -> Iterator[frozenset[_Form]]:
     kind, role, content = message.get("type"), message.get("role"), message.get("content")
     if kind is not None:  # an SDK dumps a reply with a type
         yield _RESPONSES | _ANTHROPIC if kind == "message" else _RESPONSES
-    if role == "tool" or message.get("tool_calls"):
-        yield _CHAT
+    calls: Any = message.get("tool_calls")
+    if calls:
+        yield _VERCEL if _has(calls, "toolCallId") else _CHAT
+    if role == "tool":
+        yield _CHAT | _VERCEL
+    if _OF_VERCEL & set(message):
+        yield _VERCEL
     if role == "developer":
         yield _OPENAI | _RESPONSES
     images: Any = message.get("images")
@@ -92,8 +106,19 @@ def _evidence(message: Mapping[str, Any]) -> Iterator[frozenset[_Form]]:
                 yield _part(cast("Mapping[str, Any]", part))
 
 
+def _has(calls: object, name: str) -> bool:
+    given = cast("list[object]", calls) if isinstance(calls, list) else []
+    return any(isinstance(each, Mapping) and name in each for each in given)
+
+
 def _part(part: Mapping[str, Any]) -> frozenset[_Form]:
     kind = str(part.get("type"))
+    if kind == "image":
+        return _VERCEL if "image" in part else _ANTHROPIC
+    if kind == "file":
+        return _OPENAI if "file" in part else _VERCEL
+    if not _PROVIDER_OPTIONS.isdisjoint(part):
+        return _VERCEL
     if kind == "thinking":  # in Mistral's chat completions, the field is a list
         return _ANTHROPIC if isinstance(part.get("thinking"), str) else _OPENAI
     return _PARTS.get(kind, _BLOCKS)

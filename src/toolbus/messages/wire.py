@@ -28,6 +28,8 @@ __all__ = [
     "data_url",
     "decoded_text",
     "file_as_text",
+    "image_type",
+    "json_text",
     "label",
     "legal_name",
     "list_at",
@@ -40,6 +42,8 @@ __all__ = [
 MALFORMED = "_malformed_arguments"
 """The key that quotes argument text which is not a JSON object, in dialects that require an object."""
 
+# The first characters of base64. The most frequent type stands for unknown images.
+_MAGIC = {"iVBORw0KGgo": "image/png", "/9j/": "image/jpeg", "R0lGOD": "image/gif", "UklGR": "image/webp"}
 _ILLEGAL_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 # With at most this number of brackets, a value has fewer levels of nesting than orjson can write.
 _SAFE_BRACKETS = 200
@@ -122,7 +126,7 @@ def _unused(stem: str, taken: set[str], legal: Callable[[str], str] = str) -> st
     number = len(taken)
     while True:
         suffix = f"_{number}"
-        made = stem[: len(legal(stem + suffix)) - len(suffix)] + suffix
+        made = legal(stem[: len(legal(stem + suffix)) - len(suffix)] + suffix)
         if made not in taken:
             return made
         number += 1
@@ -168,8 +172,11 @@ def arguments_text(index: int, value: object, what: str = "a call's arguments") 
     if not isinstance(value, Mapping):
         return text_at(index, value, what)
     value = cast("Mapping[str, Any]", value)
-    if list(value) == [MALFORMED]:
-        return str(value[MALFORMED])
+    return str(value[MALFORMED]) if list(value) == [MALFORMED] else json_text(index, value, "a tool call's arguments")
+
+
+def json_text(index: int, value: object, what: str) -> str:
+    """Return the shortest JSON of a value. Raises `InvalidHistory`."""
     try:
         return orjson.dumps(value).decode()
     except TypeError:  # integers over 64 bits and lone surrogates are JSON all the same
@@ -177,7 +184,7 @@ def arguments_text(index: int, value: object, what: str = "a call's arguments") 
     try:
         return json.dumps(value)
     except (TypeError, ValueError, RecursionError) as exc:
-        raise InvalidHistory(index, f"a tool call's arguments are not valid JSON: {exc}") from exc
+        raise InvalidHistory(index, f"{what} are not valid JSON: {exc}") from exc
 
 
 def storable(index: int, value: Any) -> Any:
@@ -209,6 +216,11 @@ def _with_floats(index: int, value: Any) -> Any:
 def data_url(media_type: str, data: str) -> str:
     """Return a `data:` URL of base64 text."""
     return f"data:{media_type};base64,{data}"
+
+
+def image_type(data: str) -> str:
+    """Return the media type of an image that is given as base64, by its first bytes."""
+    return next((kind for magic, kind in _MAGIC.items() if data.startswith(magic)), "image/png")
 
 
 def split_data_url(url: str) -> tuple[str, str] | None:

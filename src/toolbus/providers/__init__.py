@@ -27,7 +27,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .._lazy import imported_when_used
-from ._resolve import NAMED, choose_from_environment, missing_provider_message, resolve
+from ._resolve import NAMED, choose_from_environment, missing_provider_message, no_provider, resolve
+from .vendors import VENDORS, Vendor
 
 if TYPE_CHECKING:
     from .anthropic import AnthropicProvider
@@ -37,12 +38,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NAMED",
+    "VENDORS",
     "AnthropicProvider",
     "OllamaProvider",
     "OpenAIProvider",
     "ScriptedProvider",
+    "Vendor",
     "choose_from_environment",
     "missing_provider_message",
+    "no_provider",
     "resolve",
 ]
 

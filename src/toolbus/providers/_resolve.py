@@ -5,12 +5,14 @@ The module knows the names of all providers and the variables that decide; it im
 
 from __future__ import annotations
 
+import difflib
 import os
 import reprlib
 from typing import cast
 
 from ..errors import ConfigurationError
 from ..protocols import Provider
+from .vendors import VENDORS
 
 __all__ = [
     "DEFAULT_ANTHROPIC_MODEL",
@@ -19,6 +21,7 @@ __all__ = [
     "VARIABLES",
     "choose_from_environment",
     "missing_provider_message",
+    "no_provider",
     "resolve",
 ]
 
@@ -39,25 +42,27 @@ VARIABLES = (
 )
 """The environment variables that decide on the provider; docs/reference/environment.md describes them."""
 
-NAMED = ("openai", "openai-responses", "anthropic", "ollama")
+_RESPONSES = "openai-responses"
+_EXTRACTIVE = "extractive"
+
+NAMED = (*VENDORS, _RESPONSES)
 """The words that may be before the colon in a provider's name; the name of the model is after it."""
 
 _KINDS = (
     f"{', '.join(repr(f'{name}:MODEL') for name in NAMED)}, "
-    "'extractive' (no language model: quotes files, offline), or a Provider"
+    f"'{_EXTRACTIVE}' (no language model: quotes files, offline), or a Provider"
 )
 
 
 def resolve(provider: str | Provider) -> Provider:
     """Return the provider with a given name; a `Provider` is returned unchanged.
 
-    "openai:MODEL" is OpenAI's chat completions with OPENAI_API_KEY, or the server at OPENAI_BASE_URL;
-    "openai-responses:MODEL" is the Responses API of the same server; "anthropic:MODEL" is Anthropic with
-    ANTHROPIC_API_KEY, or the server at ANTHROPIC_BASE_URL; "ollama:MODEL" is the Ollama server at OLLAMA_HOST, by
-    default the local one; "extractive" is the built-in provider that needs neither key nor network. Nothing is sent
-    here, so a wrong key or a missing server is only noticed at the first request.
+    A name is that of a vendor in `VENDORS`, a colon, and the name of its model: "groq:llama-3.3-70b-versatile". The key
+    and another URL come from the environment variables of the vendor. "openai-responses:MODEL" is OpenAI's Responses
+    API; "extractive" is the built-in provider that needs neither key nor network. Nothing is sent here, so a wrong key
+    or a missing server is only noticed at the first request.
 
-    Raises `ConfigurationError` for any other name, a missing model or key, and `MissingExtra` without the SDK.
+    Raises `ConfigurationError` for any other name, a missing model, key or URL, and `MissingExtra` without the SDK.
     """
     if not isinstance(provider, str):
         given = cast("object", provider)  # without a type checker, callers may give anything
@@ -68,25 +73,40 @@ def resolve(provider: str | Provider) -> Provider:
             f"{reprlib.repr(given)} is not a provider: give {_KINDS}{several if type(given) is list else ''}"
         )
     vendor, _, model = provider.strip().partition(":")
-    if vendor == "extractive" and not model:
+    if vendor == _EXTRACTIVE and not model:
         from .extractive import ExtractiveProvider  # noqa: PLC0415 -- the import takes time, and few need it
 
         return ExtractiveProvider()
     if vendor not in NAMED:
-        raise ConfigurationError(f"there is no provider {provider!r}: give {_KINDS}")
+        raise ConfigurationError(f"{no_provider(provider)}: give {_KINDS}")
     if not model.strip():
         raise ConfigurationError(f"provider {provider!r} names no model: write {vendor}:MODEL")
+    return _made(vendor, model.strip())
+
+
+def _made(vendor: str, model: str) -> Provider:
     if vendor == "anthropic":
         from .anthropic import AnthropicProvider  # noqa: PLC0415
 
-        return AnthropicProvider(model.strip())
+        return AnthropicProvider(model)
     if vendor == "ollama":
         from .ollama import OllamaProvider  # noqa: PLC0415
 
-        return OllamaProvider(model.strip())
+        return OllamaProvider(model)
     from .openai import OpenAIProvider  # noqa: PLC0415
 
-    return OpenAIProvider(model.strip(), api="responses" if vendor == "openai-responses" else "chat")
+    if vendor == _RESPONSES:
+        return OpenAIProvider(model, api="responses")
+    return OpenAIProvider(model, vendor=vendor)
+
+
+def no_provider(name: str) -> str:
+    """Return the beginning of the error text for an unknown name, with the name that was probably meant."""
+    vendor, _, model = name.strip().partition(":")
+    others = {other: known for known, each in VENDORS.items() for other in each.other_names}
+    near = difflib.get_close_matches(vendor.lower(), [*NAMED, *others], 1)
+    meant = f" (did you mean '{others.get(near[0], near[0])}:{model or 'MODEL'}'?)" if near else ""
+    return f"there is no provider {name!r}{meant}"
 
 
 def choose_from_environment() -> str | None:

@@ -80,7 +80,7 @@ OutputT = TypeVar("OutputT")
 class Runtime:
     """An actor runtime that runs requests: `async with Runtime("openai:gpt-5-mini", tools=[...]) as runtime: ...`.
 
-    `provider` is a `Provider` or a name such as "openai:MODEL", "ollama:MODEL" or "extractive". Without one, the
+    `provider` is a `Provider` or a name such as "openai:MODEL", "groq:MODEL" or "extractive". Without one, the
     environment variable TOOLBUS_PROVIDER is read; if that is not set either, `ConfigurationError` names what was looked
     at. With `providers=[a, b]` a request turns to `b` when `a` stays overloaded, silent or out of reach. `tools` are
     functions, `Tool`s or a `ToolRegistry`, which may change while requests run. `narrator` is a quick model that words

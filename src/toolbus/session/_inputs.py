@@ -45,7 +45,7 @@ Instructions: TypeAlias = str | Callable[[ToolContext[Any]], str | Awaitable[str
 """A system prompt, or a function (sync or async) of the context that is called before every call of the model."""
 
 MessagesLike: TypeAlias = Sequence[Message] | Sequence[Mapping[str, Any]]
-"""toolbus messages, or dictionaries of an API: OpenAI's chat completions or Responses, Anthropic's, or Ollama's."""
+"""toolbus messages, or dictionaries: OpenAI's chat completions or Responses, Anthropic's, Ollama's, or Vercel's."""
 
 ToolsLike: TypeAlias = ToolSource | Iterable[Toolish | ToolSpec]
 """A registry, a list of tools and functions, or a list of specs, whose calls are run by an executor on the bus."""

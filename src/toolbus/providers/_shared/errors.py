@@ -127,6 +127,10 @@ class ErrorTranslator:
 
     # ------------------------------------------------------------------------------------ from servers' answers
 
+    def advice(self, status: int) -> str:
+        """Return the advice for the user at a status; empty for most statuses."""
+        return self.hints.get(status, "")
+
     def status(self, status: int, headers: Mapping[str, str], body: object) -> ProviderError:
         """Return the error for an HTTP error answer, with the server's own message."""
         said = read_body(body)
@@ -139,7 +143,7 @@ class ErrorTranslator:
         tail = f" [request {request_id}]" if request_id else ""
         if found := self._filtered(text + tail, said, status) or self._overflow(text + tail, said, status):
             return found
-        if hint := self.hints.get(status):
+        if hint := self.advice(status):
             text += f"; {hint}"
         passing = status in _RETRYABLE or status >= 500
         retryable = passing and self.permanent_codes.isdisjoint(said.codes)

@@ -6,20 +6,20 @@ import math
 import os
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
 
 from ...errors import ApplicationError, ConfigurationError
+from ..vendors import Vendor
 
 __all__ = [
     "MAX_REPLY_BYTES",
     "NO_KEY",
     "ApiKey",
-    "Service",
     "ask_for_key",
     "check_limits",
     "clean_key",
+    "client_options",
     "secrets_in",
     "shown_url",
 ]
@@ -82,37 +82,35 @@ def secrets_in(url: str, headers: Mapping[str, str] | None) -> Iterator[str]:
         yield password
 
 
-@dataclass(frozen=True, slots=True)
-class Service:
-    """The service of a vendor: its name, its URL, and the environment variables for a key and for another URL."""
+def client_options(vendor: Vendor, client: Any, **given: Any) -> dict[str, Any]:
+    """Return the options `given` for an SDK's client, with `api_key` and `base_url` completed from the environment.
 
-    name: str
-    url: str
-    key_variable: str
-    url_variable: str
-
-    def client_options(self, client: Any, **given: Any) -> dict[str, Any]:
-        """Return the options `given` for an SDK's client, with `api_key` and `base_url` completed from the environment.
-
-        With a ready `client`, no option may be given, and `base_url` is the client's. Raises `ConfigurationError` for
-        this, for a missing or malformed key, and for a `base_url` that cannot be that of a server.
-        """
-        if client is not None:
-            if any(value is not None for value in given.values()):
-                *names, last = (f"{name}=" for name in given)
-                raise ConfigurationError(
-                    f"client= has its own key, URL and headers: leave {', '.join(names)} and {last} out"
-                )
-            return {**given, "base_url": _checked_url(str(client.base_url))}
-        url = given["base_url"] or os.environ.get(self.url_variable)
-        key = given["api_key"] or os.environ.get(self.key_variable) or ""
-        if not callable(key) and not (key := key.strip()) and not url:
+    With a ready `client`, no option may be given, and `base_url` is the client's. Raises `ConfigurationError` for
+    this, for a missing or malformed key, and for a `base_url` that is missing or cannot be that of a server.
+    """
+    if client is not None:
+        if any(value is not None for value in given.values()):
+            *names, last = (f"{name}=" for name in given)
             raise ConfigurationError(
-                f"there is no key for {self.name}: set {self.key_variable}, give api_key=, or name another server with "
-                f"base_url= or {self.url_variable}"
+                f"client= has its own key, URL and headers: leave {', '.join(names)} and {last} out"
             )
-        key = key if callable(key) else clean_key(key or NO_KEY)
-        return {**given, "api_key": key, "base_url": _checked_url(url or self.url)}
+        return {**given, "base_url": _checked_url(str(client.base_url))}
+    other_url = given["base_url"] or _url_from_environment(vendor)
+    url = other_url or vendor.url
+    if not url:
+        raise ConfigurationError(f"there is no URL for {vendor.title}: set {vendor.url_variable}, or give base_url=")
+    key = given["api_key"] or os.environ.get(vendor.key_variable) or ""
+    if not callable(key) and not (key := key.strip()) and vendor.needs_key and not (other_url and vendor.url):
+        ways = f"give api_key=, or name another server with base_url= or {vendor.url_variable}"
+        ways = ways if vendor.url else "or give api_key="
+        raise ConfigurationError(f"there is no key for {vendor.title}: set {vendor.key_variable}, {ways}")
+    key = key if callable(key) else clean_key(key or NO_KEY)
+    return {**given, "api_key": key, "base_url": _checked_url(url)}
+
+
+def _url_from_environment(vendor: Vendor) -> str:
+    url = os.environ.get(vendor.url_variable, "").strip()
+    return url.rstrip("/").removesuffix(vendor.url_path) + vendor.url_path if url else ""
 
 
 def _checked_url(url: str) -> str:

@@ -11,8 +11,9 @@ from ...errors import ConfigurationError, ProviderUnavailable
 from ...protocols import Emit, NativeOutput
 from .._shared.adapter import Adapter
 from .._shared.clients import Clients, make_client
-from .._shared.options import MAX_REPLY_BYTES, ApiKey, Service, check_limits, shown_url
+from .._shared.options import MAX_REPLY_BYTES, ApiKey, check_limits, client_options, shown_url
 from .._shared.strict_schema import ANTHROPIC, strict_schema
+from ..vendors import VENDORS
 from ._errors import AnthropicErrors
 from ._request import MAX_OUTPUT_TOKENS, Cache, request_body
 from ._stream import MessageBuilder
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_OUTPUT_TOKENS", "AnthropicProvider", "Cache"]
 
-_SERVICE = Service("Anthropic", "https://api.anthropic.com", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
 _HINT = "check the network, and that base_url= (or ANTHROPIC_BASE_URL) is right"
 _MAX_PAUSES = 10  # of one reply; the API pauses about every ten calls of its own tools
 
@@ -83,7 +83,9 @@ class AnthropicProvider(Adapter[MessageBuilder]):
                 "client= is for Bedrock, whose stream has a different format that toolbus cannot read; "
                 "give a client for Anthropic or Vertex"
             )
-        options = _SERVICE.client_options(client, api_key=api_key, base_url=base_url, default_headers=default_headers)
+        options = client_options(
+            VENDORS["anthropic"], client, api_key=api_key, base_url=base_url, default_headers=default_headers
+        )
         url = options["base_url"]
         make = partial(
             make_client, "anthropic", "AsyncAnthropic", timeout_seconds=timeout_seconds, open_telemetry=False, **options

@@ -29,8 +29,9 @@ def request_body(
     *,
     vendor: str,
     compatible: bool,
-    include_usage: bool,
-    reasoning_field: str | None,
+    include_usage: bool = True,
+    reasoning_field: str | None = None,
+    mistral_checks: bool = False,
     strict: bool = False,
 ) -> dict[str, Any]:
     """Return the request as a dictionary; the fields of `extra_body` override all others.
@@ -48,6 +49,7 @@ def request_body(
             vendor=vendor,
             reasoning_field=reasoning_field,
             valid_arguments=compatible,
+            mistral_checks=mistral_checks,
         ),
         "stream": True,
     }

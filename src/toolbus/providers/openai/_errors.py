@@ -36,11 +36,10 @@ _IMAGES = frozenset(
 class OpenAIErrors(ErrorTranslator):
     """A maker of the errors of a provider over the `openai` SDK."""
 
-    __slots__ = ()
+    __slots__ = ("_key_variable",)
 
     sdk_error: ClassVar[str] = "OpenAIError"
     hints: ClassVar[Mapping[int, str]] = {
-        401: "check the key (api_key=, or OPENAI_API_KEY)",
         403: "check what the key may be used for",
         404: "check the model's name and base_url=",
     }
@@ -59,6 +58,14 @@ class OpenAIErrors(ErrorTranslator):
         }
     )
     other_service: ClassVar[str] = "which is not a model's reply; check base_url=, which usually ends in /v1"
+
+    def __init__(self, *, key_variable: str = "OPENAI_API_KEY", **given: str) -> None:
+        super().__init__(**given)
+        self._key_variable = key_variable
+
+    def advice(self, status: int) -> str:
+        """Return the advice for a status, which for a refused key names the variable of the vendor."""
+        return f"check the key (api_key=, or {self._key_variable})" if status == 401 else super().advice(status)
 
     def status(self, status: int, headers: Mapping[str, str], body: object) -> ProviderError:
         """Return the error for an HTTP error answer: `FailedGeneration` if the server could not read its model."""

@@ -9,11 +9,14 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
-from ...errors import ConfigurationError, ProviderError
+from ..._option_checks import check, one_of
+from ...errors import ProviderError
 from ...protocols import MAX_REPLY_CALLS, Emit, ModelReply, ModelRequest, NativeOutput
 from .._shared.adapter import Adapter
 from .._shared.clients import Clients, make_client
-from .._shared.options import MAX_REPLY_BYTES, ApiKey, Service, check_limits, shown_url
+from .._shared.options import MAX_REPLY_BYTES, ApiKey, check_limits, client_options, shown_url
+from .._shared.request_parts import given
+from ..vendors import VENDORS
 from ._calls_in_text import HeldText
 from ._chat_request import is_openai, request_body
 from ._chat_stream import ReplyBuilder
@@ -31,18 +34,18 @@ __all__ = ["MAX_REPLY_BYTES", "Api", "ApiKey", "OpenAIProvider"]
 Api: TypeAlias = Literal["chat", "responses"]
 """One of OpenAI's two APIs: chat completions, or Responses."""
 
-_SERVICE = Service("OpenAI", "https://api.openai.com/v1", "OPENAI_API_KEY", "OPENAI_BASE_URL")
 _APIS = {
     "chat": ("/chat/completions", request_body, ReplyBuilder, OpenAIErrors),
     "responses": ("/responses", response_body, ResponseBuilder, ResponsesErrors),
 }
-_HINT = "check that the server is running, and that base_url= (or OPENAI_BASE_URL) is right"
+_VENDORS = frozenset(name for name, each in VENDORS.items() if each.adapter == "openai")
 
 
 class OpenAIProvider(Adapter[ReplyBuilder | ResponseBuilder]):
     """A model of OpenAI, or of a server with a compatible API.
 
         OpenAIProvider("gpt-5-mini")                                            # key from OPENAI_API_KEY
+        OpenAIProvider("llama-3.3-70b-versatile", vendor="groq")                # key from GROQ_API_KEY
         OpenAIProvider("qwen3", base_url="http://127.0.0.1:8000/v1")            # any compatible server
         OpenAIProvider("my-deployment", client=AsyncAzureOpenAI(...))           # a ready client
         OpenAIProvider("gpt-5-mini", api="responses")                           # reasoning is kept between rounds
@@ -56,13 +59,15 @@ class OpenAIProvider(Adapter[ReplyBuilder | ResponseBuilder]):
     `api_key` is text, or an async callable that returns the key before each request, for keys that expire; `base_url`,
     `organization` and `project` are as in the SDK. Without these options, OPENAI_API_KEY, OPENAI_BASE_URL,
     OPENAI_ORG_ID and OPENAI_PROJECT_ID are read. A server with a `base_url` needs no key. `vendor` is the short name on
-    events. `timeout_seconds` is the longest silence of the server; a request's own limits are usually shorter.
-    `max_reply_bytes` bounds text, reasoning and arguments of one reply together, and any one chunk. `compatible`
-    selects the dialect of OpenAI's imitators (`max_tokens`, and tool choices by the list of offered tools); without it
-    the name of the host decides.
+    events. If it is in `toolbus.providers.VENDORS`, URL and key are that vendor's, and come from its own variables; the
+    options that are not given are as that vendor needs them. `timeout_seconds` is the longest silence of the server; a
+    request's own limits are usually shorter. `max_reply_bytes` bounds text, reasoning and arguments of one reply
+    together, and any one chunk. `compatible` selects the dialect of OpenAI's imitators (`max_tokens`, and tool choices
+    by the list of offered tools); without it the name of the host decides.
 
     For chat completions: `reasoning_field` sends reasoning back under that name, for servers that ask for it.
-    `include_usage=False` is for servers that refuse `stream_options`.
+    `include_usage=False` is for servers that refuse `stream_options`. `mistral_checks` is for Mistral's API, and for
+    servers that check ids and the order of roles as it does: see `toolbus.messages.to_openai`.
 
     For Responses: `encrypted_reasoning` asks for reasoning that can be sent back; without it the name of the model
     decides, since models that do not reason refuse the option. `reasoning_summary` ("auto", "concise", "detailed") asks
@@ -104,7 +109,8 @@ class OpenAIProvider(Adapter[ReplyBuilder | ResponseBuilder]):
         max_reply_bytes: int = MAX_REPLY_BYTES,
         compatible: bool | None = None,
         reasoning_field: str | None = None,
-        include_usage: bool = True,
+        include_usage: bool | None = None,
+        mistral_checks: bool | None = None,
         encrypted_reasoning: bool | None = None,
         reasoning_summary: str | None = None,
         strict_tools: bool = False,
@@ -112,23 +118,25 @@ class OpenAIProvider(Adapter[ReplyBuilder | ResponseBuilder]):
         calls_in_text: bool = False,
     ) -> None:
         check_limits(model, timeout_seconds, max_reply_bytes)
-        if api not in _APIS:
-            raise ConfigurationError(f"api is {api!r}; it must be 'chat' or 'responses'")
+        check("api", api, one_of(*_APIS))
         more = {"organization": organization, "project": project, "default_headers": default_headers}
-        options = _SERVICE.client_options(client, api_key=api_key, base_url=base_url, **more)
+        known = VENDORS[vendor if vendor in _VENDORS else "openai"]
+        options = client_options(known, client, api_key=api_key, base_url=base_url, **more)
         url = options["base_url"]
-        self._compatible = not is_openai(url) if compatible is None else compatible
+        chosen = {"compatible": compatible, "include_usage": include_usage, "reasoning_field": reasoning_field}
+        own = {**known.options, **given(chosen | {"mistral_checks": mistral_checks})}
+        self._compatible = own.pop("compatible", not is_openai(url))
         self._calls_in_text = calls_in_text
         path, body, builder, errors = _APIS[api]
-        own: dict[str, Any] = {"include_usage": include_usage, "reasoning_field": reasoning_field}
         if api == "responses":
             own = {"encrypted_reasoning": encrypted_reasoning, "reasoning_summary": reasoning_summary}
         make = partial(make_client, "openai", "AsyncOpenAI", timeout_seconds=timeout_seconds, **options)
+        hint = f"check that the server is running, and that base_url= (or {known.url_variable}) is right"
         super().__init__(
             model,
             body=partial(body, model, vendor=vendor, compatible=self._compatible, strict=strict_tools, **own),
             builder=builder,
-            errors=errors(vendor=vendor, where=shown_url(url), hint=_HINT),
+            errors=errors(vendor=vendor, where=shown_url(url), hint=hint, key_variable=known.key_variable),
             clients=Clients(make, given=client),
             max_reply_bytes=max_reply_bytes,
             images=images,
