@@ -69,7 +69,7 @@ def test_telling_the_version_imports_two_modules_more():
 def test_a_runtime_imports_no_adapter_no_store_of_files_and_nothing_that_starts_processes():
     modules = imported_by("from toolbus import Runtime, tool")
     adapters = {each for each in modules if each.startswith("toolbus.providers.")}
-    assert adapters == {"toolbus.providers._resolve"}
+    assert adapters == {"toolbus.providers._resolve", "toolbus.providers.vendors"}
     stores = {
         ".".join(each.split(".")[:3])
         for each in modules

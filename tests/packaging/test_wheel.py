@@ -80,7 +80,7 @@ def test_without_extras_the_package_imports_and_brings_only_the_core_dependencie
         "import toolbus; from importlib.metadata import distributions as d; print(*sorted(x.name.lower() for x in d()))"
     )
     assert set(found.replace("_", "-").split()) == {
-        *("toolbus", "anyio", "blinker", "orjson", "pydantic"),
+        *("toolbus", "anyio", "blinker", "msgspec", "orjson", "pydantic"),
         *("annotated-types", "idna", "pydantic-core", "typing-extensions", "typing-inspection"),
     }
 

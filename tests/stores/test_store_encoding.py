@@ -101,8 +101,9 @@ def test_integers_over_64_bits_that_were_imported_for_a_vendor_are_stored_as_flo
     for odd, kept in ((10**30, 1e30), (-(2**64), -(2.0**64)), (2**64 - 1, 2**64 - 1)):
         messages = imported(odd)
         [(data, _, _)] = turn_of("c", messages).messages
-        assert orjson.dumps(kept) in data
-        assert [_encoding.message_from(data, NO_BLOBS.__getitem__, "it")] == messages
+        again = _encoding.message_from(data, NO_BLOBS.__getitem__, "it")
+        assert [again] == messages
+        assert repr(kept) in repr(again)
     with pytest.raises(InvalidHistory, match="an integer has more than 308 digits"):
         imported(10**400)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any, ClassVar, cast
 
@@ -321,8 +322,10 @@ class KeepsTheLastRequest(Right):
 
 class WritesIntoTheRequest(Right):
     def request(self, request: ModelRequest) -> ModelRequest:
-        cast("dict[str, Any]", request.tools[0].parameters)["additionalProperties"] = False
-        return request
+        sent = copy.deepcopy(request)
+        if request.tools:
+            cast("dict[str, Any]", request.tools[0].parameters)["additionalProperties"] = False
+        return sent
 
 
 class NeverCloses(Right):

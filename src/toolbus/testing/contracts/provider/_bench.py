@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -137,8 +138,8 @@ class Running:
 
 
 def request_of(*messages: Message, **options: Any) -> ModelRequest:
-    """Return a request with two tools; by default it has one question."""
-    options.setdefault("tools", (WEATHER, CLOCK))
+    """Return a request with two tools of its own; by default it has one question."""
+    options.setdefault("tools", copy.deepcopy((WEATHER, CLOCK)))
     return ModelRequest(messages=messages or (UserMessage(content="Weather in Zürich?"),), **options)
 
 
