@@ -163,6 +163,17 @@ def test_one_provider_serves_one_event_loop_after_the_other(server: WireServer) 
     assert server.connections == 3
 
 
+async def test_requests_share_a_connection_until_the_provider_is_closed(server: WireServer) -> None:
+    provider = AnthropicProvider("m", base_url=server.base_url)
+    connections: list[int] = []
+    for _ in range(2):
+        for _ in range(2):
+            await provider.respond(request(), lambda _: None)
+            connections.append(server.connections)
+        await provider.aclose()
+    assert connections == [1, 1, 2, 2]
+
+
 async def test_requests_may_run_at_once(server: WireServer) -> None:
     provider = AnthropicProvider("m", base_url=server.base_url)
     answers: list[str] = []
