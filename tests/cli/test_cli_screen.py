@@ -61,6 +61,25 @@ def test_every_line_fits(width: int, mark: str, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (40, ["Search Text", 'query="limits"', "12 ms"]),
+        (30, ["Search Text", 'query="li…', "12 ms"]),
+        (24, ["Search Text", "que…", "12 ms"]),
+        (23, ["Search Text", "", "12 ms"]),
+        (14, ["Search…", "", "12 ms"]),
+        (13, ["Search Text", "", ""]),
+    ],
+)
+def test_a_line_that_is_cut_keeps_its_name_then_its_tail_if_that_is_at_most_half_then_the_detail(
+    width: int, shown: list[str]
+):
+    fitted = DONE.fitted(width, "…")
+    assert [fitted.name, fitted.detail, fitted.tail] == shown
+    assert fitted.mark == "ok"
+
+
+@pytest.mark.parametrize(
     ("columns", "width"), [("40", 40), ("0", 120), ("-3", 120), ("\u00b2", 120), ("9" * 5000, 120)]
 )
 def test_a_log_is_as_wide_as_columns_says_where_that_can_be(columns: str, width: int, monkeypatch: pytest.MonkeyPatch):

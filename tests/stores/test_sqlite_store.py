@@ -271,6 +271,20 @@ async def test_a_process_that_was_taken_over_by_another_one_cannot_write_any_mor
         assert len(reported) == has_reset_race(sqlite3.sqlite_version_info)
 
 
+async def test_one_warning_is_logged_and_only_after_another_process_has_written(
+    path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "_has_warned", [])
+    monkeypatch.setattr(sqlite, "has_reset_race", lambda _version: True)
+    reported: list[int] = []
+    async with closing(SqliteStore(path)) as store, closing(SqliteStore(path)) as other:
+        for writer in (store, other, other):
+            await writer.append(entry(f"r{len(reported)}"))
+            await store.renew("nobody", 60)
+            reported.append(sum("several processes write" in each for each in caplog.messages))
+    assert reported == [0, 1, 1]
+
+
 def test_which_versions_of_sqlite_have_the_race() -> None:
     affected = {(3, 40, 1), (3, 44, 5), (3, 45, 0), (3, 50, 6), (3, 51, 2)}
     repaired = {(3, 44, 6), (3, 50, 7), (3, 51, 3), (3, 52, 0), (4, 0, 0)}
