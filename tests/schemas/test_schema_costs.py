@@ -17,39 +17,39 @@ from toolbus.schemas._shape import shape_of
 VALUE = {"a": [1, 2.5, "text " * 50], "b": {"c": None}}  # 7 values; 253 characters
 
 
-@pytest.mark.parametrize(
-    ("schema", "check_ns", "report_ns"),
-    [
-        (True, 200, 14_830),
-        ({}, 200, 200),
-        ({"type": "object"}, 400, 19_960),
-        ({"type": ["object", "null"], "required": ["a", "b"]}, 1_400, 80_080),
-        ({"enum": [1, {"a": [2.5, True, "x"]}]}, 5_600, 26_960),
-        ({"const": 1.5}, 2_400, 21_960),
-        ({"properties": {"a": {"type": "string"}, "b": {}}}, 1_400, 45_290),
-        ({"properties": {"a": {"items": {"type": "string"}}}}, 2_450, 90_030),
-        ({"maximum": 1}, 1_700, 16_330),
-        ({"multipleOf": 2}, 2_200, 16_830),
-        ({"multipleOf": 2.5}, 50_200, 64_830),
-        ({"contentEncoding": "base64"}, 200, 14_830),
-        ({"contentMediaType": "a/b", "type": "string"}, 400, 34_590),
-        ({"uniqueItems": True}, 35_200, 49_830),
-        ({"uniqueItems": False}, 200, 14_830),
-        ({"items": {"uniqueItems": True}}, 40_600, 79_560),
-        ({"pattern": "a"}, 3_200, 17_830),
-        ({"patternProperties": {"^a": {}, "b+": {"type": "string"}}}, 3_980, 47_870),
-        ({"properties": {"a": {"patternProperties": {"^a": {}}, "items": {}}}}, 16_145, 79_435),
-        ({"propertyNames": {"type": "string"}}, 1_000, 56_330),
-        ({"allOf": [{}, {"type": "string"}]}, 800, 38_990),
-        ({"anyOf": [{"allOf": [{}]}]}, 600, 34_660),
-        ({"unevaluatedProperties": False, "allOf": [{"unevaluatedItems": False}]}, 4_801, 379_446),
-        ({"dependentRequired": {"a": ["b", "c"]}}, 1_000, 74_150),
-        ({"dependencies": {"a": ["b"], "c": {}}}, 1_200, 80_350),
-        ({"contains": {}, "items": [{}, {}], "additionalItems": {"type": "string"}}, 1_400, 74_550),
-        ({"$ref": "#/$defs/n", "$defs": {"n": {"properties": {"a": {"$ref": "#/$defs/n"}}}}}, 4_300, 205_770),
-        ({"not": {}, "if": {}, "then": {}, "else": {}}, 1_000, 64_520),
-    ],
-)
+COSTS: list[tuple[Any, int, int]] = [
+    (True, 200, 14_830),
+    ({}, 200, 200),
+    ({"type": "object"}, 400, 19_960),
+    ({"type": ["object", "null"], "required": ["a", "b"]}, 1_400, 80_080),
+    ({"enum": [1, {"a": [2.5, True, "x"]}]}, 5_600, 26_960),
+    ({"const": 1.5}, 2_400, 21_960),
+    ({"properties": {"a": {"type": "string"}, "b": {}}}, 1_400, 45_290),
+    ({"properties": {"a": {"items": {"type": "string"}}}}, 2_450, 90_030),
+    ({"maximum": 1}, 1_700, 16_330),
+    ({"multipleOf": 2}, 2_200, 16_830),
+    ({"multipleOf": 2.5}, 50_200, 64_830),
+    ({"contentEncoding": "base64"}, 200, 14_830),
+    ({"contentMediaType": "a/b", "type": "string"}, 400, 34_590),
+    ({"uniqueItems": True}, 35_200, 49_830),
+    ({"uniqueItems": False}, 200, 14_830),
+    ({"items": {"uniqueItems": True}}, 40_600, 79_560),
+    ({"pattern": "a"}, 3_200, 17_830),
+    ({"patternProperties": {"^a": {}, "b+": {"type": "string"}}}, 3_980, 47_870),
+    ({"properties": {"a": {"patternProperties": {"^a": {}}, "items": {}}}}, 16_145, 79_435),
+    ({"propertyNames": {"type": "string"}}, 1_000, 56_330),
+    ({"allOf": [{}, {"type": "string"}]}, 800, 38_990),
+    ({"anyOf": [{"allOf": [{}]}]}, 600, 34_660),
+    ({"unevaluatedProperties": False, "allOf": [{"unevaluatedItems": False}]}, 4_801, 379_446),
+    ({"dependentRequired": {"a": ["b", "c"]}}, 1_000, 74_150),
+    ({"dependencies": {"a": ["b"], "c": {}}}, 1_200, 80_350),
+    ({"contains": {}, "items": [{}, {}], "additionalItems": {"type": "string"}}, 1_400, 74_550),
+    ({"$ref": "#/$defs/n", "$defs": {"n": {"properties": {"a": {"$ref": "#/$defs/n"}}}}}, 4_300, 205_770),
+    ({"not": {}, "if": {}, "then": {}, "else": {}}, 1_000, 64_520),
+]
+
+
+@pytest.mark.parametrize(("schema", "check_ns", "report_ns"), COSTS)
 def test_each_keyword_adds_its_cost_for_each_value_that_it_may_apply_to(schema: Any, check_ns: int, report_ns: int):
     bounds, shape = Bounds(schema), shape_of(VALUE)
     assert (shape.values, shape.chars) == ((1, 2, 4), (0, 2, 251))

@@ -131,6 +131,17 @@ async def test_a_summarizer_that_fails_is_asked_once_in_a_request(given: Any, ca
     assert result.messages[:24] == talk(12)[:-1]
 
 
+async def test_a_request_that_goes_on_growing_is_summed_up_again() -> None:
+    provider = ScriptedProvider([*[calls(("fetch", {"n": number})) for number in range(9)], text("here")])
+    summarizer = Fixed(*[Summary(text=f"summary {number}") for number in range(9)])
+    compression = Compression(max_context_tokens=4000, summarizer=summarizer)
+    async with Runtime(provider, tools=[fetch("word " * 300)], compression=compression) as runtime:
+        result = await runtime.run("and now?", history=talk(20)[:-1])
+    assert result.ok
+    assert summarizer.asked[:2] == ["", "summary 0"]
+    assert all("summary 0" not in str(message) for message in checked(provider))
+
+
 async def test_a_summary_without_text_is_paid_for_and_the_one_before_stays() -> None:
     provider = ScriptedProvider(lambda _request: text("answer " * 100))
     used = Usage(input_tokens=70, output_tokens=7)
