@@ -33,7 +33,7 @@ from toolbus.messages import ToolMessage, UserMessage
 from toolbus.records import replace
 from toolbus.storage import Durability, Entry
 from toolbus.stores._encoding import turn_of, written
-from toolbus.stores.mongo import MessageFields, MongoStore
+from toolbus.stores.mongo import MessageFields, MongoStore, _upkeep
 from toolbus.stores.mongo._connection import Names, Server, ServerConnection
 from toolbus.stores.mongo._conversations import conversations, history
 from toolbus.stores.mongo._journal import Step, append_all, facts
@@ -235,6 +235,49 @@ async def test_damage_to_what_is_kept_of_a_conversation_is_named(
             match="message 0 of conversation 'c' is damaged: the messages that toolbus has kept in it were changed",
         ):
             await store.history("c")
+
+
+# ------------------------------------------------------------------------------------------ indexes and upkeep
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_what_toolbus_searches_for_has_an_index(mongo_database: tuple[str, str], anyio_backend: str) -> None:
+    async with closing(MongoStore(*mongo_database)) as store:
+        await store.open()
+    with direct(mongo_database) as database:
+        found = {
+            name: {tuple(index["key"]) for index in database[name].list_indexes()} - {("_id",)}
+            for name in ("messages", "toolbus_requests", "toolbus_conversations")
+        }
+    assert found == {
+        "messages": {("sessionId", "timestamp"), ("data.toolbus.turn", "timestamp")},
+        "toolbus_requests": {("ending", "begun_at"), ("ended_at",), ("owner",), ("conversation_id",), ("has_turn",)},
+        "toolbus_conversations": {("changed_at",), ("pending_turn",)},
+    }
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_old_conversations_are_pruned_in_batches_unless_they_have_a_newer_request(
+    mongo_database: tuple[str, str], anyio_backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_upkeep, "_BATCH", 2)
+    async with closing(MongoStore(*mongo_database)) as store:
+        for name in ("a", "b", "c", "d", "e", "new", "running", "ran"):
+            await store.remember(name, turn(name))
+        await store.append(entry("running", conversation_id="running"))
+        await store.append(entry("ran", conversation_id="ran", ending="completed"))
+        with direct(mongo_database) as database:
+            conversations, requests = database["toolbus_conversations"], database["toolbus_requests"]
+            conversations.update_many({}, {"$set": {"changed_at": 999.0}})
+            conversations.update_one({"_id": "new"}, {"$set": {"changed_at": 1000.0}})
+            requests.update_one({"_id": "ran"}, {"$set": {"ended_at": 1000.0}})
+        before = await store.statistics()
+        done = await store.prune(before=1000.0, conversations=True)
+        after = await store.statistics()
+        left = {each.conversation_id for each in await store.conversations()}
+        assert left == {"new", "running", "ran"}
+        assert (done.requests, done.conversations) == (0, 5)
+        assert done.size_bytes == before.size_bytes - after.size_bytes > 0
 
 
 # ----------------------------------------------------------------------------------------------------- sizes
