@@ -1,7 +1,12 @@
 """Small changes of source code, each of which a test should notice. Pure: from source to changes, and from one to code.
 
 It leaves out what only people or type checkers read: docstrings, texts, log lines, `__repr__`, annotations, `__all__`,
-options of decorators and asserts; and what runs only on other systems.
+options of decorators and asserts; and what runs only on other systems. It also leaves out changes that harm nobody:
+
+- a bound, a time or a weight of 10 or more that is one more: less than a tenth, and any of both is as right as the
+  other. Numbers in collections, equalities, powers and shifts are changed, because those are codes, or double;
+- `strict=` of `zip`, which is an assert, and `stacklevel=` of a warning;
+- `del` of local names, which only frees memory.
 """
 
 from __future__ import annotations
@@ -41,6 +46,8 @@ _OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 }
 _NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 _NEVER_READ = {"__all__", "__slots__"}
+_ASSERTING = {"strict", "stacklevel"}
+_LARGE = 10
 _PASSED_OVER = {"annotation", "returns", "decorator_list", "bases"}
 _MOST_CHARS = 90
 
@@ -135,9 +142,9 @@ def _nodes(
             continue
         if isinstance(value, list):
             for index, each in enumerate(value):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-                if isinstance(each, ast.AST):
+                if isinstance(each, ast.AST) and not _is_bound(each, node):
                     yield from _nodes(each, (*place, (field, index)), where, names)
-        elif isinstance(value, ast.AST):
+        elif isinstance(value, ast.AST) and not _is_bound(value, node):
             yield from _nodes(value, (*place, (field, None)), where, names)
 
 
@@ -153,8 +160,21 @@ def _bound_by(node: ast.AST) -> Iterator[str]:
                 yield each.id
 
 
+def _is_bound(node: ast.AST, parent: ast.AST) -> bool:
+    """Return whether a number is so large that one more does not matter, where it stands."""
+    if not isinstance(node, ast.Constant) or not isinstance(node.value, (int, float)) or node.value < _LARGE:
+        return False
+    if isinstance(parent, ast.Compare):
+        return all(isinstance(each, (ast.Lt, ast.LtE, ast.Gt, ast.GtE)) for each in parent.ops)
+    if isinstance(parent, ast.BinOp):
+        return not isinstance(parent.op, (ast.Pow, ast.LShift, ast.RShift))
+    return not isinstance(parent, (ast.List, ast.Tuple, ast.Set, ast.Dict))
+
+
 def _is_passed_over(node: ast.AST) -> bool:
     if isinstance(node, (ast.Assert, ast.JoinedStr, ast.Import, ast.ImportFrom)):
+        return True
+    if isinstance(node, ast.keyword) and node.arg in _ASSERTING:
         return True
     if isinstance(node, _FUNCTIONS):
         return node.name == "__repr__" or any("overload" in ast.unparse(each) for each in node.decorator_list)
@@ -220,7 +240,9 @@ def _is_effect(node: ast.AST) -> bool:
     if isinstance(node, (ast.Assign, ast.AugAssign)):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         return all(isinstance(each, (ast.Attribute, ast.Subscript)) for each in targets)
-    return isinstance(node, (ast.Raise, ast.Delete))
+    if isinstance(node, ast.Delete):
+        return not all(isinstance(each, ast.Name) for each in node.targets)
+    return isinstance(node, ast.Raise)
 
 
 def _leaves(body: Iterable[ast.AST]) -> bool:

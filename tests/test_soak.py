@@ -27,6 +27,8 @@ SOURCE = textwrap.dedent('''
     __all__ = ["work"]
     Name: TypeAlias = str
     MOST = 3
+    SECONDS = 600
+    CODES = {429, 2**16}
 
     class Worker:
         """It has 2 hands."""
@@ -38,6 +40,9 @@ SOURCE = textwrap.dedent('''
             assert items is not None
             while items and len(items) < 9:
                 self.done += items.pop()
+                del self.left
+                for pair in zip(items, items[:80], strict=True):
+                    del pair
                 _logger.info("done %d", 1)
                 notify(self)
             for item in items:
@@ -52,6 +57,10 @@ SOURCE = textwrap.dedent('''
 CHANGES = {
     "3 -> 4",
     "0 -> 1",
+    "429 -> 430",
+    "2 -> 3",
+    "16 -> 17",
+    "del self.left -> pass",
     "while items and len(items) < 9: -> if items and len(items) < 9:",
     "items and len(items) < 9 -> items or len(items) < 9",
     "len(items) < 9 -> len(items) <= 9",
