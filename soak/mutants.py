@@ -1,7 +1,7 @@
 """Small changes of source code, each of which a test should notice. Pure: from source to changes, and from one to code.
 
 It leaves out what only people or type checkers read: docstrings, texts, log lines, `__repr__`, annotations, `__all__`,
-options of decorators and asserts; and what runs only on other systems. It also leaves out changes that harm nobody:
+options of decorators, asserts and functions without a body; and what runs only on other systems. It also leaves out changes that harm nobody:
 
 - a bound, a time or a weight of 10 or more that is one more: less than a tenth, and any of both is as right as the
   other. Numbers in collections, equalities, powers and shifts are changed, because those are codes, or double;
@@ -177,7 +177,8 @@ def _is_passed_over(node: ast.AST) -> bool:
     if isinstance(node, ast.keyword) and node.arg in _ASSERTING:
         return True
     if isinstance(node, _FUNCTIONS):
-        return node.name == "__repr__" or any("overload" in ast.unparse(each) for each in node.decorator_list)
+        is_declared = all(isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant) for each in node.body)
+        return node.name == "__repr__" or is_declared
     if isinstance(node, ast.Expr):
         return isinstance(node.value, ast.Constant) or _is_logged(node.value)
     if isinstance(node, (ast.If, ast.IfExp)):

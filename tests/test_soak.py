@@ -30,6 +30,11 @@ SOURCE = textwrap.dedent('''
     SECONDS = 600
     CODES = {429, 2**16}
 
+    class Work(Protocol):
+        def work(self, most: int = 4) -> int:
+            """Work up to 4 times."""
+            ...
+
     class Worker:
         """It has 2 hands."""
 
