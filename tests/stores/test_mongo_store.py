@@ -492,7 +492,8 @@ def test_a_death_while_things_are_deleted_leaves_all_or_nothing_of_each(
     prune_conversations(other, 1e12, None)
     left = statistics(other)
     assert (left.requests, left.facts, left.conversations, left.size_bytes) == (0, 0, 0, 0)
-    assert not [*other.requests.find(), *other.conversations.find(), *other.messages.find()]
+    collections = (other.requests, other.steps, other.conversations, other.messages, other._blobs)
+    assert [document for each in collections for document in each.find()] == []
 
 
 @contextmanager

@@ -290,6 +290,24 @@ async def test_a_server_that_tells_of_changes_all_the_time_is_read_four_times_a_
         assert server.lists - before <= 5
 
 
+async def test_a_stream_of_changes_that_keeps_ending_is_opened_again_with_growing_waits_and_the_list_read_each_time():
+    server = FakeMcp([READS])
+    async with McpTools([server.named("s")], ping_seconds=1_000):
+        before = server.lists
+        for _ in range(1_000):
+            server.end_streams()
+            await advance(0.1)
+        waits = [after - earlier for earlier, after in itertools.pairwise(server.listened)]
+        assert waits[0] <= 0.7
+        assert 4 <= min(waits[-5:]) <= max(waits) <= 8.2
+        assert server.lists - before == len(waits)
+        await advance(100)
+        opened = len(server.listened)
+        server.end_streams()  # it was steady for so long that it is opened again soon
+        await advance(0.7)
+        assert len(server.listened) == opened + 1
+
+
 async def test_changes_that_nobody_tells_are_seen_when_it_is_looked_on_the_newer_protocol():
     server = FakeMcp([READS])
     async with McpTools([server.named("s")], ping_seconds=10) as mcp:
