@@ -347,3 +347,19 @@ def test_requests_whose_tasks_are_cancelled_before_they_began_end_and_keep_no_pl
     gc.collect()  # so that the warning comes here
     assert [each.ended for each in started] == [True] * 3
     assert asyncio.run(again()) == "Hello."
+
+
+def test_a_task_that_is_cancelled_while_the_runtime_drains_ends_as_cancelled() -> None:
+    async def host() -> None:
+        async with Runtime(ScriptedProvider([hang()])) as runtime:
+            runtime.start("go")
+
+    async def main() -> None:
+        task = asyncio.create_task(host())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    asyncio.run(main())

