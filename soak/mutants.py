@@ -1,7 +1,8 @@
 """Small changes of source code, each of which a test should notice. Pure: from source to changes, and from one to code.
 
 It leaves out what only people or type checkers read: docstrings, texts, log lines, `__repr__`, annotations, `__all__`,
-options of decorators, asserts and functions without a body; and what runs only on other systems. It also leaves out changes that harm nobody:
+options of decorators, asserts and functions without a body; and what runs only on other systems. It also leaves out
+changes that harm nobody:
 
 - a bound, a time or a weight of 10 or more that is one more: less than a tenth, and any of both is as right as the
   other. Numbers in collections, equalities, powers and shifts are changed, because those are codes, or double;

@@ -262,7 +262,7 @@ def run_jobs(jobs: Iterator[Job], until: float, side_by_side: int) -> Iterator[J
     """Run jobs until the time (of `time.monotonic`) is over, and yield each of them as soon as it has its verdict."""
     children: list[_Child] = []
     waiting: list[tuple[Job, int]] = []
-    home = Path(tempfile.mkdtemp(prefix="soak"))
+    home = _folder()
     try:
         while True:
             while len(children) < side_by_side and time.monotonic() < until:
@@ -273,7 +273,7 @@ def run_jobs(jobs: Iterator[Job], until: float, side_by_side: int) -> Iterator[J
                     job.verdict = "no test"
                     yield job
                     continue
-                children.append(_begin(job, helping, Path(tempfile.mkdtemp(dir=home))))
+                children.append(_begin(job, helping, _folder(home)))
             if not children:
                 break
             time.sleep(0.02)
@@ -292,6 +292,13 @@ def run_jobs(jobs: Iterator[Job], until: float, side_by_side: int) -> Iterator[J
         for child in children:
             _end(child)
         shutil.rmtree(home, ignore_errors=True)
+
+
+def _folder(within: Path | None = None) -> Path:
+    """Make a folder that others may enter: PostgreSQL does not run as root."""
+    made = Path(tempfile.mkdtemp(prefix="soak", dir=within))
+    made.chmod(0o711)
+    return made
 
 
 def _begin(job: Job, helping: int, folder: Path) -> _Child:
