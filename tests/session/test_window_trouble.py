@@ -39,6 +39,7 @@ from toolbus.messages import AssistantMessage, Message, SystemMessage, ToolMessa
 from toolbus.protocols import ModelReply, ModelRequest, Provider, Summary
 from toolbus.records import replace
 from toolbus.session import SessionStart
+from toolbus.session._context_window import _counter  # pyright: ignore[reportPrivateUsage]
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, calls, error, text, virtual_backends
 
@@ -387,6 +388,13 @@ async def test_a_tokenizer_that_fails_is_told_of_once_and_estimated_for(caplog: 
             assert result.ok
     assert caplog.text.count("the tokenizer failed") == 4  # requests
     assert "special token" in caplog.text
+
+
+async def test_a_tokenizer_may_count_nothing_and_parts_of_tokens(caplog: pytest.LogCaptureFixture) -> None:
+    counted: list[float] = [0, 0.5, 3.0]
+    count = _counter(lambda _text: counted.pop(0), "r")  # type: ignore[arg-type, return-value]
+    assert [count("x" * 100) for _ in range(3)] == [0, 1, 3]
+    assert "the tokenizer failed" not in caplog.text
 
 
 async def test_a_model_is_chosen_once_for_each_call_of_it() -> None:
