@@ -674,3 +674,12 @@ async def test_the_time_of_a_request_goes_on_while_nobody_runs(wall: Wall) -> No
     assert lab.runs == []
     assert isinstance(heard[0], RequestResumed)
     assert isinstance(heard[-1], RequestCompleted)
+
+
+@pytest.mark.parametrize("vendor", ["scripted", "other"])
+async def test_another_model_than_before_is_logged(vendor: str, caplog: pytest.LogCaptureFixture) -> None:
+    store, _ = await cut_behind(scene(text("Done.")), "request_started")
+    async with Runtime(model(text("Done."), vendor=vendor), store=store) as runtime:
+        (session,) = await runtime.resume()
+        assert (await session.result()).outcome == "completed"
+    assert ("the request was begun with scripted:script, and" in caplog.text) == (vendor == "other")

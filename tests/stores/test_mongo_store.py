@@ -205,7 +205,8 @@ async def test_damage_is_named_with_its_place(mongo_database: tuple[str, str], a
             changed = steps.find_one({"request_id": "changed", "seq": 2})
             changed["facts"][1]["data"] += " "
             steps.update_one({"_id": changed["_id"]}, {"$set": {"facts": changed["facts"]}})
-            for request_id, more in {"shorter": [], "empty": [{}], "odd": [{"data": 5, "hash": ""}]}.items():
+            rows: dict[str, list[Any]] = {"shorter": [], "empty": [{}], "odd": [{"data": 5, "hash": ""}]}
+            for request_id, more in rows.items():
                 step = steps.find_one({"request_id": request_id, "seq": 2})
                 steps.update_one({"_id": step["_id"]}, {"$set": {"facts": [step["facts"][0], *more]}})
             steps.delete_one({"request_id": "gone", "seq": 2})
@@ -311,6 +312,19 @@ async def test_a_result_of_fifty_mebibytes_comes_back_and_goes_with_its_request(
         assert await store.forget("c")
     with direct(mongo_database) as database:
         assert [database[f"toolbus_{name}"].count_documents({}) for name in ("blobs", "steps", "requests")] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_turn_of_many_messages_leaves_nothing_when_it_is_forgotten(
+    mongo_database: tuple[str, str], anyio_backend: str
+) -> None:
+    messages = [UserMessage(content=f"{number}" + "x" * 100_000) for number in range(30)]
+    async with closing(MongoStore(*mongo_database)) as store:
+        await store.remember("c", messages)
+        assert await store.history("c") == messages
+        assert await store.forget("c")
+    with direct(mongo_database) as database:
+        assert [database[name].count_documents({}) for name in ("messages", "toolbus_blobs")] == [0, 0]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

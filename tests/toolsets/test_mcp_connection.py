@@ -308,6 +308,20 @@ async def test_a_stream_of_changes_that_keeps_ending_is_opened_again_with_growin
         assert len(server.listened) == opened + 1
 
 
+@eras
+async def test_a_server_that_dies_is_a_warning_once_for_each_outage(era: Era, caplog: pytest.LogCaptureFixture):
+    server = FakeMcp([READS])
+    async with McpTools([server.named("s", era)]) as mcp:
+        for outages in (1, 2):
+            server.kill()
+            await settle()
+            assert not mcp.status()[0].connected
+            warned = [each for each in caplog.records if "MCP server s is away" in each.getMessage()]
+            assert [each.levelname for each in warned] == ["WARNING"] * outages
+            await advance(30)
+            assert mcp.status()[0].connected
+
+
 async def test_changes_that_nobody_tells_are_seen_when_it_is_looked_on_the_newer_protocol():
     server = FakeMcp([READS])
     async with McpTools([server.named("s")], ping_seconds=10) as mcp:
