@@ -2,7 +2,8 @@
 
 The module is a pytest plugin (`-p soak.recording`) and the reader of its record. A line is identified by its function
 and its text, so that it is recognised after other changes have moved it. For each line, only the cheapest tests of each
-file are kept, and only their runs on asyncio. What a test runs in other processes is not recorded.
+file are kept, most of them from the folder of tests that mirrors the line's, and only their runs on asyncio. What a
+test runs in other processes is not recorded.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ LEFT_OUT = (
 )
 """The tests that run toolbus only in other processes, or not at all: folders and files."""
 _LONGEST_SECONDS = 60.0  # a test that takes longer is not used
-_MOST_TESTS = 300  # how many tests are recorded for one line
+_OWN_TESTS = 250  # how many tests of the mirrored folder come first
+_MOST_TESTS = 400  # how many tests are recorded for one line
 
 
 def line_key(path: str, function: str, text: str) -> str:
@@ -92,15 +94,19 @@ class Record:
                     self.seconds[key] = seconds
                     for line in ran:
                         lines.setdefault(line, set()).add(key)
-        self.lines = {line: self._spread(ran)[:_MOST_TESTS] for line, ran in lines.items() if ran}
+        self.lines = {line: self._chosen(line, ran) for line, ran in lines.items() if ran}
         self.files = {name: digest for name, digest in self.files.items() if name in there}
         self.files |= {name: digest for name, digest in files.items() if name in done}
 
-    def _spread(self, ran: Iterable[str]) -> list[str]:
-        """The tests from all files in turn, the cheapest of each file first.
+    def _chosen(self, line: str, ran: Iterable[str]) -> list[str]:
+        """The tests of a line that are kept: half of the lines run in hundreds of tests, and most only pass through."""
+        folder = f"tests/{line.partition('/')[2].partition('/')[0]}/"
+        every = self._spread(ran)
+        own = [key for key in every if key.startswith(folder)][:_OWN_TESTS]
+        return list(dict.fromkeys([*own, *every]))[:_MOST_TESTS]
 
-        Half of the lines run in hundreds of tests, and the cheapest of those are in a few files.
-        """
+    def _spread(self, ran: Iterable[str]) -> list[str]:
+        """The tests from all files in turn, the cheapest of each file first."""
         of_file: dict[str, int] = {}
         ranked: list[tuple[int, float, str]] = []
         for seconds, key in sorted((self.seconds[key], key) for key in ran):
