@@ -4,8 +4,9 @@ It leaves out what only people or type checkers read: docstrings, texts, log lin
 options of decorators, asserts and functions without a body; and what runs only on other systems. It also leaves out
 changes that harm nobody:
 
-- a bound, a time or a weight of 10 or more that is one more: less than a tenth, and any of both is as right as the
-  other. Numbers in collections, equalities, powers and shifts are changed, because those are codes, or double;
+- a bound, a time or a weight of 10 or more that is one more, or is compared with `<=` instead of `<`: that is less than
+  a tenth, and as right as before. Numbers in collections, equalities, powers and shifts are changed, because those are
+  codes, or double. The same is true of a moment of the real clock;
 - `strict=` of `zip`, which is an assert, and `stacklevel=` of a warning;
 - `del` of local names, which only frees memory.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -49,6 +50,7 @@ _NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 _NEVER_READ = {"__all__", "__slots__"}
 _ASSERTING = {"strict", "stacklevel"}
 _LARGE = 10
+_ARITHMETIC = (ast.Constant, ast.BinOp, ast.operator)
 _PASSED_OVER = {"annotation", "returns", "decorator_list", "bases"}
 _MOST_CHARS = 90
 
@@ -86,8 +88,11 @@ def mutants_of(source: str, path: str) -> list[Mutant]:
     """All changes of a file, in the order of its text."""
     found: list[Mutant] = []
     tree, lines = ast.parse(source), source.splitlines()
+    bounds = {"monotonic()", *_large_names(tree)}
     for node, place, where, names in _nodes(tree, (), "", ()):
         for kind, change in _changes(node):
+            if isinstance(node, ast.Compare) and _moves_bound(node, int(kind.split()[1]), bounds):
+                continue
             line: int = getattr(node, "lineno", 0)
             texts = _text(node), _text(change(node))
             found.append(Mutant(path, line, len(found), kind, where, lines[line - 1], *texts, place, names))
@@ -161,9 +166,31 @@ def _bound_by(node: ast.AST) -> Iterator[str]:
                 yield each.id
 
 
+def _large_names(tree: ast.Module) -> Iterator[str]:
+    """The names of the module's constants that are large numbers."""
+    for node in tree.body:
+        value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
+        if value is not None and all(isinstance(each, _ARITHMETIC) for each in ast.walk(value)):
+            number = eval(compile(ast.Expression(value), "", "eval"))
+            if isinstance(number, (int, float)) and number >= _LARGE:
+                yield from _bound_by(node)
+
+
+def _moves_bound(node: ast.Compare, index: int, bounds: Collection[str]) -> bool:
+    """Return whether a comparison that includes its bound, or no longer does, is as right as before."""
+    if not isinstance(node.ops[index], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
+        return False
+    sides = [node.left, *node.comparators][index : index + 2]
+    return any(_is_large(each) or ast.unparse(each) in bounds for each in sides)
+
+
+def _is_large(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and node.value >= _LARGE
+
+
 def _is_bound(node: ast.AST, parent: ast.AST) -> bool:
     """Return whether a number is so large that one more does not matter, where it stands."""
-    if not isinstance(node, ast.Constant) or not isinstance(node.value, (int, float)) or node.value < _LARGE:
+    if not _is_large(node):
         return False
     if isinstance(parent, ast.Compare):
         return all(isinstance(each, (ast.Lt, ast.LtE, ast.Gt, ast.GtE)) for each in parent.ops)

@@ -48,6 +48,7 @@ SOURCE = textwrap.dedent('''
                 del self.left
                 for pair in zip(items, items[:80], strict=True):
                     del pair
+                late = len(items) < SECONDS < monotonic() or len(items) >= 60
                 _logger.info("done %d", 1)
                 notify(self)
             for item in items:
@@ -66,6 +67,7 @@ CHANGES = {
     "2 -> 3",
     "16 -> 17",
     "del self.left -> pass",
+    "len(items) < SECONDS < monotonic() or len(items) >= 60 -> len(items) < SECONDS < monotonic() and len(items) >= 60",
     "while items and len(items) < 9: -> if items and len(items) < 9:",
     "items and len(items) < 9 -> items or len(items) < 9",
     "len(items) < 9 -> len(items) <= 9",
