@@ -48,12 +48,12 @@ anyio_backend = virtual_backends()
 LONG = "0123456789" * 1000
 
 
-def fetch(result: str = "word " * 100, **options: Any) -> Tool[..., Any]:
+def fetch(result: str = "word " * 100, description: str = "", **options: Any) -> Tool[..., Any]:
     async def handler(**_arguments: Any) -> str:
         return result
 
     schema: dict[str, Any] = {"type": "object", "properties": {}}
-    return Tool("fetch", "", schema, handler, validate=lambda _arguments: None, **options)
+    return Tool("fetch", description, schema, handler, validate=lambda _arguments: None, **options)
 
 
 def talk(turns: int) -> list[Message]:
@@ -229,11 +229,15 @@ async def test_a_request_is_cancelled_while_its_history_is_summed_up() -> None:
 # -------------------------------------------------------------------------------------------- models that refuse
 
 
-async def test_the_limit_that_a_server_tells_is_for_instructions_and_tools_as_well() -> None:
+@pytest.mark.parametrize(("instructions", "description"), [("Be brief. " * 400, ""), ("Be brief.", "Find it. " * 400)])
+async def test_the_limit_that_a_server_tells_is_for_instructions_and_tools_as_well(
+    instructions: str, description: str
+) -> None:
     provider = ScriptedProvider([too_long(2000), text("here")])
-    result, _ = await carry_out(provider, talk(40), instructions="Be brief. " * 400, tools=[fetch()])
+    tools = [fetch(description=description).spec]
+    result, _ = await carry_out(provider, talk(40), instructions=instructions, tools=tools)
     assert result.ok
-    assert size(provider.requests[1]) <= 2000
+    assert 1200 <= size(provider.requests[1]) <= 2000
 
 
 @pytest.mark.parametrize("limit_tokens", [0, -5, 1])
