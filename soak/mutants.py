@@ -7,6 +7,7 @@ changes that harm nobody:
 - a bound, a time or a weight of 10 or more that is one more, or is compared with `<=` instead of `<`: that is less than
   a tenth, and as right as before. Numbers in collections, equalities, powers and shifts are changed, because those are
   codes, or double. The same is true of a moment of the real clock;
+- `None` in place of `False`, of an empty text or of an empty collection, which is as false as they are;
 - `strict=` of `zip`, which is an assert, and `stacklevel=` of a warning;
 - `del` of local names, which only frees memory.
 """
@@ -246,7 +247,7 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, _Change]]:
         yield "name", _other_name
     elif isinstance(node, ast.Constant) and isinstance(node.value, (bool, int, float)):
         yield "constant", _other_constant
-    elif isinstance(node, ast.Return) and not _is_none(node.value):
+    elif isinstance(node, ast.Return) and not _is_empty(node.value):
         yield "return", lambda _: ast.Return(ast.Constant(None))
     elif isinstance(node, ast.Continue):
         yield "continue", lambda _: ast.Break()
@@ -258,8 +259,11 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, _Change]]:
         yield "dropped", lambda _: ast.Pass()
 
 
-def _is_none(value: ast.expr | None) -> bool:
-    return value is None or (isinstance(value, ast.Constant) and value.value is None)
+def _is_empty(value: ast.expr | None) -> bool:
+    """Return whether it is None, or as false as None."""
+    if isinstance(value, (ast.List, ast.Tuple, ast.Dict)):
+        return not ast.unparse(value)[1:-1]
+    return value is None or (isinstance(value, ast.Constant) and not value.value)
 
 
 def _is_effect(node: ast.AST) -> bool:

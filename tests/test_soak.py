@@ -51,6 +51,8 @@ SOURCE = textwrap.dedent('''
                 late = len(items) < SECONDS < monotonic() or len(items) >= 60
                 _logger.info("done %d", 1)
                 notify(self)
+            if self.stops:
+                return False
             for item in items:
                 if not item:
                     continue
@@ -67,6 +69,8 @@ CHANGES = {
     "2 -> 3",
     "16 -> 17",
     "del self.left -> pass",
+    "if self.stops: -> if not self.stops:",
+    "False -> True",
     "len(items) < SECONDS < monotonic() or len(items) >= 60 -> len(items) < SECONDS < monotonic() and len(items) >= 60",
     "while items and len(items) < 9: -> if items and len(items) < 9:",
     "items and len(items) < 9 -> items or len(items) < 9",

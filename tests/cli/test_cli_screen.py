@@ -244,6 +244,18 @@ class TestWhileAQuestionStands:
         assert lines[999:] == ["999", "toolbus: 10 lines were not shown while a question was open"]
         assert screen.said
 
+    def test_a_live_line_is_wiped_with_the_rows_that_it_takes_in_a_terminal_that_became_narrow(
+        self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    ):
+        for columns, rows in (("40", 1), ("39", 2), ("20", 2), ("19", 3)):
+            monkeypatch.setenv("COLUMNS", "60")
+            screen = LiveScreen(None, terminal)
+            screen.busy(Line(name="x" * 40))
+            before = len(terminal.getvalue())
+            monkeypatch.setenv("COLUMNS", columns)
+            screen.note(DONE)
+            assert terminal.getvalue()[before:].count("\x1b[1A") == rows - 1, columns
+
     def test_what_is_asked_about_is_not_dimmed(self, terminal: Terminal):
         LiveScreen(None, terminal).ask_about(Line(mark="ask", name="Delete File", detail="a=1"))
         assert terminal.getvalue() == "\x1b[33m?\x1b[0m \x1b[1mDelete File\x1b[0m  a=1\n"

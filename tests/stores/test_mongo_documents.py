@@ -187,6 +187,42 @@ def test_a_result_is_an_error_where_its_document_says_so_and_nowhere_else() -> N
     assert [each.is_error for each in found if isinstance(each, ToolMessage)] == [True, False, False, False]
 
 
+def test_the_servers_clock_is_read_every_half_minute_and_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, asked = [1_000.0], list[float]()
+
+    class Client:
+        """A server whose clock is `ahead` seconds ahead, and that takes `trip` seconds to answer."""
+
+        ahead, trip = 5_000.0, 0.2
+
+        @property
+        def admin(self) -> Any:
+            return self
+
+        def command(self, _name: str) -> dict[str, Any]:
+            asked.append(clock[0])
+            local = datetime.fromtimestamp(clock[0] + self.trip / 2 + self.ahead, UTC)
+            clock[0] += self.trip
+            return {"localTime": local}
+
+    monkeypatch.setattr(_connection, "monotonic", lambda: clock[0])
+    server, client = Server("", "", "", NAMES, syncs=False, answer_seconds=1.0), Client()
+    now: Any = server.now
+    assert now(client) == 6_000.2
+    clock[0] = 1_030.0
+    assert now(client) == 6_030.0
+    assert asked == [1_000.0]
+    client.ahead, client.trip = 5_001.0, 0.3  # it takes too long to be exact
+    clock[0] = 1_031.0
+    assert now(client) == 6_031.3
+    client.trip = 0.2
+    assert now(client) == 6_032.5
+    assert asked == [1_000.0, 1_031.0, 1_031.3]
+    client.ahead = 4_000.0
+    clock[0] = 1_099.0
+    assert now(client) == 6_032.5
+
+
 def test_a_result_that_no_call_is_left_for_gets_a_call() -> None:
     call = AssistantMessage(tool_calls=(ToolCall(name="f", call_id="1"),))
     results = [ToolMessage(call_id="1", name="f", content=each) for each in ("a", "b")]

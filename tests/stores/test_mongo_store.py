@@ -232,6 +232,8 @@ async def test_a_request_whose_record_is_damaged_is_listed_with_the_others_and_n
             database["toolbus_requests"].update_one({"_id": "a"}, {"$set": {"agreed": "{"}})
         for _ in range(2):
             assert [each.request_id for each in await store.unfinished()] == ["a", "b"]
+            assert [each.request_id for each in await store.unfinished(limit=1)] == ["a"]
+            assert await store.unfinished(limit=0) == []
             with pytest.raises(StoreDamaged, match="its agreed options cannot be read"):
                 await store.take("a", "me", 60)
 
