@@ -126,7 +126,8 @@ def _seconds(key: str, record: Record) -> float:
 def _tests_of(mutant: Mutant, record: Record, by_function: Mapping[str, set[str]]) -> list[str]:
     """The tests that run the changed line, or its function if the line itself was not recorded.
 
-    For a change outside of functions: the tests that run a function which mentions a name that the statement binds.
+    For a change outside of functions, or in one that runs only when its module is imported: the tests that run a
+    function which mentions a name that the statement binds, or else any function of the file.
     """
     function = mutant.where
     if function and not function.endswith("."):
@@ -136,7 +137,6 @@ def _tests_of(mutant: Mutant, record: Record, by_function: Mapping[str, set[str]
             if tests := by_function.get(f"{mutant.path}:{function}"):
                 return sorted(tests)
             function = function.rpartition(".<locals>.")[0]  # this function was not recorded by itself
-        return []
     users: set[str] = set()
     for path in _where_known(mutant):
         users.update(f"{path}:{name}" for name in users_of((SOURCES / path).read_text(encoding="utf-8"), mutant.names))
