@@ -14,7 +14,7 @@ import pytest
 
 from support.journaled import JournaledStore
 from toolbus import Runtime, Tool, tool
-from toolbus.errors import ToolError
+from toolbus.errors import NotRunning, ToolError
 from toolbus.events import Event, RequestCancelled, RequestStarted, ToolCallCompleted, ToolCallFailed, ToolCallRequested
 from toolbus.messages import ToolMessage
 from toolbus.stores.memory import MemoryStore
@@ -347,6 +347,29 @@ def test_requests_whose_tasks_are_cancelled_before_they_began_end_and_keep_no_pl
     gc.collect()  # so that the warning comes here
     assert [each.ended for each in started] == [True] * 3
     assert asyncio.run(again()) == "Hello."
+
+
+async def test_a_runtime_that_was_left_by_an_exception_takes_no_more_requests() -> None:
+    refused: list[str] = []
+
+    @tool
+    async def slow() -> None:
+        """Ask for more at the end."""
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with pytest.raises(NotRunning) as caught:
+                runtime.start("more")
+            refused.append(str(caught.value))
+
+    runtime = Runtime(ScriptedProvider([calls(("slow", NOTHING))]), tools=[slow])
+    with pytest.raises(ZeroDivisionError):
+        async with runtime:
+            runtime.start("go")
+            await advance(1)
+            raise ZeroDivisionError
+    assert len(refused) == 1
+    assert "is closing" in refused[0]
 
 
 def test_a_task_that_is_cancelled_while_the_runtime_drains_ends_as_cancelled() -> None:

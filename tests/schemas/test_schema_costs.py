@@ -93,6 +93,7 @@ def test_each_keyword_adds_its_cost_for_each_value_that_it_may_apply_to(schema: 
         ("a*b+c?", 74_000, 15),
         ("a++", 48_000, 15),
         ("(a", 48_000, 15),
+        ("abc(d(e", 130_000, 15),
         ("a)", 56_000, 15),
         ("^a$", 58_000, 15),
         ("a|b", 66_000, 15),

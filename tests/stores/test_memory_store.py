@@ -114,6 +114,27 @@ async def test_pruning_reports_what_is_counted_no_more() -> None:
         assert (after.requests, after.conversations) == (1, 1)
 
 
+@pytest.mark.parametrize(
+    ("message", "size_bytes"),
+    [
+        (SystemMessage(text="s" * 100), 100),
+        (SystemMessage(text="é" * 100), 400),
+        (UserMessage(content="t" * 100), 100),
+        (UserMessage(content=(TextPart(text="t" * 100), ImagePart(url="u" * 100))), 200),
+        (AssistantMessage(text="t" * 10, reasoning="r" * 100), 410),
+        (AssistantMessage(tool_calls=(ToolCall(name="n", arguments="a" * 100),)), 500),
+        (AssistantMessage(tool_calls=(ToolCall(name="n", arguments="é" * 100),)), 800),
+        (ToolMessage(call_id="c", name="n", content="c" * 100), 100),
+    ],
+)
+async def test_a_message_counts_with_its_overhead_and_four_bytes_for_a_wide_character(
+    message: Message, size_bytes: int
+) -> None:
+    store = MemoryStore()
+    await store.remember("c", [message])
+    assert store.statistics().size_bytes == 400 + size_bytes
+
+
 @pytest.mark.parametrize("options", [{"max_conversations": 0}, {"max_bytes": 0}])
 def test_bounds_below_one_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="at least 1"):

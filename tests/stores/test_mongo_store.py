@@ -33,7 +33,7 @@ from toolbus.messages import ToolMessage, UserMessage
 from toolbus.records import replace
 from toolbus.storage import Durability, Entry
 from toolbus.stores._encoding import turn_of, written
-from toolbus.stores.mongo import MessageFields, MongoStore, _upkeep
+from toolbus.stores.mongo import MessageFields, MongoStore, _journal, _upkeep
 from toolbus.stores.mongo._connection import Names, Server, ServerConnection
 from toolbus.stores.mongo._conversations import conversations, history
 from toolbus.stores.mongo._journal import Step, append_all, facts
@@ -522,6 +522,25 @@ def test_a_death_while_things_are_deleted_leaves_all_or_nothing_of_each(
     left = statistics(other)
     assert (left.requests, left.facts, left.conversations, left.size_bytes) == (0, 0, 0, 0)
     assert not [*other.requests.find(), *other.conversations.find(), *other.messages.find()]
+
+
+@pytest.mark.parametrize(("exc", "is_raised"), [(AutoReconnect("gone"), False), (ZeroDivisionError(), True)])
+def test_an_ending_counts_though_its_turn_could_not_be_added_yet(
+    process: Process, monkeypatch: pytest.MonkeyPatch, exc: Exception, is_raised: bool
+) -> None:
+    def fail(*_args: Any) -> None:
+        raise exc
+
+    database = process.open()
+    with monkeypatch.context() as patched:
+        patched.setattr(_journal, "publish", fail)
+        ending = entry(f"r {is_raised}", 0, conversation_id=f"late {is_raised}", ending="completed", turn=turn("late"))
+        if is_raised:
+            with pytest.raises(ZeroDivisionError):
+                append(database, ending)
+        else:
+            append(database, ending)
+    assert history(process.open(), f"late {is_raised}") == turn("late")
 
 
 @contextmanager
