@@ -127,6 +127,25 @@ def test_a_large_python_file_is_parsed_in_pieces_and_cut_as_a_small_one():
     assert outline("a.py", source) == [(1 + 24 * n, 22 + 24 * n, f"take_{n}") for n in range(600)]
 
 
+def test_a_piece_begins_at_an_unindented_definition_or_at_its_decorator(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(_chunks, "_PARSED_CHARS", 20)
+    lines = [
+        "x = 1",
+        "def a():",
+        "    def b():",
+        "        pass",
+        "@c",
+        "@d",
+        "class E:",
+        "    f = 1",
+        "    ggggggg = 2",
+        "y = 3",
+    ]
+    lines += ["async def h():", "    i()", "def j():", "    k()", "def l():"]
+    pieces = [*_chunks._pieces(lines)]  # pyright: ignore[reportPrivateUsage]
+    assert pieces == [(1, 4), (5, 10), (11, 12), (13, 15)]
+
+
 def test_a_large_python_file_whose_pieces_do_not_parse_is_cut_by_its_definitions():
     source = 'TEXT = """\n' + "def inside(): pass\n" * 3_000 + '"""\n\n\ndef outside():\n    pass\n'
     assert outline("a.py", source)[-1][2].endswith("outside")
