@@ -350,7 +350,7 @@ def test_requests_whose_tasks_are_cancelled_before_they_began_end_and_keep_no_pl
 
 
 async def test_a_runtime_that_was_left_by_an_exception_takes_no_more_requests() -> None:
-    refused: list[str] = []
+    refused: list[bool] = []
 
     @tool
     async def slow() -> None:
@@ -358,9 +358,9 @@ async def test_a_runtime_that_was_left_by_an_exception_takes_no_more_requests() 
         try:
             await anyio.sleep_forever()
         finally:
-            with pytest.raises(NotRunning) as caught:
+            with pytest.raises(NotRunning):
                 runtime.start("more")
-            refused.append(str(caught.value))
+            refused.append(True)
 
     runtime = Runtime(ScriptedProvider([calls(("slow", NOTHING))]), tools=[slow])
     with pytest.raises(ZeroDivisionError):
@@ -368,8 +368,7 @@ async def test_a_runtime_that_was_left_by_an_exception_takes_no_more_requests() 
             runtime.start("go")
             await advance(1)
             raise ZeroDivisionError
-    assert len(refused) == 1
-    assert "is closing" in refused[0]
+    assert refused == [True]
 
 
 def test_a_task_that_is_cancelled_while_the_runtime_drains_ends_as_cancelled() -> None:
