@@ -6,6 +6,7 @@ there, so that a change which counts less than the library does is noticed witho
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -15,6 +16,25 @@ from toolbus.schemas._cost import Bounds
 from toolbus.schemas._shape import shape_of
 
 VALUE = {"a": [1, 2.5, "text " * 50], "b": {"c": None}}  # 7 values; 253 characters
+
+
+class Text(str):
+    """A text of a subclass, which the library cannot read as it is."""
+
+    __slots__ = ()
+
+
+def test_values_of_subclasses_and_other_mappings_count_as_much_as_plain_ones():
+    plain = shape_of({"ab": ["xyz", 1, None], "c": ("d",)})
+    other = shape_of(MappingProxyType({"ab": ["xyz", 1, None], "c": (Text("d"),)}))
+    assert (plain.values, plain.chars, plain.is_plain) == ((1, 2, 4), (0, 3, 4), True)
+    assert (other.values, other.chars, other.is_plain) == ((1, 2, 4), (0, 3, 4), False)
+    assert [shape_of(each).is_plain for each in (-(2**63), -(2**63) - 1, 2**64 - 1, 2**64)] == [
+        True,
+        False,
+        True,
+        False,
+    ]
 
 
 COSTS: list[tuple[Any, int, int]] = [

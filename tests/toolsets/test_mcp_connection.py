@@ -16,6 +16,7 @@ from toolbus.events import ToolCallRequested
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
 from toolbus.tools import ToolContext
 from toolbus.toolsets.mcp import McpServer, McpTools
+from toolbus.toolsets.mcp._connection import _reason  # pyright: ignore[reportPrivateUsage]
 
 anyio_backend = virtual_backends()
 eras = pytest.mark.parametrize("era", ERAS)
@@ -370,3 +371,15 @@ async def test_a_server_of_the_sdk_in_this_process_needs_no_transport():
         call = Caller(mcp.registry)
         assert (await call.completed("calc__add", a=1, b=2)).data == 3
         assert (await call.failed("calc__add", a="x", b=2)).reason == "invalid_arguments"
+
+
+@pytest.mark.parametrize(
+    ("exceptions", "reason"),
+    [
+        ([ValueError(""), OSError("gone")], "gone"),
+        ([ValueError("")], "ValueError"),
+        ([FileNotFoundError(2, "no such file", "server.py")], "there is no server.py"),
+    ],
+)
+def test_the_reason_is_the_first_exception_that_says_something(exceptions: list[Exception], reason: str):
+    assert _reason(ExceptionGroup("group", exceptions)) == reason
