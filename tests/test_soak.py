@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from soak import __main__ as soak
-from soak import mutations
+from soak import mutations, recording
 from soak.mutants import Mutant, mutants_of, mutated, users_of
 from soak.mutating import Job, jobs_for
 from soak.parts import Outcome, Time, run_recording
@@ -186,6 +186,21 @@ def test_a_record_survives_its_file_and_forgets_tests_that_are_gone(tmp_path: Pa
     assert (record.seconds, record.lines) == ({here: 0.25}, {"a.py:g|z": [here]})
     assert stale_files(record, [ROOT / "tests" / "test_soak.py"]) == {}
     assert Record.read(tmp_path / "nowhere.json") == Record()
+
+
+def test_of_a_line_that_many_tests_run_those_of_its_own_folder_are_kept_first(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(recording, "_OWN_TESTS", 2)
+    monkeypatch.setattr(recording, "_MOST_TESTS", 4)
+    own = {"tests/core/test_a.py::slow": 9.0, "tests/core/test_a.py::quick": 1.0, "tests/core/test_b.py::one": 5.0}
+    others = {"tests/bus/test_c.py::one": 0.1, "tests/bus/test_c.py::two": 0.2, "tests/bus/test_d.py::one": 0.3}
+    record = Record({}, {**others, **own})
+    chosen = record._chosen("toolbus/core/x.py:f|x", record.seconds)  # pyright: ignore[reportPrivateUsage]
+    assert chosen == [
+        "tests/core/test_a.py::quick",
+        "tests/core/test_b.py::one",
+        "tests/bus/test_c.py::one",
+        "tests/bus/test_d.py::one",
+    ]
 
 
 def test_a_test_is_recorded_with_the_lines_that_it_runs_also_in_threads_and_within_expressions(tmp_path: Path):
