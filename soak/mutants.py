@@ -1,14 +1,22 @@
 """Small changes of source code, each of which a test should notice. Pure: from source to changes, and from one to code.
 
 It leaves out what only people or type checkers read: docstrings, texts, log lines, `__repr__`, annotations, `__all__`,
-options of decorators and asserts; and what runs only on other systems.
+options of decorators, asserts and functions without a body; and what runs only on other systems. It also leaves out
+changes that harm nobody:
+
+- a bound, a time or a weight of 10 or more that is one more, or is compared with `<=` instead of `<`: that is less than
+  a tenth, and as right as before. Numbers in collections, equalities, powers and shifts are changed, because those are
+  codes, or double. The same is true of a moment of the real clock;
+- `None` in place of `False`, of an empty text or of an empty collection, which is as false as they are;
+- `strict=` of `zip`, which is an assert, and `stacklevel=` of a warning;
+- `del` of local names, which only frees memory.
 """
 
 from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -41,6 +49,9 @@ _OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 }
 _NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 _NEVER_READ = {"__all__", "__slots__"}
+_ASSERTING = {"strict", "stacklevel"}
+_LARGE = 10
+_ARITHMETIC = (ast.Constant, ast.BinOp, ast.operator)
 _PASSED_OVER = {"annotation", "returns", "decorator_list", "bases"}
 _MOST_CHARS = 90
 
@@ -78,8 +89,11 @@ def mutants_of(source: str, path: str) -> list[Mutant]:
     """All changes of a file, in the order of its text."""
     found: list[Mutant] = []
     tree, lines = ast.parse(source), source.splitlines()
+    bounds = {"monotonic()", *_large_names(tree)}
     for node, place, where, names in _nodes(tree, (), "", ()):
         for kind, change in _changes(node):
+            if isinstance(node, ast.Compare) and _moves_bound(node, int(kind.split()[1]), bounds):
+                continue
             line: int = getattr(node, "lineno", 0)
             texts = _text(node), _text(change(node))
             found.append(Mutant(path, line, len(found), kind, where, lines[line - 1], *texts, place, names))
@@ -135,9 +149,9 @@ def _nodes(
             continue
         if isinstance(value, list):
             for index, each in enumerate(value):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-                if isinstance(each, ast.AST):
+                if isinstance(each, ast.AST) and not _is_bound(each, node):
                     yield from _nodes(each, (*place, (field, index)), where, names)
-        elif isinstance(value, ast.AST):
+        elif isinstance(value, ast.AST) and not _is_bound(value, node):
             yield from _nodes(value, (*place, (field, None)), where, names)
 
 
@@ -153,11 +167,47 @@ def _bound_by(node: ast.AST) -> Iterator[str]:
                 yield each.id
 
 
+def _large_names(tree: ast.Module) -> Iterator[str]:
+    """The names of the module's constants that are large numbers."""
+    for node in tree.body:
+        value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
+        if value is not None and all(isinstance(each, _ARITHMETIC) for each in ast.walk(value)):
+            number = eval(compile(ast.Expression(value), "", "eval"))
+            if isinstance(number, (int, float)) and number >= _LARGE:
+                yield from _bound_by(node)
+
+
+def _moves_bound(node: ast.Compare, index: int, bounds: Collection[str]) -> bool:
+    """Return whether a comparison that includes its bound, or no longer does, is as right as before."""
+    if not isinstance(node.ops[index], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
+        return False
+    sides = [node.left, *node.comparators][index : index + 2]
+    return any(_is_large(each) or ast.unparse(each) in bounds for each in sides)
+
+
+def _is_large(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and node.value >= _LARGE
+
+
+def _is_bound(node: ast.AST, parent: ast.AST) -> bool:
+    """Return whether a number is so large that one more does not matter, where it stands."""
+    if not _is_large(node):
+        return False
+    if isinstance(parent, ast.Compare):
+        return all(isinstance(each, (ast.Lt, ast.LtE, ast.Gt, ast.GtE)) for each in parent.ops)
+    if isinstance(parent, ast.BinOp):
+        return not isinstance(parent.op, (ast.Pow, ast.LShift, ast.RShift))
+    return not isinstance(parent, (ast.List, ast.Tuple, ast.Set, ast.Dict))
+
+
 def _is_passed_over(node: ast.AST) -> bool:
     if isinstance(node, (ast.Assert, ast.JoinedStr, ast.Import, ast.ImportFrom)):
         return True
+    if isinstance(node, ast.keyword) and node.arg in _ASSERTING:
+        return True
     if isinstance(node, _FUNCTIONS):
-        return node.name == "__repr__" or any("overload" in ast.unparse(each) for each in node.decorator_list)
+        is_declared = all(isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant) for each in node.body)
+        return node.name == "__repr__" or is_declared
     if isinstance(node, ast.Expr):
         return isinstance(node.value, ast.Constant) or _is_logged(node.value)
     if isinstance(node, (ast.If, ast.IfExp)):
@@ -197,7 +247,7 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, _Change]]:
         yield "name", _other_name
     elif isinstance(node, ast.Constant) and isinstance(node.value, (bool, int, float)):
         yield "constant", _other_constant
-    elif isinstance(node, ast.Return) and not _is_none(node.value):
+    elif isinstance(node, ast.Return) and not _is_empty(node.value):
         yield "return", lambda _: ast.Return(ast.Constant(None))
     elif isinstance(node, ast.Continue):
         yield "continue", lambda _: ast.Break()
@@ -209,8 +259,11 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, _Change]]:
         yield "dropped", lambda _: ast.Pass()
 
 
-def _is_none(value: ast.expr | None) -> bool:
-    return value is None or (isinstance(value, ast.Constant) and value.value is None)
+def _is_empty(value: ast.expr | None) -> bool:
+    """Return whether it is None, or as false as None."""
+    if isinstance(value, (ast.List, ast.Tuple, ast.Dict)):
+        return not ast.unparse(value)[1:-1]
+    return value is None or (isinstance(value, ast.Constant) and not value.value)
 
 
 def _is_effect(node: ast.AST) -> bool:
@@ -220,7 +273,9 @@ def _is_effect(node: ast.AST) -> bool:
     if isinstance(node, (ast.Assign, ast.AugAssign)):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         return all(isinstance(each, (ast.Attribute, ast.Subscript)) for each in targets)
-    return isinstance(node, (ast.Raise, ast.Delete))
+    if isinstance(node, ast.Delete):
+        return not all(isinstance(each, ast.Name) for each in node.targets)
+    return isinstance(node, ast.Raise)
 
 
 def _leaves(body: Iterable[ast.AST]) -> bool:

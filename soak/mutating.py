@@ -126,7 +126,8 @@ def _seconds(key: str, record: Record) -> float:
 def _tests_of(mutant: Mutant, record: Record, by_function: Mapping[str, set[str]]) -> list[str]:
     """The tests that run the changed line, or its function if the line itself was not recorded.
 
-    For a change outside of functions: the tests that run a function which mentions a name that the statement binds.
+    For a change outside of functions, or in one that runs only when its module is imported: the tests that run a
+    function which mentions a name that the statement binds, or else any function of the file.
     """
     function = mutant.where
     if function and not function.endswith("."):
@@ -136,7 +137,6 @@ def _tests_of(mutant: Mutant, record: Record, by_function: Mapping[str, set[str]
             if tests := by_function.get(f"{mutant.path}:{function}"):
                 return sorted(tests)
             function = function.rpartition(".<locals>.")[0]  # this function was not recorded by itself
-        return []
     users: set[str] = set()
     for path in _where_known(mutant):
         users.update(f"{path}:{name}" for name in users_of((SOURCES / path).read_text(encoding="utf-8"), mutant.names))
@@ -262,7 +262,7 @@ def run_jobs(jobs: Iterator[Job], until: float, side_by_side: int) -> Iterator[J
     """Run jobs until the time (of `time.monotonic`) is over, and yield each of them as soon as it has its verdict."""
     children: list[_Child] = []
     waiting: list[tuple[Job, int]] = []
-    home = Path(tempfile.mkdtemp(prefix="soak"))
+    home = _folder()
     try:
         while True:
             while len(children) < side_by_side and time.monotonic() < until:
@@ -273,7 +273,7 @@ def run_jobs(jobs: Iterator[Job], until: float, side_by_side: int) -> Iterator[J
                     job.verdict = "no test"
                     yield job
                     continue
-                children.append(_begin(job, helping, Path(tempfile.mkdtemp(dir=home))))
+                children.append(_begin(job, helping, _folder(home)))
             if not children:
                 break
             time.sleep(0.02)
@@ -292,6 +292,13 @@ def run_jobs(jobs: Iterator[Job], until: float, side_by_side: int) -> Iterator[J
         for child in children:
             _end(child)
         shutil.rmtree(home, ignore_errors=True)
+
+
+def _folder(within: Path | None = None) -> Path:
+    """Make a folder that others may enter: PostgreSQL does not run as root."""
+    made = Path(tempfile.mkdtemp(prefix="soak", dir=within))
+    made.chmod(0o711)
+    return made
 
 
 def _begin(job: Job, helping: int, folder: Path) -> _Child:

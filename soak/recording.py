@@ -1,8 +1,9 @@
 """A record of which tests run which lines of toolbus, and how long each test takes, renewed for files that change.
 
 The module is a pytest plugin (`-p soak.recording`) and the reader of its record. A line is identified by its function
-and its text, so that it is recognised after other changes have moved it. Only the cheapest tests of each line are kept,
-and only their runs on asyncio. What a test runs in other processes is not recorded.
+and its text, so that it is recognised after other changes have moved it. For each line, only the cheapest tests of each
+file are kept, most of them from the folder of tests that mirrors the line's, and only their runs on asyncio. What a
+test runs in other processes is not recorded.
 """
 
 from __future__ import annotations
@@ -30,10 +31,18 @@ SOURCES = ROOT / "src"
 PLACE = "SOAK_RECORD"
 """The variable that names the folder where the plugin puts what it has recorded."""
 
-LEFT_OUT = ("tests/packaging", "tests/live", "tests/typing", "tests/durability", "tests/test_benchmarks.py")
-"""The folders of tests that run toolbus only in other processes, or not at all."""
+LEFT_OUT = (
+    "tests/packaging",
+    "tests/live",
+    "tests/typing",
+    "tests/durability/test_kill.py",
+    "tests/durability/test_shared_requests.py",
+    "tests/test_benchmarks.py",
+)
+"""The tests that run toolbus only in other processes, or not at all: folders and files."""
 _LONGEST_SECONDS = 60.0  # a test that takes longer is not used
-_MOST_TESTS = 60  # how many tests are recorded for one line
+_OWN_TESTS = 250  # how many tests of the mirrored folder come first
+_MOST_TESTS = 400  # how many tests are recorded for one line
 
 
 def line_key(path: str, function: str, text: str) -> str:
@@ -85,10 +94,25 @@ class Record:
                     self.seconds[key] = seconds
                     for line in ran:
                         lines.setdefault(line, set()).add(key)
-        cheapest = self.seconds.__getitem__
-        self.lines = {line: sorted(ran, key=cheapest)[:_MOST_TESTS] for line, ran in lines.items() if ran}
+        self.lines = {line: self._chosen(line, ran) for line, ran in lines.items() if ran}
         self.files = {name: digest for name, digest in self.files.items() if name in there}
         self.files |= {name: digest for name, digest in files.items() if name in done}
+
+    def _chosen(self, line: str, ran: Iterable[str]) -> list[str]:
+        """The tests of a line that are kept: half of the lines run in hundreds of tests, and most only pass through."""
+        folder = f"tests/{line.partition('/')[2].partition('/')[0]}/"
+        every = self._spread(ran)
+        own = [key for key in every if key.startswith(folder)][:_OWN_TESTS]
+        return list(dict.fromkeys([*own, *every]))[:_MOST_TESTS]
+
+    def _spread(self, ran: Iterable[str]) -> list[str]:
+        """The tests from all files in turn, the cheapest of each file first."""
+        of_file: dict[str, int] = {}
+        ranked: list[tuple[int, float, str]] = []
+        for seconds, key in sorted((self.seconds[key], key) for key in ran):
+            rank = of_file[_file_of(key)] = of_file.get(_file_of(key), -1) + 1
+            ranked.append((rank, seconds, key))
+        return [key for _, _, key in sorted(ranked)]
 
     @staticmethod
     def _finished(parts: Iterable[Path]) -> set[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from soak import __main__ as soak
-from soak import mutations
+from soak import mutations, recording
 from soak.mutants import Mutant, mutants_of, mutated, users_of
 from soak.mutating import Job, jobs_for
 from soak.parts import Outcome, Time, run_recording
@@ -27,6 +27,13 @@ SOURCE = textwrap.dedent('''
     __all__ = ["work"]
     Name: TypeAlias = str
     MOST = 3
+    SECONDS = 600
+    CODES = {429, 2**16}
+
+    class Work(Protocol):
+        def work(self, most: int = 4) -> int:
+            """Work up to 4 times."""
+            ...
 
     class Worker:
         """It has 2 hands."""
@@ -38,8 +45,14 @@ SOURCE = textwrap.dedent('''
             assert items is not None
             while items and len(items) < 9:
                 self.done += items.pop()
+                del self.left
+                for pair in zip(items, items[:80], strict=True):
+                    del pair
+                late = len(items) < SECONDS < monotonic() or len(items) >= 60
                 _logger.info("done %d", 1)
                 notify(self)
+            if self.stops:
+                return False
             for item in items:
                 if not item:
                     continue
@@ -52,6 +65,13 @@ SOURCE = textwrap.dedent('''
 CHANGES = {
     "3 -> 4",
     "0 -> 1",
+    "429 -> 430",
+    "2 -> 3",
+    "16 -> 17",
+    "del self.left -> pass",
+    "if self.stops: -> if not self.stops:",
+    "False -> True",
+    "len(items) < SECONDS < monotonic() or len(items) >= 60 -> len(items) < SECONDS < monotonic() and len(items) >= 60",
     "while items and len(items) < 9: -> if items and len(items) < 9:",
     "items and len(items) < 9 -> items or len(items) < 9",
     "len(items) < 9 -> len(items) <= 9",
@@ -166,6 +186,21 @@ def test_a_record_survives_its_file_and_forgets_tests_that_are_gone(tmp_path: Pa
     assert (record.seconds, record.lines) == ({here: 0.25}, {"a.py:g|z": [here]})
     assert stale_files(record, [ROOT / "tests" / "test_soak.py"]) == {}
     assert Record.read(tmp_path / "nowhere.json") == Record()
+
+
+def test_of_a_line_that_many_tests_run_those_of_its_own_folder_are_kept_first(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(recording, "_OWN_TESTS", 2)
+    monkeypatch.setattr(recording, "_MOST_TESTS", 4)
+    own = {"tests/core/test_a.py::slow": 9.0, "tests/core/test_a.py::quick": 1.0, "tests/core/test_b.py::one": 5.0}
+    others = {"tests/bus/test_c.py::one": 0.1, "tests/bus/test_c.py::two": 0.2, "tests/bus/test_d.py::one": 0.3}
+    record = Record({}, {**others, **own})
+    chosen = record._chosen("toolbus/core/x.py:f|x", record.seconds)  # pyright: ignore[reportPrivateUsage]
+    assert chosen == [
+        "tests/core/test_a.py::quick",
+        "tests/core/test_b.py::one",
+        "tests/bus/test_c.py::one",
+        "tests/bus/test_d.py::one",
+    ]
 
 
 def test_a_test_is_recorded_with_the_lines_that_it_runs_also_in_threads_and_within_expressions(tmp_path: Path):

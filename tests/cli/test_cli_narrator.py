@@ -162,9 +162,11 @@ def test_the_live_line_tells_of_a_failure_that_the_model_works_on_and_of_a_model
     after = (CallOutcome(name="search_text", success=False),)
     desk.tell([ROUND, requested(), failed, RoundStarted(round=1, message_count=4, after=after)])
     assert desk.last_line()[2:] == "Tool Search Text failed, trying alternative approa…  0 ms"
+    desk.now += 5
     desk.tell([piece("half\n"), ModelRetrying(round=1, reason="provider_unavailable")])
+    desk.now += 1
     desk.narrator.tick()
-    assert desk.last_line()[2:] == "Asking the model again...  0 ms"
+    assert desk.last_line()[2:] == "Asking the model again...  1.0 s"
     desk.tell([RoundStarted(round=2, message_count=4, tools_offered=False)])
     assert desk.last_line()[2:] == "Formulating final response...  0 ms"
 

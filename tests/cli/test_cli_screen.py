@@ -61,6 +61,25 @@ def test_every_line_fits(width: int, mark: str, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (40, ["Search Text", 'query="limits"', "12 ms"]),
+        (30, ["Search Text", 'query="li…', "12 ms"]),
+        (24, ["Search Text", "que…", "12 ms"]),
+        (23, ["Search Text", "", "12 ms"]),
+        (14, ["Search…", "", "12 ms"]),
+        (13, ["Search Text", "", ""]),
+    ],
+)
+def test_a_line_that_is_cut_keeps_its_name_then_its_tail_if_that_is_at_most_half_then_the_detail(
+    width: int, shown: list[str]
+):
+    fitted = DONE.fitted(width, "…")
+    assert [fitted.name, fitted.detail, fitted.tail] == shown
+    assert fitted.mark == "ok"
+
+
+@pytest.mark.parametrize(
     ("columns", "width"), [("40", 40), ("0", 120), ("-3", 120), ("\u00b2", 120), ("9" * 5000, 120)]
 )
 def test_a_log_is_as_wide_as_columns_says_where_that_can_be(columns: str, width: int, monkeypatch: pytest.MonkeyPatch):
@@ -224,6 +243,18 @@ class TestWhileAQuestionStands:
         lines = terminal.getvalue().splitlines()
         assert lines[999:] == ["999", "toolbus: 10 lines were not shown while a question was open"]
         assert screen.said
+
+    def test_a_live_line_is_wiped_with_the_rows_that_it_takes_in_a_terminal_that_became_narrow(
+        self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    ):
+        for columns, rows in (("40", 1), ("39", 2), ("20", 2), ("19", 3)):
+            monkeypatch.setenv("COLUMNS", "60")
+            screen = LiveScreen(None, terminal)
+            screen.busy(Line(name="x" * 40))
+            before = len(terminal.getvalue())
+            monkeypatch.setenv("COLUMNS", columns)
+            screen.note(DONE)
+            assert terminal.getvalue()[before:].count("\x1b[1A") == rows - 1, columns
 
     def test_what_is_asked_about_is_not_dimmed(self, terminal: Terminal):
         LiveScreen(None, terminal).ask_about(Line(mark="ask", name="Delete File", detail="a=1"))

@@ -44,6 +44,15 @@ class Failing(io.StringIO):
         raise OSError(self._error, os.strerror(self._error))
 
 
+def test_the_version_is_that_of_the_first_folder_that_has_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    for folder, number in (("one", "1.0"), ("two", "2.0")):
+        (tmp_path / folder / f"toolbus-{number}.dist-info").mkdir(parents=True)
+        (tmp_path / folder / "other-9.0.dist-info").mkdir()
+    folders = [str(tmp_path / folder) for folder in ("nowhere", "one", "two")]
+    monkeypatch.setattr(sys, "path", folders)
+    assert cli._version() == "1.0"  # pyright: ignore[reportPrivateUsage]
+
+
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["store", "list", "--help"]])
 @pytest.mark.parametrize(
     ("error", "status", "reported"),

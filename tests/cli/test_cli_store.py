@@ -53,6 +53,15 @@ def damage(path: Path) -> None:
         database.commit()
 
 
+@pytest.mark.parametrize(
+    ("size_bytes", "shown"),
+    [(0, "0 bytes"), (1_023, "1,023 bytes"), (1_024, "1.0 KiB"), (1_024**2 - 1, "1,024.0 KiB"), (1.5 * 1_024**2, "1.5 MiB"),
+     (1_024**3, "1.0 GiB"), (1_024**4, "1.0 TiB"), (3_000 * 1_024**4, "3,000.0 TiB")],
+)  # fmt: skip
+def test_sizes_have_a_unit_in_which_they_are_short(size_bytes: float, shown: str):
+    assert _store._size(size_bytes) == shown  # pyright: ignore[reportPrivateUsage]
+
+
 class TestLooking:
     def test_stats_say_how_much_there_is_and_where(self, toolbus: Command, kept: Path, talk: str):
         reported = toolbus("store", "stats").out.splitlines()

@@ -105,3 +105,7 @@ def test_escaped_json_is_the_same_value_without_raw_control_characters():
     written = escape_json(json.dumps(value, ensure_ascii=False))
     assert json.loads(written) == value
     assert not {*written} & {"\x7f", "\x9b", "\x1b"}
+
+
+def test_arguments_are_shown_with_the_letters_that_they_have():
+    assert arguments_line({"city": "Zürich", "n": 1}) == 'city="Zürich" n=1'

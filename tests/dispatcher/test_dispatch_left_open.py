@@ -258,7 +258,8 @@ async def test_the_host_can_cancel_what_holds_something_that_was_left_open(opens
     (ending,) = desk.endings()
     assert ending.type == ("tool_call_completed" if ended else "tool_call_failed")
     if not ended:
-        assert (await desk.failed()).reason == "cancelled"
+        failed = await desk.failed()
+        assert (failed.reason, failed.outcome_unknown) == ("cancelled", True)
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])

@@ -271,6 +271,18 @@ async def test_a_request_without_the_type_of_its_output_waits_for_it() -> None:
     assert result.output == Answer(sum=42)
 
 
+async def test_a_request_whose_journal_does_not_begin_with_its_start_is_a_problem_with_its_id() -> None:
+    plain = scene(text("Done."))
+    store = MemoryStore(journal=True)
+    journal: Any = store.journal
+    started = (await plain.whole()).entries[0]
+    await journal.append(replace(started, facts=[*started.facts[1:2]], lease_seconds=0))
+    async with plain.runtime(store, Lab()) as runtime:
+        (problem,) = (await runtime.resume()).problems
+    assert isinstance(problem.error, ResumeMismatch)
+    assert str(problem.error) == f"request {started.request_id} cannot continue: its first fact is not request_started"
+
+
 async def test_what_the_options_function_raises_is_that_requests_problem_and_an_unknown_option_is_the_callers() -> None:
     store, request_id = await cut_behind(scene(text("Done.")), "request_started")
     assert store.journal is not None
@@ -662,3 +674,12 @@ async def test_the_time_of_a_request_goes_on_while_nobody_runs(wall: Wall) -> No
     assert lab.runs == []
     assert isinstance(heard[0], RequestResumed)
     assert isinstance(heard[-1], RequestCompleted)
+
+
+@pytest.mark.parametrize("vendor", ["scripted", "other"])
+async def test_another_model_than_before_is_logged(vendor: str, caplog: pytest.LogCaptureFixture) -> None:
+    store, _ = await cut_behind(scene(text("Done.")), "request_started")
+    async with Runtime(model(text("Done."), vendor=vendor), store=store) as runtime:
+        (session,) = await runtime.resume()
+        assert (await session.result()).outcome == "completed"
+    assert ("the request was begun with scripted, and" in caplog.text) == (vendor == "other")

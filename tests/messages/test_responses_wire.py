@@ -275,6 +275,18 @@ def test_ids_that_are_repeated_or_too_long_give_way_to_call_ids() -> None:
     assert [each["call_id"] for each in wire] == ["a", "m1", "m2", "m3"] * 2
 
 
+def test_a_result_of_a_repeated_id_belongs_to_the_newest_reply_that_has_it() -> None:
+    def call(name: str) -> dict[str, Any]:
+        return {"type": "function_call", "call_id": "x", "name": name, "arguments": "{}"}
+
+    result = {"type": "function_call_output", "call_id": "x", "output": "done"}
+    messages = from_openai_responses([call("old"), {"role": "user", "content": "Again."}, call("new"), result])
+    asked, answered = messages[2], messages[3]
+    assert isinstance(asked, AssistantMessage)
+    assert isinstance(answered, ToolMessage)
+    assert (answered.name, answered.call_id) == ("new", asked.tool_calls[0].call_id)
+
+
 def test_malformed_arguments_go_as_written_or_quoted_where_the_server_parses_them() -> None:
     message = AssistantMessage(tool_calls=(ToolCall(name="f", arguments='{"a', call_id="1"),))
     assert to_openai_responses([message])[0]["arguments"] == '{"a'

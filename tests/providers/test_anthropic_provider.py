@@ -146,7 +146,7 @@ async def test_pieces_are_emitted_while_the_stream_still_runs_and_cancelling_clo
             with anyio.fail_after(5):
                 await arrived.wait()
             tasks.cancel_scope.cancel()
-        assert server.left.wait(5), "a cancelled request closes its connection"
+        assert await anyio.to_thread.run_sync(server.left.wait, 5), "a cancelled request closes its connection"
         await provider.aclose()
 
 
@@ -161,6 +161,17 @@ def test_one_provider_serves_one_event_loop_after_the_other(server: WireServer) 
     for backend in ("asyncio", "trio", "asyncio"):
         assert anyio.run(once, backend=backend) == "Sunny."
     assert server.connections == 3
+
+
+async def test_requests_share_a_connection_until_the_provider_is_closed(server: WireServer) -> None:
+    provider = AnthropicProvider("m", base_url=server.base_url)
+    connections: list[int] = []
+    for _ in range(2):
+        for _ in range(2):
+            await provider.respond(request(), lambda _: None)
+            connections.append(server.connections)
+        await provider.aclose()
+    assert connections == [1, 1, 2, 2]
 
 
 async def test_requests_may_run_at_once(server: WireServer) -> None:

@@ -125,6 +125,22 @@ def test_a_turn_that_was_paused_goes_on_in_a_message_of_its_own() -> None:
     assert reply.finish().message.text == "hi"
 
 
+def test_a_turn_that_was_paused_all_at_once_goes_on_too() -> None:
+    reply: MessageBuilder = builder("anthropic")
+    searched = {"type": "server_tool_use", "id": "srv_1", "name": "web_search", "input": {"query": "x"}}
+    feed(reply, [start("msg_1", searched), *end("pause_turn")])
+    assert reply.paused
+    assert reply.so_far() == [searched]
+    reply.begin_continuation()
+    feed(reply, [start("msg_2"), *SAID, *end()])
+    message = reply.finish().message
+    assert message.text == "hi"
+    assert [block["type"] for block in (message.vendor_data or {})["anthropic"]["content"]] == [
+        "server_tool_use",
+        "text",
+    ]
+
+
 def test_deltas_of_another_kind_than_their_block_are_never_taken_for_what_it_holds() -> None:
     frames = [
         start(),

@@ -138,6 +138,12 @@ def test_headings_nest_in_markdown_and_in_underlined_text() -> None:
     assert [(scope.name, scope.parent.name if scope.parent else "") for scope in underlined] == [("A", ""), ("B", "A")]
 
 
+def test_lines_outside_of_definitions_are_paragraphs_of_at_least_five_lines() -> None:
+    text = "a\nb\n\nc\nd\n\ne\n\n\nf\ng\nh\ni\n\nj\n\nk"
+    scopes = read_structure("a.py", dict(enumerate(text.split("\n"), start=1)))
+    assert ["".join(line.text for line in scope.lines) for scope in scopes] == ["abcde", "fghij", "k"]
+
+
 def test_a_gap_ends_what_was_open() -> None:
     scopes = read_structure("a.py", {1: "def f():", 2: "    one", 50: "    two"})
     assert [[line.number for line in scope.lines] for scope in scopes] == [[1, 2], [50]]

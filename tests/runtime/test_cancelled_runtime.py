@@ -14,7 +14,7 @@ import pytest
 
 from support.journaled import JournaledStore
 from toolbus import Runtime, Tool, tool
-from toolbus.errors import ToolError
+from toolbus.errors import NotRunning, ToolError
 from toolbus.events import Event, RequestCancelled, RequestStarted, ToolCallCompleted, ToolCallFailed, ToolCallRequested
 from toolbus.messages import ToolMessage
 from toolbus.stores.memory import MemoryStore
@@ -347,3 +347,41 @@ def test_requests_whose_tasks_are_cancelled_before_they_began_end_and_keep_no_pl
     gc.collect()  # so that the warning comes here
     assert [each.ended for each in started] == [True] * 3
     assert asyncio.run(again()) == "Hello."
+
+
+async def test_a_runtime_that_was_left_by_an_exception_takes_no_more_requests() -> None:
+    refused: list[bool] = []
+
+    @tool
+    async def slow() -> None:
+        """Ask for more at the end."""
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with pytest.raises(NotRunning):
+                runtime.start("more")
+            refused.append(True)
+
+    runtime = Runtime(ScriptedProvider([calls(("slow", NOTHING))]), tools=[slow])
+    with pytest.raises(ZeroDivisionError):
+        async with runtime:
+            runtime.start("go")
+            await advance(1)
+            raise ZeroDivisionError
+    assert refused == [True]
+
+
+def test_a_task_that_is_cancelled_while_the_runtime_drains_ends_as_cancelled() -> None:
+    async def host() -> None:
+        async with Runtime(ScriptedProvider([hang()])) as runtime:
+            runtime.start("go")
+
+    async def main() -> None:
+        task = asyncio.create_task(host())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    asyncio.run(main())

@@ -17,7 +17,10 @@ from pydantic import BaseModel, SecretBytes, SecretStr, TypeAdapter
 from support.watchdog import cpu_seconds
 from toolbus.errors import InvalidArguments
 from toolbus.secrets import MASK, TextMask, Vault, find_marks, replaced
-from toolbus.secrets._event_masking import hidden_arguments
+from toolbus.secrets._event_masking import (
+    _hidden_answer,  # pyright: ignore[reportPrivateUsage]
+    hidden_arguments,
+)
 from toolbus.secrets._marks import PieceMask, forms_of, masked_content, masked_json, revealed
 
 MARKED = {"type": "string", "writeOnly": True}
@@ -168,6 +171,36 @@ def test_a_reference_that_is_not_known_is_refused_or_stays() -> None:
 
 
 # ------------------------------------------------------------------------------------------------- in text
+
+
+def test_a_value_that_was_added_twice_is_forgotten_at_once() -> None:
+    mask = TextMask()
+    for _ in range(2):
+        mask.add("hunter2-and-more", "{{one}}")
+    mask.discard("{{one}}")
+    assert not mask
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "hidden"),
+    [
+        ({"value": {"type": "array", "items": {"type": "string", "writeOnly": True}}}, '["hunter2-and-more"]', True),
+        (
+            {"value": {"type": "array", "items": {"type": "string", "writeOnly": True}}},
+            '{"value": ["hunter2-and-more"]}',
+            True,
+        ),
+        ({"other": {"type": "array", "items": {"type": "string", "writeOnly": True}}}, '["hunter2-and-more"]', False),
+        ({"value": {"type": "string"}}, '["hunter2-and-more"]', False),
+    ],
+)
+def test_an_answer_may_be_only_the_value_that_would_be_wrapped(schema: Any, text: str, hidden: bool) -> None:
+    marks = find_marks({"type": "object", "properties": schema})
+    if marks is None:
+        assert not hidden
+        return
+    shown = _hidden_answer(text, marks, Vault())
+    assert ("hunter2" not in shown) == hidden
 
 
 def mask_of(*secrets: str) -> TextMask:

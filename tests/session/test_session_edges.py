@@ -11,10 +11,20 @@ import pytest
 from toolbus import EventBus, Limits, RequestSession, Runtime, tool
 from toolbus.bus import Mailbox
 from toolbus.core.transcript import validate
+from toolbus.core.turn import TurnState
 from toolbus.errors import ApplicationError, ConfigurationError, NotRunning, Overloaded, ProviderUnavailable
-from toolbus.events import ApprovalDecided, Event, ModelResponded, ModelRetrying, RequestEnding, ToolCallRequested
+from toolbus.events import (
+    ApprovalDecided,
+    Event,
+    ModelResponded,
+    ModelRetrying,
+    RequestEnding,
+    RequestStarted,
+    ToolCallRequested,
+)
 from toolbus.messages import AssistantMessage, Message, UserMessage
 from toolbus.protocols import Emit, ModelReply, ModelRequest, TextPiece
+from toolbus.session._start import _apply_again  # pyright: ignore[reportPrivateUsage]
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, assert_idle, calls, error, text, virtual_backends
 
@@ -39,6 +49,14 @@ class Gate:
 
 def unavailable(retry_after_seconds: float | None = None) -> Any:
     return error(ProviderUnavailable("overloaded", retryable=True, retry_after_seconds=retry_after_seconds))
+
+
+@pytest.mark.parametrize("size_bytes", [1, 100, 10**9])
+def test_a_resumed_request_is_as_large_as_its_journal_even_before_it_is_written_to(size_bytes: int) -> None:
+    state = TurnState("r", limits=Limits(max_journal_bytes=100))
+    started = RequestStarted(request_id="r", conversation_id="c", deadline=9.0)
+    _apply_again(state, [started], size_bytes)
+    assert (state.facts, state.journal_bytes) == (1, size_bytes)
 
 
 async def test_a_store_that_fails_to_remember_costs_its_own_turn_and_nobody_else(

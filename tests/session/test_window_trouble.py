@@ -39,6 +39,7 @@ from toolbus.messages import AssistantMessage, Message, SystemMessage, ToolMessa
 from toolbus.protocols import ModelReply, ModelRequest, Provider, Summary
 from toolbus.records import replace
 from toolbus.session import SessionStart
+from toolbus.session._context_window import _counter  # pyright: ignore[reportPrivateUsage]
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, calls, error, text, virtual_backends
 
@@ -47,12 +48,12 @@ anyio_backend = virtual_backends()
 LONG = "0123456789" * 1000
 
 
-def fetch(result: str = "word " * 100, **options: Any) -> Tool[..., Any]:
+def fetch(result: str = "word " * 100, description: str = "", **options: Any) -> Tool[..., Any]:
     async def handler(**_arguments: Any) -> str:
         return result
 
     schema: dict[str, Any] = {"type": "object", "properties": {}}
-    return Tool("fetch", "", schema, handler, validate=lambda _arguments: None, **options)
+    return Tool("fetch", description, schema, handler, validate=lambda _arguments: None, **options)
 
 
 def talk(turns: int) -> list[Message]:
@@ -129,6 +130,17 @@ async def test_a_summarizer_that_fails_is_asked_once_in_a_request(given: Any, ca
     assert len(summarizer.asked) == 1
     assert "the history was not summed up" in caplog.text
     assert result.messages[:24] == talk(12)[:-1]
+
+
+async def test_a_request_that_goes_on_growing_is_summed_up_again() -> None:
+    provider = ScriptedProvider([*[calls(("fetch", {"n": number})) for number in range(9)], text("here")])
+    summarizer = Fixed(*[Summary(text=f"summary {number}") for number in range(9)])
+    compression = Compression(max_context_tokens=4000, summarizer=summarizer)
+    async with Runtime(provider, tools=[fetch("word " * 300)], compression=compression) as runtime:
+        result = await runtime.run("and now?", history=talk(20)[:-1])
+    assert result.ok
+    assert summarizer.asked[:2] == ["", "summary 0"]
+    assert all("summary 0" not in str(message) for message in checked(provider))
 
 
 async def test_a_summary_without_text_is_paid_for_and_the_one_before_stays() -> None:
@@ -217,11 +229,15 @@ async def test_a_request_is_cancelled_while_its_history_is_summed_up() -> None:
 # -------------------------------------------------------------------------------------------- models that refuse
 
 
-async def test_the_limit_that_a_server_tells_is_for_instructions_and_tools_as_well() -> None:
+@pytest.mark.parametrize(("instructions", "description"), [("Be brief. " * 400, ""), ("Be brief.", "Find it. " * 400)])
+async def test_the_limit_that_a_server_tells_is_for_instructions_and_tools_as_well(
+    instructions: str, description: str
+) -> None:
     provider = ScriptedProvider([too_long(2000), text("here")])
-    result, _ = await carry_out(provider, talk(40), instructions="Be brief. " * 400, tools=[fetch()])
+    tools = [fetch(description=description).spec]
+    result, _ = await carry_out(provider, talk(40), instructions=instructions, tools=tools)
     assert result.ok
-    assert size(provider.requests[1]) <= 2000
+    assert 1200 <= size(provider.requests[1]) <= 2000
 
 
 @pytest.mark.parametrize("limit_tokens", [0, -5, 1])
@@ -376,6 +392,13 @@ async def test_a_tokenizer_that_fails_is_told_of_once_and_estimated_for(caplog: 
             assert result.ok
     assert caplog.text.count("the tokenizer failed") == 4  # requests
     assert "special token" in caplog.text
+
+
+async def test_a_tokenizer_may_count_nothing_and_parts_of_tokens(caplog: pytest.LogCaptureFixture) -> None:
+    counted: list[float] = [0, 0.5, 3.0]
+    count = _counter(lambda _text: counted.pop(0), "r")  # type: ignore[arg-type, return-value]
+    assert [count("x" * 100) for _ in range(3)] == [0, 1, 3]
+    assert "the tokenizer failed" not in caplog.text
 
 
 async def test_a_model_is_chosen_once_for_each_call_of_it() -> None:

@@ -17,6 +17,7 @@ import anyio.lowlevel
 import pytest
 
 from toolbus.errors import StoreError, StoreUnavailable
+from toolbus.stores import _thread
 from toolbus.stores._thread import DatabaseThread
 from toolbus.stores.sql.database import Database, Row
 
@@ -284,3 +285,18 @@ async def test_a_thread_whose_store_is_dropped_ends() -> None:
     gc.collect()
     await anyio.to_thread.run_sync(worker.join, 10)
     assert not worker.is_alive()
+
+
+async def test_a_forked_child_starts_anew_though_the_parent_held_the_lock() -> None:
+    async with running() as thread:
+        assert await thread.run(lambda _database: 1) == 1
+        with thread._lock:
+            thread.after_fork()
+        queue, parents = cast("tuple[Any, threading.Thread]", _thread._left_to_the_parent.pop())
+        try:
+            assert not thread.is_running
+            assert await thread.run(lambda _database: 2) == 2
+            assert (Fake.opened, Fake.closed) == (2, 0)
+        finally:
+            queue.put(_thread._End())
+            parents.join()

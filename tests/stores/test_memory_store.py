@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from support.store_entries import write_whole
 from toolbus.clock import wall_time_from
 from toolbus.errors import ConfigurationError
 from toolbus.messages import (
@@ -90,6 +91,48 @@ async def test_every_kind_of_message_counts() -> None:
         await store.remember("c", [message])
         assert store.statistics().size_bytes >= before + 100
         before = store.statistics().size_bytes
+
+
+async def test_pruning_reports_what_is_counted_no_more() -> None:
+    journal: Any = MemoryStore(journal=True).journal
+    now = 1_750_000_000.0
+    with wall_time_from(lambda: now):
+        await write_whole(journal, "r1", "old")
+        await write_whole(journal, "r2", "old")
+        await write_whole(journal, "r3", "busy")
+        now += 60
+        await write_whole(journal, "r4", "busy")
+        for conversations, expected in ((False, (3, 0)), (True, (0, 1)), (True, (0, 0))):
+            before = await journal.statistics()
+            pruned = await journal.prune(before=now, conversations=conversations)
+            after = await journal.statistics()
+            assert (pruned.requests, pruned.conversations) == expected
+            assert pruned.requests == before.requests - after.requests
+            assert pruned.conversations == before.conversations - after.conversations
+            assert pruned.size_bytes == before.size_bytes - after.size_bytes
+            assert (pruned.size_bytes > 0) == any(expected)
+        assert (after.requests, after.conversations) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("message", "size_bytes"),
+    [
+        (SystemMessage(text="s" * 100), 100),
+        (SystemMessage(text="é" * 100), 400),
+        (UserMessage(content="t" * 100), 100),
+        (UserMessage(content=(TextPart(text="t" * 100), ImagePart(url="u" * 100))), 200),
+        (AssistantMessage(text="t" * 10, reasoning="r" * 100), 410),
+        (AssistantMessage(tool_calls=(ToolCall(name="n", arguments="a" * 100),)), 500),
+        (AssistantMessage(tool_calls=(ToolCall(name="n", arguments="é" * 100),)), 800),
+        (ToolMessage(call_id="c", name="n", content="c" * 100), 100),
+    ],
+)
+async def test_a_message_counts_with_its_overhead_and_four_bytes_for_a_wide_character(
+    message: Message, size_bytes: int
+) -> None:
+    store = MemoryStore()
+    await store.remember("c", [message])
+    assert store.statistics().size_bytes == 400 + size_bytes
 
 
 @pytest.mark.parametrize("options", [{"max_conversations": 0}, {"max_bytes": 0}])

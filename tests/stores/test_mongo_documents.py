@@ -28,10 +28,10 @@ from toolbus import Runtime
 from toolbus.core.transcript import validate
 from toolbus.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage, to_openai
 from toolbus.stores._encoding import turn_of
-from toolbus.stores.mongo import MessageFields, MongoStore
+from toolbus.stores.mongo import MessageFields, MongoStore, _connection
 from toolbus.stores.mongo._connection import Names, Server, ServerConnection
-from toolbus.stores.mongo._conversations import _messages, history
-from toolbus.stores.mongo._documents import sort_key_of
+from toolbus.stores.mongo._conversations import _messages, _with_calls, history
+from toolbus.stores.mongo._documents import _is_harmless, sort_key_of
 from toolbus.stores.mongo._turns import remember
 from toolbus.testing import ScriptedProvider, text
 
@@ -185,6 +185,72 @@ def test_a_result_is_an_error_where_its_document_says_so_and_nowhere_else() -> N
     ]
     found = read(said("user", "?"), said("assistant", None, data=called("a", "b", "c", "d", toolResults=given)))
     assert [each.is_error for each in found if isinstance(each, ToolMessage)] == [True, False, False, False]
+
+
+def test_the_servers_clock_is_read_every_half_minute_and_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, asked = [1_000.0], list[float]()
+
+    class Client:
+        """A server whose clock is `ahead` seconds ahead, and that takes `trip` seconds to answer."""
+
+        ahead, trip = 5_000.0, 0.2
+
+        @property
+        def admin(self) -> Any:
+            return self
+
+        def command(self, _name: str) -> dict[str, Any]:
+            asked.append(clock[0])
+            local = datetime.fromtimestamp(clock[0] + self.trip / 2 + self.ahead, UTC)
+            clock[0] += self.trip
+            return {"localTime": local}
+
+    monkeypatch.setattr(_connection, "monotonic", lambda: clock[0])
+    server, client = Server("", "", "", NAMES, syncs=False, answer_seconds=1.0), Client()
+    now: Any = server.now
+    assert now(client) == 6_000.2
+    clock[0] = 1_030.0
+    assert now(client) == 6_030.0
+    assert asked == [1_000.0]
+    client.ahead, client.trip = 5_001.0, 0.3  # it takes too long to be exact
+    clock[0] = 1_031.0
+    assert now(client) == 6_031.3
+    client.trip = 0.2
+    assert now(client) == 6_032.5
+    assert asked == [1_000.0, 1_031.0, 1_031.3]
+    client.ahead = 4_000.0
+    clock[0] = 1_099.0
+    assert now(client) == 6_032.5
+
+
+def test_a_result_that_no_call_is_left_for_gets_a_call() -> None:
+    call = AssistantMessage(tool_calls=(ToolCall(name="f", call_id="1"),))
+    results = [ToolMessage(call_id="1", name="f", content=each) for each in ("a", "b")]
+    assert outline(_with_calls([call, *results])) == [
+        ("calls", [("f", "1")]),
+        ("tool", "a"),
+        ("calls", [("f", "1")]),
+        ("tool", "b"),
+    ]
+
+
+def test_the_ends_of_running_requests_are_remembered_up_to_a_bound(
+    connection: ServerConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_connection, "_HEADS", 2)
+    monkeypatch.setattr(connection, "heads", {})
+    head: Any = ("head", "last")
+    connection.keep_heads([("a", head), ("b", head), ("c", head), ("b", head)])
+    assert [*connection.heads] == ["c", "b"]
+    connection.keep_heads([("c", None), ("unknown", None)])
+    assert connection.heads == {"b": head}
+
+
+def test_values_are_stored_as_they_are_up_to_fifty_levels() -> None:
+    value: Any = "deep"
+    for level in range(52):
+        assert _is_harmless(value) == (level <= 50), level
+        value = [value] if level % 2 else {"a": value}
 
 
 def test_values_that_json_has_not_are_reported_in_words() -> None:

@@ -33,7 +33,7 @@ from toolbus.messages import ToolMessage, UserMessage
 from toolbus.records import replace
 from toolbus.storage import Durability, Entry
 from toolbus.stores._encoding import turn_of, written
-from toolbus.stores.mongo import MessageFields, MongoStore
+from toolbus.stores.mongo import MessageFields, MongoStore, _journal, _upkeep
 from toolbus.stores.mongo._connection import Names, Server, ServerConnection
 from toolbus.stores.mongo._conversations import conversations, history
 from toolbus.stores.mongo._journal import Step, append_all, facts
@@ -186,7 +186,17 @@ async def test_data_of_a_newer_format_are_refused_by_name(mongo_database: tuple[
 @pytest.mark.guarantee("G22")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_damage_is_named_with_its_place(mongo_database: tuple[str, str], anyio_backend: str) -> None:
-    damages = {"changed": 3, "gone": 2, "agreed": 0, "end": 4, "longer": 5, "hash": 5}
+    damages = {
+        "changed": 3,
+        "gone": 2,
+        "agreed": 0,
+        "end": 4,
+        "longer": 5,
+        "hash": 5,
+        "shorter": 2,
+        "empty": 3,
+        "odd": 3,
+    }
     async with closing(MongoStore(*mongo_database)) as store:
         for request_id in damages:
             await write_whole(store, request_id)
@@ -195,6 +205,10 @@ async def test_damage_is_named_with_its_place(mongo_database: tuple[str, str], a
             changed = steps.find_one({"request_id": "changed", "seq": 2})
             changed["facts"][1]["data"] += " "
             steps.update_one({"_id": changed["_id"]}, {"$set": {"facts": changed["facts"]}})
+            rows: dict[str, list[Any]] = {"shorter": [], "empty": [{}], "odd": [{"data": 5, "hash": ""}]}
+            for request_id, more in rows.items():
+                step = steps.find_one({"request_id": request_id, "seq": 2})
+                steps.update_one({"_id": step["_id"]}, {"$set": {"facts": [step["facts"][0], *more]}})
             steps.delete_one({"request_id": "gone", "seq": 2})
             steps.delete_one({"request_id": "end", "seq": 4})
             requests.update_one({"_id": "agreed"}, {"$set": {"agreed": '{"limit":4}'}})
@@ -218,6 +232,8 @@ async def test_a_request_whose_record_is_damaged_is_listed_with_the_others_and_n
             database["toolbus_requests"].update_one({"_id": "a"}, {"$set": {"agreed": "{"}})
         for _ in range(2):
             assert [each.request_id for each in await store.unfinished()] == ["a", "b"]
+            assert [each.request_id for each in await store.unfinished(limit=1)] == ["a"]
+            assert await store.unfinished(limit=0) == []
             with pytest.raises(StoreDamaged, match="its agreed options cannot be read"):
                 await store.take("a", "me", 60)
 
@@ -237,6 +253,49 @@ async def test_damage_to_what_is_kept_of_a_conversation_is_named(
             await store.history("c")
 
 
+# ------------------------------------------------------------------------------------------ indexes and upkeep
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_what_toolbus_searches_for_has_an_index(mongo_database: tuple[str, str], anyio_backend: str) -> None:
+    async with closing(MongoStore(*mongo_database)) as store:
+        await store.open()
+    with direct(mongo_database) as database:
+        found = {
+            name: {tuple(index["key"]) for index in database[name].list_indexes()} - {("_id",)}
+            for name in ("messages", "toolbus_requests", "toolbus_conversations")
+        }
+    assert found == {
+        "messages": {("sessionId", "timestamp"), ("data.toolbus.turn", "timestamp")},
+        "toolbus_requests": {("ending", "begun_at"), ("ended_at",), ("owner",), ("conversation_id",), ("has_turn",)},
+        "toolbus_conversations": {("changed_at",), ("pending_turn",)},
+    }
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_old_conversations_are_pruned_in_batches_unless_they_have_a_newer_request(
+    mongo_database: tuple[str, str], anyio_backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_upkeep, "_BATCH", 2)
+    async with closing(MongoStore(*mongo_database)) as store:
+        for name in ("a", "b", "c", "d", "e", "new", "running", "ran"):
+            await store.remember(name, turn(name))
+        await store.append(entry("running", conversation_id="running"))
+        await store.append(entry("ran", conversation_id="ran", ending="completed"))
+        with direct(mongo_database) as database:
+            conversations, requests = database["toolbus_conversations"], database["toolbus_requests"]
+            conversations.update_many({}, {"$set": {"changed_at": 999.0}})
+            conversations.update_one({"_id": "new"}, {"$set": {"changed_at": 1000.0}})
+            requests.update_one({"_id": "ran"}, {"$set": {"ended_at": 1000.0}})
+        before = await store.statistics()
+        done = await store.prune(before=1000.0, conversations=True)
+        after = await store.statistics()
+        left = {each.conversation_id for each in await store.conversations()}
+        assert left == {"new", "running", "ran"}
+        assert (done.requests, done.conversations) == (0, 5)
+        assert done.size_bytes == before.size_bytes - after.size_bytes > 0
+
+
 # ----------------------------------------------------------------------------------------------------- sizes
 
 
@@ -254,7 +313,20 @@ async def test_a_result_of_fifty_mebibytes_comes_back_and_goes_with_its_request(
         assert (await store.history("c"))[1] == result
         assert await store.forget("c")
     with direct(mongo_database) as database:
-        assert database["toolbus_blobs"].count_documents({}) == 0
+        assert [database[f"toolbus_{name}"].count_documents({}) for name in ("blobs", "steps", "requests")] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_turn_of_many_messages_leaves_nothing_when_it_is_forgotten(
+    mongo_database: tuple[str, str], anyio_backend: str
+) -> None:
+    messages = [UserMessage(content=f"{number}" + "x" * 100_000) for number in range(30)]
+    async with closing(MongoStore(*mongo_database)) as store:
+        await store.remember("c", messages)
+        assert await store.history("c") == messages
+        assert await store.forget("c")
+    with direct(mongo_database) as database:
+        assert [database[name].count_documents({}) for name in ("messages", "toolbus_blobs")] == [0, 0]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -450,6 +522,25 @@ def test_a_death_while_things_are_deleted_leaves_all_or_nothing_of_each(
     left = statistics(other)
     assert (left.requests, left.facts, left.conversations, left.size_bytes) == (0, 0, 0, 0)
     assert not [*other.requests.find(), *other.conversations.find(), *other.messages.find()]
+
+
+@pytest.mark.parametrize(("exc", "is_raised"), [(AutoReconnect("gone"), False), (ZeroDivisionError(), True)])
+def test_an_ending_counts_though_its_turn_could_not_be_added_yet(
+    process: Process, monkeypatch: pytest.MonkeyPatch, exc: Exception, is_raised: bool
+) -> None:
+    def fail(*_args: Any) -> None:
+        raise exc
+
+    database = process.open()
+    with monkeypatch.context() as patched:
+        patched.setattr(_journal, "publish", fail)
+        ending = entry(f"r {is_raised}", 0, conversation_id=f"late {is_raised}", ending="completed", turn=turn("late"))
+        if is_raised:
+            with pytest.raises(ZeroDivisionError):
+                append(database, ending)
+        else:
+            append(database, ending)
+    assert history(process.open(), f"late {is_raised}") == turn("late")
 
 
 @contextmanager

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import shutil
@@ -269,6 +270,36 @@ async def test_a_process_that_was_taken_over_by_another_one_cannot_write_any_mor
                 assert await store.renew("nobody", 60) == 0
         reported = [each for each in caplog.messages if "several processes write" in each]
         assert len(reported) == has_reset_race(sqlite3.sqlite_version_info)
+
+
+async def test_a_connection_that_cannot_be_used_is_closed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closings: list[None] = []
+
+    class Seen(sqlite3.Connection):
+        def close(self) -> None:
+            closings.append(None)
+            super().close()
+
+    monkeypatch.setattr(sqlite3, "connect", functools.partial(sqlite3.connect, factory=Seen))
+    path.write_bytes(b"no database " * 1_000)
+    async with closing(SqliteStore(path)) as store:
+        with pytest.raises(StoreError):
+            await store.history("c")
+    assert closings
+
+
+async def test_one_warning_is_logged_and_only_after_another_process_has_written(
+    path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "_has_warned", [])
+    monkeypatch.setattr(sqlite, "has_reset_race", bool)  # whatever version is here
+    reported: list[int] = []
+    async with closing(SqliteStore(path)) as store, closing(SqliteStore(path)) as other:
+        for writer in (store, other, other):
+            await writer.append(entry(f"r{len(reported)}"))
+            await store.renew("nobody", 60)
+            reported.append(sum("several processes write" in each for each in caplog.messages))
+    assert reported == [0, 1, 1]
 
 
 def test_which_versions_of_sqlite_have_the_race() -> None:

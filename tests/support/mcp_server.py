@@ -64,7 +64,9 @@ class FakeMcp:
         self.lists = 0
         self.running = 0  # the number of calls that are in the handler
         self.cancelled = 0  # the number of calls whose handler was cancelled
+        self.listened: list[float] = []  # the times at which a stream of changes was opened
         self._bus = InMemorySubscriptionBus()
+        self._streams = ListenHandler(self._bus)
         self._scopes: list[anyio.CancelScope] = []
         self._sessions: list[Any] = []
 
@@ -74,6 +76,10 @@ class FakeMcp:
     def kill(self) -> None:
         for scope in self._scopes:
             scope.cancel()
+
+    def end_streams(self) -> None:
+        """End the streams of changes, as a proxy does that keeps none open."""
+        self._streams.close()
 
     async def tell_change(self) -> None:
         """Announce a change of the tools, in the ways of both eras."""
@@ -125,12 +131,16 @@ class FakeMcp:
             finally:
                 self.running -= 1
 
+        async def listen(context: Any, params: Any) -> Any:
+            self.listened.append(anyio.current_time())
+            return await self._streams(context, params)
+
         server = Server[Any](
             "fake",
             version="1",
             on_list_tools=list_tools,
             on_call_tool=call_tool,
-            on_subscriptions_listen=ListenHandler(self._bus),
+            on_subscriptions_listen=listen,
         )
 
         async def ping(_context: Any, _params: Any) -> types.EmptyResult:

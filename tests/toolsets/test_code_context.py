@@ -76,6 +76,16 @@ async def test_texts_stay_within_the_budget_and_what_is_left_out_is_counted():
     assert found["left_out"] == 5 - len(texts) > 0
 
 
+async def test_nothing_comes_after_a_result_that_was_cut_though_it_would_fit():
+    class Mixed(Shelf):
+        async def hybrid_search(self, query: str, top_k: int) -> Sequence[CodeHit]:
+            return [CodeHit("a.py#1:2", "word " * 60 + "\n" + "word " * 5_000, 1.0), CodeHit("a.py#9:9", "short", 0.5)]
+
+    found = await ask(Mixed(), token_budget=500, hint="lease")
+    assert [each["text"] for each in found["results"]] == ["word " * 60 + "\n[cut]"]
+    assert found["left_out"] == 1
+
+
 async def test_all_results_are_whole_where_the_budget_has_room():
     found = await ask(Shelf("short"), token_budget=500, hint="lease")
     assert [each["text"] for each in found["results"]] == ["short"] * 5

@@ -127,6 +127,25 @@ def test_a_large_python_file_is_parsed_in_pieces_and_cut_as_a_small_one():
     assert outline("a.py", source) == [(1 + 24 * n, 22 + 24 * n, f"take_{n}") for n in range(600)]
 
 
+def test_a_piece_begins_at_an_unindented_definition_or_at_its_decorator(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(_chunks, "_PARSED_CHARS", 20)
+    lines = [
+        "x = 1",
+        "def a():",
+        "    def b():",
+        "        pass",
+        "@c",
+        "@d",
+        "class E:",
+        "    f = 1",
+        "    ggggggg = 2",
+        "y = 3",
+    ]
+    lines += ["async def h():", "    i()", "def j():", "    k()", "def l():"]
+    pieces = [*_chunks._pieces(lines)]  # pyright: ignore[reportPrivateUsage]
+    assert pieces == [(1, 4), (5, 10), (11, 12), (13, 15)]
+
+
 def test_a_large_python_file_whose_pieces_do_not_parse_is_cut_by_its_definitions():
     source = 'TEXT = """\n' + "def inside(): pass\n" * 3_000 + '"""\n\n\ndef outside():\n    pass\n'
     assert outline("a.py", source)[-1][2].endswith("outside")
@@ -164,3 +183,70 @@ def test_a_file_of_very_many_lines_is_read_in_pieces_and_cut_as_a_small_one(monk
     assert outline("a.js", functions) == whole
     monkeypatch.setattr(_chunks, "_LINES_AT_ONCE", 40)
     assert {name for _, _, name in outline("a.js", functions)} >= {name for _, _, name in whole}
+
+
+SIZES: dict[str, tuple[str, str]] = {
+    "long": (
+        "a.py",
+        "def f():\n" + "".join(f"    x{n} = {n}\n" if n % 7 else "\n    # part\n    y = 1\n" for n in range(150)),
+    ),
+    "wide": ("a.py", "def f():\n" + "".join(f"    x{n} = '{'a' * 270}'\n" for n in range(30))),
+    "one line": ("a.txt", "word " * 1_400 + "\n" + "word\n" * 40),
+    "dense": ("a.txt", ("x" * 300)),
+    "too dense": ("a.txt", ("x" * 301)),
+    "script": (
+        "a.go",
+        "package kiln\n\n" + "".join(f"func f{n}() {{\n" + "\tcall()\n" * (3 * n) + "}\n\n" for n in range(8)),
+    ),
+    "class": (
+        "a.py",
+        "import a\n\nclass Big:\n    x = 1\n\n    def one(self):\n"
+        + "        call()\n" * 20
+        + "\n    # above\n    @wraps\n    def two(self):\n"
+        + "        call()\n" * 10
+        + "    y = 2\n\n\nif a:\n    def inner(): pass\nz = 3; w = 4\ndef last(): pass\n",
+    ),
+    "small class": ("a.py", "class Small:\n" + "    x = 1\n" * 29),
+    "class of 31": ("a.py", "class Larger:\n" + "    x = 1\n" * 30),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "chunks"),
+    [
+        ("long", [(1, 80, "f", 866), (81, 160, "f", 926), (161, 195, "f", 432)]),
+        ("wide", [(1, 22, "f", 5941), (23, 31, "f", 2546)]),
+        ("one line", [(1, 1, "", 6000), (2, 41, "", 199)]),
+        ("dense", [(1, 1, "", 300)]),
+        ("too dense", []),
+        (
+            "script",
+            [
+                (1, 10, "f0 f1", 66),
+                (12, 19, "f2", 61),
+                (21, 31, "f3", 85),
+                (33, 46, "f4", 109),
+                (48, 64, "f5", 133),
+                (66, 85, "f6", 157),
+                (87, 109, "f7", 181),
+            ],
+        ),
+        (
+            "class",
+            [
+                (1, 1, "", 8),
+                (3, 4, "Big", 20),
+                (6, 26, "Big.one", 318),
+                (28, 40, "Big.two", 191),
+                (41, 41, "Big", 9),
+                (44, 46, "", 40),
+                (47, 47, "last", 16),
+            ],
+        ),
+        ("small class", [(1, 30, "Small", 302)]),
+        ("class of 31", [(1, 31, "Larger", 313)]),
+    ],
+)
+def test_chunks_end_where_their_bounds_say(kind: str, chunks: list[tuple[int, int, str, int]]):
+    found = chunk_text(*SIZES[kind])
+    assert [(chunk.start, chunk.end, chunk.name, len(chunk.text)) for chunk in found] == chunks

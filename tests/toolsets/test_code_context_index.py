@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import sqlite3
 import sys
 import threading
 import time
@@ -18,7 +20,7 @@ import anyio.to_thread
 import pytest
 
 from toolbus.errors import ConfigurationError, ToolError
-from toolbus.toolsets.code_context import CodeIndex, _index
+from toolbus.toolsets.code_context import CodeIndex, _index, _storage
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="modes of files")
 LONG_AGO_NS = 1_600_000_000 * 10**9
@@ -252,6 +254,28 @@ def test_indexes_that_are_brought_up_to_date_at_once_agree(tree: Path, monkeypat
     found = index_of(tree)._search("part 7", 5, lambda: None)
     assert found[0].id == "src/part7.py#1:2"
     assert len({hit.id for hit in found}) == len(found)
+
+
+@pytest.mark.parametrize(("statement", "waits"), [("SELECT * FROM nowhere", False), ("BEGIN IMMEDIATE", True)])
+def test_only_another_process_that_writes_is_waited_for_and_not_for_ever(
+    statement: str, waits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    looks: list[None] = []
+    monkeypatch.setattr(_storage, "_BUSY_SECONDS", 0.02)
+    monkeypatch.setattr(_storage, "_CHECK_SECONDS", 0.01)
+    with (
+        contextlib.closing(sqlite3.connect(tmp_path / "a.db", timeout=0, isolation_level=None)) as other,
+        contextlib.closing(sqlite3.connect(tmp_path / "a.db", timeout=0, isolation_level=None)) as connection,
+    ):
+        other.execute("BEGIN IMMEDIATE")
+
+        def look() -> None:
+            looks.append(None)
+            assert len(looks) < 100
+
+        with pytest.raises(sqlite3.OperationalError):
+            _storage.Storage(connection, look)._patiently(lambda: connection.execute(statement))
+    assert bool(looks) == waits
 
 
 def test_bounds_that_make_no_sense_and_a_missing_root_are_refused(tmp_path: Path):

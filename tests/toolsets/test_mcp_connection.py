@@ -16,6 +16,7 @@ from toolbus.events import ToolCallRequested
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
 from toolbus.tools import ToolContext
 from toolbus.toolsets.mcp import McpServer, McpTools
+from toolbus.toolsets.mcp._connection import _reason  # pyright: ignore[reportPrivateUsage]
 
 anyio_backend = virtual_backends()
 eras = pytest.mark.parametrize("era", ERAS)
@@ -290,6 +291,38 @@ async def test_a_server_that_tells_of_changes_all_the_time_is_read_four_times_a_
         assert server.lists - before <= 5
 
 
+async def test_a_stream_of_changes_that_keeps_ending_is_opened_again_with_growing_waits_and_the_list_read_each_time():
+    server = FakeMcp([READS])
+    async with McpTools([server.named("s")], ping_seconds=1_000):
+        before = server.lists
+        for _ in range(1_000):
+            server.end_streams()
+            await advance(0.1)
+        waits = [after - earlier for earlier, after in itertools.pairwise(server.listened)]
+        assert waits[0] <= 0.7
+        assert 4 <= min(waits[-5:]) <= max(waits) <= 8.2
+        assert server.lists - before == len(waits)
+        await advance(100)
+        opened = len(server.listened)
+        server.end_streams()  # it was steady for so long that it is opened again soon
+        await advance(0.7)
+        assert len(server.listened) == opened + 1
+
+
+@eras
+async def test_a_server_that_dies_is_a_warning_once_for_each_outage(era: Era, caplog: pytest.LogCaptureFixture):
+    server = FakeMcp([READS])
+    async with McpTools([server.named("s", era)]) as mcp:
+        for outages in (1, 2):
+            server.kill()
+            await settle()
+            assert not mcp.status()[0].connected
+            warned = [each for each in caplog.records if "MCP server s is away" in each.getMessage()]
+            assert [each.levelname for each in warned] == ["WARNING"] * outages
+            await advance(30)
+            assert mcp.status()[0].connected
+
+
 async def test_changes_that_nobody_tells_are_seen_when_it_is_looked_on_the_newer_protocol():
     server = FakeMcp([READS])
     async with McpTools([server.named("s")], ping_seconds=10) as mcp:
@@ -338,3 +371,15 @@ async def test_a_server_of_the_sdk_in_this_process_needs_no_transport():
         call = Caller(mcp.registry)
         assert (await call.completed("calc__add", a=1, b=2)).data == 3
         assert (await call.failed("calc__add", a="x", b=2)).reason == "invalid_arguments"
+
+
+@pytest.mark.parametrize(
+    ("exceptions", "reason"),
+    [
+        ([ValueError(""), OSError("gone")], "gone"),
+        ([ValueError("")], "ValueError"),
+        ([FileNotFoundError(2, "no such file", "server.py")], "there is no server.py"),
+    ],
+)
+def test_the_reason_is_the_first_exception_that_says_something(exceptions: list[Exception], reason: str):
+    assert _reason(ExceptionGroup("group", exceptions)) == reason

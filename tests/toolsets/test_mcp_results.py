@@ -153,10 +153,10 @@ async def test_an_error_does_not_tell_what_the_output_schema_marks_and_asterisks
 
 @pytest.mark.parametrize("is_error", [False, True])
 async def test_integers_that_json_has_no_room_for_are_texts(is_error: bool):
-    big = {"ids": [10**30, -(10**30), 2**64 - 1], "fine": {"n": 7}}
+    big = {"ids": [10**30, 2**64, 2**64 - 1, -(2**63), -(2**63) - 1], "fine": {"n": 7}}
     server = answering({"type": "object"}, types.CallToolResult(content=[], structured_content=big, is_error=is_error))
     async with McpTools([server]) as mcp:
         ended = await Caller(mcp.registry)("s__do")
-    read = {"ids": [str(10**30), str(-(10**30)), 2**64 - 1], "fine": {"n": 7}}
+    read = {"ids": [str(10**30), str(2**64), 2**64 - 1, -(2**63), str(-(2**63) - 1)], "fine": {"n": 7}}
     assert json.loads(ended.error if isinstance(ended, ToolCallFailed) else ended.content) == read
     assert isinstance(ended, ToolCallFailed) is is_error

@@ -229,6 +229,15 @@ def many(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.parametrize(("bound", "files"), [(9, 1), (10, 1), (11, 2), (20, 2), (21, 3)])
+def test_no_file_is_searched_once_as_many_bytes_as_the_bound_were_read(tmp_path: Path, bound: int, files: int) -> None:
+    for name in "abc":
+        (tmp_path / name).write_text("0123456789")
+    found = call(tmp_path, "search_text", {"max_scan_bytes": bound}, query="nothing").data
+    assert found["files_searched"] == files
+    assert (f"stopped after {10 * files} bytes" in found.get("stopped", "")) == (files < 3)
+
+
 @pytest.mark.guarantee("G12")
 @pytest.mark.usefixtures("ticking")
 @pytest.mark.parametrize(

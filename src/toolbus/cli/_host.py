@@ -104,7 +104,6 @@ class Host:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._screen.on_failure = None
         self._stack.__exit__(kind, value, trace)
 
     def ask(self, question: str, conversation_id: str | None = None) -> RequestResult[Any]:

@@ -146,8 +146,8 @@ class UnfinishedRequests:
         history = await call_store_in_time(self._store.history(record.conversation_id)) if stored else ()
         given = self._given(record)
         options = _options_of(record, given)
-        # The facts have the prompt as it was, so its text is enough here.
-        prompt = UserMessage(content=facts[0].prompt or "-")
+        # It is not sent: the facts have the prompt.
+        prompt = UserMessage(content="-")
         limits = given.get("limits")
         resumed = Resumed(
             facts=facts,

@@ -123,9 +123,7 @@ class _Reader:
         return at + 2
 
     def _escape_ns(self, name: str) -> int:
-        if name in ("p", "P"):
-            return _WIDE_CLASS_NS
-        return _WIDE_CLASS_NS if name in ("s", "S", "w", "W") else _CLASS_NS
+        return _WIDE_CLASS_NS if name in ("p", "P", "s", "S", "w", "W") else _CLASS_NS
 
     def _class(self, at: int) -> int:
         pattern = self._pattern

@@ -224,23 +224,23 @@ class RequestBeginning:
     def continue_from(self, resumed: Resumed, state: TurnState, tools: ToolSource) -> None:
         """Bring the state to the point where another process has left the request.
 
-        The messages of the option `history` are in the state already. Raises `ResumeMismatch` if the facts do not fit
-        the state.
+        The messages of the option `history` are in the state already, and the first fact is `RequestStarted`. Raises
+        `ResumeMismatch` if the facts do not fit the state.
         """
         facts, earlier, size_bytes = resumed.facts, resumed.history, resumed.size_bytes
         self.seconds = resumed.seconds
         state.granted.update(resumed.granted)
-        if not facts or not isinstance(facts[0], RequestStarted):
-            raise ResumeMismatch(f"request {state.request_id} cannot be resumed: its first fact is not request_started")
+        started = facts[0]
+        assert isinstance(started, RequestStarted)
         repaired = repair(earlier)
         state.messages[:0] = repaired
         self.is_resumed, self.earlier, self.stored = True, len(repaired), len(earlier)
-        if len(state.messages) != facts[0].history_count:
+        if len(state.messages) != started.history_count:
             raise ResumeMismatch(
-                f"request {state.request_id} cannot be resumed: it began with {facts[0].history_count} earlier "
+                f"request {state.request_id} cannot be resumed: it began with {started.history_count} earlier "
                 f"messages, and the store has {len(state.messages)} now"
             )
-        state.parent_id, state.metadata = facts[0].parent_id, facts[0].metadata
+        state.parent_id, state.metadata = started.parent_id, started.metadata
         state.tools = tools.specs
         _take_plan(state, tools)
         try:

@@ -426,7 +426,6 @@ def _finish_all() -> None:
 def _after_fork() -> None:
     for each in list(_running):
         each.after_fork()
-    _running.clear()
 
 
 atexit.register(_finish_all)

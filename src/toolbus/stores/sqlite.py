@@ -133,9 +133,9 @@ def has_reset_race(version: tuple[int, ...]) -> bool:
 
 
 def _warn_of_reset_race(database: Database) -> None:
-    """Log the warning once, if another process has written the file: each process has one connection that writes."""
+    """Log the warning, if another process has written the file: each process has one connection that writes."""
     assert isinstance(database, _Sqlite)
-    if database.others_have_written() and not _has_warned:
+    if database.others_have_written():
         _has_warned.append(True)
         _logger.warning(
             "several processes write %s, and SQLite %s has a bug that can, rarely, damage such a file (the WAL-reset "

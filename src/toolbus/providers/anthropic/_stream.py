@@ -243,6 +243,7 @@ class MessageBuilder(ReplyParts):
         self._in_container(delta)
         if reason := delta.get("stop_reason"):
             self._stop_reason = str(reason)
+            self._take_initial(None)  # nothing more is streamed
 
     def _in_container(self, fields: Mapping[str, Any]) -> None:
         self.container = str(as_object(fields.get("container")).get("id") or "") or self.container
@@ -322,7 +323,6 @@ class MessageBuilder(ReplyParts):
         self._spent += _usage(self._usage)
         self._usage = {}
         self._by_index = {}
-        self._initial = []
         self._message_id = None
         self._stop_reason = ""
         self.done = False

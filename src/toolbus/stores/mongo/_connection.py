@@ -178,17 +178,17 @@ class ServerConnection:
             )
         names = self.names
         for collection, keys in (
-            (self.messages, [(names.session, 1), (names.timestamp, 1)]),
-            (self.messages, [(f"{names.own}.turn", 1), (names.timestamp, -1)]),
-            (self.requests, [("ending", 1), ("begun_at", 1)]),
-            (self.requests, [("ended_at", 1)]),
-            (self.requests, [("owner", 1)]),
-            (self.requests, [("conversation_id", 1)]),
-            (self.conversations, [("changed_at", -1)]),
-            (self.conversations, [("pending_turn", 1)]),
+            (self.messages, [names.session, names.timestamp]),
+            (self.messages, [f"{names.own}.turn", names.timestamp]),
+            (self.requests, ["ending", "begun_at"]),
+            (self.requests, ["ended_at"]),
+            (self.requests, ["owner"]),
+            (self.requests, ["conversation_id"]),
+            (self.conversations, ["changed_at"]),
+            (self.conversations, ["pending_turn"]),
         ):
             _index(collection, keys)
-        _index(self.requests, [("has_turn", 1)], sparse=True)
+        _index(self.requests, ["has_turn"], sparse=True)
 
     @contextlib.contextmanager
     def in_time(self) -> Generator[None]:
@@ -324,10 +324,10 @@ def prefix_of(beginning: str) -> Document:
     return {"$gte": f"{beginning}:", "$lt": f"{beginning};"}
 
 
-def _index(collection: Collection[Document], keys: Sequence[tuple[str, int]], **options: Any) -> None:
+def _index(collection: Collection[Document], keys: Sequence[str], **options: Any) -> None:
     """Create an index, unless there is one with another name or other options."""
     try:
-        collection.create_index(keys, name=f"toolbus_{'_'.join(key for key, _ in keys)}"[:100], **options)
+        collection.create_index([(key, 1) for key in keys], name=f"toolbus_{'_'.join(keys)}"[:100], **options)
     except OperationFailure as exc:
         if exc.code not in _INDEX_CONFLICTS:
             raise

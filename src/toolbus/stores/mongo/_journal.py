@@ -31,6 +31,8 @@ _STEP_BYTES = 8 * 2**20
 _FACT_BYTES = 2**20
 # The size from which on a step is sent separately from other steps.
 _LARGE_BYTES = 2**20
+# The errors of reading a row that somebody has changed.
+_UNREADABLE = (KeyError, ValueError, TypeError, IndexError, AttributeError)
 
 
 @dataclass(slots=True)
@@ -411,14 +413,11 @@ def agreed_in(state: Mapping[str, Any], fetch: Fetch) -> bytes:
 
 def _digests(step: Document) -> Iterable[bytes]:
     for row in step["facts"]:
-        if "blob" in row:
-            yield bytes.fromhex(row["blob"])
-        else:
-            try:
-                yield from digests_in(row["data"].encode())
-            except (ValueError, TypeError):
-                # The damage is reported when the fact is read.
-                continue
+        try:
+            yield from [bytes.fromhex(row["blob"])] if "blob" in row else digests_in(row["data"].encode())
+        except _UNREADABLE:
+            # The damage is reported when the fact is read.
+            continue
 
 
 def _fact(
@@ -430,6 +429,6 @@ def _fact(
         if last.hex() != row["hash"]:
             raise _Damage(seq, "the fact, or the one before it, is not what was written")
         fact = fact_from(data, fetch, f"fact {seq} of request {request_id}")
-    except (KeyError, ValueError, TypeError, IndexError, AttributeError) as exc:
+    except _UNREADABLE as exc:
         raise _Damage(seq, str(exc.args[0]) if exc.args else "it cannot be read") from exc
     return last, StoredFact(seq=seq, step_end=step_end, fact=fact)

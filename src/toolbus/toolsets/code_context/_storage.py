@@ -200,7 +200,7 @@ def opened(path: Path, check: Callable[[], None]) -> Generator[Storage]:
     Raises `OSError` if that is impossible, and `sqlite3.DatabaseError` for a damaged file.
     """
     _make(path)
-    connection = sqlite3.connect(path, timeout=_LOCK_SECONDS, isolation_level=None, check_same_thread=True)
+    connection = sqlite3.connect(path, timeout=_LOCK_SECONDS, isolation_level=None)
     with contextlib.closing(connection):
         storage = Storage(connection, check)
         storage.prepare()

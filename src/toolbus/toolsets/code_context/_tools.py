@@ -97,7 +97,7 @@ def _fitted(hits: Sequence[CodeHit], budget: int) -> list[dict[str, Any]]:
             break
         results.append({"id": hit.id, "score": round(hit.score, 4), "text": text})
         left -= tokens
-        if text != hit.text or left <= 0:
+        if text != hit.text:
             break
     return results
 

@@ -73,10 +73,6 @@ class Connection:
         self._connected_at = math.inf
         self._wake = anyio.Event()
         self._closing = False
-        self._changed = False
-        self._ended = False
-        # Whether an answer suggests that the server does not know this connection any more.
-        self._suspect = False
 
     @property
     def is_connected(self) -> bool:
@@ -113,12 +109,18 @@ class Connection:
                 return
             steady = anyio.current_time() - self._connected_at >= _STEADY_SECONDS
             failures = 1 if steady else failures + 1
-            self._changed = self._ended = self._suspect = False
+            self._begin_anew()
             await self._wait(backoff_seconds(failures, f"{self.server.name} {failures}"))
+
+    def _begin_anew(self) -> None:
+        """Forget what was noticed of an earlier connection."""
+        self._changed = self._ended = False
+        # Whether an answer suggests that the server does not know this connection any more.
+        self._suspect = False
 
     async def _hold(self, words: LastWords) -> None:
         """Stay connected until `close` is called. Raises when the connection is lost."""
-        self._changed = self._ended = self._suspect = False
+        self._begin_anew()
         client = client_for(self.server, words, self._on_message, self._on_end, self._left_out)
         with anyio.CancelScope(deadline=anyio.current_time() + self._connect_seconds) as self._life:
             async with client:

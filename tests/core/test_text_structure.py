@@ -1,0 +1,188 @@
+"""The structure of a text, line by line: kinds, names, indentation, and the scope that each line belongs to."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolbus.core.text_structure import Scope, is_form, is_prose, read_structure, words_in
+
+TEXTS = {
+    "kiln.py": '''"""Firing.
+
+def no_definition():
+"""
+import time
+from a import b
+LIMIT: int = 3
+'quoted': "value",
+
+# Above the class.
+@decorated
+class Kiln(Base):
+    """One line."""
+
+    heat = call("""
+      def inside():
+    """)
+
+    async def fire(
+        self,
+        peak=[1, 2],
+    ) -> None:
+        """Fire.
+
+        Slowly.
+        """
+        # A comment.
+        if x == 1:
+            y = 2
+        return """a""" + \'\'\'
+text
+\'\'\'
+    z >= 3
+top()
+''',
+    "gauge.js": "// Notes\nconst needle = 'red'\nexport const poll = async (url) => {\n  return 1\n}\nconst fs = require('fs')\n"
+    "export default class Gauge {\n  draw(angle) {\n    if (x) {\n\t  y()\n    }\n  }\n}\n#define SIZE 10\n/* c */\n",
+    "lib.rs": "use std::io;\npub(crate) fn soak(minutes: u8) -> u8 {\n    let n = 3;\n    minutes\n}\nimpl Kiln {\n    pub unsafe fn fire(&self) {}\n}\n"
+    "func (k *Kiln) Cool() {\n}\n",
+    "README.md": "# Kiln\n\nText.\n\n## Soaking ##\nMore.\n### Deep\n\n## Next\n\n# Last\n",
+    "notes.rst": "Kiln\n====\n\ntext\n\nSoak\n----\nmore\n\nPeak\n====\n\nshort\n--\n\n* item\n******\n",
+}  # fmt: skip
+
+
+def shown(scopes: list[Scope]) -> list[str]:
+    """Each scope as `what name < parent: its lines`; a line as its number, kind, name, indentation and part."""
+    found: list[str] = []
+    for scope in scopes:
+        lines = " ".join(
+            f"{line.number}{line.kind[0]}{line.name and f'({line.name})'}{line.indent or ''}"
+            f"{'H' if line in scope.head else 'D' if line in scope.doc else ''}"
+            for line in scope.lines
+        )
+        around = f" < {scope.parent.name or '-'}" if scope.parent else ""
+        inside = f" [{' '.join(each.name for each in scope.inside)}]" if scope.inside else ""
+        found.append(f"{scope.what or '-'} {scope.name or '-'}{around}{inside}: {lines}")
+    return found
+
+
+STRUCTURES = {
+    "kiln.py": [
+        "- -: 1t 2b 3t 4t 5i 6i 7a(LIMIT) 8a(quoted)",
+        "- -: 34c 35b",
+        "class Kiln < - [fire]: 10cD 11cD 12d(Kiln)H 13t4D 14bD 15a(heat)4 16t6 17t4 18b 33c4",
+        "def fire < Kiln: 19d(fire)4H 20c8H 21a(peak)8H 22c4H 23t8D 24bD 25t8D 26t8D 27c8 28c8 29a(y)12 30t8 31t 32t",
+    ],
+    "gauge.js": [
+        "- -: 1c 2a(needle)",
+        "- -: 6i",
+        "- -: 15c 16b",
+        "function poll < -: 3d(poll)H 4c2 5c",
+        "class Gauge < - [draw]: 7d(Gauge)H",
+        "function draw < Gauge: 8d(draw)2H 9c4 10c6 11c4 12c2 13c",
+        "macro SIZE < -: 14d(SIZE)H",
+    ],
+    "lib.rs": [
+        "- -: 1i",
+        "fn soak < -: 2d(soak)H 3a(n)4 4c4 5c",
+        "impl Kiln < - [fire]: 6d(Kiln)H",
+        "fn fire < Kiln: 7d(fire)4H 8c",
+        "func Cool < -: 9d(Cool)H 10c 11b",
+    ],
+    "README.md": [
+        "section Kiln: 1h(Kiln)H 2b 3t 4b",
+        "section Soaking < Kiln: 5h(Soaking)H 6t",
+        "section Deep < Soaking: 7h(Deep)H 8b",
+        "section Next < Kiln: 9h(Next)H 10b",
+        "section Last: 11h(Last)H 12b",
+    ],
+    "notes.rst": [
+        "section Kiln: 1h(Kiln)H 2t 3b 4t 5b",
+        "section Soak < Kiln: 6h(Soak)H 7t 8t 9b",
+        "section Peak: 10h(Peak)H 11t 12b 13t 14t 15b 16t 17t 18b",
+    ],
+}
+
+
+@pytest.mark.parametrize("path", TEXTS)
+def test_each_line_has_its_kind_and_its_scope(path: str) -> None:
+    scopes = read_structure(path, dict(enumerate(TEXTS[path].split("\n"), start=1)))
+    assert shown(scopes) == STRUCTURES[path]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "structure"),
+    [
+        (2, 8, ["- -: 2b 3t 4t 5i 6i 7a(LIMIT) 8a(quoted)"]),
+        (24, 33, ["- -: 24b 25t8 26t8 27c8 28c8 29a(y)12 30t8 31t 32t 33c4"]),
+        (14, 17, ["- -: 14b 15a(heat)4 16t6 17t4"]),
+        (29, 31, ["- -: 29a(y)12 30t8 31t"]),
+        (30, 34, ["- -: 30t8 31t 32t 33c4 34c"]),
+        (1, 4, ["- -: 1t 2b 3t 4t"]),
+    ],
+)
+def test_a_part_of_a_file_is_read_as_the_whole_would_be(first: int, last: int, structure: list[str]) -> None:
+    lines = dict(enumerate(TEXTS["kiln.py"].split("\n"), start=1))
+    assert shown(read_structure("kiln.py", {at: lines[at] for at in range(first, last + 1)})) == structure
+
+
+def test_a_signature_ends_within_thirty_lines() -> None:
+    for length, head in ((29, 30), (30, 1)):
+        text = "def f(\n" + "    a,\n" * (length - 1) + "):\n    pass\n"
+        [scope] = read_structure("a.py", dict(enumerate(text.split("\n"), start=1)))
+        assert len(scope.head) == head
+
+
+@pytest.mark.parametrize(
+    ("word", "beginning", "is_one"),
+    [
+        ("limit", "limit", True),
+        ("limits", "limit", True),
+        ("limited", "limit", True),
+        ("limiting", "limit", True),
+        ("limiter", "limit", True),
+        ("limitation", "limit", True),
+        ("limitless", "limit", False),
+        ("stopped", "stop", True),
+        ("stopper", "stop", True),
+        ("stopping", "stop", True),
+        ("stopaing", "stop", False),
+        ("retries", "retr", True),
+        ("ready", "read", True),
+        ("lim", "limit", False),
+        ("action", "act", True),
+        ("user", "us", True),
+    ],
+)
+def test_a_form_is_a_beginning_and_an_ending(word: str, beginning: str, is_one: bool) -> None:
+    assert is_form(word, ("no", beginning)) == is_one
+
+
+def test_identifiers_have_words() -> None:
+    assert words_in("getUserName MAX_SIZE HTTPServer2 naïve") == [
+        "get",
+        "User",
+        "Name",
+        "MAX",
+        "SIZE",
+        "HTTP",
+        "Server",
+        "2",
+        "na",
+        "ï",
+        "ve",
+    ]
+
+
+def test_prose_is_known_by_its_name() -> None:
+    assert [
+        is_prose(each) for each in ("a.md", "docs/README", "LICENSE.txt", "a.html", "a.py", "md", "readme/a.py")
+    ] == [
+        True,
+        True,
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]

@@ -1,0 +1,136 @@
+"""The weights by which passages are chosen, pinned on a few files: a change of one of them is made on purpose.
+
+The weights were chosen by the questions of `test_extractive_quality.py`, which notice only what spoils an answer.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from toolbus.providers.extractive._passages import Weigher, best_passages
+from toolbus.providers.extractive._question import read_question
+
+FILES = {
+    "kiln/firing.py": '''"""Firing pots."""
+
+import time
+from kiln.stock import shelf_limit
+
+SOAK_MINUTES = 45
+SOAK_RETRIES = time.monotonic()
+
+
+class FiringPlan(Plan):
+    """How hot a kiln gets, and for how long.
+
+    The peak is reached by a ramp.
+
+    A soak holds it there.
+    """
+
+    peak_celsius: int = 1240
+    ramp_per_hour: float = 150.0
+    glaze: str = "ash"
+
+    def __init__(self, peak_limit=1300, *, soak_minutes=SOAK_MINUTES):
+        self.peak_limit = peak_limit
+
+    # Vents stay shut.
+    def cool_down(self, vent=False):
+        """Cool slowly; cracks come from haste."""
+        vent_limit = 600
+        if vent:
+            raise RuntimeError("never vent above 600")
+        log.info("cooling")
+        return time.monotonic()
+
+
+def soak(plan, minutes=SOAK_MINUTES, retries=3):
+    """Hold the peak temperature.
+
+    >>> soak(plan)
+    """
+    return plan.peak_celsius, minutes
+''',
+    "kiln/soaker.py": "def count_pots(shelf):\n    return len(shelf) + SOAK_MINUTES\n\n\n"
+    "def hold(plan):\n"
+    + "".join(f"    step_{number} = peak(plan, {number})\n" for number in range(20))
+    + "    peak_limit = 7  # of the soak\n",
+    "README.md": "# Kiln\n\nRuns a kiln.\n\n## Soaking\n\nA soak takes 45 minutes.\nIt holds the peak.\n\n"
+    + "".join(f"Note {number} on the peak limit.\n" for number in range(12)),
+    "tests/test_firing.py": "def test_soak_minutes():\n    assert soak(plan, minutes=45)\n",
+    "web/gauge.js": "const PEAK_LIMIT = 'red'\n\nexport class Gauge {\n  constructor(scale) {\n    this.limit = scale\n  }\n\n"
+    "  drawPeak(angle) {\n    return rotate(angle)\n  }\n}\n\nexport const soakGauge = async (url) => {\n  return fetch(url)\n}\n",
+    "web/index.js": "import { soak } from './gauge.js'\nprecompress(soak) // " + "x" * 300 + "\n",
+}
+COUNTED = {"soak": 4, "peak": 5, "limit": 3, "kiln": 2, "vent": 1}
+
+
+def found(question: str) -> list[str]:
+    """The passages as `path name score first,second,...`, with the numbers of their lines."""
+    lines = {path: dict(enumerate(text.split("\n"), start=1)) for path, text in FILES.items()}
+    passages = best_passages(Weigher(read_question(question), COUNTED, 8), lines)
+    return [
+        f"{each.scope.path} {each.scope.name or '-'} {each.score:.4f} {','.join(str(line.number) for line in each.lines)}"
+        for each in passages
+    ]
+
+
+@pytest.mark.parametrize(
+    ("question", "passages"),
+    [
+        (
+            "How long is a soak?",
+            [
+                "kiln/firing.py soak 2.2546 35,36,38,39,40",
+                "kiln/soaker.py hold 1.4675 5,25,26",
+                "README.md Soaking 1.3341 5,7,8,10,11,12",
+                "kiln/soaker.py count_pots 1.3341 1,2",
+                "web/gauge.js soakGauge 1.3341 13,14,15",
+            ],
+        ),
+        ("What is the default peak limit of FiringPlan?", ["kiln/firing.py FiringPlan 5.0659 10,11,13,18,19,20,22"]),
+        ("which values does `FiringPlan` have", ["kiln/firing.py FiringPlan 5.2421 10,11,13,18,19,20,22"]),
+        (
+            "What happens when a kiln vents too early?",
+            [
+                "README.md Kiln 1.2171 1,3",
+                "kiln/firing.py cool_down 1.0674 25,26,28,29,30",
+                "kiln/firing.py FiringPlan 0.8426 10,11",
+            ],
+        ),
+        ("where is soakGauge defined", ["web/gauge.js soakGauge 6.0000 13,14,15"]),
+        (
+            "the logging of the kiln",
+            [
+                "README.md Kiln 1.4134 1,3",
+                "kiln/firing.py cool_down 1.2063 26,30,31,32",
+                "kiln/firing.py FiringPlan 0.9785 10,11",
+            ],
+        ),
+        (
+            "how does the kiln soaker fire peaks",
+            [
+                "kiln/soaker.py hold 1.4688 5,6,7,8,9,10,11,12,13,14,15,16,17,18",
+                "kiln/firing.py FiringPlan 1.2763 10,11,13,18,19",
+                "README.md Kiln 1.1449 1,3",
+            ],
+        ),
+        ("What is the peak limit?", ["web/gauge.js - 3.4211 1", "kiln/firing.py __init__ 1.7544 22,23"]),
+        ("retries of the soak", ["kiln/firing.py soak 2.7343 35,36,38,39,40", "kiln/firing.py - 2.5006 6,7"]),
+        (
+            "where is compress called",
+            [
+                "web/index.js - 1.3200 1,2,3",
+                "kiln/firing.py __init__ 0.8411 22,23",
+                "kiln/firing.py cool_down 0.8411 25,26,27,28,29,30,31,32",
+                "web/gauge.js constructor 0.8411 4,5,6",
+                "web/gauge.js drawPeak 0.8411 8,9,10,11",
+            ],
+        ),
+        ("the stock, and notes on it", ["README.md Soaking 0.7000 5,10,11,12,13,14,15,16,17,18,19,20,21"]),
+        ("pots in the gauge module", ["web/gauge.js Gauge 3.1360 3", "web/gauge.js soakGauge 3.1360 13,14,15"]),
+    ],
+)
+def test_the_passages_of_a_question_have_their_scores_and_lines(question: str, passages: list[str]) -> None:
+    assert found(question) == passages
