@@ -17,6 +17,7 @@ from support.watchdog import cpu_seconds
 from toolbus.errors import ConfigurationError, InvalidArguments
 from toolbus.schemas import JsonSchema, TooCostly, cost_of, matcher
 from toolbus.schemas._cost import Bounds
+from toolbus.schemas._json_schema import _plain  # pyright: ignore[reportPrivateUsage]
 from toolbus.schemas._shape import shape_of
 from toolbus.tools import Tool
 
@@ -453,6 +454,12 @@ def test_a_bound_is_above_what_is_really_done_and_grows_with_the_value():
 )
 def test_the_positions_of_a_pattern_are_counted_with_its_repetitions_written_out(pattern: str, positions: int):
     assert cost_of(f"{'z' * 20}{pattern}").match_ns == 800 + 60 * (20 + positions)
+
+
+def test_integers_that_the_library_cannot_take_are_checked_as_floats():
+    fitting, others = (-(2**63), 2**64 - 1), (-(2**63) - 1, 2**64, 10**400, -(10**400))
+    assert [type(_plain(each)) for each in fitting] == [int, int]
+    assert [type(_plain(each)) for each in others] == [float] * 4
 
 
 def test_a_matcher_finds_a_pattern_anywhere_and_knows_no_look_around():
