@@ -50,7 +50,7 @@ def test_the_version_is_that_of_the_first_folder_that_has_it(monkeypatch: pytest
         (tmp_path / folder / "other-9.0.dist-info").mkdir()
     folders = [str(tmp_path / folder) for folder in ("nowhere", "one", "two")]
     monkeypatch.setattr(sys, "path", folders)
-    assert cli._version() == "1.0"  # pyright: ignore[reportPrivateUsage]
+    assert installed_version() == "1.0"
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["store", "list", "--help"]])
