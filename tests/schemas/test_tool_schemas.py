@@ -15,7 +15,7 @@ import orjson
 import pytest
 from pydantic import BaseModel, Field
 
-from toolbus.errors import ConfigurationError
+from toolbus.errors import ConfigurationError, InvalidArguments
 from toolbus.tools import Tool, ToolContext, tool
 
 
@@ -495,3 +495,28 @@ def test_signatures_that_are_nearly_the_same_have_schemas_of_their_own():
     kinds = [[each["type"] for each in made.parameters["properties"]["b"]["anyOf"]] for made in (first, second)]
     assert kinds == [["integer", "string"], ["string", "integer"]]
     assert [repr(made.parameters["properties"]["c"]["default"]) for made in (first, second)] == ["1.0", "True"]
+
+
+def test_null_for_a_parameter_with_a_default_means_that_it_was_left_out() -> None:
+    def find(
+        query: str = "all",
+        unit: Unit = Unit.CELSIUS,
+        place: Place = Place(title="here"),  # noqa: B008
+        near: str | None = "home",
+        mark: Literal["a"] | None = "a",
+        anything: Any = 5,
+    ) -> Any:
+        return query, unit, place.title, near, mark, anything
+
+    made = Tool(handler=find)
+    nothing = dict.fromkeys(["query", "unit", "place", "near", "mark", "anything"])
+    assert made.prepare(nothing, None)() == ("all", Unit.CELSIUS, "here", None, None, None)
+    assert made.prepare({"query": None, "near": "x"}, None)() == ("all", Unit.CELSIUS, "here", "x", "a", 5)
+
+
+@pytest.mark.parametrize("arguments", [{"query": None}, {"query": "x", "limits": [None]}])
+def test_any_other_null_is_refused(arguments: dict[str, Any]) -> None:
+    def find(query: str, limits: list[int] | None = None) -> None: ...
+
+    with pytest.raises(InvalidArguments):
+        Tool(handler=find).prepare(arguments, None)

@@ -32,7 +32,8 @@ class Limits:
     max_rounds: replies of the model to which tools were offered; the last one's calls are still run.
     max_calls_per_round: calls in one reply; those past it get an error result, and the request continues.
     max_tool_calls: calls over the whole request.
-    max_consecutive_errors: failed calls in a row, counted in call order; a success resets the count.
+    max_consecutive_errors: replies in a row whose calls all failed. The model always gets to answer its first errors
+        with tools, so 1 is as 2.
     max_repeats: calls in a row of the same tool with the same arguments.
     max_model_attempts: calls of one provider for one reply, while it is overloaded, unreachable or silent.
     max_output_repairs: requests to the model to repair a text that is not the structured output asked for.

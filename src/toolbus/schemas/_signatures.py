@@ -15,6 +15,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, is_dataclass, make_dataclass
 from typing import Annotated, Any, TypeAlias, cast
 
@@ -124,13 +125,32 @@ def _read(where: str, fields: list[tuple[Any, ...]]) -> tuple[Json, Callable[[Ma
         schema = adapter.json_schema()
     except Exception as exc:
         raise ConfigurationError(f"tool {where}: its signature has no JSON schema: {exc}") from exc
-    return tidy(schema), _binder(adapter)
+    return tidy(schema), _binder(adapter, _never_null(schema))
 
 
-def _binder(adapter: TypeAdapter[Any]) -> Callable[[Mapping[str, Any]], Json]:
+def _never_null(schema: Json) -> frozenset[str]:
+    """Return the parameters that have a default and whose type does not accept null."""
+    required = schema.get("required", ())
+    parameters: dict[str, Json] = schema.get("properties", {})
+    return frozenset(name for name, each in parameters.items() if name not in required and not _accepts_null(each))
+
+
+def _accepts_null(schema: Json) -> bool:
+    if any(_accepts_null(each) for each in schema.get("anyOf", ())):
+        return True
+    known = {"type", "$ref", "enum", "const", "anyOf", "oneOf", "allOf"}
+    if known.isdisjoint(schema):  # any value
+        return True
+    return schema.get("type") == "null" or None in schema.get("enum", ()) or schema.get("const", "") is None
+
+
+def _binder(adapter: TypeAdapter[Any], never_null: AbstractSet[str]) -> Callable[[Mapping[str, Any]], Json]:
     validate_json = adapter.validator.validate_json
 
     def bind(arguments: Mapping[str, Any]) -> Json:
+        if never_null and None in arguments.values():
+            # Models write null for a parameter that they leave out.
+            arguments = {name: each for name, each in arguments.items() if each is not None or name not in never_null}
         try:
             text = orjson.dumps(arguments)
         except TypeError as exc:

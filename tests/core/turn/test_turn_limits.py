@@ -109,9 +109,9 @@ def test_the_first_call_past_the_requests_calls_is_refused_and_stops_it() -> Non
 
 def test_errors_in_a_row_stop_the_request_at_the_limit() -> None:
     turn = Turn(Limits(max_consecutive_errors=3))
-    turn.call(call(), call("nothing"))
-    turn.fail()
-    assert not turn.last_answer_is_asked
+    for _ in range(2):
+        turn.call(call("nothing"), call("clock", "["))
+        assert not turn.last_answer_is_asked
     turn.call(call("clock", "["))
     assert turn.last_answer_is_asked
     turn.reply("it does not work")
@@ -119,26 +119,28 @@ def test_errors_in_a_row_stop_the_request_at_the_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "stops"),
-    [("xxx", True), ("xx.x", False), (".xxx", True), ("xxx.", True), ("xx.xx.xx", False), ("x.xxx.", True)],
+    ("replies", "most", "stops"),
+    [
+        (["xxxx"], 3, False),
+        (["xxxx"], 1, False),
+        (["x", "x"], 1, True),
+        (["xx", "xx"], 2, True),
+        (["xx", "xx"], 3, False),
+        (["x", "xxx", "xx"], 3, True),
+        (["x", "x.", "x", "x"], 3, False),
+        (["xx.", ".x", "x.x"], 1, False),
+    ],
 )
-def test_errors_count_in_call_order_and_a_success_resets_them(outcomes: str, stops: bool) -> None:
-    turn = Turn(Limits(max_consecutive_errors=3))
-    turn.call(*(call("clock", numbered(number)) for number in range(len(outcomes))))
-    results = [
-        failed(f"r_0_{place}") if kind == "x" else completed(f"r_0_{place}") for place, kind in enumerate(outcomes)
-    ]
-    turn.step(*reversed(results))
+def test_a_reply_counts_if_all_its_calls_failed_and_the_model_answers_its_first_errors_with_tools(
+    replies: list[str], most: int, stops: bool
+) -> None:
+    turn = Turn(Limits(max_consecutive_errors=most))
+    for number, outcomes in enumerate(replies):
+        assert not turn.last_answer_is_asked
+        turn.call(*(call("clock", numbered(10 * number + place)) for place in range(len(outcomes))))
+        ids = [(f"r_{number}_{place}", kind) for place, kind in enumerate(outcomes)]
+        turn.step(*[failed(each) if kind == "x" else completed(each) for each, kind in reversed(ids)])
     assert turn.last_answer_is_asked is stops
-
-
-def test_a_success_in_a_later_round_resets_the_count() -> None:
-    turn = Turn(Limits(max_consecutive_errors=2))
-    for number in range(3):
-        turn.call(call("clock", numbered(number)), call("nothing"))
-        turn.complete()
-    assert turn.state.consecutive_errors == 1
-    assert turn.state.stop is None
 
 
 def test_refusals_by_a_limit_are_nobodys_errors() -> None:

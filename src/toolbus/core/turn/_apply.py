@@ -127,14 +127,20 @@ def _append_results(state: TurnState, last: ToolCallCompleted | ToolCallFailed) 
     """Append the results of the round to the transcript, in call order, after `last` has settled the last call."""
     current = state.rounds[-1]
     current.settled_last, current.results_at = last.call_id, len(state.messages)
+    has_failed = has_succeeded = False
     for each in state.calls:
         state.messages.append(result_message(each))
         if isinstance(each.outcome, ToolCallCompleted):
-            state.consecutive_errors = 0
+            has_succeeded = True
         elif not _refused_by_limit(each):  # A refusal by a limit is not the tool's failure.
-            state.consecutive_errors += 1
-            if state.consecutive_errors >= (most := state.limits.max_consecutive_errors):
-                _stop(state, f"max_consecutive_errors={most}")
+            has_failed = True
+    if has_succeeded:
+        state.consecutive_errors = 0
+    elif has_failed:
+        state.consecutive_errors += 1
+        # After its first errors, the model may always try again with tools.
+        if state.consecutive_errors > 1 and state.consecutive_errors >= state.limits.max_consecutive_errors:
+            _stop(state, f"max_consecutive_errors={state.limits.max_consecutive_errors}")
     state.phase = READY
 
 
