@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+
 import anyio
 import pytest
 
 from toolbus import Runtime, tool
 from toolbus.core.transcript import validate
 from toolbus.errors import NotRunning
-from toolbus.events import ToolCallCompleted
+from toolbus.events import ApprovalDecided, ApprovalRequested, ToolCallCompleted
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
 
@@ -77,3 +79,52 @@ async def test_leaving_the_block_drains_and_a_grace_of_zero_waits_for_nothing() 
     assert (await session.result()).outcome == "cancelled"
     with pytest.raises(NotRunning, match="is not running"):
         runtime.start("after")
+
+
+@tool(approval=True)
+async def pay(euros: int) -> str:
+    """Pay."""
+    return f"paid {euros}"
+
+
+def asking(*more: tuple[str, dict[str, float]]) -> ScriptedProvider:
+    return ScriptedProvider([calls(("pay", {"euros": 5}), *more), text("All done.")])
+
+
+@pytest.mark.guarantee("G18")
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+async def test_a_request_that_only_waits_for_a_person_is_left_at_once(
+    when: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "toolbus.runtime")
+    more: list[tuple[str, dict[str, float]]] = [("slow", {"seconds": 3})] if when == "meanwhile" else []
+    async with Runtime(asking(*more), tools=[pay, slow], store=MemoryStore(journal=True), drain_seconds=60) as runtime:
+        runtime.bus.connect(ApprovalRequested, lambda _: None)
+        session, began = runtime.start("Pay."), anyio.current_time()
+        await settle()
+        async with anyio.create_task_group() as group:
+            group.start_soon(runtime.drain)
+            await settle()
+            if when == "meanwhile":
+                assert not session.ended
+                await advance(3)
+        assert (session.ended, anyio.current_time() - began) == (True, 3 if more else 0)
+    result = await session.result()
+    assert (result.outcome, result.resumable) == ("cancelled", True)
+    assert [each.getMessage() for each in caplog.records if each.name == "toolbus.runtime"] == [
+        "1 request was left for resume"
+    ]
+
+
+@pytest.mark.guarantee("G18")
+async def test_without_a_journal_a_person_has_the_whole_grace() -> None:
+    async with Runtime(asking(), tools=[pay], drain_seconds=60) as runtime:
+        runtime.bus.connect(ApprovalRequested, lambda _: None)
+        session = runtime.start("Pay.")
+        await settle()
+        async with anyio.create_task_group() as group:
+            group.start_soon(runtime.drain)
+            await advance(30)
+            (asked,) = session.snapshot().view.state.open_calls
+            runtime.bus.publish(ApprovalDecided(request_id=session.request_id, call_id=asked, approved=True))
+        assert (await session.result()).text == "All done."

@@ -30,7 +30,7 @@ from ..durability import (
     journal_writer_of,
 )
 from ..errors import ConfigurationError, NotRunning, StoreError
-from ..events import ToolCallLate, new_id
+from ..events import ApprovalRequested, Event, ToolCallCompleted, ToolCallFailed, ToolCallLate, new_id
 from ..messages import Message, PromptLike
 from ..protocols import Provider
 from ..providers import missing_provider_message, resolve
@@ -66,6 +66,7 @@ __all__ = ["RequestOptions", "Runtime"]
 
 _logger = logging.getLogger("toolbus.runtime")
 _CANCELLED = "the runtime was cancelled"
+_CLOSING = "the runtime is closing"
 # A shielded write has a deadline: the time in which a store has to report a fault (G21).
 _REMEMBER_SECONDS = 5.0
 
@@ -270,15 +271,36 @@ class Runtime:
         """Take no new requests, give the running ones `grace_seconds`, cancel the rest, and return how many these were.
 
         `grace_seconds` is `drain_seconds` unless stated otherwise. With a journal the rest is not cancelled but left,
-        so that `resume` can continue it: see `RequestResult.resumable`.
+        so that `resume` can continue it (see `RequestResult.resumable`), and a request that only waits for a person is
+        left at once. One log line says how many were left.
         """
         self._closing = True
         seconds = self._drain_seconds if grace_seconds is None else grace_seconds
-        with anyio.move_on_after(seconds):
-            await self._admission.wait_empty()
-        late = self._cancel_all("the runtime is closing")
+        left = 0
+
+        def leave_if_it_only_waits(event: Event) -> None:
+            nonlocal left
+            left += self._leave_if_it_only_waits(event.request_id)
+
+        disconnect = _nothing
+        if self._journal_writer is not None:
+            kinds = (ApprovalRequested, ToolCallCompleted, ToolCallFailed)
+            disconnect = self.bus.connect(kinds, leave_if_it_only_waits)
+        try:
+            with anyio.move_on_after(seconds):
+                left += sum(map(self._leave_if_it_only_waits, list(self._sessions)))
+                await self._admission.wait_empty()
+        finally:
+            disconnect()
+        left += self._cancel_all(_CLOSING)
         await self._admission.wait_empty()
-        return late
+        if left and self._journal_writer is not None:
+            _logger.info("%d request%s left for resume", left, "s were" if left > 1 else " was")
+        return left
+
+    def _leave_if_it_only_waits(self, request_id: str) -> bool:
+        session = self._sessions.get(request_id) if self._journal_writer is not None else None
+        return session is not None and session.snapshot().view.only_waits and session.leave(_CLOSING)
 
     def _cancel_all(self, reason: str) -> int:
         stops = RequestSession.cancel if self._journal_writer is None else RequestSession.leave
@@ -584,3 +606,7 @@ class Runtime:
 
 # The names of a runtime's parameters, without the options of its requests.
 _PARAMETERS = ("provider", *(Runtime.__init__.__kwdefaults__ or ()))
+
+
+def _nothing() -> None:
+    """Do nothing: a placeholder while there is nothing to disconnect."""

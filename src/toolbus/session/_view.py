@@ -9,7 +9,7 @@ from .._logs import logger
 from ..bus import EventBus
 from ..core.limits import Budget, Limits
 from ..core.message_list import Messages
-from ..core.turn import TurnState, limits_left
+from ..core.turn import CallStatus, TurnState, limits_left
 from ..errors import LimitReached
 from ..events import Spent, StatusChanged, ToolCallPaused, ToolCallResumed
 from ..messages import Message, PromptLike
@@ -126,6 +126,12 @@ class SessionView:
     def is_left(self) -> bool:
         """True if the request stops here so that another process continues it."""
         return bool(self.left)
+
+    @property
+    def only_waits(self) -> bool:
+        """True if every open call waits for a person's decision, so that nothing else goes on."""
+        calls = self.state.open_calls
+        return bool(calls) and all(each.status is CallStatus.WAITING for each in calls.values())
 
     @property
     def messages(self) -> Sequence[Message]:
