@@ -207,7 +207,7 @@ class JsonForm(Generic[T]):
 
     def schema(self) -> dict[str, Any]:
         """Return the JSON schema."""
-        return orjson.loads(orjson.dumps(msgspec.json.schema(self._kind)))  # lists in the place of tuples
+        return orjson.loads(orjson.dumps(msgspec.json.schema(self._kind)))  # tuples become lists
 
     def _problem(self, exc: msgspec.ValidationError) -> str:
         """Return what is wrong, with its path: "event.after[1].name: Expected str, got int"."""

@@ -129,7 +129,7 @@ class SessionView:
 
     @property
     def only_waits(self) -> bool:
-        """True if every open call waits for a person's decision, so that nothing else goes on."""
+        """True if every open call waits for a person's decision, and nothing else happens."""
         calls = self.state.open_calls
         return bool(calls) and all(each.status is CallStatus.WAITING for each in calls.values())
 
