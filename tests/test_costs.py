@@ -156,7 +156,7 @@ def counting_events(costs: Costs, monkeypatch: pytest.MonkeyPatch) -> Generator[
 
     def living() -> Counter[str]:
         gc.collect()
-        return Counter(type(each).__name__ for each in gc.get_objects() if isinstance(each, Event))
+        return Counter(type(each).__name__ for each in gc.get_objects() if issubclass(type(each), Event))
 
     def dies(event: Event) -> None:
         costs.built[type(event).__name__] += 1

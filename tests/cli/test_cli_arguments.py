@@ -14,8 +14,8 @@ from toolbus.cli import _arguments
 
 USAGES = [
     "[-h] [-V] COMMAND ...",
-    "ask [-h] [-d PATH] [-t MODULE:NAME] [--mcp FILE] [-p NAME] [-i TEXT] [--continue [ID]] [--store PATH | --no-store] [--approve WHICH] [--timeout SECONDS] [--model-timeout SECONDS] [--tool-timeout SECONDS] [--max-rounds N] [--max-tool-calls N] [--limit NAME=VALUE] [--record FILE] [--record-signals] [--record-masked] [--json | --events] [-v] [-q] [--log-level LEVEL] [--debug] [QUESTION]",
-    "chat [-h] [-d PATH] [-t MODULE:NAME] [--mcp FILE] [-p NAME] [-i TEXT] [--continue [ID]] [--store PATH | --no-store] [--approve WHICH] [--timeout SECONDS] [--model-timeout SECONDS] [--tool-timeout SECONDS] [--max-rounds N] [--max-tool-calls N] [--limit NAME=VALUE] [--record FILE] [--record-signals] [--record-masked] [-v] [-q] [--log-level LEVEL] [--debug]",
+    "ask [-h] [-d PATH] [-t MODULE:NAME] [--mcp FILE] [-p NAME] [-i TEXT] [--continue [ID]] [--store PATH | --no-store] [--approve WHICH] [--timeout SECONDS] [--model-timeout SECONDS] [--tool-timeout SECONDS] [--max-rounds N] [--max-tool-calls N] [--limit NAME=VALUE] [--price IN/OUT] [--record FILE] [--record-signals] [--record-masked] [--json | --events] [-v] [-q] [--log-level LEVEL] [--debug] [QUESTION]",
+    "chat [-h] [-d PATH] [-t MODULE:NAME] [--mcp FILE] [-p NAME] [-i TEXT] [--continue [ID]] [--store PATH | --no-store] [--approve WHICH] [--timeout SECONDS] [--model-timeout SECONDS] [--tool-timeout SECONDS] [--max-rounds N] [--max-tool-calls N] [--limit NAME=VALUE] [--price IN/OUT] [--record FILE] [--record-signals] [--record-masked] [-v] [-q] [--log-level LEVEL] [--debug]",
     "resume [-h] [-d PATH] [-t MODULE:NAME] [-p NAME] [--store PATH] [--abandon] [--approve WHICH] [--json] [-v] [-q] [--log-level LEVEL] [--debug]",
     "store [-h] COMMAND ...",
     "store stats [-h] [--store PATH] [--json] [--debug]",
@@ -33,7 +33,7 @@ USAGES = [
 CONVERSING: dict[str, Any] = {
     "dir": ".", "tools": [], "mcp": [], "provider": None, "instructions": None, "continue_": None, "store": None,
     "no_store": False, "approve": "ask", "timeout_seconds": None, "model_timeout_seconds": None,
-    "tool_timeout_seconds": None, "max_rounds": None, "max_tool_calls": None, "limit": [], "record": None,
+    "tool_timeout_seconds": None, "max_rounds": None, "max_tool_calls": None, "limit": [], "price": None, "record": None,
     "record_signals": False, "record_masked": False, "verbose": False, "quiet": False, "log_level": None,
 }  # fmt: skip
 DEFAULTS: dict[str, dict[str, Any]] = {

@@ -641,7 +641,7 @@ async def test_what_a_call_that_was_given_up_has_spent_counts_too(end: str) -> N
 async def test_a_result_keeps_no_sub_request_alive() -> None:
     sessions: list[weakref.ref[Any]] = []
     desk = by_context(model(calls(LOOK_UP), text("Found.")), [look_up])
-    async with Runtime(model(calls(ASK), text("Done.")), tools=[desk]) as runtime:
+    async with Runtime(model(calls(ASK), text("Done.")), tools=[desk], keep_ended_seconds=0) as runtime:
         runtime.bus.connect(
             RequestStarted, lambda event: sessions.append(weakref.ref(runtime.bus.arbitration.view(event.request_id)))
         )
