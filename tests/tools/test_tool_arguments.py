@@ -109,7 +109,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"number": 1.0}, "$.number: Input should be a valid integer"),
     ({"number": 1.5}, "$.number: Input should be a valid integer"),
     ({"number": True}, "$.number: Input should be a valid integer"),
-    ({"number": None}, "$.number: Input should be a valid integer"),
+    ({"number": []}, "$.number: Input should be a valid integer"),
     ({"ratio": "2.5"}, "$.ratio: Input should be a valid number"),
     ({"yes": "true"}, "$.yes: Input should be a valid boolean"),
     ({"yes": 1}, "$.yes: Input should be a valid boolean"),

@@ -65,7 +65,9 @@ def _wrong(tool: Tool[..., Any], right: Mapping[str, Any]) -> Iterator[dict[str,
         yield {**right, "contract_unknown": 1}
     for name, each in parameters_of(schema).items():
         part = standing_alone(each, schema)
-        for odd in [odd for odd in _ODD if fits(part, odd)][:1]:
+        # Null for a parameter that may be left out is as if it were left out.
+        odds = _ODD if name in schema.get("required", ()) else _ODD[1:]
+        for odd in [odd for odd in odds if fits(part, odd)][:1]:
             yield {**right, name: odd}
 
 
