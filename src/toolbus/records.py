@@ -150,9 +150,10 @@ def _check_payloads(record: Record) -> None:
 
 @cache
 def _payloads_of(kind: type[Record]) -> tuple[str, ...]:
-    """Return the fields that may hold a value of any type, or a message, which may have vendor data."""
+    """Return the fields that may hold a value of any type; so may messages and contents that nobody has checked."""
     annotated = {name: str(each) for base in kind.__mro__ for name, each in inspect.get_annotations(base).items()}
-    return tuple(name for name in kind.__struct_fields__ if "Any" in annotated[name] or "Message" in annotated[name])
+    loose = ("Any", "Message", "Part")
+    return tuple(name for name in kind.__struct_fields__ if any(each in annotated[name] for each in loose))
 
 
 def _without_surrogates(value: Any) -> Any:

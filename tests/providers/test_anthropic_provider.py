@@ -11,7 +11,6 @@ from typing import Any
 
 import anthropic
 import anyio
-import anyio.lowlevel
 import pytest
 from anthropic.lib.bedrock import AsyncAnthropicBedrock
 from anthropic.lib.vertex import AsyncAnthropicVertex
@@ -145,6 +144,8 @@ async def test_pieces_are_emitted_while_the_stream_still_runs_and_cancelling_clo
             tasks.start_soon(provider.respond, request(), emit)
             with anyio.fail_after(5):
                 await arrived.wait()
+            # A server that still writes would not notice that the client leaves while it is stalled.
+            assert await anyio.to_thread.run_sync(server.stalled.wait, 5)
             tasks.cancel_scope.cancel()
         assert await anyio.to_thread.run_sync(server.left.wait, 5), "a cancelled request closes its connection"
         await provider.aclose()
