@@ -204,50 +204,55 @@ def make_llama_index_workflows():
     return one
 
 
+# The four messages between autogen-core's agents.
+@dataclass
+class CoreAsk:
+    text: str
+
+
+@dataclass
+class CoreAnswer:
+    text: str
+
+
+@dataclass
+class CoreCall:
+    call_id: str
+    name: str
+    args: str
+
+
+@dataclass
+class CoreResult:
+    call_id: str
+    content: str
+
+
 def make_autogen_core():
     """Set up two agents and messages between them, since the runtime has no loop of its own."""
     from autogen_core import AgentId, MessageContext, RoutedAgent, SingleThreadedAgentRuntime, message_handler
-
-    @dataclass
-    class Ask:
-        text: str
-
-    @dataclass
-    class Answer:
-        text: str
-
-    @dataclass
-    class Call:
-        call_id: str
-        name: str
-        args: str
-
-    @dataclass
-    class Result:
-        call_id: str
-        content: str
 
     class ToolAgent(RoutedAgent):
         def __init__(self):
             super().__init__("t")
 
         @message_handler
-        async def run(self, message: Call, ctx: MessageContext) -> Result:
-            return Result(message.call_id, json.dumps(await lookup(**json.loads(message.args))))
+        async def run(self, message: CoreCall, ctx: MessageContext) -> CoreResult:
+            return CoreResult(message.call_id, json.dumps(await lookup(**json.loads(message.args))))
 
     class Session(RoutedAgent):
         def __init__(self):
             super().__init__("s")
 
         @message_handler
-        async def run(self, message: Ask, ctx: MessageContext) -> Answer:
+        async def run(self, message: CoreAsk, ctx: MessageContext) -> CoreAnswer:
             messages = [{"role": "user", "content": message.text}]
             for round_no in range(ROUNDS):
                 asked = [
-                    self.send_message(Call(i, n, json.dumps(a)), AgentId("tool", "t")) for i, n, a in plan(round_no)
+                    self.send_message(CoreCall(i, n, json.dumps(a)), AgentId("tool", "t")) for i, n, a in plan(round_no)
                 ]
                 messages += [{"role": "tool", "content": each.content} for each in await asyncio.gather(*asked)]
-            return Answer("done")
+            return CoreAnswer("done")
 
     runtime = SingleThreadedAgentRuntime()
     sessions = 0
@@ -262,7 +267,7 @@ def make_autogen_core():
         if not sessions:  # `main` runs the first request by itself
             await start()
         sessions += 1
-        return (await runtime.send_message(Ask("go"), AgentId("session", f"s{sessions}"))).text
+        return (await runtime.send_message(CoreAsk("go"), AgentId("session", f"s{sessions}"))).text
 
     return one
 

@@ -77,23 +77,24 @@ async def play(
             screen.show(f"conversation {pilot!r} {'continues' if known else 'begins'}; messages stored: {known}")
             for cut_off in await runtime.resume():
                 await cut_off.result()
-
-            async def listen() -> None:
-                async for line in typed:  # it runs after the current turn, and before autoplay's next one
-                    try:
-                        runtime.start(line, conversation_id=pilot, metadata={"who": "you"})
-                        screen.heard(line)
-                    except Overloaded as exc:
-                        screen.show(f"   … {line!r} is not taken: {exc}")
-
             async with anyio.create_task_group() as group:
-                group.start_soon(listen)
+                group.start_soon(_listen, runtime, screen, pilot, typed)
                 was_stopped = await _autoplay(runtime, screen, pilot, turns)
                 if not waits or screen.is_gone:
                     group.cancel_scope.cancel()
     screen.check()
     screen.show(f"\n{scales.report()}")
     return not was_stopped
+
+
+async def _listen(runtime: Runtime, screen: Screen, pilot: str, typed: AsyncIterable[str]) -> None:
+    """Start a turn for each line; it runs after the current turn, and before autoplay's next one."""
+    async for line in typed:
+        try:
+            runtime.start(line, conversation_id=pilot, metadata={"who": "you"})
+            screen.heard(line)
+        except Overloaded as exc:
+            screen.show(f"   … {line!r} is not taken: {exc}")
 
 
 async def _autoplay(runtime: Runtime, screen: Screen, pilot: str, turns: int) -> bool:
