@@ -13,9 +13,7 @@ from JSON checks each field. Knows msgspec, orjson and pydantic's core. Must not
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Callable
-from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast, get_args
 
 import msgspec
@@ -31,6 +29,9 @@ if TYPE_CHECKING:
 __all__ = ["JsonForm", "Record", "asdict", "defaults_of", "field", "fields_of", "json_bytes", "replace"]
 
 T = TypeVar("T")
+
+_encode = msgspec.json.Encoder().encode
+_PLAIN = frozenset({str, float, bool, type(None)})
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -117,9 +118,9 @@ def json_bytes(value: Any, default: Callable[[Any], Any] | None = None) -> bytes
     if default is None and isinstance(value, Record):
         # msgspec takes a third of orjson's time, and would write without a word what cannot be read back.
         try:
-            _check_payloads(value)
+            _check(msgspec.structs.astuple(value))
             return _encode(value)
-        except (TypeError, UnicodeEncodeError):
+        except (TypeError, UnicodeEncodeError, RecursionError):
             pass
 
     def plain(each: Any) -> Any:
@@ -135,25 +136,17 @@ def json_bytes(value: Any, default: Callable[[Any], Any] | None = None) -> bytes
         return orjson.dumps(_without_surrogates(value), default=plain)
 
 
-_encode = msgspec.json.Encoder().encode
-
-
-def _check_payloads(record: Record) -> None:
-    """Raise `TypeError` if there is a value in a field of any type, also of a record in it, that orjson refuses."""
-    for name in _payloads_of(type(record)):
-        value = getattr(record, name)
-        if isinstance(value, Record):
-            _check_payloads(value)
-        elif value is not None:
-            orjson.dumps(value)
-
-
-@cache
-def _payloads_of(kind: type[Record]) -> tuple[str, ...]:
-    """Return the fields that may hold a value of any type; so may messages and contents that nobody has checked."""
-    annotated = {name: str(each) for base in kind.__mro__ for name, each in inspect.get_annotations(base).items()}
-    loose = ("Any", "Message", "Part")
-    return tuple(name for name in kind.__struct_fields__ if any(each in annotated[name] for each in loose))
+def _check(values: tuple[Any, ...]) -> None:
+    """Raise `TypeError` for a value that orjson refuses, also in a record among the values."""
+    for each, kind in zip(values, map(type, values), strict=True):
+        if kind in _PLAIN or (kind is int and -(2**63) <= each < 2**63):
+            continue
+        if kind is tuple:
+            _check(each)
+        elif not isinstance(each, Record):
+            orjson.dumps(each)
+        elif each.__struct_config__.gc:  # The others hold only text and numbers.
+            _check(msgspec.structs.astuple(each))
 
 
 def _without_surrogates(value: Any) -> Any:
