@@ -110,6 +110,23 @@ async def test_a_session_that_has_ended_can_be_had_for_a_while(seconds: float) -
             assert [each.round async for each in found.events(RoundStarted)] == [0]
 
 
+async def test_a_request_that_was_left_has_not_ended_here_and_its_resumed_session_is_kept_where_it_ends(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "toolbus.db"
+    waiting, answers = Streams(), ScriptedProvider([text("Hello.")])
+    async with Runtime(waiting, store=SqliteStore(path), drain_seconds=0) as runtime:
+        left = runtime.start("Hi")
+        await waiting.waits.wait()
+        await runtime.drain()
+        assert (await left.result()).resumable
+        assert runtime.session(left.request_id) is None
+        async with Runtime(answers, store=SqliteStore(path)) as other:
+            (resumed,) = await other.resume()
+            await resumed.result()
+            assert other.session(left.request_id) is resumed
+
+
 async def test_ended_sessions_are_bounded_in_number_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolbus.runtime._ended._MAX_SESSIONS", 3)
     async with Runtime(ScriptedProvider([text("x")] * 4 + [text("x" * 50_000)] * 2)) as runtime:

@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from typing import TYPE_CHECKING, Any, Never, TypeVar, Unpack, get_args, overload
 
 import anyio
@@ -30,8 +30,8 @@ from ..durability import (
     journal_writer_of,
 )
 from ..errors import ConfigurationError, NotRunning, StoreError
-from ..events import ApprovalRequested, Event, ToolCallCompleted, ToolCallFailed, ToolCallLate, new_id
-from ..messages import Message, PromptLike
+from ..events import ApprovalRequested, ToolCallCompleted, ToolCallFailed, ToolCallLate, new_id
+from ..messages import Message, PromptLike, UserMessage
 from ..protocols import Provider
 from ..providers import missing_provider_message, resolve
 from ..session import (
@@ -41,6 +41,7 @@ from ..session import (
     RequestSession,
     Resumed,
     SessionOptions,
+    SessionSnapshot,
     SessionStart,
     check_options,
     merged_options,
@@ -278,29 +279,24 @@ class Runtime:
         seconds = self._drain_seconds if grace_seconds is None else grace_seconds
         left = 0
 
-        def leave_if_it_only_waits(event: Event) -> None:
+        def leave_if_it_only_waits(request_id: str) -> None:
             nonlocal left
-            left += self._leave_if_it_only_waits(event.request_id)
+            session = self._sessions.get(request_id)
+            if session is not None and session.snapshot().view.only_waits:
+                left += session.leave(_CLOSING)
 
-        disconnect = _nothing
-        if self._journal_writer is not None:
-            kinds = (ApprovalRequested, ToolCallCompleted, ToolCallFailed)
-            disconnect = self.bus.connect(kinds, leave_if_it_only_waits)
-        try:
-            with anyio.move_on_after(seconds):
-                left += sum(map(self._leave_if_it_only_waits, list(self._sessions)))
-                await self._admission.wait_empty()
-        finally:
-            disconnect()
+        with ExitStack() as stack, anyio.move_on_after(seconds):
+            if self._journal_writer is not None:
+                kinds = (ApprovalRequested, ToolCallCompleted, ToolCallFailed)
+                stack.callback(self.bus.connect(kinds, lambda each: leave_if_it_only_waits(each.request_id)))
+                for request_id in list(self._sessions):
+                    leave_if_it_only_waits(request_id)
+            await self._admission.wait_empty()
         left += self._cancel_all(_CLOSING)
         await self._admission.wait_empty()
         if left and self._journal_writer is not None:
             _logger.info("%d request%s left for resume", left, "s were" if left > 1 else " was")
         return left
-
-    def _leave_if_it_only_waits(self, request_id: str) -> bool:
-        session = self._sessions.get(request_id) if self._journal_writer is not None else None
-        return session is not None and session.snapshot().view.only_waits and session.leave(_CLOSING)
 
     def _cancel_all(self, reason: str) -> int:
         stops = RequestSession.cancel if self._journal_writer is None else RequestSession.leave
@@ -428,13 +424,10 @@ class Runtime:
         """
         self._check_usable({})
         if (session := self._ended.get(request_id)) is not None:
-            found = session.snapshot().result
-            return None if found is None or found.resumable else found
-        return (
-            None
-            if self._journal_writer is None
-            else await self._unfinished(self._journal_writer, options).recall(request_id)
-        )
+            return session.snapshot().result
+        if self._journal_writer is None:
+            return None
+        return await self._unfinished(self._journal_writer, options).recall(request_id)
 
     # ------------------------------------------------------------------------------------------------- internals
 
@@ -487,7 +480,8 @@ class Runtime:
         try:
             waits = conversation_id is not None or not ticket.try_ready()
             start = SessionStart(calibration=self._start.calibration, prepare=prepare) if waits else self._start
-            session = self._make([*given, read_prompt(prompt)], output, options, request_id, start)
+            newest = read_prompt(prompt)
+            session = self._make([*given, newest] if given else newest, output, options, request_id, start)
         except BaseException:
             ticket.give_back()
             raise
@@ -510,7 +504,12 @@ class Runtime:
         return self._make(messages, output, options, request_id, start)
 
     def _make(
-        self, messages: Sequence[Message], output: Any, options: RequestOptions, request_id: str, start: SessionStart
+        self,
+        messages: UserMessage | Sequence[Message],
+        output: Any,
+        options: RequestOptions,
+        request_id: str,
+        start: SessionStart,
     ) -> RequestSession:
         get = options.get
         tools = get("tools")
@@ -547,18 +546,18 @@ class Runtime:
         try:
             return await session.run(leave_when_cancelled=leave_when_cancelled)
         finally:
+            found = session.snapshot()
             try:
                 with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _REMEMBER_SECONDS):
-                    await self._remember(session)
+                    await self._remember(session, found)
             finally:
                 del self._sessions[session.request_id]
-                self._ended.add(session)
+                self._ended.add(session, found)
                 self._tickets.pop(session.request_id, None)
                 ticket.give_back()
 
-    async def _remember(self, session: RequestSession) -> None:
+    async def _remember(self, session: RequestSession, found: SessionSnapshot) -> None:
         """Add the turn to its conversation, once. If the store fails, only this turn is lost from the conversation."""
-        found = session.snapshot()
         self._conversations.keep(found)
         if self._journal_writer is not None and await self._journal_writer.release(session):
             return
@@ -606,7 +605,3 @@ class Runtime:
 
 # The names of a runtime's parameters, without the options of its requests.
 _PARAMETERS = ("provider", *(Runtime.__init__.__kwdefaults__ or ()))
-
-
-def _nothing() -> None:
-    """Do nothing: a placeholder while there is nothing to disconnect."""

@@ -49,6 +49,7 @@ from ..events import (
     ToolCallRequested,
     new_id,
 )
+from ..messages import UserMessage
 from ..protocols import Provider
 from ..request_result import RequestResult, result_from
 from ..storage import Journal
@@ -99,7 +100,7 @@ class RequestSession(SessionHandle):
         self,
         bus: EventBus,
         provider: Provider | Sequence[Provider],
-        messages: str | MessagesLike,
+        messages: str | UserMessage | MessagesLike,
         *,
         tools: ToolsLike = (),
         conversation_id: str = "",
