@@ -41,7 +41,17 @@ from ._arbitration import Arbitration
 from ._buffer import Overflow
 from ._bus import EventBus
 from ._mailbox import Mailbox
-from ._subscriptions import BusStatistics, EventT, Subscription
+from ._subscriptions import BusStatistics, EventT, Past, Subscription
 from ._text_stream import TextStream
 
-__all__ = ["Arbitration", "BusStatistics", "EventBus", "EventT", "Mailbox", "Overflow", "Subscription", "TextStream"]
+__all__ = [
+    "Arbitration",
+    "BusStatistics",
+    "EventBus",
+    "EventT",
+    "Mailbox",
+    "Overflow",
+    "Past",
+    "Subscription",
+    "TextStream",
+]

@@ -25,7 +25,16 @@ class TextStream:
     `[Unable to complete task: reason]`.
     """
 
-    __slots__ = ("_final_only", "_has_text", "_held", "_last", "_parts", "_ready", "_streamed", "_subscription")
+    __slots__ = (
+        "_begins_message",
+        "_final_only",
+        "_has_text",
+        "_held",
+        "_last",
+        "_ready",
+        "_streamed",
+        "_subscription",
+    )
 
     def __init__(self, subscription: Subscription, *, final_only: bool) -> None:
         self._subscription = subscription
@@ -34,7 +43,7 @@ class TextStream:
         self._ready: deque[str] = deque()
         self._streamed = ""  # the id of the message that is streamed
         self._has_text = False  # whether the reader has got any text, or will get the text in `_ready`
-        self._parts = False  # whether the next piece begins another message than the text before it
+        self._begins_message = False  # whether the next piece is the first of its message
         self._last = ""  # the text of the newest reply that the reader has got
 
     def __aiter__(self) -> TextStream:
@@ -44,7 +53,7 @@ class TextStream:
         while not self._ready:
             event = await anext(self._subscription)
             if isinstance(event, TextDelta):
-                self._parts = self._parts or event.message_id != self._streamed
+                self._begins_message |= event.message_id != self._streamed
                 self._streamed = event.message_id
                 if self._final_only:
                     self._held.append(event.text)
@@ -60,15 +69,15 @@ class TextStream:
         return self._ready.popleft()
 
     def _give(self, piece: str) -> None:
-        self._ready.append(f"\n\n{piece}" if self._parts and self._has_text else piece)
-        self._has_text, self._parts = True, False
+        self._ready.append(f"\n\n{piece}" if self._begins_message and self._has_text else piece)
+        self._has_text, self._begins_message = True, False
 
     def _end(self, event: RequestCompleted) -> None:
         if event.text and event.text != self._last:
-            self._parts = True
+            self._begins_message = True
             self._give(event.text)
         if event.outcome == "stopped":
-            self._parts = True
+            self._begins_message = True
             self._give(f"[Unable to complete task: {event.reason}]")
 
     async def aclose(self) -> None:
@@ -78,7 +87,7 @@ class TextStream:
     def _end_message(self, message: AssistantMessage) -> None:
         # The reply of a provider that does not stream has had no pieces.
         if message.text and message.message_id != self._streamed:
-            self._parts = True
+            self._begins_message = True
             self._held.append(message.text)
         if not self._final_only or not message.tool_calls:
             for piece in self._held:

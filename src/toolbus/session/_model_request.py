@@ -424,7 +424,7 @@ def check_together(state: TurnState, specs: Mapping[str, ToolSpec], providers: S
     if state.output is not None and state.output_mode == "native":
         for provider in providers:
             check_native(provider, state.output.spec, with_tools=bool(specs))
-    if (state.needs_price or state.limits.max_cost is not None) and not state.prices:
+    if state.needs_price and not state.prices:
         raise ConfigurationError(
             "max_cost is set, and there is no price table; give prices, for example {'*': Price(...)}"
         )

@@ -156,7 +156,7 @@ def new_state(
         messages=history,
         approval=get("approval"),
         prices=get("prices"),
-        needs_price=budget is not None and any(each.max_cost is not None for each in budgets_in(options)),
+        has_cost_budget=budget is not None and any(each.max_cost is not None for each in budgets_in(options)),
         note_failures=get("note_failures", False),
         output_mode=get("output_mode") or "auto",
         max_result_chars=get("max_result_chars") or DEFAULT_RESULT_CHARS,
