@@ -50,7 +50,7 @@ def decide_reply(state: TurnState, replied: ModelReplied, facts: Facts, now: flo
     )
     facts.put(responded)
     # Without a price, the reply could have any cost.
-    if cost is None and (state.needs_price or state.limits.max_cost is not None):
+    if cost is None and state.needs_price:
         _on_unpriced(state, message, reply, facts)
         return
     if is_empty(message):
@@ -203,7 +203,7 @@ def decide_shaped(state: TurnState, shaped: HistoryShaped, facts: Facts, _now: f
     if summary is None:
         return
     by_a_model = bool(summary.vendor or summary.model or summary.usage != Usage())
-    if cost is None and by_a_model and (state.needs_price or state.limits.max_cost is not None):
+    if cost is None and by_a_model and state.needs_price:
         error = _no_price(summary.vendor, summary.model)
         facts.emit(RequestFailed, reason="configuration", error=error, usage=state.usage)
     elif over := over_budget(state.limits, state.usage, state.cost):

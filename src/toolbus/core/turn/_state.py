@@ -158,7 +158,7 @@ class TurnState:
     tools: Mapping[str, ToolSpec] = field(default_factory=_new_dict)
     approval: ApprovalPolicy | None = None
     prices: Mapping[str, Price] | None = None
-    needs_price: bool = False  # whether a budget counts the cost of each reply
+    has_cost_budget: bool = False  # whether a budget counts the cost of each reply
     output: OutputType[Any] | None = None
     output_mode: OutputMode = "auto"
     note_failures: bool = False
@@ -207,6 +207,11 @@ class TurnState:
     cancel: str | None = None  # the reason of the first cancel, or None
     last_text: str = ""
     ending: RequestEnding | None = None
+
+    @property
+    def needs_price(self) -> bool:
+        """True if something counts the cost of each reply: a limit, or a budget."""
+        return self.has_cost_budget or self.limits.max_cost is not None
 
     def envelope(self, at: float) -> dict[str, Any]:
         """Return the fields that every event of this request carries."""
