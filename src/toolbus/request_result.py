@@ -93,12 +93,12 @@ class RequestResult(Generic[OutputT]):
 
     `outcome` is "completed", "stopped", "failed" or "cancelled". A request is "stopped" by a limit (`reason` names it
     with its value, for example `max_rounds=10`, and `limit` is the field of `Limits`, or "budget.max_cost" for that of
-    a `Budget`) or by the model itself (`reason`
-    is the model's text and `limit` is empty). For "failed", `reason` is an error code and `error` the exception.
-    `text` is the answer, or the last text of the model. `messages` is the valid transcript: the history, and from
-    `messages[history_count]` on this turn. `artifacts` holds what the tools have made, and the whole of each result
-    that was cut for the model. `affected` holds the names of what tools have changed, in call order, each once. `usage`
-    and `cost` (by the price table; 0 without one) include the sub-requests. Times are in seconds.
+    a `Budget`) or by the model itself (`reason` is the model's text and `limit` is empty). For "failed", `reason` is an
+    error code and `error` the exception. `text` is the answer, or the last text of the model. `messages` is the valid
+    transcript: the history, and from `messages[history_count]` on this turn. `artifacts` holds what the tools have
+    made, and the whole of each result that was cut for the model. `affected` holds the names of what tools have
+    changed, in call order, each once. `usage` and `cost` (by the price table; 0 without one) include the sub-requests.
+    Times are in seconds.
 
     `resumable` says whether the request was left unfinished in its store, so that any process may continue it with
     `Runtime.resume`. It is also set if the store failed, until the store reports that it has nothing of the request. A

@@ -95,7 +95,7 @@ def render(value: Any) -> Rendered:
             found = _Secrets()
             return Rendered(found.mark(value), secrets=tuple(found))
     content, data, secrets = _to_json(value)
-    return Rendered(content, data, secrets=secrets) if secrets else Rendered(content, data)
+    return Rendered(content, data, secrets=secrets)
 
 
 def _render_result(result: ToolResult) -> Rendered:
@@ -314,8 +314,6 @@ def _holds_part(value: Any, written: str) -> bool:
         if isinstance(each, _PARTS):
             found = True
             return None
-        if isinstance(each, Record):
-            return fields_of(each)
         if is_dataclass(each) and not isinstance(each, type):
             return {inside.name: getattr(each, inside.name) for inside in fields(each)}
         return _default(each, _Secrets())

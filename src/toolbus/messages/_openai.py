@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import orjson
@@ -104,21 +104,29 @@ def to_openai(
             wire.append({"role": "tool", "tool_call_id": wire_id, "content": message.content})
             results.append((wire_id, message.parts))
             continue
-        wire += _attachments(results)
+        attached = _attachments(results)
+        wire += attached
         if isinstance(message, AssistantMessage):
             wire.append(_assistant(message, ids, vendor, reasoning_field, valid_arguments=valid_arguments))
         elif isinstance(message, UserMessage):
-            content = message.content
-            parts = content if isinstance(content, str) else [_part(part) for part in content]
-            said = {"role": "user", "content": parts}
-            if wire and wire[-1]["role"] == "tool" and _attached(said, [wire_id for wire_id, _ in results]) is not None:
-                wire.append({"role": "user", "content": [{"type": "text", "text": _NONE_ATTACHED}]})
-            wire.append(said)
+            wire += _user(message, [] if attached else [wire_id for wire_id, _ in results])
         else:
             wire.append({"role": "system", "content": message.text})
         results = []
     wire += _attachments(results)
     return list(in_mistrals_order(wire)) if mistral_checks else wire
+
+
+def _user(message: UserMessage, bare_results: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield a message of the user. `bare_results` are the ids of the results before it, if they have no attachments.
+
+    A line stands between such results and a message that would be read back as their attachments.
+    """
+    content = message.content
+    said = {"role": "user", "content": content if isinstance(content, str) else [_part(part) for part in content]}
+    if bare_results and _attached(said, bare_results) is not None:
+        yield {"role": "user", "content": [{"type": "text", "text": _NONE_ATTACHED}]}
+    yield said
 
 
 def _attachments(results: Sequence[tuple[str, Sequence[Part]]]) -> list[dict[str, Any]]:

@@ -18,12 +18,12 @@ class Vendor:
     """A vendor of models, or a server that people run themselves.
 
     `title` is its name for people. `adapter` names the adapter, and the extra with its SDK. `url` is the base URL; it
-    is empty for a vendor that gives each customer an own one. `url_variable` is the environment variable with another
-    base URL, to which `url_path` is appended unless it ends so already. `key_variable` is the variable of the key; a
-    server with `needs_key=False` works without one. `options` are the defaults that the adapter takes from here, since
-    the API needs them; `remarks` says what they are for, and what else is different. `source` is the address of the
-    vendor's own documentation of this. `tried` is the date of the last try against the vendor itself, or "never":
-    what is not tried is taken from the source.
+    is empty for a vendor that gives each customer one of its own. `url_variable` is the environment variable with
+    another base URL, to which `url_path` is appended unless the URL ends with it already. `key_variable` is the
+    variable of the key; a server with `needs_key=False` works without one. `options` are the defaults that the adapter
+    takes from here, since the API needs them; `remarks` says what they are for, and what else is different. `source` is
+    the address of the vendor's own documentation of this. `tried` is the date of the last try against the vendor
+    itself, or "never": what is not tried is taken from the source.
 
     `other_names` are names that people type instead of this one, for the suggestion in the error message.
     """
