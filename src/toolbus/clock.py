@@ -11,10 +11,12 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Generator
+from typing import Any
 
 import anyio
 import anyio.lowlevel
 
+from ._timers import Timers
 from .errors import BusError
 
 __all__ = ["SessionClock", "loop_runs", "refuse_elsewhere", "wall_time_from"]
@@ -40,10 +42,11 @@ def wall_time_from(clock: Callable[[], float]) -> Generator[None]:
 class SessionClock:
     """A clock that returns seconds since the epoch when it is called. Make and use it inside an event loop."""
 
-    __slots__ = ("_offset", "loop_time")
+    __slots__ = ("_offset", "loop_time", "timers")
 
     def __init__(self) -> None:
         self.loop_time = _loop_clock()
+        self.timers = Timers(self.loop_time)
         self._offset = wall_time() - self.loop_time()
 
     def __call__(self) -> float:
@@ -59,8 +62,8 @@ def _loop_clock() -> Callable[[], float]:
     """Return the running loop's clock; if possible one that does not look up the loop at each reading (0.5 us).
 
     asyncio's own loops read `time.monotonic`: then the loop's time lies between two readings of `time.monotonic`. In a
-    trio task it is trio's clock, which has an offset, or stands still in tests. Any other loop's clock is read through
-    anyio.
+    trio task it is trio's clock, which has an offset, or stands still in tests. Any other loop of asyncio has a clock
+    of its own.
     """
     before = time.monotonic()
     now = anyio.current_time()
@@ -69,7 +72,8 @@ def _loop_clock() -> Callable[[], float]:
     trio = sys.modules.get("trio")
     if trio is not None and trio.lowlevel.in_trio_task():
         return trio.current_time
-    return anyio.current_time
+    loop: Any = anyio.lowlevel.current_token().native_token
+    return loop.time
 
 
 def loop_runs(token: anyio.lowlevel.EventLoopToken) -> bool:

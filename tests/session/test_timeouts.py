@@ -520,10 +520,11 @@ async def test_a_stream_that_stands_still_ends_by_its_idle_limit(piece: Delta):
 def test_a_timer_that_fires_a_hair_early_is_reported_as_the_deadline_for_which_it_was_set():
     """Else the machine would find that its time is not over yet, and the model would be asked again."""
     clock: Any = SimpleNamespace(on_loop=float, loop_time=lambda: 0.0)
-    scope: Any = SimpleNamespace(deadline=math.inf)
+    deadlines: list[float] = []
+    timer: Any = SimpleNamespace(set=deadlines.append)
     command = CallModel(round=0, message_id="m", offer_tools=True, not_before=0.0, deadline=100.0, provider=0)
-    call = ModelCall(EventBus(), TurnState("r"), clock, command, scope, lambda: None)
-    assert scope.deadline == 100.0
+    call = ModelCall(EventBus(), TurnState("r"), clock, command, timer, lambda: None)
+    assert deadlines == [100.0]
     assert call.elapsed_input(100.0 - 1e-9) == (Elapsed(), 100.0)
     assert call.elapsed_input(100.5) == (Elapsed(), 100.5)
 

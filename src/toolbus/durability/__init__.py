@@ -39,9 +39,10 @@ from __future__ import annotations
 from ._agreed_options import FUNCTION, agreed_options, limits_in, messages_from, messages_to_json, options_in
 from ._journal_writer import JournalWriter, OnStoreFailure, journal_writer_of
 from ._resume import OptionsFor, Resumption, UnfinishedRequests
-from ._store_calls import call_store_in_time
+from ._store_calls import ANSWER_SECONDS, call_store_in_time
 
 __all__ = [
+    "ANSWER_SECONDS",
     "FUNCTION",
     "JournalWriter",
     "OnStoreFailure",

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import anyio
 
 from .._option_checks import POSITIVE, check, one_of, shown
+from ..clock import SessionClock
 from ..errors import ConfigurationError, LeaseLost, StoreDamaged, StoreError, StoreUnavailable
 from ..events import Event, ToolCallRequested, new_id
 from ..session import RequestSession
@@ -45,7 +46,7 @@ class _JournaledRequest:
     number of its facts in the store. `unwritten` is one entry with all facts that the store has not taken, also while
     the store is taking them. `is_unsure` is true while a write has no known outcome, so that some of `unwritten` may
     be in the store. `has_ended` and `is_abandoned` are true once the store has its ending, or has it as abandoned.
-    `tries_since` is the time, on the loop's clock, at which the newest step was first written.
+    `tries_since` is the time, on the loop's clock, at which the first step was first given to the store.
     """
 
     session: RequestSession
@@ -90,7 +91,12 @@ class JournalWriter:
         self._on_failure = on_failure
         self._requests: dict[str, _JournaledRequest] = {}
         self._pending = PendingCalls()
+        self._clock: SessionClock | None = None  # None until `open`
         self._leaving: set[str] = set()  # requests that do not run any more, and whose end is being written
+
+    def open(self) -> None:
+        """Bind the writer to the event loop that runs now."""
+        self._clock = SessionClock()
 
     def is_registered(self, request_id: str) -> bool:
         """Return whether the request runs or waits in this runtime."""
@@ -119,7 +125,7 @@ class JournalWriter:
         entry = self._entry(request, seq, facts)
         if request.unwritten is not None:
             entry = _joined(request.unwritten, entry)
-        request.unwritten, request.tries_since = entry, anyio.current_time()
+        request.unwritten = entry
         try:
             size_bytes = await self._write(request, entry)
         except LeaseLost:
@@ -147,6 +153,7 @@ class JournalWriter:
             facts=facts,
         )
         if seq == 0:
+            request.tries_since = anyio.current_time()
             entry.owner, entry.lease_seconds = self.owner, self.lease_seconds
             entry.agreed = self._agreed(request)
         if (ending := ending_of(facts[-1])) is not None:
@@ -167,20 +174,29 @@ class JournalWriter:
 
     async def _write(self, request: _JournaledRequest, entry: Entry) -> int:
         """Append an entry, and return the size of the journal in bytes. Raises `StoreError` within `ANSWER_SECONDS`."""
-        with anyio.move_on_after(ANSWER_SECONDS):
-            if request.is_unsure:
-                record = await self._find_written(request, entry)
-                if record is not None:
-                    entry = replace(entry, seq=record.facts, facts=entry.facts[record.facts - entry.seq :])
-                    if not entry.facts:
-                        return record.size_bytes
-            request.is_unsure = True
-            size_bytes = await call_store(self.store.append(entry))
-            request.is_unsure, request.unwritten = False, None
-            request.written = entry.seq + len(entry.facts)
-            request.has_ended = entry.ending is not None
-            return size_bytes
+        assert self._clock is not None
+        with anyio.CancelScope() as scope:
+            timer = self._clock.timers.timer(scope)
+            timer.set(self._clock.loop_time() + ANSWER_SECONDS)
+            try:
+                return await self._append_unless_written(request, entry)
+            finally:
+                timer.close()
         raise StoreUnavailable(f"the store did not answer in {ANSWER_SECONDS:g} s")
+
+    async def _append_unless_written(self, request: _JournaledRequest, entry: Entry) -> int:
+        if request.is_unsure:
+            record = await self._find_written(request, entry)
+            if record is not None:
+                entry = replace(entry, seq=record.facts, facts=entry.facts[record.facts - entry.seq :])
+                if not entry.facts:
+                    return record.size_bytes
+        request.is_unsure = True
+        size_bytes = await call_store(self.store.append(entry))
+        request.is_unsure, request.unwritten = False, None
+        request.written = entry.seq + len(entry.facts)
+        request.has_ended = entry.ending is not None
+        return size_bytes
 
     async def _find_written(self, request: _JournaledRequest, entry: Entry) -> RequestRecord | None:
         """Return the request as the store has it, if the store has taken some of `entry` without answering."""

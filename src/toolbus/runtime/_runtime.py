@@ -203,6 +203,7 @@ class Runtime:
         self._stranded = StrandedTasks()
         self._group = await self._stranded.open()
         if self._journal_writer is not None:
+            self._journal_writer.open()
             self._lease_renewal = anyio.CancelScope()
             self._group.start_soon(self._renew_leases, self._journal_writer, self._lease_renewal)
         return self

@@ -192,7 +192,7 @@ class ContextWindow:
         # It is set again on success only: a summarizer that has failed or hung is not awaited in each round.
         self._may_sum_up = False
         try:
-            with anyio.fail_after((anyio.current_effective_deadline() - anyio.current_time()) * _SUMMARY_TIME):
+            with anyio.fail_after(self._state.limits.model_timeout_seconds * _SUMMARY_TIME):
                 summary = await summarizer.summarize(history.summary, leaving, provider)
             if not isinstance(summary, Summary):  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
                 raise TypeError(f"the summarizer gave a {type(summary).__name__}, not a Summary")  # noqa: TRY301

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-import anyio
-
+from .._timers import Timer
 from ..bus import EventBus
 from ..clock import SessionClock
 from ..core.turn import CallModel, Elapsed, Input, ModelFailed, TurnState
@@ -47,7 +46,7 @@ def too_many_calls(vendor: str) -> ReplyTooLarge:
 
 
 class ModelCall:
-    """A call in flight inside `scope`, whose deadline it sets.
+    """A call in flight. It sets the deadline of `timer`, whose scope it runs in.
 
     The deadline is that of the turn machine's command or, while the reply streams, that of a silence, if earlier.
     """
@@ -60,10 +59,11 @@ class ModelCall:
         "_move_at",
         "_state",
         "_status",
+        "_timer",
+        "_until",
         "command",
         "over",
         "piece_kinds",
-        "scope",
         "texts",
     )
 
@@ -73,7 +73,7 @@ class ModelCall:
         state: TurnState,
         clock: SessionClock,
         command: CallModel,
-        scope: anyio.CancelScope,
+        timer: Timer,
         status: Callable[[], StatusPublisher | None],
     ) -> None:
         self._status = status
@@ -84,8 +84,9 @@ class ModelCall:
         self._hard = clock.on_loop(command.deadline)
         self._move_at = 0.0
         self.command = command
-        self.scope = scope
-        scope.deadline = self._hard
+        self._timer = timer
+        self._until = self._hard
+        timer.set(self._hard)
         self.over = False
         self.piece_kinds: tuple[type[Event], ...] = ()  # the kinds of pieces that have come
         self.texts: list[str] = []  # the pieces of text so far, for a listener that comes late
@@ -132,7 +133,8 @@ class ModelCall:
         now = self._clock.loop_time()
         if now >= self._move_at and not self.over:
             self._move_at = now + self._idle_seconds * _IDLE_SLACK
-            self.scope.deadline = min(self._hard, now + self._idle_seconds)
+            self._until = min(self._hard, now + self._idle_seconds)
+            self._timer.set(self._until)
 
     def note_piece(self, kind: type[Event]) -> None:
         """Note, for the status, that a piece of this kind has come, whether it was published or not."""
@@ -144,12 +146,12 @@ class ModelCall:
 
     def on_put(self, event: Event) -> None:
         """Give up the call when somebody cancels the request. For `Mailbox.on_put`."""
-        if isinstance(event, CancelRequested):
-            self.scope.cancel()
+        if isinstance(event, CancelRequested) and self._timer.scope is not None:
+            self._timer.scope.cancel()
 
     def elapsed_input(self, now: float) -> tuple[Input, float]:
         """Return the input for the timer that fired, and its time: a deadline, or a stream that stood still."""
-        if self.scope.deadline < self._hard:
+        if self._until < self._hard:
             limit = f"stream_idle_seconds={self._idle_seconds:g}"
             return ModelFailed("provider_timeout", f"the model's stream stood still ({limit})", retryable=True), now
         # The event loop may fire slightly before the turn machine's deadline, because of the rounding of floats.

@@ -87,12 +87,15 @@ class RequestSession(SessionHandle):
 
     __slots__ = (
         "_asker",
+        "_awaited",
         "_beginning",
         "_begun",
         "_clock",
         "_error",
+        "_is_writing",
         "_logs",
         "_scope",
+        "_timer",
         "_when_cancelled",
     )
 
@@ -137,6 +140,8 @@ class RequestSession(SessionHandle):
         self._beginning = RequestBeginning(prompt, start)
         self._error: ToolbusError | None = None  # the error that broke the session, other than one of the model
         self._begun = False
+        self._awaited: AwaitCalls | None = None  # the command that the session waits for
+        self._is_writing = False  # also after a write that was cut short
         # The reason to leave it with if its task is cancelled; with "", a cancelled request ends.
         self._when_cancelled = ""
         # The scope around the whole work of a request that may be left.
@@ -205,13 +210,22 @@ class RequestSession(SessionHandle):
         return cast("RequestResult[Any]", self._result)
 
     async def _live(self, mailbox: Mailbox) -> None:
-        """Run the request from its beginning to its ending."""
-        await self._begin(mailbox)
-        while self._state.ending is None:
-            with anyio.CancelScope() as scope:
-                await self._carry_on(mailbox, scope)
-            if scope.cancelled_caught:
-                await self._on_fired(mailbox)
+        """Run the request from its beginning to its ending.
+
+        All waits share one scope and one timer, because a scope for each would cost as much as the wait.
+        """
+        self._timer = timer = self._clock.timers.timer()
+        first_step = self._begin
+        try:
+            while self._state.ending is None or self._unpublished:
+                with anyio.CancelScope() as scope:
+                    timer.scope = scope
+                    await first_step(mailbox)
+                    await self._carry_on(mailbox, scope)
+                first_step = self._on_fired
+        finally:
+            # A scope in which other code has left a scope open cannot be left, and must not fire later.
+            timer.close()
         self._view.left = ""
 
     async def _begin(self, mailbox: Mailbox) -> None:
@@ -223,26 +237,26 @@ class RequestSession(SessionHandle):
         self._accept()
 
     async def _carry_on(self, mailbox: Mailbox, scope: anyio.CancelScope) -> None:
-        """Perform commands until the request ends or a timer fires.
-
-        All waits share one scope, because a new scope for each wait would cost as much as the wait.
-        """
+        """Perform commands until the request ends or the scope is cancelled."""
         while not scope.cancel_called:
             command = pending(self._state)
             if isinstance(command, CallModel):
-                await self._call_model(command, mailbox, scope)
+                await self._call_model(command, mailbox)
             elif isinstance(command, AwaitCalls):
-                scope.deadline = self._clock.on_loop(command.deadline)
+                self._timer.set(self._clock.on_loop(command.deadline))
+                self._awaited = command
                 await mailbox.wait()
+                self._awaited = None
                 await self._step(mailbox.drain(), self._clock())
             else:
-                # A scope in which other code has left a scope open cannot be left, and must not fire later.
-                scope.deadline = math.inf
                 return
 
     async def _on_fired(self, mailbox: Mailbox) -> None:
-        """Perform the step after a wait that was cut short by its deadline, or a model call by a cancellation."""
+        """Perform the step after a wait or a write that was cut short by a deadline, or by a cancellation."""
+        if self._is_writing and self._timer.deadline == math.inf:
+            raise _no_answer()
         now, asked = self._clock(), False
+        awaited, self._awaited = self._awaited, None
         # The mailbox is read first, because a result that has come counts more than a deadline.
         while events := mailbox.drain():
             asked = True
@@ -252,8 +266,10 @@ class RequestSession(SessionHandle):
         if call is not None:
             happened, now = call.elapsed_input(now)
             await self._step([happened], now)
-        elif not asked and isinstance(command := pending(self._state), AwaitCalls):
-            await self._step([Elapsed()], max(now, command.deadline))
+        elif awaited is not None and not asked:
+            await self._step([Elapsed()], max(now, awaited.deadline))
+        elif self._journal is not None:
+            await self._record(self._journal, ())  # what the write that was cut short has not written
 
     async def _step(self, inputs: Sequence[Input], now: float) -> None:
         """Perform one step of the turn machine: decide and apply, claim our own facts, write, publish."""
@@ -280,18 +296,16 @@ class RequestSession(SessionHandle):
         self._publish(written, own)
 
     async def _write(self, journal: Journal, facts: Sequence[Event]) -> None:
-        """Append facts to the journal.
-
-        The write is shielded from cancellation, because facts that are applied have to be published. It is bounded in
-        time, because nothing else could end a shielded write.
-        """
-        state = self._state
-        with anyio.move_on_after(_WRITE_SECONDS, shield=True) as scope:
-            size_bytes = await journal.append(self.request_id, state.facts - len(facts), facts)
-            if size_bytes is not None:
-                state.journal_bytes = size_bytes
-        if scope.cancelled_caught:
-            raise StoreUnavailable(f"the journal did not answer in {_WRITE_SECONDS:g} s")
+        """Append facts to the journal. A write that a cancellation cuts short is repeated with the next step."""
+        state, timer = self._state, self._timer
+        before = timer.deadline
+        self._is_writing = True
+        timer.set(self._clock.loop_time() + _WRITE_SECONDS)
+        size_bytes = await journal.append(self.request_id, state.facts - len(facts), facts)
+        self._is_writing = False
+        timer.set(before)
+        if size_bytes is not None:
+            state.journal_bytes = size_bytes
 
     def _advance(self, inputs: Sequence[Input], now: float, *, follows: bool = True) -> tuple[list[Event], list[Event]]:
         """Decide and apply a step. Return its facts, and our own ones, which are claimed and still to be published.
@@ -377,11 +391,11 @@ class RequestSession(SessionHandle):
 
     # ------------------------------------------------------------------------------------------------ the model
 
-    async def _call_model(self, command: CallModel, mailbox: Mailbox, scope: anyio.CancelScope) -> None:
-        """Perform `CallModel`: ask the model under one timer, then give the outcome to the turn machine."""
+    async def _call_model(self, command: CallModel, mailbox: Mailbox) -> None:
+        """Perform `CallModel`: ask the model in time, then give the outcome to the turn machine."""
         if command.not_before and not await self._pause(command, mailbox):
             return
-        call = ModelCall(self._bus, self._state, self._clock, command, scope, self._view.status_if_wanted)
+        call = ModelCall(self._bus, self._state, self._clock, command, self._timer, self._view.status_if_wanted)
         mailbox.on_put = call.on_put
         try:
             # Whatever came before the model is asked is taken first.
@@ -451,7 +465,7 @@ class RequestSession(SessionHandle):
         if self._view.left:
             try:
                 # The write takes time, in which more inputs may come.
-                while inputs := self._drain(SteeringAdded):
+                while (inputs := self._drain(SteeringAdded)) or self._unpublished:
                     await self._last_step(inputs)
             except Exception as exc:  # A journal that has refused a write is not used again.
                 log_failure(exc, self.request_id)
@@ -485,12 +499,19 @@ class RequestSession(SessionHandle):
             self._publish(facts, own)
             return
         try:
-            await self._record(self._journal, facts, starts_calls=False)
+            await self._record_in_time(self._journal, facts)
         except BaseException as exc:
             if not (self._view.left or isinstance(exc, Exception)):
                 # asyncio cancels the task once more, and nothing else would publish that the request has ended.
                 self._end_unwritten()
             raise
+
+    async def _record_in_time(self, journal: Journal, facts: Sequence[Event]) -> None:
+        """Record the last facts, although the task may be cancelled; only time ends that."""
+        with anyio.move_on_after(_WRITE_SECONDS, shield=True) as scope:
+            await self._record(journal, facts, starts_calls=False)
+        if scope.cancelled_caught:
+            raise _no_answer()
 
     def _end_unwritten(self) -> None:
         """Publish the ending of a request although its journal has not taken it, and no other unwritten fact (G31)."""
@@ -545,6 +566,10 @@ class RequestSession(SessionHandle):
         self._wake()
         if self._view.call_above is not None:
             self._view.report_waiting()
+
+
+def _no_answer() -> StoreUnavailable:
+    return StoreUnavailable(f"the journal did not answer in {_WRITE_SECONDS:g} s")
 
 
 def _used_up(budgets: Sequence[Budget]) -> OutOfBudget | None:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 import anyio
 import orjson
 
+from ...durability import ANSWER_SECONDS
 from ...errors import LeaseLost, StoreError, StoreUnavailable
 from ...events import Event, TerminalEvent, decode, encode
+from ...failures import passes
 from ...messages import Message
 from ...storage import ConversationRecord, Entry, JournalStore, Pruned, RequestRecord, StoredFact, StoreStatistics
 from ...stores.memory import MemoryStore
@@ -247,7 +249,9 @@ class Handle:
         try:
             return await self._ask(write)
         except BaseException as exc:
-            if not self._is_dead:
+            # A session repeats what a cancellation has cut short, unless the writer has waited long enough.
+            is_cut = passes(exc) and anyio.current_time() < self.asked_at[request_id] + ANSWER_SECONDS
+            if not (self._is_dead or is_cut):
                 self._failed.add(request_id)
                 if not isinstance(exc, LeaseLost):
                     self._unanswered.add(request_id)
