@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from functools import cache
+from operator import attrgetter
 from typing import Any, cast
 
 from ..core.history import Memo
@@ -106,11 +108,18 @@ def fields_of(value: Any) -> dict[str, Any] | None:
     """Return all fields of a dataclass, also those with default values: a later version may have other defaults."""
     if value is None:
         return None
-    written = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
-    return {name: sorted(cast("frozenset[str]", each)) if name == "stop_on" else each for name, each in written.items()}
+    names = _names(cast("type[Any]", type(value)))
+    written = dict(zip(names, attrgetter(*names)(value), strict=True))
+    if "stop_on" in written:
+        written["stop_on"] = sorted(cast("frozenset[str]", written["stop_on"]))
+    return written
+
+
+@cache
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(each.name for each in dataclasses.fields(kind))
 
 
 def _known(kind: type[Any], written: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values in `written` for which this version of `kind` has a field."""
-    names = {each.name for each in dataclasses.fields(kind)}
-    return {name: value for name, value in written.items() if name in names}
+    return {name: value for name, value in written.items() if name in _names(kind)}

@@ -142,9 +142,9 @@ class Asker:
             return ApplicationError("on_prompt gave an empty message; raise Denied to refuse one")
         return prompt if prompt.message_id else UserMessage(content=prompt.content, message_id=message_id)
 
-    def known(self, tools: ToolSource) -> Mapping[str, ToolSpec]:
+    def known(self, specs: Mapping[str, ToolSpec]) -> Mapping[str, ToolSpec]:
         """Return the present tools, with those for the structured output and for reading long results."""
-        output, specs = self._state.output, tools.specs
+        output = self._state.output
         if self._secrets is not None:
             specs = self._secrets.guarded(specs)
         readable = self._window.has_shortened and READ_RESULT.name not in specs
@@ -204,12 +204,12 @@ class Asker:
         self.error = None
         state = self._state
         try:
-            specs = tools.specs
-            if specs is not self._looked_at or view.secrets.vault is not None:
+            present = tools.specs
+            if present is not self._looked_at or view.secrets.vault is not None:
                 self._look_for_secrets(tools, view)
             self._asked = self._provider(command)
-            self._window.look(specs)
-            state.tools = specs = self.known(tools)
+            self._window.look(present)
+            state.tools = specs = self.known(present)
             offered = self._offered(specs, command)
             output = None if state.output is None else state.output.spec
             self._native = output is not None and self._is_native(offered, output)
@@ -219,7 +219,7 @@ class Asker:
             else:
                 messages = await self._window.messages(system, offered, self._asked)
                 # When results were shortened just now, the tool for reading them is added.
-                if len(known := self.known(tools)) > len(specs):
+                if len(known := self.known(present)) > len(specs):
                     state.tools = specs = known
                     offered = self._offered(specs, command)
                     self._native = output is not None and self._is_native(offered, output)

@@ -315,7 +315,7 @@ class RequestSession(SessionHandle):
         state, secrets = self._state, self._view.secrets
         if state.waiting or isinstance(inputs[0], Resume):
             # A person's decision, and a call that another process began, are judged by the tools as they are now.
-            state.tools = self._asker.known(self._view.tools)
+            state.tools = self._asker.known(self._view.tools.specs)
         facts, own = advance(state, inputs, now, follows=follows, mask=None if secrets.vault is None else secrets.mask)
         if self._view.budgets:
             self._spend([*inputs, *own])

@@ -179,7 +179,7 @@ def request_call(
     seconds = limits.tool_timeout_seconds if spec.timeout_seconds is None else spec.timeout_seconds
     left = state.deadline - (state.paused_at if state.waiting else now)
     request = ToolCallRequested(
-        event_id=facts.next_id,
+        event_id=f"{state.request_id}_f{state.facts}",
         request_id=state.request_id,
         conversation_id=state.conversation_id,
         parent_id=state.parent_id,

@@ -229,7 +229,7 @@ def _next_round(state: TurnState, facts: Facts, now: float) -> None:
             ]
         )
         began = RoundStarted(
-            event_id=facts.next_id,
+            event_id=f"{state.request_id}_f{state.facts}",
             request_id=state.request_id,
             conversation_id=state.conversation_id,
             parent_id=state.parent_id,

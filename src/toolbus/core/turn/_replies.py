@@ -33,7 +33,7 @@ def decide_reply(state: TurnState, replied: ModelReplied, facts: Facts, now: flo
     message = _identified(state, reply.message, cut=reply.finish_reason in CUT_OFF)
     cost = None if state.prices is None else cost_of(reply.usage, reply.vendor, reply.model, state.prices)
     responded = ModelResponded(
-        event_id=facts.next_id,
+        event_id=f"{state.request_id}_f{state.facts}",
         request_id=state.request_id,
         conversation_id=state.conversation_id,
         parent_id=state.parent_id,
