@@ -105,7 +105,7 @@ class SessionHandle:
         # The published facts, for readers that come late; empty if the journal can be read.
         self._kept: list[Event] = []
         # Facts that are applied and not published, because they are not known to be in the journal.
-        self._unpublished: Sequence[Event] = ()
+        self._unpublished: list[Sequence[Event]] = []  # the steps that are still to be written, then published
         # The ids of the inputs that have become facts, for a request with a journal.
         self._taken: set[str] = set()
         self._progress: anyio.Event | None = None  # set after each step
@@ -204,7 +204,7 @@ class SessionHandle:
         """Return whether an input waits for its step, or its step for the journal."""
         if self._mailbox is not None and event in self._mailbox:
             return True
-        return any(each.event_id == event.event_id for each in self._unpublished)
+        return any(each.event_id == event.event_id for step in self._unpublished for each in step)
 
     def _wake_recorded(self) -> None:
         if self._progress is not None:
@@ -313,7 +313,7 @@ class SessionHandle:
     def _past_events(self) -> Past | None:
         """Return a function that returns the request's facts until now, and the text so far; None before the first."""
         state, journal, kept, opened = self._state, self._past, tuple(self._kept), self._open_text()
-        count = state.facts - len(self._unpublished)
+        count = state.facts - sum(map(len, self._unpublished))
         if not count:
             return None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, Unpack, cast
 
 import anyio
@@ -276,24 +277,23 @@ class RequestSession(SessionHandle):
         facts, own = self._advance(inputs, now)
         if self._journal is not None:
             await self._record(self._journal, facts)
-            self._wake_recorded()
         elif facts:
             self._publish(facts, own)
 
     async def _record(self, journal: Journal, facts: Sequence[Event], *, starts_calls: bool = True) -> None:
         """Write a step, then publish it as it was written, inputs included (G31).
 
-        Facts whose write was cut short are written and published with the next ones. Without `starts_calls`, no
+        Steps whose write was cut short are written and published before it. Without `starts_calls`, no
         `ToolCallRequested` is published, so that no call begins any more.
         """
         if facts:
-            self._unpublished = [*self._unpublished, *facts]
-        if not self._unpublished:
-            return
-        await self._write(journal, self._unpublished)
-        written, self._unpublished = self._unpublished, ()
-        own = written if starts_calls else [each for each in written if not isinstance(each, ToolCallRequested)]
-        self._publish(written, own)
+            self._unpublished.append(facts)
+        while self._unpublished:
+            await self._write(journal, self._unpublished[0])
+            written = self._unpublished.pop(0)
+            own = written if starts_calls else [each for each in written if not isinstance(each, ToolCallRequested)]
+            self._publish(written, own)
+        self._wake_recorded()
 
     async def _write(self, journal: Journal, facts: Sequence[Event]) -> None:
         """Append facts to the journal. A write that a cancellation cuts short is repeated with the next step."""
@@ -301,7 +301,8 @@ class RequestSession(SessionHandle):
         before = timer.deadline
         self._is_writing = True
         timer.set(self._clock.loop_time() + _WRITE_SECONDS)
-        size_bytes = await journal.append(self.request_id, state.facts - len(facts), facts)
+        seq = state.facts - sum(map(len, self._unpublished))
+        size_bytes = await journal.append(self.request_id, seq, facts)
         self._is_writing = False
         timer.set(before)
         if size_bytes is not None:
@@ -364,7 +365,9 @@ class RequestSession(SessionHandle):
                     log_fact(fact, self._state.envelope(fact.at))
         view = self._view
         if self._bus.arbitration.wants(MessageAppended, self.request_id):
-            begun, inputs = [*map(type, facts)].count(RoundStarted), set(map(id, facts)).difference(map(id, own))
+            # The state may be further than these facts, by steps that are still to be published.
+            begun = [*map(type, chain(facts, *self._unpublished))].count(RoundStarted)
+            inputs = set(map(id, facts)).difference(map(id, own))
             events = with_messages(self._state, facts, since_round=max(0, self._state.round - begun))
             own = [each for each in events if id(each) not in inputs]
         ending = self._state.ending  # It is published last, after the status.
