@@ -175,8 +175,9 @@ class JournalWriter:
     async def _write(self, request: _JournaledRequest, entry: Entry) -> int:
         """Append an entry, and return the size of the journal in bytes. Raises `StoreError` within `ANSWER_SECONDS`."""
         assert self._clock is not None
-        with anyio.CancelScope() as scope:
-            timer = self._clock.timers.timer(scope)
+        timers = self._clock.timers
+        with timers.new_scope() as scope:
+            timer = timers.timer(scope)
             timer.set(self._clock.loop_time() + ANSWER_SECONDS)
             try:
                 return await self._append_unless_written(request, entry)

@@ -219,7 +219,7 @@ class RequestSession(SessionHandle):
         first_step = self._begin
         try:
             while self._state.ending is None or self._unpublished:
-                with anyio.CancelScope() as scope:
+                with self._clock.timers.new_scope() as scope:
                     timer.scope = scope
                     await first_step(mailbox)
                     await self._carry_on(mailbox, scope)
