@@ -22,6 +22,7 @@ from typing import Any
 
 from . import report
 from .against_peers import peers
+from .journaled import durable
 from .latency import latency
 from .listeners import events
 from .memory import memory, resident_set
@@ -34,6 +35,7 @@ from .streaming import streaming
 FIGURES: dict[str, Figure] = {
     "cpu": cpu,
     "trio": on_trio,
+    "journaled": durable,
     "peers": peers,
     "sessions": many_sessions,
     "rounds": many_rounds,

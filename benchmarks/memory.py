@@ -150,7 +150,7 @@ async def _resident(effort: Effort) -> list[Row]:
             min(ours),
             max(ours),
             unit="GiB",
-            goal=Goal(1.0),
+            goal=Goal(0.7),
         )
     ]
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from toolbus import Limits
 
 from .plumbing import Effort, Row, alternate, compared, cpu_us, ratio_row, run
-from .work import Model, One, at_once, careful, serially, sessions
+from .work import Model, at_once, careful, serially, sessions
 
 MANY, FEW = 10_000, 100
 LONG, SHORT = 1_000, 10
@@ -17,19 +19,30 @@ async def _sessions(effort: Effort) -> list[Row]:
     many, few = effort.of(MANY, least=20), effort.of(20 * FEW, least=2)
     width = min(FEW, max(2, many // 10))
 
-    async def row(name: str, one: One, goal: float | None, against: str) -> Row:
-        await at_once(one, width, width)
-        ours, theirs = await alternate(
+    async with sessions() as one:
+        for side in (one, careful):
+            await at_once(side, width, width)
+        among_many, among_few, careful_many, careful_few = await alternate(
             effort.repeats,
             lambda: cpu_us(at_once(one, many, many), many),
             lambda: cpu_us(at_once(one, few, width), few),
+            lambda: cpu_us(at_once(careful, many, many), many),
+            lambda: cpu_us(at_once(careful, few, width), few),
         )
-        return ratio_row(name, compared(ours, theirs), against, goal=goal)
+    grows, careful_grows = _growth(among_many, among_few), _growth(careful_many, careful_few)
+    against = f"among {width:,}"
+    return [
+        ratio_row(f"request among {many:,} sessions", compared(among_many, among_few), against),
+        ratio_row(f"careful loop among {many:,}", compared(careful_many, careful_few), against),
+        ratio_row(
+            f"growth of a request from {width:,} to {many:,}", compared(grows, careful_grows), "careful loop", goal=1.0
+        ),
+    ]
 
-    async with sessions() as one:
-        rows = [await row(f"request among {many:,} sessions", one, 1.2, f"among {width:,}")]
-    rows.append(await row(f"careful loop among {many:,}", careful, None, f"among {width:,}"))
-    return rows
+
+def _growth(many: Sequence[float], few: Sequence[float]) -> list[float]:
+    """Return how much more each run took with many at once; at least a microsecond, since runs vary."""
+    return [max(1.0, more - less) for more, less in zip(many, few, strict=True)]
 
 
 async def _rounds(effort: Effort) -> list[Row]:

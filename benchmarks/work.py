@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
+import anyio
 import trio
 from pydantic import BaseModel, ConfigDict
 
@@ -80,6 +81,33 @@ async def careful() -> str:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(run_call(call)) for call in message["tool_calls"]]
             messages.extend(task.result() for task in tasks)
+
+
+async def run_call_on_anyio(call: dict[str, Any], results: dict[str, dict[str, Any]]) -> None:
+    try:
+        with anyio.fail_after(30):
+            arguments = Arguments.model_validate_json(call["function"]["arguments"])
+            result = await lookup(**arguments.__dict__)
+    except Exception as exc:
+        result = {"ok": False, "error": str(exc)}
+    results[call["id"]] = {"role": "tool", "tool_call_id": call["id"], "content": json.dumps(result)}
+
+
+async def careful_on_anyio() -> str:
+    """The same loop with anyio's time-outs and task groups."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "go"}]
+    with anyio.fail_after(120):
+        while True:
+            with anyio.fail_after(60):
+                message = await model_by_hand(messages)
+            messages.append(message)
+            if not message.get("tool_calls"):
+                return message["content"]
+            results: dict[str, dict[str, Any]] = {}
+            async with anyio.create_task_group() as group:
+                for call in message["tool_calls"]:
+                    group.start_soon(run_call_on_anyio, call, results)
+            messages.extend(results[call["id"]] for call in message["tool_calls"])
 
 
 async def run_call_on_trio(call: dict[str, Any], results: dict[str, dict[str, Any]]) -> None:

@@ -23,7 +23,7 @@ from ..clock import wall_time
 from ..errors import ConfigurationError, StoreDamaged, StoreError, StoreUnavailable
 from ..storage import Durability
 from ._thread import ANSWER_SECONDS
-from .sql.append import END, GROW, MOVE
+from .sql.append import MANY
 from .sql.database import Database, Row, Rows
 from .sql.engine import DatabaseStore
 from .sql.schema import FORMAT, bring_up_to_date
@@ -45,28 +45,6 @@ _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 # The most rows of values in one statement. A row has at most seven, and older versions take 999 values in all.
 _PIECE = 128
 _HAS_UPDATE_FROM = sqlite3.sqlite_version_info >= (3, 33)
-# The UPDATE statements of `sql.append` for many rows at a time.
-_MANY = {
-    MOVE: Rows(
-        "UPDATE requests SET next_seq = v.column1, size_bytes = v.column2, hash = v.column3 FROM (VALUES ",
-        "(?, ?, ?, ?, ?, ?)",
-        ") AS v WHERE requests.request_id = v.column4 AND requests.epoch = v.column5 AND requests.next_seq = v.column6"
-        " AND requests.ending IS NULL",
-    ),
-    END: Rows(
-        "UPDATE requests SET next_seq = v.column1, size_bytes = v.column2, hash = v.column3, ending = v.column4,"
-        " ended_at = {now}, owner = '', lease_until = 0 FROM (VALUES ",
-        "(?, ?, ?, ?, ?, ?, ?)",
-        ") AS v WHERE requests.request_id = v.column5 AND requests.epoch = v.column6 AND requests.next_seq = v.column7"
-        " AND requests.ending IS NULL",
-    ),
-    GROW: Rows(
-        "UPDATE conversations SET messages = v.column1, size_bytes = v.column2, hash = v.column3, changed_at = {now},"
-        " title = CASE WHEN title = '' THEN v.column4 ELSE title END FROM (VALUES ",
-        "(?, ?, ?, ?, ?)",
-        ") AS v WHERE conversations.conversation_id = v.column5",
-    ),
-}
 _OWN_FAULTS = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, ValueError, TypeError, OverflowError)
 _has_warned: list[bool] = []
 
@@ -262,7 +240,7 @@ class _Sqlite(Database):
 
     def run_many(self, statement: str, values: Sequence[Row]) -> int:
         """See `Database`."""
-        many = _MANY.get(statement)
+        many = MANY.get(statement)
         if many is not None and len(values) > 1 and _HAS_UPDATE_FROM:
             return self._in_pieces(many, values)
         return self._connection.executemany(_in_dialect(statement), values).rowcount

@@ -11,34 +11,67 @@ from ...errors import LeaseLost, StoreError
 from .._encoding import Begun, Head, Turn, Written, chain_start, chained, conversation_start
 from .database import Database, Row, Rows
 
-__all__ = ["END", "GROW", "MOVE", "append_all", "remember", "restore"]
+__all__ = ["MANY", "append_all", "remember", "restore"]
 
 _BEGIN = Rows(
     "INSERT INTO requests (request_id, conversation_id, epoch, owner, lease_until, begun_at, next_seq, size_bytes,"
     " hash) VALUES ",
     "(?, ?, ?, ?, {now} + ?, {now}, 0, 0, ?)",
+    ("text", "text", "whole", "text", "real", "blob"),
 )
-_AGREE = Rows("INSERT INTO agreements (request_id, data) VALUES ", "(?, ?)")
+_AGREE = Rows("INSERT INTO agreements (request_id, data) VALUES ", "(?, ?)", ("text", "blob"))
 MOVE = """UPDATE requests SET next_seq = ?, size_bytes = ?, hash = ?
  WHERE request_id = ? AND epoch = ? AND next_seq = ? AND ending IS NULL"""
 END = """UPDATE requests SET next_seq = ?, size_bytes = ?, hash = ?, ending = ?, ended_at = {now}, owner = '',
  lease_until = 0 WHERE request_id = ? AND epoch = ? AND next_seq = ? AND ending IS NULL"""
-_FACTS = Rows("INSERT INTO facts (request_id, seq, step_end, type, data, hash) VALUES ", "(?, ?, ?, ?, ?, ?)")
-_BLOBS = Rows("INSERT INTO blobs (digest, data) VALUES ", "(?, ?)", " ON CONFLICT DO NOTHING")
-_USES = Rows("INSERT INTO blob_uses (owner, digest) VALUES ", "(?, ?)", " ON CONFLICT DO NOTHING")
+_FACTS = Rows(
+    "INSERT INTO facts (request_id, seq, step_end, type, data, hash) VALUES ",
+    "(?, ?, ?, ?, ?, ?)",
+    ("text", "whole", "whole", "text", "blob", "blob"),
+)
+_BLOBS = Rows("INSERT INTO blobs (digest, data) VALUES ", "(?, ?)", ("blob", "blob"), " ON CONFLICT DO NOTHING")
+_USES = Rows("INSERT INTO blob_uses (owner, digest) VALUES ", "(?, ?)", ("text", "blob"), " ON CONFLICT DO NOTHING")
 _HEAD = "SELECT epoch, next_seq, size_bytes, hash, ending FROM requests WHERE request_id = ?"
 _CONVERSATION = Rows(
     "INSERT INTO conversations (conversation_id, title, begun_at, changed_at, messages, size_bytes, hash) VALUES ",
     "(?, '', {now}, {now}, 0, 0, ?)",
+    ("text", "blob"),
     " ON CONFLICT DO NOTHING",
 )
 _TAIL = "SELECT messages, size_bytes, hash FROM conversations WHERE conversation_id = ?"
 _MESSAGES = Rows(
     "INSERT INTO messages (conversation_id, position, request_id, data, hash, text, text_blob) VALUES ",
     "(?, ?, ?, ?, ?, ?, ?)",
+    ("text", "whole", "text", "blob", "blob", "text", "blob"),
 )
 GROW = """UPDATE conversations SET messages = ?, size_bytes = ?, hash = ?, changed_at = {now},
  title = CASE WHEN title = '' THEN ? ELSE title END WHERE conversation_id = ?"""
+
+MANY = {
+    MOVE: Rows(
+        "UPDATE requests SET next_seq = v.column1, size_bytes = v.column2, hash = v.column3 FROM (VALUES ",
+        "(?, ?, ?, ?, ?, ?)",
+        ("whole", "whole", "blob", "text", "whole", "whole"),
+        ") AS v WHERE requests.request_id = v.column4 AND requests.epoch = v.column5 AND requests.next_seq = v.column6"
+        " AND requests.ending IS NULL",
+    ),
+    END: Rows(
+        "UPDATE requests SET next_seq = v.column1, size_bytes = v.column2, hash = v.column3, ending = v.column4,"
+        " ended_at = {now}, owner = '', lease_until = 0 FROM (VALUES ",
+        "(?, ?, ?, ?, ?, ?, ?)",
+        ("whole", "whole", "blob", "text", "text", "whole", "whole"),
+        ") AS v WHERE requests.request_id = v.column5 AND requests.epoch = v.column6 AND requests.next_seq = v.column7"
+        " AND requests.ending IS NULL",
+    ),
+    GROW: Rows(
+        "UPDATE conversations SET messages = v.column1, size_bytes = v.column2, hash = v.column3, changed_at = {now},"
+        " title = CASE WHEN title = '' THEN v.column4 ELSE title END FROM (VALUES ",
+        "(?, ?, ?, ?, ?)",
+        ("whole", "whole", "blob", "text", "text"),
+        ") AS v WHERE conversations.conversation_id = v.column5",
+    ),
+}
+"""The statements above that change many rows at a time, for databases that have UPDATE with FROM."""
 
 
 class _Refused(Exception):

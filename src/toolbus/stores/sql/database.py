@@ -24,10 +24,14 @@ _HEADS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A statement that contains a row of values, such as `(?, ?)`, which can be repeated with commas in between."""
+    """A statement that contains a row of values, such as `(?, ?)`, which can be repeated with commas in between.
+
+    `head` ends with VALUES. `types` are those of the row's values: "text", "whole", "real" or "blob".
+    """
 
     head: str
     row: str
+    types: tuple[str, ...]
     tail: str = ""
 
     def __str__(self) -> str:

@@ -249,17 +249,20 @@ class Handle:
         try:
             return await self._ask(write)
         except BaseException as exc:
-            # A session repeats what a cancellation has cut short, unless the writer has waited long enough.
-            is_cut = passes(exc) and anyio.current_time() < self.asked_at[request_id] + ANSWER_SECONDS
-            if not (self._is_dead or is_cut):
+            # A session repeats a write that a cancellation cuts short. During faults, it may also be the writer that
+            # has waited long enough, part of it before this call: then the request has failed, or continues.
+            is_sure = not passes(exc) or anyio.current_time() >= self.asked_at[request_id] + ANSWER_SECONDS
+            if not self._is_dead and (is_sure or self._disk.is_faulty):
                 self._failed.add(request_id)
                 if not isinstance(exc, LeaseLost):
                     self._unanswered.add(request_id)
-                self._stopped[request_id] = written
+                if is_sure:
+                    self._stopped[request_id] = written
                 self._disk.broken.add(request_id)
                 if self._continues and not isinstance(exc, LeaseLost):
                     self._disk.given_up.add(request_id)
-                    self.given_up.add(request_id)
+                    if is_sure:
+                        self.given_up.add(request_id)
                 self._disk.faults["journal failed"] += 1
             raise
 
