@@ -42,7 +42,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--provider", metavar="NAME", help="a real model, such as openai:gpt-5-mini or ollama:llama3.2")
     parser.add_argument("--quick", metavar="NAME", help="the model for the status line (default: that of --provider)")
     parser.add_argument(
-        "--timeout", type=float, metavar="SECONDS", help="the time of a request (120; 3 in the time-out scenario)"
+        "--timeout", type=float, metavar="SECONDS", help="the time of a request (600; 3 in the time-out scenario)"
     )
     parser.add_argument(
         "--pace", type=float, default=1.0, metavar="FACTOR", help="slows the stub and the tools down; 0 is fastest"

@@ -293,7 +293,7 @@ class ProviderUnavailable(ProviderError):
 
 
 class ProviderTimeout(ProviderError):
-    """The model did not answer within `model_timeout_seconds`, or its stream stalled."""
+    """The model did not begin to answer within `model_timeout_seconds`, or its stream stalled."""
 
     code = "provider_timeout"
 

@@ -99,7 +99,7 @@ TRANSCRIPTS: dict[str, list[str]] = {
         *CHOSEN,
         "Using Search Archive...",
         "Searching the tape archive for old messages",
-        *stopped("it took longer than 120 seconds"),
+        *stopped("it took longer than 600 seconds"),
     ],
     "no-tools": [*ASKED, *LAST, "Paris.", "Done: 0 tool calls, 0.0 s"],
     "give-up": [*ASKED, *CHOSEN, *stopped("none of my tools can send messages")],
@@ -128,9 +128,9 @@ async def test_each_scenario_says_what_is_being_done_and_how_it_ended(name: str)
     assert result.outcome == SCENARIOS[name].outcome
 
 
-async def test_a_request_ends_after_its_two_minutes_and_no_later() -> None:
+async def test_a_request_ends_after_its_ten_minutes_and_no_later() -> None:
     _, result = await shown(SCENARIOS["timeout"].question)
-    assert result.duration_seconds == pytest.approx(120)
+    assert result.duration_seconds == pytest.approx(600)
 
 
 async def test_a_quick_model_that_says_nothing_for_two_seconds_is_asked_no_longer_and_delays_no_tool() -> None:

@@ -174,7 +174,7 @@ def test_the_next_round_knows_what_it_processes() -> None:
     )
     assert (started.round, started.message_count, started.tools_offered) == (1, 5, True)
     assert turn.command == CallModel(
-        round=1, message_id="r_r1", offer_tools=True, not_before=0, deadline=turn.now + 60, provider=0
+        round=1, message_id="r_r1", offer_tools=True, not_before=0, deadline=turn.now + 300, provider=0
     )
 
 

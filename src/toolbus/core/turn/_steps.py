@@ -121,7 +121,7 @@ Input: TypeAlias = (
 
 
 class CallModel(Record, frozen=True):
-    """Call the model, and return `ModelReplied`, `ModelFailed`, or at `deadline` `Elapsed`.
+    """Call the model, and return `ModelReplied`, `ModelFailed`, or `Elapsed` if no piece has come by `deadline`.
 
     `not_before` is the moment to wait for first, 0 for none. `provider` is the index of the provider to ask among those
     of the request.
