@@ -25,7 +25,7 @@ def test_every_limit_is_finite_by_default_and_as_the_design_says() -> None:
         "max_calls_per_round": 64,
         "max_tool_calls": 100,
         "max_consecutive_errors": 3,
-        "max_repeats": 3,
+        "max_repeats": 5,
         "max_model_attempts": 3,
         "max_output_repairs": 2,
         "timeout_seconds": 600,

@@ -240,10 +240,12 @@ async def limits_with_a_last_answer(path: Path) -> None:
     script = [
         calls(same, same),
         calls(same),
+        calls(same),
+        calls(same),
         calls(("get_weather", {"city": "Rome", "unit": 3}), same),
         text("24, I say."),
     ]
-    limits = Limits(max_rounds=3, max_repeats=2, max_calls_per_round=2, max_consecutive_errors=5)
+    limits = Limits(max_repeats=2, max_calls_per_round=2, max_consecutive_errors=5)
     async with Runtime(ScriptedProvider(script), tools=[get_weather], limits=limits) as runtime:
         with record(path, runtime):
             await runtime.run("Rome?", note_failures=True)

@@ -34,7 +34,9 @@ class Limits:
     max_tool_calls: calls over the whole request.
     max_consecutive_errors: replies in a row whose calls all failed. The model always gets to answer its first errors
         with tools, so 1 is as 2.
-    max_repeats: calls in a row of the same tool with the same arguments.
+    max_repeats: replies in a row that make only one call, with the same arguments and the same result each time. The
+        next such call is refused, and the model reads why; the one after that ends the request. Tools that are
+        `repeatable` do not count.
     max_model_attempts: calls of one provider for one reply, while it is overloaded, unreachable or silent.
     max_output_repairs: requests to the model to repair a text that is not the structured output asked for.
     timeout_seconds: the whole request, from its start; the clock is paused while a person is asked for approval.
@@ -67,7 +69,7 @@ class Limits:
     max_calls_per_round: int = 64
     max_tool_calls: int = 100
     max_consecutive_errors: int = 3
-    max_repeats: int = 3
+    max_repeats: int = 5
     max_model_attempts: int = 3
     max_output_repairs: int = 2
     timeout_seconds: float = 600.0

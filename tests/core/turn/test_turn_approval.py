@@ -197,7 +197,7 @@ def test_an_approval_of_a_tool_that_has_changed_asks_again_and_runs_nothing(chan
     assert turn.waiting.deadline == turn.now + 3_600
     turn.approve("r_0_0")
     assert requests(turn) == [("r_0_0", {"n": 1})]
-    assert (turn.state.tool_calls, turn.state.repeats, turn.state.waiting) == (1, 1, 0)
+    assert (turn.state.tool_calls, turn.state.waiting) == (1, 0)
     assert turn.state.deadline == turn.state.started_at + 600 + 10
 
 
@@ -277,16 +277,6 @@ def test_a_decision_is_not_remembered_unless_it_says_so() -> None:
     turn = asked()
     turn.approve("r_0_0")
     assert turn.state.granted == {}
-
-
-def test_a_remembered_denial_is_no_call_in_a_row_of_others() -> None:
-    turn = asked(limits=Limits(max_repeats=2))
-    turn.deny("r_0_0", remember=True)
-    for _ in range(2):
-        turn.call(call("pay", '{"n":2}'), call())
-        turn.complete()
-    (refused,) = of(ToolCallFailed, turn.call(call()))
-    assert refused.limit == "max_repeats=2"
 
 
 # ---------------------------------------------------------------------------------------------------- policies
@@ -425,8 +415,7 @@ def test_a_deadline_that_is_told_too_early_means_nothing_while_a_call_waits() ->
 
 
 def test_a_call_that_was_asked_for_counts_once() -> None:
-    turn = asked('{"n":1}', '{"n":1}', '{"n":1}', '{"n":1}')
+    turn = asked('{"n":1}', '{"n":1}', '{"n":1}')
     assert turn.state.tool_calls == 3
-    assert [each.limit for each in of(ToolCallFailed, turn.facts)] == ["max_repeats=3"]
     turn.approve("r_0_0", "r_0_1", "r_0_2")
     assert turn.state.tool_calls == 3

@@ -251,7 +251,7 @@ def test_an_answer_over_the_tokens_is_an_answer() -> None:
 
 
 @pytest.mark.parametrize("way", ["text", "call"])
-@pytest.mark.parametrize("limits", [Limits(max_rounds=1), Limits(max_tool_calls=1), Limits(max_repeats=1)])
+@pytest.mark.parametrize("limits", [Limits(max_rounds=1), Limits(max_tool_calls=1)])
 def test_the_last_answer_after_a_limit_may_be_given_by_the_tool_and_by_a_text(limits: Limits, way: str) -> None:
     turn = asked(limits)
     turn.call(call(), call())

@@ -187,8 +187,6 @@ class TurnState:
     replies: int = 0  # the number of replies to which tools were offered; empty ones do not count
     tool_calls: int = 0
     consecutive_errors: int = 0
-    last_call: tuple[str, dict[str, Any]] | None = None
-    repeats: int = 0
     empty_replies: int = 0  # in the current round
     overflowed: bool = False  # whether the history was already too long for the provider in the current round
     attempts: int = 0  # calls of the current provider in the current round, including the one under way
