@@ -17,7 +17,6 @@ from toolbus import RequestResult, Runtime
 from toolbus.errors import ConfigurationError
 
 from .assistant import LIMITS, ask, make_runtime
-from .endings import why
 from .scenarios import SCENARIOS, Scenario
 from .screen import Screen, open_screen
 from .stub import MODEL, QUICK, stub_ollama
@@ -115,7 +114,7 @@ class _Program:
                 self._screen.show(f"{self._model}\n")
             self._screen.show(f"{each.name}: {each.shows}\n> {each.question}")
             result = self._ask(runtime, each.question)
-            lines.append(f"{each.name:15} {result.outcome:10} {'' if result.ok else why(result)}".rstrip())
+            lines.append(f"{each.name:15} {result.outcome:10} {result.explanation}".rstrip())
             status = _STATUS[result.outcome]
             if status:
                 break

@@ -8,9 +8,10 @@ import anyio
 import pytest
 
 from toolbus import Limits, Runtime, ToolError, tool
+from toolbus.errors import LimitReached
 from toolbus.messages import AssistantMessage, ToolMessage, Usage
 from toolbus.protocols import Emit, ModelReply, ModelRequest
-from toolbus.testing import ScriptedProvider, calls, text, virtual_backends
+from toolbus.testing import ScriptedProvider, calls, hang, text, virtual_backends
 from toolbus.toolsets.control import give_up
 
 anyio_backend = virtual_backends()
@@ -155,3 +156,19 @@ async def test_a_tool_that_is_a_poll_is_asked_until_there_is_something_to_say() 
     async with Runtime(keeps_calling("get_build", 15), tools=[get_build], limits=Limits.thorough()) as runtime:
         result = await runtime.run("go")
     assert (result.outcome, len(result.tool_calls)) == ("completed", 15)
+
+
+@pytest.mark.parametrize(
+    ("limits", "value"),
+    [(Limits(max_rounds=2), 2), (Limits(timeout_seconds=0.25), 0.25), (Limits(stop_on=frozenset({"error"})), "error")],
+    ids=["a count", "a fraction", "a reason"],
+)
+async def test_the_exception_of_a_limit_has_its_name_and_value(limits: Limits, value: object) -> None:
+    model = always({"number": -1} if limits.stop_on else {"number": 1})
+    async with Runtime(
+        ScriptedProvider([hang()]) if limits.timeout_seconds < 1 else model, tools=[look_up], limits=limits
+    ) as runtime:
+        with pytest.raises(LimitReached) as raised:
+            await runtime.run("go", raise_on_failure=True)
+    assert raised.value.reason == f"{raised.value.limit}={value}"
+    assert raised.value.value == value

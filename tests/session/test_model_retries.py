@@ -169,3 +169,21 @@ def test_waits_double_up_to_a_bound_and_differ_by_seed() -> None:
         assert longest / 2 <= wait <= longest
     assert backoff_seconds(3, "a") == backoff_seconds(3, "a") != backoff_seconds(3, "b")
     assert backoff_seconds(10_000, "a") <= 8
+
+
+async def test_the_timeline_shows_retries_and_a_model_that_did_not_answer() -> None:
+    result, _, _ = await carry_out(ScriptedProvider([unavailable(), text(""), error(ProviderError("gone"))]))
+    lines = [line.partition("s  ")[2] for line in result.timeline().splitlines()[1:]]
+    assert lines[0] == "model did not answer"
+    assert lines[1].startswith("  asked again: provider_unavailable: ")
+    assert lines[2] == "  asked again: empty_reply: the model answered with neither text nor tool calls"
+    assert lines[3].startswith("failed: provider_error: gone")
+    assert result.trace[0].seconds is None
+
+
+async def test_the_timeline_shows_how_long_a_model_took_that_was_asked_again() -> None:
+    result, retried, seconds = await carry_out(ScriptedProvider([unavailable(), text("here")]))
+    lines = [line.partition("s  ")[2] for line in result.timeline().splitlines()[1:]]
+    assert lines[0] == f"model (script) answered in {seconds:.3f}s"
+    assert lines[1].startswith("  asked again: provider_unavailable: ")
+    assert tuple(result.trace[0].retries) == tuple(retried)

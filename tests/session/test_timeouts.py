@@ -105,7 +105,7 @@ async def test_the_record_of_a_call_that_timed_out_says_how_long_it_was_waited_f
     async with one_call() as harness:
         result = await harness.start("?").result()
     (record,) = result.tool_calls
-    assert (record.ok, record.reason) == (False, "timeout")
+    assert (record.ok, record.reason, record.outcome_unknown) == (False, "timeout", True)
     assert record.duration_seconds == pytest.approx(30, abs=ACCURACY)
     assert "look_up in 30.000s: timeout" in result.timeline()
 
@@ -393,8 +393,9 @@ async def test_the_timeout_of_the_whole_request_ends_it_stopped_and_names_the_li
     assert harness.seen(RequestCompleted)[0].reason == "timeout_seconds=45"
     assert [round(each.deadline, 3) for each in harness.seen(ToolCallRequested)] == [20, 20, 5]
     validate(result.messages)
-    with pytest.raises(LimitReached, match="timeout_seconds=45"):
+    with pytest.raises(LimitReached, match="timeout_seconds=45") as raised:
         result.raise_for_outcome()
+    assert (raised.value.limit, raised.value.value) == ("timeout_seconds", 45)
     await assert_idle(harness.bus)
 
 

@@ -405,12 +405,14 @@ class HistoryCompressed(Event, kw_only=True, frozen=True):
 class RequestCompleted(Event, kw_only=True, frozen=True):
     """The request ended with an answer (`completed`), or because a limit or the model stopped it (`stopped`).
 
-    `reason` is empty for `completed`; otherwise it names the limit with its value, or is the model's own term. `output`
-    is the structured output, as JSON values, where the request asked for one and the model gave it.
+    `reason` is empty for `completed`; otherwise it names the limit with its value, or is the model's own term. `limit`
+    is the limit's name, and empty for the model's own term. `output` is the structured output, as JSON values, where
+    the request asked for one and the model gave it.
     """
 
     outcome: Outcome = "completed"
     reason: str = ""
+    limit: str = ""
     text: str = ""
     output: Any = None
     usage: Usage = Usage()

@@ -50,7 +50,7 @@ def subrequest_tool(
             raise ToolError(f"{name} {result.outcome}: {result.error or result.reason}")
         text = result.text
         if result.outcome == "stopped":
-            text = f"{text}\n[Unable to complete task: {result.reason}]".lstrip()
+            text = f"{text}\n[{result.explanation}]".lstrip()
         return ToolResult(
             message=text if output is None else "",
             data=result.output,

@@ -46,7 +46,7 @@ Invariants:
 
 from __future__ import annotations
 
-from ._apply import add_spent, apply, apply_all, ends_at_once, used_up
+from ._apply import add_spent, apply, apply_all, ends_at_once
 from ._control_tools import UPDATE_PLAN, plan_in, plan_text
 from ._decide import advance, pending
 from ._facts import spent_so_far
@@ -102,6 +102,5 @@ __all__ = [
     "reply_id",
     "result_message",
     "spent_so_far",
-    "used_up",
     "with_messages",
 ]

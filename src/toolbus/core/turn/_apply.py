@@ -166,6 +166,8 @@ def _apply_retrying(state: TurnState, fact: ModelRetrying) -> None:
     state.attempts = state.attempts + 1 if same else 1
     state.provider = fact.provider
     state.not_before = fact.at + fact.delay_seconds
+    state.rounds[-1].seconds = None
+    state.rounds[-1].retries += (fact,)
     state.model_deadline = min(state.not_before + state.limits.model_timeout_seconds, state.deadline)
 
 

@@ -281,7 +281,7 @@ def _complete_by_call(state: TurnState, facts: Facts, now: float) -> bool:
         if spec.control == "complete":
             _on_answer(state, arguments["answer"], facts, now, reason="")
         elif spec.control == "give_up":
-            complete(state, facts, arguments["reason"])
+            complete(state, facts, arguments["reason"], by_model=True)
         elif spec.control == "output":
             reason = "" if state.tools_offered else _reason(state)
             complete(state, facts, reason, text=orjson.dumps(arguments).decode(), output=arguments)

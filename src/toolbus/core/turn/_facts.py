@@ -97,13 +97,24 @@ def spent_so_far(each: CallState) -> Spent | None:
 
 
 def complete(
-    state: TurnState, facts: Facts, reason: str, *, text: str = "", output: Any = None, usage: Usage | None = None
+    state: TurnState,
+    facts: Facts,
+    reason: str,
+    *,
+    by_model: bool = False,
+    text: str = "",
+    output: Any = None,
+    usage: Usage | None = None,
 ) -> None:
-    """End the request: completed, or with a `reason` stopped. `usage` is all that it has used, by default so far."""
+    """End the request: completed, or stopped by the limit in `reason`; with `by_model`, for the model's own reason.
+
+    `usage` is all that it has used, by default so far.
+    """
     facts.emit(
         RequestCompleted,
         outcome="stopped" if reason else "completed",
         reason=reason,
+        limit="" if by_model else reason.partition("=")[0],
         text=text or state.last_text,
         output=output,
         usage=state.usage if usage is None else usage,

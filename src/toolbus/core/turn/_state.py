@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ...events import PlanStep, RequestEnding, Spent, TerminalEvent
+from ...events import ModelRetrying, PlanStep, RequestEnding, Spent, TerminalEvent
 from ...messages import Message, ToolCall, Usage
 from ...protocols import OutputMode, ToolSpec
 from ..approval import ApprovalPolicy
@@ -130,11 +130,12 @@ class Stop:
 
 @dataclass(slots=True)
 class RoundState:
-    """One round, for the report at the end. `seconds` is the time from the round's start to its whole reply."""
+    """One round, for the report at the end. `seconds` is the time from the round's start to its whole reply, if any."""
 
     round: int
     started_at: float
-    seconds: float = 0.0
+    seconds: float | None = None
+    retries: tuple[ModelRetrying, ...] = ()
     finish_reason: str = ""
     native_output: bool = False  # whether the provider was asked to enforce the output's schema on the newest reply
     model: str = ""
