@@ -113,10 +113,11 @@ class RequestResult(Generic[OutputT]):
     error code and `error` the exception. `explanation` says the same to people, in one sentence; it is empty for
     "completed".
 
-    `text` is the answer, or the last text of the model. `messages` is the valid transcript: the history, and from
-    `messages[history_count]` on this turn. `artifacts` holds what the tools have made, and the whole of each result
-    that was cut for the model. `affected` holds the names of what tools have changed, in call order, each once. `usage`
-    and `cost` (by the price table; 0 without one) include the sub-requests. Times are in seconds.
+    `text` is the answer, or the last text of the model, which may have been cut off. `messages` is the valid
+    transcript: the history, and from `messages[history_count]` on this turn. `artifacts` holds what the tools have
+    made, and the whole of each result that was cut for the model. `affected` holds the names of what tools have
+    changed, in call order, each once. `usage` and `cost` (by the price table; 0 without one) include the sub-requests.
+    Times are in seconds.
 
     `resumable` says whether the request was left unfinished in its store, so that any process may continue it with
     `Runtime.resume`. It is also set if the store failed, until the store reports that it has nothing of the request. A
@@ -225,7 +226,8 @@ def _model_words(each: RoundRecord) -> str:
         return "model did not answer"
     calls = f", {len(each.calls)} call{'s' if len(each.calls) != 1 else ''}" if each.calls else ""
     model = f" ({each.model})" if each.model else ""
-    return f"model{model} answered in {each.seconds:.3f}s{calls}"
+    did = "was interrupted after" if each.finish_reason == "interrupted" else "answered in"
+    return f"model{model} {did} {each.seconds:.3f}s{calls}"
 
 
 def _why(retry: ModelRetrying) -> str:

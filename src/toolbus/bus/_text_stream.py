@@ -62,7 +62,6 @@ class TextStream:
                     self._give(event.text)
             elif isinstance(event, ModelRetrying):  # The pieces of this reply are void.
                 self._held.clear()
-                self._streamed = ""
             elif isinstance(event, ModelResponded):
                 self._end_message(event.message)
             elif isinstance(event, (RequestCompleted, RequestFailed)):

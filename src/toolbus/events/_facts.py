@@ -125,6 +125,9 @@ class RoundStarted(Event, kw_only=True, frozen=True):
 class ModelResponded(Event, kw_only=True, frozen=True):
     """The model's whole reply. `finish_reason` is the reason why it ended: see `toolbus.protocols.FinishReason`.
 
+    If the request ends while a reply arrives, `finish_reason` is `interrupted`, and the `message`, whose `interrupted`
+    is true, has the text so far; the ending follows at once.
+
     `cost` follows the request's price table; without a table, or a price in it, `cost` stays None. `native_output` is
     true where the provider was asked to constrain the reply to the schema of the request's `output`.
     """

@@ -18,6 +18,7 @@ from toolbus.events import (
     ModelResponded,
     ModelRetrying,
     PlanChanged,
+    RequestEnding,
     RoundStarted,
     ToolCallCompleted,
     ToolCallFailed,
@@ -199,6 +200,14 @@ def check_repeats(facts: Sequence[Event], limits: Limits) -> None:
             results[fact.call_id] = repr((fact.content, fact.parts))
         elif isinstance(fact, ToolCallFailed):
             results[fact.call_id] = repr((fact.reason, fact.error))
+
+
+def check_interrupted(facts: Sequence[Event]) -> None:
+    """Text of a reply that was cut off has nothing beside it, and the ending follows it at once."""
+    for place, fact in enumerate(facts):
+        if isinstance(fact, ModelResponded) and fact.message.interrupted:
+            assert (fact.message.tool_calls, fact.message.reasoning, fact.message.vendor_data) == ((), "", None)
+            assert [isinstance(each, RequestEnding) for each in facts[place + 1 :]] == [True]
 
 
 def plan_of(facts: Sequence[Event]) -> tuple[Any, ...]:

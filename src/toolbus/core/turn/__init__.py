@@ -17,7 +17,8 @@ Invariants:
 
 1. The state changes only by facts: a decision reads it and emits them. So replaying a journal is nothing but `apply`,
    and a resumed request continues with the input `Resume`. A change without a fact would be lost in a crash.
-   (The session sets only what no fact carries, for example the tools as they are now, and the size of the journal.)
+   (The session sets only what no fact carries, for example the tools as they are now, the size of the journal, and the
+   pieces of a reply that is arriving.)
 2. Equal inputs give equal facts. Ids are made from `request_id` and positions (`_f3`, `_r0`, `_0_1`), waits from a
    seed. Otherwise a replay would name its calls differently, and no executor could recognise one that has already run.
 3. A fact is legal only in the phases that the table in `_apply` lists. A journal that was damaged or written by hand is
@@ -65,7 +66,6 @@ from ._steps import (
     OutOfBudget,
     Resume,
     Start,
-    reply_id,
 )
 from ._transcript import result_message, with_messages
 
@@ -99,7 +99,6 @@ __all__ = [
     "pending",
     "plan_in",
     "plan_text",
-    "reply_id",
     "result_message",
     "spent_so_far",
     "with_messages",

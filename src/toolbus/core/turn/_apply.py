@@ -100,6 +100,7 @@ def _apply_resumption(state: TurnState, fact: RequestResumed) -> None:
     if fact.deadline is not None:
         state.deadline, state.paused_at = fact.at + fact.deadline, fact.at
     if state.phase is MODEL:
+        state.rounds[-1].given_up += 1
         since = max(fact.at, state.not_before)
         state.model_deadline = min(since + state.limits.model_timeout_seconds, state.deadline)
     for each in state.open_calls.values():
@@ -166,8 +167,11 @@ def _apply_retrying(state: TurnState, fact: ModelRetrying) -> None:
     state.attempts = state.attempts + 1 if same else 1
     state.provider = fact.provider
     state.not_before = fact.at + fact.delay_seconds
-    state.rounds[-1].seconds = None
-    state.rounds[-1].retries += (fact,)
+    state.streamed = ()
+    current = state.rounds[-1]
+    current.seconds = None
+    current.given_up += 1
+    current.retries += (fact,)
     state.model_deadline = min(state.not_before + state.limits.model_timeout_seconds, state.deadline)
 
 
@@ -184,6 +188,7 @@ def _apply_responded(state: TurnState, fact: ModelResponded) -> None:
     opened = {each.call.call_id: each for each in calls}
     if len(opened) != len(calls):
         raise ProtocolViolation("two calls of a reply have the same id")
+    state.streamed = ()
     state.vendor = fact.vendor
     state.cost += fact.cost or 0.0
     current = state.rounds[-1]

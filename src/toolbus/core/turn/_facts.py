@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ...events import Event, MessageAppended, RequestCompleted, Spent, ToolCallFailed
-from ...messages import Message, ToolCall, Usage
+from ...events import Event, MessageAppended, ModelResponded, RequestCompleted, Spent, ToolCallFailed
+from ...messages import AssistantMessage, Message, ToolCall, Usage
+from ..arguments import encodable
 from ._apply import apply
-from ._state import CallState, TurnState
+from ._state import MODEL, CallState, TurnState
+from ._steps import reply_id
 
-__all__ = ["Facts", "complete", "facts_of", "spent_so_far"]
+__all__ = ["Facts", "complete", "facts_of", "keep_streamed", "spent_so_far"]
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -96,6 +98,18 @@ def spent_so_far(each: CallState) -> Spent | None:
     return total
 
 
+def keep_streamed(state: TurnState, facts: Facts) -> None:
+    """Append the text of a reply that is arriving, before the request ends: whoever has read it may refer to it.
+
+    Only text is kept: a vendor refuses calls without results, and reasoning without its signature. Half of a structured
+    output is worth nothing.
+    """
+    text = "" if state.phase is not MODEL or state.output is not None else encodable("".join(state.streamed))
+    if text.strip():
+        message = AssistantMessage(text=text, message_id=reply_id(state), interrupted=True)
+        facts.emit(ModelResponded, round=state.round, message=message, finish_reason="interrupted", vendor=state.vendor)
+
+
 def complete(
     state: TurnState,
     facts: Facts,
@@ -110,6 +124,7 @@ def complete(
 
     `usage` is all that it has used, by default so far.
     """
+    keep_streamed(state, facts)
     facts.emit(
         RequestCompleted,
         outcome="stopped" if reason else "completed",

@@ -7,7 +7,7 @@ code only reads it, except that the session sets what no fact carries.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -135,6 +135,7 @@ class RoundState:
     round: int
     started_at: float
     seconds: float | None = None
+    given_up: int = 0  # the number of replies that were begun before the newest one and not used
     retries: tuple[ModelRetrying, ...] = ()
     finish_reason: str = ""
     native_output: bool = False  # whether the provider was asked to enforce the output's schema on the newest reply
@@ -181,6 +182,8 @@ class TurnState:
     deadline: float = float("inf")
     not_before: float = 0.0  # the moment at which the model may be called again; 0 for at once
     model_deadline: float = float("inf")
+    # The pieces of text of the reply that is arriving, set by the session; no fact carries them.
+    streamed: Sequence[str] = field(default=(), compare=False)
 
     facts: int = 0  # the number of facts applied so far, which is the next fact's `seq`
     journal_bytes: int = 0  # the size of the request in the journal, if the journal reports it
