@@ -56,7 +56,15 @@ def test_another_value_is_set_in_a_copy_and_an_unknown_field_is_refused() -> Non
 
 def test_the_values_of_a_record_are_those_of_its_json() -> None:
     assert encode(EVENT) == orjson.dumps(asdict(EVENT))
-    assert list(asdict(REPLY)) == ["role", "text", "tool_calls", "reasoning", "message_id", "vendor_data"]
+    assert list(asdict(REPLY)) == [
+        "role",
+        "text",
+        "tool_calls",
+        "reasoning",
+        "message_id",
+        "vendor_data",
+        "interrupted",
+    ]
     assert asdict(REPLY)["tool_calls"] == (asdict(REPLY.tool_calls[0]),)
 
 

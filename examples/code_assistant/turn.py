@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from toolbus.core.endings import explain
 from toolbus.core.plain_text import clean, clip, one_line
 from toolbus.events import (
     Event,
@@ -100,10 +101,10 @@ class Turn:
             case MessageAppended():
                 return self._sent(event)
             case RequestCompleted():
-                self._end(event.outcome, event.reason)
+                self._end(event.outcome, explain(event))
                 self._text = event.text or self._text
             case RequestFailed():
-                self._end("failed", event.error)
+                self._end("failed", explain(event))
             case RequestCancelled():
                 self._end("cancelled", event.reason)
             case _:

@@ -17,8 +17,8 @@ from .screen import SHOWN, Scales, Screen
 
 __all__ = ["COMPRESSION", "LIMITS", "TOOLS", "play"]
 
-LIMITS = replace(Limits.thorough(), on_limit="stop", max_repeats=20, max_consecutive_errors=20)
-"""The limits of a turn: after 20 rounds, it ends with an error. In a game, repeated equal moves are normal."""
+LIMITS = replace(Limits.thorough(), on_limit="stop")
+"""The limits of a turn: after 20 rounds, it ends with an error."""
 
 COMPRESSION = Compression(keep_turns=10, max_context_tokens=8_000)
 """The compression: ten turns are sent whole. In older ones, results of queries become a line, and those of actions keep

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from toolbus import Interceptor, ToolContext
+from toolbus.core.endings import explain
 from toolbus.core.plain_text import clip, one_line
 from toolbus.core.tokens import estimate_message
 from toolbus.events import (
@@ -108,15 +109,10 @@ class Screen:
         match event:
             case RequestCompleted(outcome="completed"):
                 self.show(f"   {cut(event.text, 300)}")
-            case RequestCompleted(reason=reason) if reason.startswith("max_rounds="):
-                limit = reason.removeprefix("max_rounds=")
-                self.show(f"   ✗ turn aborted: too many tool call rounds (limit: {limit}); try another prompt")
-            case RequestCompleted():
-                self.show(f"   ✗ turn aborted: {cut(event.reason, 300)}")
-            case RequestFailed():
-                self.show(f"   ✗ turn aborted: {cut(event.error, 300)}; the conversation continues")
+            case RequestCompleted() | RequestFailed() | RequestCancelled():
+                self.show(f"   ✗ {explain(event)}")
             case _:
-                self.show("   ✗ turn cancelled")
+                pass
 
 
 def cut(text: str, chars: int = 72) -> str:

@@ -59,10 +59,8 @@ def line(event: Event) -> str:
 def ending(result: RequestResult[None]) -> str:
     """The answer and its changes, or the reason why there is no answer."""
     said = [f"Assistant: {clean(result.text)}"] if result.text else []
-    if result.limit == "max_rounds":
-        said.append(f"Maximum tool iterations reached ({result.reason}).")
-    elif not result.ok:
-        said.append(f"There is no answer: {clean(str(result.error or result.reason))}")
+    if not result.ok:
+        said.append(result.explanation)
     for what, names in (("nodes", affected_nodes(result.affected)), ("edges", affected_edges(result.affected))):
         if names:
             said.append(f"Affected {what} ({len(names)}): {', '.join(names)}")

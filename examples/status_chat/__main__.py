@@ -17,7 +17,6 @@ from toolbus import RequestResult, Runtime
 from toolbus.errors import ConfigurationError
 
 from .assistant import LIMITS, ask, make_runtime
-from .endings import why
 from .scenarios import SCENARIOS, Scenario
 from .screen import Screen, open_screen
 from .stub import MODEL, QUICK, stub_ollama
@@ -42,7 +41,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--provider", metavar="NAME", help="a real model, such as openai:gpt-5-mini or ollama:llama3.2")
     parser.add_argument("--quick", metavar="NAME", help="the model for the status line (default: that of --provider)")
     parser.add_argument(
-        "--timeout", type=float, metavar="SECONDS", help="the time of a request (120; 3 in the time-out scenario)"
+        "--timeout", type=float, metavar="SECONDS", help="the time of a request (600; 3 in the time-out scenario)"
     )
     parser.add_argument(
         "--pace", type=float, default=1.0, metavar="FACTOR", help="slows the stub and the tools down; 0 is fastest"
@@ -115,7 +114,7 @@ class _Program:
                 self._screen.show(f"{self._model}\n")
             self._screen.show(f"{each.name}: {each.shows}\n> {each.question}")
             result = self._ask(runtime, each.question)
-            lines.append(f"{each.name:15} {result.outcome:10} {'' if result.ok else why(result)}".rstrip())
+            lines.append(f"{each.name:15} {result.outcome:10} {result.explanation}".rstrip())
             status = _STATUS[result.outcome]
             if status:
                 break

@@ -20,7 +20,7 @@ from .tools import TOOLS, Backend
 
 __all__ = ["LIMITS", "ask", "make_runtime"]
 
-LIMITS = Limits(max_rounds=10, max_consecutive_errors=3, timeout_seconds=120, stop_on=frozenset({"unknown_tool"}))
+LIMITS = Limits(stop_on=frozenset({"unknown_tool"}))
 
 INSTRUCTIONS = """\
 You are a helpful assistant. Answer briefly, and only from the results of your tools or from common knowledge."""

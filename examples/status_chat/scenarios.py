@@ -52,7 +52,7 @@ class Scenario:
     question: str
     outcome: str
     model: Callable[[Turn], Step]
-    timeout_seconds: float = 120.0
+    timeout_seconds: float = 600.0
 
 
 # ------------------------------------------------------------------------------------------------- the models
@@ -159,7 +159,7 @@ SCENARIOS = {
         Scenario("errors", "three failures in a row", "What does the newest invoice say?", "stopped", _errors),
         Scenario(
             "timeout",
-            "a tool that takes for ever, and a request with 3 seconds instead of 2 minutes",
+            "a tool that takes for ever, and a request with 3 seconds instead of 10 minutes",
             "When is our anniversary?",
             "stopped",
             _timeout,

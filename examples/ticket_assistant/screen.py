@@ -63,7 +63,7 @@ def ending(result: RequestResult[Any]) -> str:
     """The answer, or the reason why there is no answer."""
     if result.ok:
         return f"Assistant: {clean(result.text)}"
-    return f"Assistant ({result.outcome}: {one_line(str(result.error or result.reason))})"
+    return f"Assistant: [{result.explanation}]"
 
 
 def as_stored(documents: Iterable[Mapping[str, Any]]) -> str:

@@ -293,7 +293,7 @@ class ProviderUnavailable(ProviderError):
 
 
 class ProviderTimeout(ProviderError):
-    """The model did not answer within `model_timeout_seconds`, or its stream stalled."""
+    """The model did not begin to answer within `model_timeout_seconds`, or its stream stalled."""
 
     code = "provider_timeout"
 
@@ -355,14 +355,28 @@ class ScriptError(ProviderError):
 
 
 class LimitReached(ToolbusError):
-    """A request ended as `stopped` and the caller asked for exceptions. `reason` names the limit and its value."""
+    """A request ended as `stopped` and the caller asked for exceptions. `reason` names the limit and its value.
+
+    `limit` is the limit's name, and `value` its value: a number or, for `stop_on` and `on_failure`, a text. If the
+    model itself has stopped the request, `reason` is the model's text, `limit` empty and `value` None.
+    """
 
     fault = "limit"
     code = "limit"
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, *, limit: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
+        self.limit = limit
+        self.value = _value(reason.partition("=")[2]) if limit else None
+
+
+def _value(text: str) -> float | str:
+    """Return the value of a limit: a number if `text` is one."""
+    try:
+        return int(text) if text.isdecimal() else float(text)
+    except ValueError:
+        return text
 
 
 class RequestCancelledError(ToolbusError):

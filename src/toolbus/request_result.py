@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 
+from .core.endings import explain
 from .core.output import OutputType
 from .core.result_size import most_chars
 from .core.shorten import MIN_CHARS
-from .core.turn import CallState, RoundState, TurnState, used_up
+from .core.turn import CallState, RoundState, TurnState
 from .errors import (
     ApplicationError,
     ConfigurationError,
@@ -28,7 +29,15 @@ from .errors import (
     RequestCancelledError,
     ToolbusError,
 )
-from .events import Artifact, RequestCompleted, RequestEnding, RequestFailed, ToolCallCompleted, ToolCallFailed
+from .events import (
+    Artifact,
+    ModelRetrying,
+    RequestCompleted,
+    RequestEnding,
+    RequestFailed,
+    ToolCallCompleted,
+    ToolCallFailed,
+)
 from .messages import Message, Usage
 
 __all__ = ["CallRecord", "RequestOutcome", "RequestResult", "RoundRecord"]
@@ -49,7 +58,8 @@ class CallRecord:
     """One tool call of the request. `reason` and `error` are empty for a success.
 
     `arguments` are the parsed arguments, or None if the call was refused before it could run. `exception` is the
-    exception that the handler raised, with its traceback, if the handler ran in this process.
+    exception that the handler raised, with its traceback, if the handler ran in this process. `outcome_unknown` is true
+    for a failed call that may have had its effect.
     """
 
     call_id: str
@@ -61,6 +71,7 @@ class CallRecord:
     data: Any = None
     reason: str = ""
     error: str = ""
+    outcome_unknown: bool = False
     started_at: float | None = None
     duration_seconds: float = 0.0
     exception: BaseException | None = None
@@ -76,11 +87,16 @@ class CallRecord:
 
 @dataclass(slots=True, kw_only=True)
 class RoundRecord:
-    """One round: a call of the model, then the tool calls in its reply."""
+    """One round: a call of the model, then the tool calls in its reply.
+
+    `seconds` is the time until the whole reply, or None if no reply came. `retries` has an event for each time that the
+    model was asked again.
+    """
 
     round: int
     started_at: float
-    seconds: float
+    seconds: float | None
+    retries: Sequence[ModelRetrying]
     finish_reason: str
     model: str
     usage: Usage
@@ -94,7 +110,10 @@ class RequestResult(Generic[OutputT]):
     `outcome` is "completed", "stopped", "failed" or "cancelled". A request is "stopped" by a limit (`reason` names it
     with its value, for example `max_rounds=10`, and `limit` is the field of `Limits`, or "budget.max_cost" for that of
     a `Budget`) or by the model itself (`reason` is the model's text and `limit` is empty). For "failed", `reason` is an
-    error code and `error` the exception. `text` is the answer, or the last text of the model. `messages` is the valid
+    error code and `error` the exception. `explanation` says the same to people, in one sentence; it is empty for
+    "completed".
+
+    `text` is the answer, or the last text of the model, which may have been cut off. `messages` is the valid
     transcript: the history, and from `messages[history_count]` on this turn. `artifacts` holds what the tools have
     made, and the whole of each result that was cut for the model. `affected` holds the names of what tools have
     changed, in call order, each once. `usage` and `cost` (by the price table; 0 without one) include the sub-requests.
@@ -123,6 +142,7 @@ class RequestResult(Generic[OutputT]):
     duration_seconds: float
     error: ToolbusError | None = None
     limit: str = ""
+    explanation: str = ""
     resumable: bool = False
     journaled: bool = False
     _rounds: Sequence[RoundState] = ()
@@ -166,7 +186,7 @@ class RequestResult(Generic[OutputT]):
     def raise_for_outcome(self) -> None:
         """Raise the matching `ToolbusError` unless the outcome is `completed`."""
         if self.outcome == "stopped":
-            raise LimitReached(self.reason)
+            raise LimitReached(self.reason, limit=self.limit)
         if self.outcome == "cancelled":
             raise RequestCancelledError(self.reason or "the request was cancelled")
         if self.error is not None:
@@ -177,9 +197,8 @@ class RequestResult(Generic[OutputT]):
         started = self.trace[0].started_at if self.trace else 0.0
         lines = [f"request {self.request_id}"]
         for each in self.trace:
-            asked = f", {len(each.calls)} call{'s' if len(each.calls) != 1 else ''}" if each.calls else ""
-            model = f" ({each.model})" if each.model else ""
-            lines.append(f"{each.started_at - started:8.3f}s  model{model} answered in {each.seconds:.3f}s{asked}")
+            lines.append(f"{each.started_at - started:8.3f}s  {_model_words(each)}")
+            lines.extend(f"{retry.at - started:8.3f}s    asked again: {_why(retry)}" for retry in each.retries)
             lines.extend(_call_line(call, started, each) for call in each.calls)
         reason = f": {self.reason}" if self.reason else ""
         reason += f": {self.error}" if self.error is not None else ""
@@ -202,8 +221,21 @@ def _described(record: object, *values: tuple[str, Any]) -> str:
     return f"{type(record).__name__}({', '.join(parts)})"
 
 
+def _model_words(each: RoundRecord) -> str:
+    if each.seconds is None:
+        return "model did not answer"
+    calls = f", {len(each.calls)} call{'s' if len(each.calls) != 1 else ''}" if each.calls else ""
+    model = f" ({each.model})" if each.model else ""
+    did = "was interrupted after" if each.finish_reason == "interrupted" else "answered in"
+    return f"model{model} {did} {each.seconds:.3f}s{calls}"
+
+
+def _why(retry: ModelRetrying) -> str:
+    return f"{retry.reason}: {retry.error}" if retry.error else retry.reason
+
+
 def _call_line(call: CallRecord, started: float, in_round: RoundRecord) -> str:
-    at = (call.started_at if call.started_at is not None else in_round.started_at + in_round.seconds) - started
+    at = (call.started_at if call.started_at is not None else in_round.started_at + (in_round.seconds or 0.0)) - started
     mark, ending = ("✓", "") if call.ok else ("✗", f": {call.reason}: {call.error}")
     return f"{at:8.3f}s    {mark} {call.name} in {call.duration_seconds:.3f}s{ending}"
 
@@ -236,27 +268,11 @@ def result_from(
         conversation_id=state.conversation_id,
         duration_seconds=ending.at - state.started_at if state.started_at else 0.0,
         error=_error(ending, error) or unloaded,
-        limit=_limit(ending, state),
+        limit=ending.limit if isinstance(ending, RequestCompleted) else "",
+        explanation=explain(ending),
         _rounds=state.rounds,
         _cause=cause,
     )
-
-
-def _limit(ending: RequestEnding, state: TurnState) -> str:
-    """Return the field of `Limits` that stopped the request, or "". A model's own reason is never read as a limit."""
-    if not isinstance(ending, RequestCompleted) or not ending.reason:
-        return ""
-    limit = ending.reason.partition("=")[0]
-    # The newest reply may have been the last one in any case.
-    stop = state.stop or used_up(state)
-    if stop is not None and ending.reason == stop.reason:
-        return limit
-    if state.stop is not None:
-        return ""
-    # A budget is used up before a round's reply, and a model gives its own reason by a call.
-    if limit.startswith("budget.") and not state.rounds[-1].calls:
-        return limit
-    return limit if limit == "timeout_seconds" and ending.at >= state.deadline else ""
 
 
 def _artifacts(outcome: ToolCallCompleted, state: TurnState) -> Sequence[Artifact]:
@@ -287,6 +303,7 @@ def _round_record(each: RoundState, cause: Callable[[str], BaseException | None]
         round=each.round,
         started_at=each.started_at,
         seconds=each.seconds,
+        retries=each.retries,
         finish_reason=each.finish_reason,
         model=each.model,
         usage=each.usage,
@@ -335,5 +352,6 @@ def _record(state: CallState, cause: Callable[[str], BaseException | None]) -> C
         record.content, record.data = outcome.content, outcome.data
     elif isinstance(outcome, ToolCallFailed):
         record.reason, record.error = outcome.reason, outcome.error
+        record.outcome_unknown = outcome.outcome_unknown
         record.exception = cause(record.call_id)
     return record

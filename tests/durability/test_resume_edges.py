@@ -663,13 +663,13 @@ async def test_a_record_that_does_not_agree_with_its_facts_is_damage(caplog: pyt
 async def test_the_time_of_a_request_goes_on_while_nobody_runs(wall: Wall) -> None:
     pays = scene(calls(("step_on", {"n": 1}), ("step_on", {"n": 2})), text("Done."))
     store, request_id = await cut_behind(pays, "tool_call_requested")
-    wall.put_to((await facts_of(store, request_id))[-1].at + 121)
+    wall.put_to((await facts_of(store, request_id))[-1].at + 601)
     lab = Lab()
     async with pays.runtime(store, lab) as runtime:
         heard = listen(runtime.bus)
         (session,) = await runtime.resume()
         result = await session.result()
-    assert (result.outcome, result.reason) == ("stopped", "timeout_seconds=120")
+    assert (result.outcome, result.reason) == ("stopped", "timeout_seconds=600")
     assert [call.reason for call in result.tool_calls] == ["interrupted", "limit"]
     assert lab.runs == []
     assert isinstance(heard[0], RequestResumed)

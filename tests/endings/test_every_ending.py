@@ -234,7 +234,7 @@ STOPPED = [
     Case("rounds, an empty last answer", "stopped", "max_rounds=1", [calls(AT_ONCE), text("")], None, limited(max_rounds=1), 1),
     Case("calls", "stopped", "max_tool_calls=1", [calls(AT_ONCE, LOOK_UP), text("One.")], None, limited(max_tool_calls=1), 1),
     Case("errors", "stopped", "max_consecutive_errors=2", [calls(BROKEN), calls(BROKEN), text("Down.")], None, limited(max_consecutive_errors=2)),
-    Case("repeats", "stopped", "max_repeats=2", [calls(AT_ONCE), calls(AT_ONCE), calls(AT_ONCE), text("Again.")], None, limited(max_repeats=2), 2),
+    Case("repeats", "stopped", "max_repeats=2", [*[calls(AT_ONCE)] * 4, text("Again.")], None, limited(max_repeats=2), 2),
     Case("time, in a tool", "stopped", "timeout_seconds=5", [calls(LOOK_UP, FOR_EVER)], None, limited(timeout_seconds=5), 1),
     Case("time, in the model", "stopped", "timeout_seconds=5", Slow(), None, limited(timeout_seconds=5)),
     Case("time, in a swallowing tool", "stopped", "timeout_seconds=5", [calls(AT_ONCE, ("swallows", {}))], None, limited(timeout_seconds=5), 1),

@@ -51,8 +51,8 @@ def failed(name: str) -> tuple[str, str]:
     return ("processing", f"Tool {name} failed, trying alternative approach...")
 
 
-def unable(reason: str) -> tuple[str, str]:
-    return ("error", f"Unable to complete task: {reason}")
+def stopped(sentence: str) -> tuple[str, str]:
+    return ("error", sentence)
 
 
 # ------------------------------------------------------------------------------------------------- tools
@@ -245,7 +245,7 @@ async def test_at_the_maximum_of_rounds_the_model_gives_the_best_answer_there_is
     assert facts(scene.events) == [*BEGIN, *([*CALL, *SETTLED] * 2), *ANSWER]
     assert scene.steps == [
         ANALYZING, FORMULATING, SELECTING, using("Find User"), PROCESSING, FORMULATING, SELECTING, using("Find User"),
-        ("processing", "Formulating final response..."), FORMULATING, unable("max_rounds=2"),
+        ("processing", "Formulating final response..."), FORMULATING, stopped("I stopped after 2 steps without finishing."),
     ]  # fmt: skip
 
 
@@ -261,7 +261,7 @@ async def test_at_the_maximum_of_rounds_with_on_limit_stop_the_request_ends_with
     result = scene.result
     assert (result.outcome, result.reason, result.text) == ("stopped", "max_rounds=2", "I look Bo up.")
     assert facts(scene.events) == [*BEGIN, *([*CALL, *SETTLED] * 2), "request_completed"]
-    assert scene.steps[-2:] == [using("Find User"), unable("max_rounds=2")]
+    assert scene.steps[-2:] == [using("Find User"), stopped("I stopped after 2 steps without finishing.")]
     assert [message.role for message in result.messages][-2:] == ["assistant", "tool"]
 
 
@@ -277,7 +277,7 @@ async def test_three_errors_in_a_row_stop_and_report(on_limit: Any) -> None:
     assert [call.error for call in result.tool_calls] == ["the cache is down"] * 3
     end = ANSWER if last else ["request_completed"]
     assert facts(scene.events) == [*BEGIN, *([*CALL, *FAILED] * 3), *end]
-    assert scene.steps[-1] == unable("max_consecutive_errors=3")
+    assert scene.steps[-1] == stopped("I stopped because my tools failed 3 times in a row.")
     assert scene.steps[:5] == [ANALYZING, SELECTING, using("Read Cache"), failed("Read Cache"), SELECTING]
 
 
@@ -306,7 +306,7 @@ async def test_the_time_out_of_the_whole_ends_at_its_moment_and_keeps_what_was_d
     assert [event.deadline for event in requested] == [pytest.approx(10), pytest.approx(9), pytest.approx(9)]
     assert [event.call_id for event in scene.events if isinstance(event, ToolCallFailed)] == [requested[2].call_id]
     assert using("Wait Long") in scene.steps
-    assert scene.steps[-1] == unable("timeout_seconds=10")
+    assert scene.steps[-1] == stopped("I stopped because it took longer than 10 seconds.")
 
 
 async def test_without_need_of_tools_the_model_answers_at_once() -> None:

@@ -93,7 +93,7 @@ async def test_fifteen_turns_of_autoplay_recover_from_errors_and_say_what_compre
     assert re.search(r'✗ game__travel \{"to":"Shallows".{1,30}… → .*not enough fuel.*\n +✓ game__refuel', seen)
     # A model that fails ends its turn, and nothing else.
     assert re.search(
-        r"6/15:.*(\n   ✓ .*){2}\n   ✗ turn aborted: the model's server has answered 400.*\n\n── autoplay 7", seen
+        r"6/15:.*(\n   ✓ .*){2}\n   ✗ I could not finish because the language model failed\.\n\n── autoplay 7", seen
     )
     # Compression is told while it happens, and summed up.
     reported = re.findall(r"▾ history: [\d,]+ tokens stored, [\d,]+ sent, (\d+)% saved \((\d+) results", seen)
@@ -124,7 +124,7 @@ async def test_what_is_typed_while_autoplay_is_in_a_turn_comes_next_and_20_round
     assert re.match(r"autoplay 1/2: (.*\n)*   … 'loop' comes next(.*\n)*   Arrived at Rust Belt on day 1\.$", first)
     assert yours.splitlines()[0] == "you: loop"
     assert yours.count("✓ game__") == 20
-    assert yours.endswith("✗ turn aborted: too many tool call rounds (limit: 20); try another prompt")
+    assert yours.endswith("✗ I stopped after 20 steps without finishing.")
     assert re.match(r"autoplay 2/2: (.*\n)*   Mined ", last)
 
 
@@ -167,7 +167,7 @@ async def test_a_second_start_goes_on_with_the_conversation_and_with_a_turn_that
 async def test_autoplay_stops_when_three_turns_in_a_row_have_failed(table: Table) -> None:
     table.provider = ScriptedProvider(lambda _request: error(ProviderError("there is no such model")))
     assert not await table.play(turns=15, typed=lines())
-    assert table.screen.count("✗ turn aborted: there is no such model; the conversation continues") == 3
+    assert table.screen.count("✗ I could not finish because the language model failed.") == 3
     assert "autoplay stops: 3 turns in a row have failed" in table.screen
 
 

@@ -145,7 +145,7 @@ async def test_a_model_that_never_answers_is_stopped_after_five_rounds_with_tool
     (result,) = await ask(make_runtime(provider, cats_and_humans()), ["infinite loop"], shown.append)
     assert sum(bool(request.tools) for request in provider.requests) == 5
     assert not result.ok
-    assert shown[-1] == "Maximum tool iterations reached (max_rounds=5)."
+    assert shown[-1] == "I stopped after 5 steps without finishing."
 
 
 async def test_of_a_long_result_the_model_gets_4000_characters_and_the_answer_says_that_there_is_more() -> None:

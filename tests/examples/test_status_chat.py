@@ -36,7 +36,7 @@ LAST = ["Formulating final response..."]
 
 
 def stopped(why: str) -> list[str]:
-    return [f"[Unable to complete task: {why}]", f"Stopped: {why}"]
+    return [f"[{why}]", "Stopped"]
 
 
 TRANSCRIPTS: dict[str, list[str]] = {
@@ -82,7 +82,7 @@ TRANSCRIPTS: dict[str, list[str]] = {
         *LOOKING_UP,
         *LAST,
         "None of the first 10 users drinks tea. I did not get to the others.",
-        *stopped("all 10 rounds of tool calls are used up"),
+        *stopped("I stopped after 10 steps without finishing."),
     ],
     "errors": [
         *ASKED,
@@ -90,7 +90,7 @@ TRANSCRIPTS: dict[str, list[str]] = {
         *READING,
         *LAST,
         "I found no invoice: no file that I tried is there.",
-        *stopped("3 tool calls in a row failed"),
+        *stopped("I stopped because my tools failed 3 times in a row."),
     ],
     "timeout": [
         *ASKED,
@@ -99,11 +99,11 @@ TRANSCRIPTS: dict[str, list[str]] = {
         *CHOSEN,
         "Using Search Archive...",
         "Searching the tape archive for old messages",
-        *stopped("it took longer than 120 seconds"),
+        *stopped("I stopped because it took longer than 600 seconds."),
     ],
     "no-tools": [*ASKED, *LAST, "Paris.", "Done: 0 tool calls, 0.0 s"],
-    "give-up": [*ASKED, *CHOSEN, *stopped("none of my tools can send messages")],
-    "unknown-tool": [*ASKED, *CHOSEN, *stopped("the model asked for a tool that is not there: web_search")],
+    "give-up": [*ASKED, *CHOSEN, *stopped("I could not finish: none of my tools can send messages.")],
+    "unknown-tool": [*ASKED, *CHOSEN, *stopped("I stopped because a tool failed.")],
 }
 
 
@@ -128,9 +128,9 @@ async def test_each_scenario_says_what_is_being_done_and_how_it_ended(name: str)
     assert result.outcome == SCENARIOS[name].outcome
 
 
-async def test_a_request_ends_after_its_two_minutes_and_no_later() -> None:
+async def test_a_request_ends_after_its_ten_minutes_and_no_later() -> None:
     _, result = await shown(SCENARIOS["timeout"].question)
-    assert result.duration_seconds == pytest.approx(120)
+    assert result.duration_seconds == pytest.approx(600)
 
 
 async def test_a_quick_model_that_says_nothing_for_two_seconds_is_asked_no_longer_and_delays_no_tool() -> None:
@@ -147,9 +147,9 @@ async def test_a_reply_that_broke_off_begins_anew_on_a_line_of_its_own() -> None
     assert lines == [*ASKED, *LAST, "Par", "Asking the model again...", *LAST, "Rome.", lines[-1]]
 
 
-async def test_a_model_that_cannot_be_asked_is_reported_with_its_error() -> None:
+async def test_a_model_that_cannot_be_asked_is_reported_in_words_for_people() -> None:
     lines, _ = await shown("Hello?", [error(ProviderRejected("there is no model 'x'", vendor="ollama"))])
-    assert lines == [*ASKED, "[Unable to complete task: there is no model 'x']", "Failed"]
+    assert lines == [*ASKED, "[I could not finish because the language model did not accept the request.]", "Failed"]
 
 
 async def test_an_answer_that_did_not_stream_is_shown_all_the_same() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from toolbus import Limits, Runtime, tool
 from toolbus.core.transcript import validate
-from toolbus.errors import LimitReached
+from toolbus.errors import LimitReached, ProviderRejected
 from toolbus.events import Event, PlanChanged, PlanStep, ToolCallRequested
 from toolbus.messages import SystemMessage
 from toolbus.protocols import ModelRequest
@@ -61,8 +61,9 @@ async def test_give_up_stops_the_request_with_the_models_own_reason() -> None:
         result = await runtime.run("Where?")
         assert (result.outcome, result.reason) == ("stopped", "the weather service does not know the city")
         assert result.text == "I looked everywhere."
-        with pytest.raises(LimitReached, match="does not know the city"):
+        with pytest.raises(LimitReached, match="does not know the city") as raised:
             await runtime.run("Where?", raise_on_failure=True)
+        assert (raised.value.limit, raised.value.value) == ("", None)
 
 
 async def test_a_conversation_goes_on_behind_each_ending() -> None:
@@ -101,8 +102,8 @@ async def pieces(runtime: Runtime, *, final_only: bool, **options: Any) -> list[
 @pytest.mark.parametrize(
     ("final_only", "reported"),
     [
-        (False, ["Let me ", "look. ", "\n\nIt is hard.", "\n\n[Unable to complete task: max_rounds=1]"]),
-        (True, ["It is hard.", "\n\n[Unable to complete task: max_rounds=1]"]),
+        (False, ["Let me ", "look. ", "\n\nIt is hard.", "\n\n[I stopped after 1 step without finishing.]"]),
+        (True, ["It is hard.", "\n\n[I stopped after 1 step without finishing.]"]),
     ],
 )
 async def test_the_text_of_a_stopped_request_ends_with_the_reason(final_only: bool, reported: list[str]) -> None:
@@ -120,7 +121,14 @@ async def test_a_stopped_request_without_any_text_has_the_reason_alone(final_onl
     limits = Limits(max_rounds=1, on_limit="stop")
     async with Runtime(ScriptedProvider([calls(PARIS)]), tools=TOOLS) as runtime:
         heard = await pieces(runtime, final_only=final_only, limits=limits)
-    assert heard == ["[Unable to complete task: max_rounds=1]"]
+    assert heard == ["[I stopped after 1 step without finishing.]"]
+
+
+@pytest.mark.parametrize("final_only", [False, True])
+async def test_the_text_of_a_request_that_has_failed_ends_with_the_reason_in_words_for_people(final_only: bool) -> None:
+    async with Runtime(ScriptedProvider([error(ProviderRejected("no key", status=401))]), tools=TOOLS) as runtime:
+        heard = await pieces(runtime, final_only=final_only)
+    assert heard == ["[I could not finish because the language model did not accept the request.]"]
 
 
 @pytest.mark.parametrize("final_only", [False, True])
@@ -128,7 +136,7 @@ async def test_what_was_said_before_a_stop_comes_once(final_only: bool) -> None:
     script = ScriptedProvider([calls(GIVEN_UP, text="I looked everywhere.")])
     async with Runtime(script, tools=TOOLS) as runtime:
         heard = await pieces(runtime, final_only=final_only)
-    mark = "\n\n[Unable to complete task: the weather service does not know the city]"
+    mark = "\n\n[I could not finish: the weather service does not know the city.]"
     assert "".join(heard) == f"I looked everywhere.{mark}"
 
 
@@ -150,14 +158,17 @@ async def test_an_answer_that_was_streamed_already_is_not_told_again() -> None:
 
 
 @pytest.mark.parametrize("final_only", [False, True])
-async def test_a_failed_and_a_cancelled_request_have_no_mark(final_only: bool) -> None:
+async def test_what_was_said_before_a_failure_is_parted_from_the_reason_and_a_cancelled_request_has_none(
+    final_only: bool,
+) -> None:
     failing = ScriptedProvider([calls(PARIS, text="Let me look."), error(RuntimeError("a bug"))])
     async with Runtime(failing, tools=TOOLS) as runtime:
         heard = await pieces(runtime, final_only=final_only)
         session = runtime.start("Where?")
         session.cancel("enough")
         cancelled = [piece async for piece in session.text(final_only=final_only)]
-    assert ("".join(heard), cancelled) == ("" if final_only else "Let me look.", [])
+    mark = "[I could not finish because of an internal error.]"
+    assert ("".join(heard), cancelled) == (mark if final_only else f"Let me look.\n\n{mark}", [])
 
 
 # ------------------------------------------------------------------------------------------------- the plan

@@ -49,7 +49,7 @@ def never_done(request: ModelRequest) -> Any:
 
 @pytest.mark.parametrize(
     ("limits", "rounds", "seconds"),
-    [(Limits.brief(), 5, 120), (Limits.standard(), 10, 120), (Limits.thorough(), 20, 600)],
+    [(Limits.brief(), 5, 120), (Limits.standard(), 10, 600), (Limits.thorough(), 20, 600)],
     ids=["brief", "standard", "thorough"],
 )
 async def test_a_preset_gives_a_request_its_rounds_and_a_last_answer(limits: Limits, rounds: int, seconds: int) -> None:

@@ -8,9 +8,10 @@ import anyio
 import pytest
 
 from toolbus import Limits, Runtime, ToolError, tool
-from toolbus.messages import AssistantMessage, Usage
+from toolbus.errors import LimitReached
+from toolbus.messages import AssistantMessage, ToolMessage, Usage
 from toolbus.protocols import Emit, ModelReply, ModelRequest
-from toolbus.testing import ScriptedProvider, calls, text, virtual_backends
+from toolbus.testing import ScriptedProvider, calls, hang, text, virtual_backends
 from toolbus.toolsets.control import give_up
 
 anyio_backend = virtual_backends()
@@ -95,3 +96,79 @@ async def test_a_model_that_gives_up_is_no_limit_whatever_it_says(said: str) -> 
 async def test_an_answer_has_none() -> None:
     async with Runtime(ScriptedProvider([text("yes")])) as runtime:
         assert (await runtime.run("go")).limit == ""
+
+
+# ------------------------------------------------------------------------------------------------- repeats
+
+
+@tool
+async def get_status() -> str:
+    """Say how it is going."""
+    return "waiting"
+
+
+def keeps_calling(name: str, times: int) -> ScriptedProvider:
+    """A model that makes the same call so often, or as long as it may, and then answers."""
+    return ScriptedProvider(
+        lambda request: calls((name, {})) if request.tools and request.round < times else text("that is all")
+    )
+
+
+async def test_five_rolls_of_dice_go_on() -> None:
+    rolls = iter(range(1, 9))
+
+    @tool
+    async def roll_dice() -> int:
+        """Roll the dice."""
+        return next(rolls)
+
+    async with Runtime(keeps_calling("roll_dice", 8), tools=[roll_dice]) as runtime:
+        result = await runtime.run("go")
+    assert (result.outcome, len(result.tool_calls)) == ("completed", 8)
+    assert all(call.ok for call in result.tool_calls)
+
+
+@pytest.mark.parametrize("times", [4, 5])
+async def test_a_status_that_is_asked_for_four_or_five_times_goes_on(times: int) -> None:
+    async with Runtime(keeps_calling("get_status", times), tools=[get_status]) as runtime:
+        result = await runtime.run("go")
+    assert (result.outcome, [call.ok for call in result.tool_calls]) == ("completed", [True] * times)
+
+
+async def test_a_loop_of_one_call_is_told_so_at_the_sixth_and_stopped_at_the_seventh() -> None:
+    provider = keeps_calling("get_status", 99)
+    async with Runtime(provider, tools=[get_status]) as runtime:
+        result = await runtime.run("go")
+    assert (result.outcome, result.reason, result.text) == ("stopped", "max_repeats=5", "that is all")
+    assert [call.ok for call in result.tool_calls] == [True] * 5 + [False] * 2
+    read = provider.requests[6].messages[-1]
+    assert isinstance(read, ToolMessage)
+    assert "get_status was called 5 times in a row with the same arguments" in read.content
+    assert "the same call once more ends the request" in read.content
+
+
+async def test_a_tool_that_is_a_poll_is_asked_until_there_is_something_to_say() -> None:
+    @tool(repeatable=True)
+    async def get_build() -> str:
+        """Say whether the build is done."""
+        return "still building"
+
+    async with Runtime(keeps_calling("get_build", 15), tools=[get_build], limits=Limits.thorough()) as runtime:
+        result = await runtime.run("go")
+    assert (result.outcome, len(result.tool_calls)) == ("completed", 15)
+
+
+@pytest.mark.parametrize(
+    ("limits", "value"),
+    [(Limits(max_rounds=2), 2), (Limits(timeout_seconds=0.25), 0.25), (Limits(stop_on=frozenset({"error"})), "error")],
+    ids=["a count", "a fraction", "a reason"],
+)
+async def test_the_exception_of_a_limit_has_its_name_and_value(limits: Limits, value: object) -> None:
+    model = always({"number": -1} if limits.stop_on else {"number": 1})
+    async with Runtime(
+        ScriptedProvider([hang()]) if limits.timeout_seconds < 1 else model, tools=[look_up], limits=limits
+    ) as runtime:
+        with pytest.raises(LimitReached) as raised:
+            await runtime.run("go", raise_on_failure=True)
+    assert raised.value.reason == f"{raised.value.limit}={value}"
+    assert raised.value.value == value

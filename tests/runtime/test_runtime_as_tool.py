@@ -130,7 +130,7 @@ async def test_a_sub_request_that_was_stopped_gives_what_it_has_and_says_why() -
     async with Runtime(BOSS, tools=tools) as runtime:
         (call,) = (await runtime.run("A coat?")).tool_calls
     assert call.ok
-    assert "I looked.\\n[Unable to complete task: no such city]" in call.content
+    assert "I looked.\\n[I could not finish: no such city.]" in call.content
 
 
 async def test_a_sub_request_that_failed_is_a_failed_call() -> None:

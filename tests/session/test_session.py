@@ -274,8 +274,10 @@ async def test_a_model_that_never_stops_calling_is_stopped_and_asked_for_an_answ
     result = await session.run()
     assert (result.outcome, result.reason, result.text) == ("stopped", "max_rounds=10", "What I know.")
     assert seen == [1] * 10 + [0]
-    with pytest.raises(LimitReached, match="max_rounds=10"):
+    assert result.explanation == "I stopped after 10 steps without finishing."
+    with pytest.raises(LimitReached, match="max_rounds=10") as raised:
         await session.result()
+    assert (raised.value.limit, raised.value.value) == ("max_rounds", 10)
 
 
 async def test_on_limit_stop_ends_with_the_last_text_and_no_further_call() -> None:
@@ -677,6 +679,7 @@ async def test_the_timeline_tells_what_happened() -> None:
     assert "✗ get_weather" in lines[3]
     assert "error: closed" in lines[3]
     assert lines[-1].endswith("completed; 0 tokens in, 0 out")
+    assert result.trace[0].retries == ()
 
 
 @pytest.mark.guarantee("G05")

@@ -164,7 +164,7 @@ async def test_text_begins_anew_when_the_model_is_asked_again(streams: bool) -> 
 
 
 async def test_a_wait_that_the_request_has_no_time_for_is_spent_on_the_next_provider() -> None:
-    providers = [ScriptedProvider([unavailable(300)]), ScriptedProvider([text("from b")])]
+    providers = [ScriptedProvider([unavailable(700)]), ScriptedProvider([text("from b")])]
     result = await RequestSession(EventBus(), providers, "hi").run()
     assert (result.text, anyio.current_time() < 1) == ("from b", True)
 

@@ -185,10 +185,11 @@ def test_a_request_with_one_call_is_reported_from_its_start_to_its_end():
 @pytest.mark.parametrize(
     ("ending", "status"),
     [
-        (RequestCompleted(outcome="stopped", reason="max_rounds=10"), ("error", "Unable to complete task: max_rounds=10")),
-        (RequestFailed(reason="x", error="the model\nis gone"), ("error", "Unable to complete task: the model is gone")),
-        (RequestFailed(reason="empty_reply", error=""), ("error", "Unable to complete task: empty_reply")),
-        (RequestCompleted(outcome="stopped"), ("error", "Unable to complete task")),
+        (RequestCompleted(outcome="stopped", reason="max_rounds=10", limit="max_rounds"), ("error", "I stopped after 10 steps without finishing.")),
+        (RequestCompleted(outcome="stopped", reason="no such\ncity"), ("error", "I could not finish: no such city.")),
+        (RequestFailed(reason="x", error="the model\nis gone"), ("error", "I could not finish because of an internal error.")),
+        (RequestFailed(reason="empty_reply", error=""), ("error", "I could not finish because the language model gave no answer.")),
+        (RequestCompleted(outcome="stopped"), ("error", "I could not finish.")),
         (RequestCancelled(reason="enough"), ("idle", "Cancelled")),
     ],
 )  # fmt: skip

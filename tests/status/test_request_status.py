@@ -88,8 +88,8 @@ async def test_a_stopped_a_failed_and_a_cancelled_request_say_so_last() -> None:
         await advance(0.5)
         session.cancel("enough")
         cancelled = [(event.stage, event.text) async for event in events]  # type: ignore[attr-defined]
-    assert stopped[-1] == ("error", "Unable to complete task: max_rounds=1")
-    assert failed[-1] == ("error", "Unable to complete task: RuntimeError: oh")
+    assert stopped[-1] == ("error", "I stopped after 1 step without finishing.")
+    assert failed[-1] == ("error", "I could not finish because of an internal error.")
     assert cancelled[-1] == ("idle", "Cancelled")
 
 

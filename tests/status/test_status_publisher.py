@@ -180,7 +180,7 @@ def facts_of_a_long_request() -> list[Sequence[Event]]:
             ],
         ]  # fmt: skip
     steps += [[SteeringAdded(text="and?")], [user, RoundStarted(round=5, message_count=1)]]
-    return [*steps, [RequestCompleted(outcome="stopped", reason="max_rounds=5")]]
+    return [*steps, [RequestCompleted(outcome="stopped", reason="max_rounds=5", limit="max_rounds")]]
 
 
 @pytest.mark.parametrize("since", range(len(facts_of_a_long_request())))
@@ -202,7 +202,7 @@ async def test_whoever_begins_to_listen_at_any_step_hears_the_present_and_then_w
         for desk in (always, midway):
             desk.publisher.take_piece(ToolArgumentsDelta, "")
         heard.clear()
-    assert midway.publisher.status == always.publisher.status == ("error", "Unable to complete task: max_rounds=5")
+    assert midway.publisher.status == always.publisher.status == ("error", "I stopped after 5 steps without finishing.")
 
 
 async def test_a_listener_of_this_request_alone_is_enough_and_one_of_another_is_not():

@@ -6,6 +6,7 @@ are made from the entries of one whole run, each in a store of its own, and anot
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -326,6 +327,13 @@ async def _entries_of(store: MemoryStore, first: Entry) -> list[Entry]:
     return [*steps.values()]
 
 
+def _unnumbered(message: Message) -> Message:
+    """The message without the number of its attempt: a reply that is asked for again is a new part."""
+    if not isinstance(message, AssistantMessage):
+        return message
+    return replace(message, message_id=re.sub(r"(_r\d+)_\d+$", r"\1", message.message_id))
+
+
 async def _check(scene: Scene, resumed: Resumed, whole: Whole, idempotent: Sequence[str]) -> None:
     try:
         assert_reported_once(resumed)
@@ -335,7 +343,8 @@ async def _check(scene: Scene, resumed: Resumed, whole: Whole, idempotent: Seque
         if scene.exact and not any(
             isinstance(fact, ToolCallFailed) and fact.reason == "interrupted" for fact in resumed.facts
         ):
-            for name in ("messages", "outcome", "reason", "text", "output", "usage", "rounds", "cost"):
+            assert list(map(_unnumbered, resumed.result.messages)) == list(map(_unnumbered, whole.result.messages))
+            for name in ("outcome", "reason", "text", "output", "usage", "rounds", "cost"):
                 assert getattr(resumed.result, name) == getattr(whole.result, name), name
     except AssertionError as exc:
         for title, facts in (("before:", resumed.before), ("then:", resumed.facts[len(resumed.before) :])):

@@ -37,7 +37,7 @@ from toolbus.events import ApprovalRequested, RoundStarted, ToolCallRequested
 from toolbus.events.ids import ids_from
 from toolbus.messages import ImagePart, SystemMessage, ToolMessage, Usage, UserMessage
 from toolbus.protocols import Emit, ModelReply, ModelRequest, OutputMode, ToolSpec
-from toolbus.providers.scripted import ScriptedProvider, Step, calls, error, text
+from toolbus.providers.scripted import ScriptedProvider, Step, calls, error, hang, text
 from toolbus.records import replace
 from toolbus.testing import virtual_backend
 from toolbus.testing.recording import Recorder, record
@@ -209,6 +209,30 @@ async def a_cancel_while_the_model_thinks(path: Path) -> None:
 
 
 @scene
+async def replies_that_are_cut_off_while_they_stream(path: Path) -> None:
+    gone = ProviderUnavailable("the connection broke", retryable=True)
+    slow = text("So slow.", ["So ", "slo", "w."], delays=[0, 4, 4])
+    scripts = [
+        ([hang(after="It takes lo")], Limits(timeout_seconds=5)),
+        ([slow], Limits(timeout_seconds=6, model_timeout_seconds=2)),
+        (
+            [hang(after=slow), hang(after=slow)],
+            Limits(stream_idle_seconds=5, model_timeout_seconds=2, max_model_attempts=2),
+        ),
+        ([error(gone, after="It breaks o")], Limits(max_model_attempts=1)),
+        ([error(gone, after="It breaks o"), text("It is whole.")], Limits()),
+    ]
+    async with Runtime(ScriptedProvider([])) as runtime:
+        with record(path, runtime):
+            session = runtime.start("Hello?", provider=ScriptedProvider([hang(after="I was abo")]))
+            await anyio.sleep(1)
+            session.cancel("enough")
+            await session.result()
+            for script, limits in scripts:
+                await runtime.run("Hello?", provider=ScriptedProvider(script), limits=limits)
+
+
+@scene
 async def a_cancel_before_anything(path: Path) -> None:
     async with Runtime(ScriptedProvider([text("never")])) as runtime:
         with record(path, runtime):
@@ -240,10 +264,12 @@ async def limits_with_a_last_answer(path: Path) -> None:
     script = [
         calls(same, same),
         calls(same),
+        calls(same),
+        calls(same),
         calls(("get_weather", {"city": "Rome", "unit": 3}), same),
         text("24, I say."),
     ]
-    limits = Limits(max_rounds=3, max_repeats=2, max_calls_per_round=2, max_consecutive_errors=5)
+    limits = Limits(max_repeats=2, max_calls_per_round=2, max_consecutive_errors=5)
     async with Runtime(ScriptedProvider(script), tools=[get_weather], limits=limits) as runtime:
         with record(path, runtime):
             await runtime.run("Rome?", note_failures=True)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from ..events import ModelResponded, ModelRetrying, RequestCompleted, TextDelta
+from ..core.endings import explain
+from ..events import ModelResponded, ModelRetrying, RequestCompleted, RequestFailed, TextDelta
 from ..messages import AssistantMessage
 from ._subscriptions import Subscription
 
@@ -21,8 +22,8 @@ class TextStream:
     `contextlib.aclosing`) closes the subscription, which is closed by itself when the request ends. For one reader.
 
     Texts of different rounds are parted by an empty line. An answer that is not the text of a model's reply, such as
-    that of `task_complete`, comes as one piece at the end. The text of a request that was stopped ends with
-    `[Unable to complete task: reason]`.
+    that of `task_complete`, comes as one piece at the end. The text of a request that was stopped or has failed ends
+    with a sentence in brackets that says why, such as `[I stopped after 10 steps without finishing.]`.
     """
 
     __slots__ = (
@@ -61,10 +62,9 @@ class TextStream:
                     self._give(event.text)
             elif isinstance(event, ModelRetrying):  # The pieces of this reply are void.
                 self._held.clear()
-                self._streamed = ""
             elif isinstance(event, ModelResponded):
                 self._end_message(event.message)
-            elif isinstance(event, RequestCompleted):
+            elif isinstance(event, (RequestCompleted, RequestFailed)):
                 self._end(event)
         return self._ready.popleft()
 
@@ -72,13 +72,13 @@ class TextStream:
         self._ready.append(f"\n\n{piece}" if self._begins_message and self._has_text else piece)
         self._has_text, self._begins_message = True, False
 
-    def _end(self, event: RequestCompleted) -> None:
-        if event.text and event.text != self._last:
-            self._begins_message = True
-            self._give(event.text)
-        if event.outcome == "stopped":
-            self._begins_message = True
-            self._give(f"[Unable to complete task: {event.reason}]")
+    def _end(self, event: RequestCompleted | RequestFailed) -> None:
+        answer = event.text if isinstance(event, RequestCompleted) and event.text != self._last else ""
+        why = explain(event)
+        for text in (answer, f"[{why}]" if why else ""):
+            if text:
+                self._begins_message = True
+                self._give(text)
 
     async def aclose(self) -> None:
         """Stop listening. Idempotent."""

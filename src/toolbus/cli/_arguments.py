@@ -358,8 +358,8 @@ def _add_approval(parser: argparse.ArgumentParser) -> None:
 def _add_limits(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("limits")
     for what, bounds in (
-        ("", "the whole request; default 120"),
-        ("model_", "one reply; default 60"),
+        ("", "the whole request; default 600"),
+        ("model_", "the beginning of a reply; default 300"),
         ("tool_", "one call; default 30"),
     ):
         name = f"{what}timeout"

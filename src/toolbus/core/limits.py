@@ -34,15 +34,19 @@ class Limits:
     max_tool_calls: calls over the whole request.
     max_consecutive_errors: replies in a row whose calls all failed. The model always gets to answer its first errors
         with tools, so 1 is as 2.
-    max_repeats: calls in a row of the same tool with the same arguments.
+    max_repeats: replies in a row that make only one call, with the same arguments and the same result each time. The
+        next such call is refused, and the model reads why; the one after that ends the request. Tools that are
+        `repeatable` do not count.
     max_model_attempts: calls of one provider for one reply, while it is overloaded, unreachable or silent.
     max_output_repairs: requests to the model to repair a text that is not the structured output asked for.
     timeout_seconds: the whole request, from its start; the clock is paused while a person is asked for approval.
     tool_timeout_seconds: one tool call, from its request, including the wait for a free worker.
-    model_timeout_seconds: one call of the model, from its start to the reply's end.
+    model_timeout_seconds: one call of the model, from its start to the first piece of the reply; for a provider that
+        does not stream, to the whole reply.
     approval_timeout_seconds: a person's decision on one call, from the question; then the call is `denied`.
     stream_idle_seconds: the silence of a stream that has begun (kept to within a tenth of it). A stream begins with the
-        first piece of the reply; after that, work of a server's own tools, pings and comments count as activity too.
+        first piece of the reply; after that, work of a server's own tools, pings and comments count as activity too,
+        and a stream that does not stand still is bounded only by `timeout_seconds`.
     max_input_tokens, max_output_tokens: over all calls of the model, as the provider counts them.
     max_facts: facts of the request, which are what a journal keeps of it.
     max_journal_bytes: size of these facts in the journal, as the store counts it. Facts of a sub-request are not kept,
@@ -65,14 +69,14 @@ class Limits:
     max_calls_per_round: int = 64
     max_tool_calls: int = 100
     max_consecutive_errors: int = 3
-    max_repeats: int = 3
+    max_repeats: int = 5
     max_model_attempts: int = 3
     max_output_repairs: int = 2
-    timeout_seconds: float = 120.0
+    timeout_seconds: float = 600.0
     tool_timeout_seconds: float = 30.0
-    model_timeout_seconds: float = 60.0
+    model_timeout_seconds: float = 300.0
     approval_timeout_seconds: float = 3_600.0
-    stream_idle_seconds: float = 30.0
+    stream_idle_seconds: float = 120.0
     max_input_tokens: int = 1_000_000
     max_output_tokens: int = 100_000
     max_facts: int = 10_000
@@ -89,8 +93,8 @@ class Limits:
 
     @classmethod
     def brief(cls) -> Limits:
-        """Return limits with 5 rounds."""
-        return cls(max_rounds=5)
+        """Return limits with 5 rounds, and 120 seconds for the whole request."""
+        return cls(max_rounds=5, timeout_seconds=120.0)
 
     @classmethod
     def standard(cls) -> Limits:
@@ -99,8 +103,8 @@ class Limits:
 
     @classmethod
     def thorough(cls) -> Limits:
-        """Return limits with 20 rounds, and 600 seconds for the whole request."""
-        return cls(max_rounds=20, timeout_seconds=600.0)
+        """Return limits with 20 rounds."""
+        return cls(max_rounds=20)
 
 
 def _read_reasons(given: object) -> frozenset[FailureReason]:

@@ -125,6 +125,9 @@ class RoundStarted(Event, kw_only=True, frozen=True):
 class ModelResponded(Event, kw_only=True, frozen=True):
     """The model's whole reply. `finish_reason` is the reason why it ended: see `toolbus.protocols.FinishReason`.
 
+    If the request ends while a reply arrives, `finish_reason` is `interrupted`, and the `message`, whose `interrupted`
+    is true, has the text so far; the ending follows at once.
+
     `cost` follows the request's price table; without a table, or a price in it, `cost` stays None. `native_output` is
     true where the provider was asked to constrain the reply to the schema of the request's `output`.
     """
@@ -405,12 +408,14 @@ class HistoryCompressed(Event, kw_only=True, frozen=True):
 class RequestCompleted(Event, kw_only=True, frozen=True):
     """The request ended with an answer (`completed`), or because a limit or the model stopped it (`stopped`).
 
-    `reason` is empty for `completed`; otherwise it names the limit with its value, or is the model's own term. `output`
-    is the structured output, as JSON values, where the request asked for one and the model gave it.
+    `reason` is empty for `completed`; otherwise it names the limit with its value, or is the model's own term. `limit`
+    is the limit's name, and empty for the model's own term. `output` is the structured output, as JSON values, where
+    the request asked for one and the model gave it.
     """
 
     outcome: Outcome = "completed"
     reason: str = ""
+    limit: str = ""
     text: str = ""
     output: Any = None
     usage: Usage = Usage()

@@ -14,7 +14,10 @@ Stage: TypeAlias = Literal["idle", "submitted", "streaming", "executing", "waiti
 
 
 class TextDelta(Event, kw_only=True, frozen=True):
-    """A streamed piece of the reply's text. `message_id` is the id of the message that the pieces will become."""
+    """A streamed piece of the reply's text. `message_id` is the id of the message that the pieces will become.
+
+    A reply that the model is asked for again has another one.
+    """
 
     message_id: str
     text: str

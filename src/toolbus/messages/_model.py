@@ -123,7 +123,8 @@ class AssistantMessage(Record, kw_only=True, tag_field="role", tag="assistant", 
     """A whole reply of the model: text, tool calls in call order, and reasoning where the provider shows it.
 
     `vendor_data` holds data, by vendor, that this vendor must get back unchanged, for example the signatures of its
-    reasoning. Other vendors' adapters ignore it.
+    reasoning. Other vendors' adapters ignore it. `interrupted` is true for a reply that was cut off because its request
+    ended: it has only the text that had been streamed until then.
     """
 
     text: str = ""
@@ -131,6 +132,7 @@ class AssistantMessage(Record, kw_only=True, tag_field="role", tag="assistant", 
     reasoning: str = ""
     message_id: str = ""
     vendor_data: dict[str, Any] | None = None
+    interrupted: bool = False
     role: ClassVar[Literal["assistant"]] = "assistant"
 
 

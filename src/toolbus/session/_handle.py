@@ -22,6 +22,7 @@ from ..events import (
     ModelRetrying,
     RequestCompleted,
     RequestEnding,
+    RequestFailed,
     Spent,
     SteeringAdded,
     TextDelta,
@@ -275,7 +276,7 @@ class SessionHandle:
         not stream gives whole texts. When the model is asked again (`ModelRetrying`), its text begins anew: a reader
         gets what came before, an empty line, and the whole new text.
         """
-        kinds = (TextDelta, ModelResponded, ModelRetrying, RequestCompleted)
+        kinds = (TextDelta, ModelResponded, ModelRetrying, RequestCompleted, RequestFailed)
         subscription = self._listen(kinds, 1_000, "coalesce", begins=True)
         return TextStream(subscription, final_only=final_only)
 

@@ -48,12 +48,14 @@ def too_many_calls(vendor: str) -> ReplyTooLarge:
 class ModelCall:
     """A call in flight. It sets the deadline of `timer`, whose scope it runs in.
 
-    The deadline is that of the turn machine's command or, while the reply streams, that of a silence, if earlier.
+    Until the first piece of the reply, the deadline is that of the turn machine's command. While the reply streams, it
+    is that of a silence, or of the request if that is earlier.
     """
 
     __slots__ = (
         "_bus",
         "_clock",
+        "_deadline",
         "_hard",
         "_idle_seconds",
         "_move_at",
@@ -81,6 +83,7 @@ class ModelCall:
         self._state = state
         self._clock = clock
         self._idle_seconds = state.limits.stream_idle_seconds
+        self._deadline = command.deadline
         self._hard = clock.on_loop(command.deadline)
         self._move_at = 0.0
         self.command = command
@@ -131,7 +134,10 @@ class ModelCall:
         elif isinstance(delta, SignOfLife) and not self._move_at:
             return
         now = self._clock.loop_time()
-        if now >= self._move_at and not self.over:
+        if now >= self._move_at and not (self.over or self.scope.cancel_called):
+            if not self._move_at:
+                self._deadline = self._state.deadline
+                self._hard = self._clock.on_loop(self._deadline)
             self._move_at = now + self._idle_seconds * _IDLE_SLACK
             self._until = min(self._hard, now + self._idle_seconds)
             self._timer.set(self._until)
@@ -155,4 +161,4 @@ class ModelCall:
             limit = f"stream_idle_seconds={self._idle_seconds:g}"
             return ModelFailed("provider_timeout", f"the model's stream stood still ({limit})", retryable=True), now
         # The event loop may fire slightly before the turn machine's deadline, because of the rounding of floats.
-        return Elapsed(), max(now, self.command.deadline)
+        return Elapsed(), max(now, self._deadline)

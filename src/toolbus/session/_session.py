@@ -406,7 +406,7 @@ class RequestSession(SessionHandle):
                 await self._step(mailbox.drain(), self._clock())
             if self._state.phase is not MODEL:
                 return
-            self._view.model_call = call
+            self._view.model_call, self._state.streamed = call, call.texts
             happened = await self._consult(call)
             self._view.model_call = None
         finally:

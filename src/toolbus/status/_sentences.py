@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, ClassVar, TypeAlias
 
+from ..core.endings import explain
 from ..core.plain_text import clip, one_line
 from ..core.turn import CallState, CallStatus, Phase, TurnState
 from ..events import (
@@ -134,10 +135,6 @@ def _status_of(event: RoundStarted, failed: str, steered: bool) -> Status:  # no
 
 def _failed(name: str) -> str:
     return f"Tool {display_name(name)} failed, trying alternative approach..."
-
-
-def _unable(reason: str) -> str:
-    return sentence(f"Unable to complete task: {reason}" if reason else "Unable to complete task")
 
 
 def _filled(template: str, arguments: Mapping[str, Any]) -> str:
@@ -393,11 +390,8 @@ class StatusFold:
         self._waiting.clear()
         if isinstance(event, RequestCancelled):
             return self._set("idle", "Cancelled")
-        if isinstance(event, RequestFailed):
-            return self._set("error", _unable(event.error or event.reason))
-        if event.outcome == "stopped":
-            return self._set("error", _unable(event.reason))
-        return self._set("complete", "Done")
+        why = explain(event)
+        return self._set("error", sentence(why)) if why else self._set("complete", "Done")
 
     _handlers: ClassVar[Mapping[type[Event], Callable[[Any, Any], bool]]] = {
         RequestStarted: _on_started,

@@ -45,6 +45,8 @@ class ToolOptions(TypedDict, total=False):
     """True if running the tool twice with the same arguments and the same `ToolContext.idempotency_key` does no more
     than running it once. Only such a call is run again after the process was killed during the call; any other call
     ends as `interrupted`."""
+    repeatable: bool
+    """True for a poll: a model may make the same call with the same result again and again, beyond `max_repeats`."""
     retries: int
     """The number of times that a failed call is tried again, with growing waits, within its deadline. 0 to 10."""
     retry_on: RetryOn
@@ -165,6 +167,7 @@ _RULES: Mapping[str, Rule] = {
     "kind": Rule(lambda given: given in get_args(ToolKind), "say 'query' or 'action', or nothing"),
     "sensitive_history": FLAG,
     "idempotent": FLAG,
+    "repeatable": FLAG,
     "max_result_chars": or_none(whole(MIN_CHARS)),
     "include_data": or_none(FLAG),
     "summarize": or_none(

@@ -268,6 +268,7 @@ def _spec_of(name: str, description: str, binder: ArgumentBinder, options: ToolO
         sensitive_history=options.get("sensitive_history", False),
         max_result_chars=options.get("max_result_chars"),
         idempotent=options.get("idempotent", False),
+        repeatable=options.get("repeatable", False),
     )
 
 

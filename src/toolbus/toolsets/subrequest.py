@@ -32,7 +32,7 @@ def subrequest_tool(
 
     `description` tells the calling model what to hand over. The result is the answer's text, or with `output` its data;
     artifacts and affected names are passed on. A sub-request that was stopped returns its text so far and the reason;
-    one that failed is a failed call. The call's deadline is the `timeout_seconds` of `limits` (120 by default), or the
+    one that failed is a failed call. The call's deadline is the `timeout_seconds` of `limits` (600 by default), or the
     time that is left for the request. Raises `ConfigurationError` for wrong options or an `output` that cannot be used.
     """
     check_options(options, SessionOptions, f"subrequest_tool {name!r}")
@@ -50,7 +50,7 @@ def subrequest_tool(
             raise ToolError(f"{name} {result.outcome}: {result.error or result.reason}")
         text = result.text
         if result.outcome == "stopped":
-            text = f"{text}\n[Unable to complete task: {result.reason}]".lstrip()
+            text = f"{text}\n[{result.explanation}]".lstrip()
         return ToolResult(
             message=text if output is None else "",
             data=result.output,

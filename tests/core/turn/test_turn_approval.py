@@ -197,8 +197,8 @@ def test_an_approval_of_a_tool_that_has_changed_asks_again_and_runs_nothing(chan
     assert turn.waiting.deadline == turn.now + 3_600
     turn.approve("r_0_0")
     assert requests(turn) == [("r_0_0", {"n": 1})]
-    assert (turn.state.tool_calls, turn.state.repeats, turn.state.waiting) == (1, 1, 0)
-    assert turn.state.deadline == turn.state.started_at + 120 + 10
+    assert (turn.state.tool_calls, turn.state.waiting) == (1, 0)
+    assert turn.state.deadline == turn.state.started_at + 600 + 10
 
 
 def test_what_a_person_was_not_told_of_a_tool_is_no_part_of_its_definition() -> None:
@@ -279,16 +279,6 @@ def test_a_decision_is_not_remembered_unless_it_says_so() -> None:
     assert turn.state.granted == {}
 
 
-def test_a_remembered_denial_is_no_call_in_a_row_of_others() -> None:
-    turn = asked(limits=Limits(max_repeats=2))
-    turn.deny("r_0_0", remember=True)
-    for _ in range(2):
-        turn.call(call("pay", '{"n":2}'), call())
-        turn.complete()
-    (refused,) = of(ToolCallFailed, turn.call(call()))
-    assert refused.limit == "max_repeats=2"
-
-
 # ---------------------------------------------------------------------------------------------------- policies
 
 
@@ -359,7 +349,7 @@ def test_waits_that_overlap_stop_the_clock_once() -> None:
     turn.deny("r_0_0")
     turn.now += 7
     turn.approve("r_0_1")
-    assert turn.state.deadline == turn.state.started_at + 120 + 17
+    assert turn.state.deadline == turn.state.started_at + 600 + 17
 
 
 def test_a_call_that_is_approved_while_another_waits_has_the_time_that_was_left() -> None:
@@ -414,7 +404,7 @@ def test_a_result_for_a_call_that_waits_settles_it_and_no_foreign_clock_ends_the
     assert isinstance(turn.state.calls[0].outcome, ToolCallCompleted)
     assert turn.state.waiting == 0
     began = turn.state.started_at
-    assert turn.state.deadline == {0.0: began + 120, 1_000_050.0: began + 170, 9e12: began + 120 + 3_600}[at]
+    assert turn.state.deadline == {0.0: began + 600, 1_000_050.0: began + 650, 9e12: began + 600 + 3_600}[at]
     assert turn.approve("r_0_0") == []
     assert isinstance(turn.command, CallModel)
 
@@ -425,8 +415,7 @@ def test_a_deadline_that_is_told_too_early_means_nothing_while_a_call_waits() ->
 
 
 def test_a_call_that_was_asked_for_counts_once() -> None:
-    turn = asked('{"n":1}', '{"n":1}', '{"n":1}', '{"n":1}')
+    turn = asked('{"n":1}', '{"n":1}', '{"n":1}')
     assert turn.state.tool_calls == 3
-    assert [each.limit for each in of(ToolCallFailed, turn.facts)] == ["max_repeats=3"]
     turn.approve("r_0_0", "r_0_1", "r_0_2")
     assert turn.state.tool_calls == 3

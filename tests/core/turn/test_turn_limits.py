@@ -16,6 +16,7 @@ from toolbus.events import (
     ToolCallRequested,
 )
 from toolbus.messages import ToolCall, Usage
+from toolbus.protocols import ToolSpec
 
 pytestmark = pytest.mark.guarantee("G10")
 
@@ -166,42 +167,120 @@ def test_what_a_tool_says_of_limits_is_an_error_of_its_own_and_stops_nothing() -
 # ----------------------------------------------------------------------------------------------- repeats
 
 
-def test_the_same_call_may_be_made_as_often_as_the_limit_says_and_then_stops_the_request() -> None:
+def made(turn: Turn, *calls: ToolCall, content: str = "done") -> list[ToolCallFailed]:
+    """One reply with these calls, all of which are answered with `content`; return the calls that were refused."""
+    refused = of(ToolCallFailed, turn.call(*calls))
+    for call_id in list(turn.state.open_calls):
+        turn.step(completed(call_id, content))
+    return refused
+
+
+def test_a_call_with_one_result_runs_as_often_as_the_limit_says_is_refused_once_and_then_ends_the_request() -> None:
     turn = Turn(Limits(max_repeats=3))
     for _ in range(3):
-        assert of(ToolCallFailed, turn.call(call("clock", '{"a": 1, "b": 2}'))) == []
-        turn.complete()
-    (refused,) = of(ToolCallFailed, turn.call(call("clock", '{"b":2,"a":1}')))
+        assert made(turn, call("clock", '{"a": 1, "b": 2}')) == []
+    (refused,) = made(turn, call("clock", '{"b":2,"a":1}'))
     assert (refused.reason, refused.limit) == ("limit", "max_repeats=3")
-    assert refused.error == "clock was called with the same arguments 3 times in a row already (max_repeats=3)."
+    assert refused.error == (
+        "clock was called 3 times in a row with the same arguments, and the result was the same each time; so it was "
+        "not called again. Try something else, or answer with what is known: the same call once more ends the request "
+        "(max_repeats=3)."
+    )
+    assert turn.state.stop is None
+    assert not turn.last_answer_is_asked
+    (refused,) = made(turn, call("clock", '{"b":2,"a":1}'))
+    assert refused.error == "clock was called with the same arguments once more (max_repeats=3)."
     assert turn.last_answer_is_asked
     turn.reply("noon")
     assert turn.stopped_by == "max_repeats=3"
 
 
-def test_repeats_within_one_reply_count_too() -> None:
+def test_a_call_with_another_result_each_time_is_no_repeat() -> None:
     turn = Turn(Limits(max_repeats=2))
-    facts = turn.call(call(), call(), call(), call(), call("clock", numbered(1)))
-    assert [each.call_id for each in of(ToolCallRequested, facts)] == ["r_0_0", "r_0_1", "r_0_4"]
-    assert {each.error for each in of(ToolCallFailed, facts)} == {
-        "clock was called with the same arguments 2 times in a row already (max_repeats=2)."
-    }
+    for number in range(8):
+        assert made(turn, call(), content=str(number)) == []
+
+
+def test_a_call_whose_result_changes_begins_the_count_anew() -> None:
+    turn = Turn(Limits(max_repeats=3))
+    for content in ("waiting", "waiting", "begun", "begun", "begun"):
+        assert made(turn, call(), content=content) == []
+    assert len(made(turn, call())) == 1
+
+
+def test_a_failure_that_is_the_same_each_time_is_a_result_too() -> None:
+    turn = Turn(Limits(max_repeats=2, max_consecutive_errors=9))
+    for error in ("broken", "broken"):
+        turn.call(call())
+        turn.step(failed(f"r_{turn.state.round}_0", error))
+    assert len(made(turn, call())) == 1
+
+
+def test_the_calls_of_one_reply_count_once() -> None:
+    turn = Turn(Limits(max_repeats=2))
+    for _ in range(2):
+        assert made(turn, call(), call(), call(), call()) == []
+    assert len(made(turn, call(), call())) == 2
+    assert turn.state.stop is None
+    assert len(made(turn, call(), call())) == 2
+    assert turn.last_answer_is_asked
+
+
+def test_the_calls_of_one_reply_with_different_results_are_no_repeat() -> None:
+    turn = Turn(Limits(max_repeats=2))
+    for _ in range(4):
+        assert of(ToolCallFailed, turn.call(call(), call())) == []
+        turn.step(*(completed(call_id, call_id[-1]) for call_id in list(turn.state.open_calls)))
 
 
 @pytest.mark.parametrize("between", [call("clock", numbered(1)), call("weather", '{"city":"Rome"}')])
 def test_another_call_in_between_begins_the_count_anew(between: ToolCall) -> None:
     turn = Turn(Limits(max_repeats=2))
     for _ in range(3):
-        turn.call(call(), call(), between)
-        turn.complete()
-    assert of(ToolCallFailed, turn.facts) == []
+        assert made(turn, call(), between) == []
+    assert made(turn, call()) == []
+    assert made(turn, between) == []
+    assert made(turn, call()) == []
 
 
-def test_a_refused_repeat_does_not_use_up_calls() -> None:
+def test_a_model_that_does_something_else_after_it_was_refused_goes_on() -> None:
+    turn = Turn(Limits(max_repeats=1, max_rounds=99))
+    for number in range(5):
+        assert made(turn, call()) == []
+        assert len(made(turn, call())) == 1
+        made(turn, call("clock", numbered(number)))
+    assert turn.state.stop is None
+
+
+def test_the_same_call_beside_another_one_after_it_was_refused_ends_the_request() -> None:
+    turn = Turn(Limits(max_repeats=1))
+    made(turn, call())
+    made(turn, call())
+    assert [each.call_id for each in made(turn, call("clock", numbered(1)), call())] == ["r_2_1"]
+    assert turn.last_answer_is_asked
+
+
+def test_a_text_in_between_does_not_begin_the_count_anew() -> None:
+    turn = Turn(Limits(max_repeats=2))
+    for _ in range(2):
+        made(turn, call())
+    turn.steer("Go on.")
+    turn.reply("I shall.")
+    assert len(made(turn, call())) == 1
+
+
+def test_a_refused_repeat_neither_uses_up_calls_nor_counts_as_an_error() -> None:
     turn = Turn(Limits(max_repeats=1, max_tool_calls=2))
-    facts = turn.call(call(), call(), call("clock", numbered(1)))
-    assert [each.call_id for each in of(ToolCallRequested, facts)] == ["r_0_0", "r_0_2"]
-    assert turn.state.tool_calls == 2
+    made(turn, call())
+    assert len(made(turn, call())) == 1
+    assert (turn.state.tool_calls, turn.state.consecutive_errors) == (1, 0)
+    assert made(turn, call("clock", numbered(1))) == []
+
+
+def test_a_repeatable_tool_may_be_called_again_and_again() -> None:
+    turn = Turn(Limits(max_repeats=1, max_rounds=99), tools={"clock": ToolSpec(name="clock", repeatable=True)})
+    for _ in range(9):
+        assert made(turn, call()) == []
 
 
 # ------------------------------------------------------------------------------------------------ tokens

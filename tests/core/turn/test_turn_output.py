@@ -251,7 +251,7 @@ def test_an_answer_over_the_tokens_is_an_answer() -> None:
 
 
 @pytest.mark.parametrize("way", ["text", "call"])
-@pytest.mark.parametrize("limits", [Limits(max_rounds=1), Limits(max_tool_calls=1), Limits(max_repeats=1)])
+@pytest.mark.parametrize("limits", [Limits(max_rounds=1), Limits(max_tool_calls=1)])
 def test_the_last_answer_after_a_limit_may_be_given_by_the_tool_and_by_a_text(limits: Limits, way: str) -> None:
     turn = asked(limits)
     turn.call(call(), call())
@@ -326,6 +326,6 @@ def test_nothing_is_sent_back_past_a_limit(limits: Limits, reason: str) -> None:
 
 def test_nothing_is_sent_back_when_the_time_is_over() -> None:
     turn = asked()
-    turn.now += 120
+    turn.now += 600
     turn.reply("Rome")
-    assert turn.stopped_by == "timeout_seconds=120"
+    assert turn.stopped_by == "timeout_seconds=600"

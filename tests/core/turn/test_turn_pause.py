@@ -56,7 +56,7 @@ def test_a_paused_call_and_its_request_have_the_time_left_that_they_had() -> Non
     turn.now += 1_000
     turn.resume("r_0_0")
     assert turn.waiting.deadline == turn.now + 20
-    assert turn.state.deadline == turn.state.started_at + 120 + 1_000
+    assert turn.state.deadline == turn.state.started_at + 600 + 1_000
     assert failures(turn.elapse()) == [("r_0_0", "timeout")]
 
 
@@ -78,7 +78,7 @@ def test_a_call_may_be_paused_again_and_again() -> None:
         turn.now += 100
         assert [each.call_id for each in of(ToolCallResumed, turn.resume("r_0_0"))] == ["r_0_0"]
     assert turn.waiting.deadline == turn.now + 15
-    assert turn.state.deadline == turn.state.started_at + 120 + 300
+    assert turn.state.deadline == turn.state.started_at + 600 + 300
     assert_replayed(turn)
 
 
@@ -98,7 +98,7 @@ def test_pauses_that_overlap_each_other_and_an_approval_stop_the_requests_clock_
     turn.resume("r_0_1")
     assert turn.state.waiting == 0
     assert turn.state.open_calls["r_0_1"].deadline == turn.now + 15
-    assert turn.state.deadline == turn.state.started_at + 120 + 26
+    assert turn.state.deadline == turn.state.started_at + 600 + 26
     assert_replayed(turn)
 
 
@@ -130,7 +130,7 @@ def test_a_pause_is_timed_by_the_sessions_clock_and_by_no_executors(at: float) -
     turn.step(resumed("r_0_0", at=at))
     assert [each.at for each in turn.facts[-2:]] == [turn.now - 1_000, turn.now]
     assert turn.waiting.deadline == turn.now + 20
-    assert turn.state.deadline == turn.state.started_at + 120 + 1_000
+    assert turn.state.deadline == turn.state.started_at + 600 + 1_000
 
 
 # ------------------------------------------------------------------------------------------------ its bounds
@@ -147,7 +147,7 @@ def test_a_pause_that_nobody_ends_is_bounded_by_the_approvals_time_and_what_was_
     assert failures(facts) == [("r_0_0", "timeout")]
     assert of(ToolCallFailed, facts)[0].outcome_unknown
     assert turn.state.waiting == 0
-    assert turn.state.deadline == turn.state.started_at + 120 + 80
+    assert turn.state.deadline == turn.state.started_at + 600 + 80
     assert isinstance(turn.command, CallModel)
 
 
@@ -167,7 +167,7 @@ def test_a_pause_that_is_noticed_to_be_over_late_is_no_time_of_the_requests() ->
     turn.now += 10
     turn.pause("r_0_0")
     assert failures(turn.elapse(90)) == [("r_0_0", "timeout")]  # due after 80
-    assert turn.state.deadline == turn.state.started_at + 120 + 90
+    assert turn.state.deadline == turn.state.started_at + 600 + 90
 
 
 @pytest.mark.guarantee("G06")
@@ -188,7 +188,7 @@ def test_a_pause_and_its_end_in_one_step_change_no_clock() -> None:
     turn.now += 10
     assert len(turn.step(paused("r_0_0"), resumed("r_0_0"))) == 2
     assert turn.waiting.deadline == turn.now + 20
-    assert turn.state.deadline == turn.state.started_at + 120
+    assert turn.state.deadline == turn.state.started_at + 600
 
 
 @pytest.mark.parametrize("call_id", ["r_0_0", "r_0_2", "r_0_9", ""], ids=["asked", "held", "unknown", "none"])
@@ -232,7 +232,7 @@ def test_a_result_settles_a_paused_call_whatever_its_clock_says(at: float, stood
     assert isinstance(turn.state.calls[0].outcome, ToolCallCompleted)
     assert turn.state.calls[0].left is None
     assert turn.state.waiting == 0
-    assert turn.state.deadline == turn.state.started_at + 120 + stood_still
+    assert turn.state.deadline == turn.state.started_at + 600 + stood_still
     assert turn.resume("r_0_0") == []
     assert isinstance(turn.command, CallModel)
     assert_replayed(turn)
@@ -247,7 +247,7 @@ def test_a_result_of_one_paused_call_leaves_the_clock_still_for_the_other() -> N
     assert turn.elapse(400) == []
     turn.resume("r_0_1")
     assert turn.waiting.deadline == turn.now + 30
-    assert turn.state.deadline == turn.state.started_at + 120 + 500
+    assert turn.state.deadline == turn.state.started_at + 600 + 500
 
 
 def test_a_cancel_while_a_call_is_paused_gives_it_up_and_ends_the_request() -> None:

@@ -10,7 +10,7 @@ from turn_driver import TOOLS, Turn, call, completed, failed, of, replied
 
 from toolbus.core.limits import Limits
 from toolbus.core.transcript import validate
-from toolbus.core.turn import AwaitCalls, CallModel, Finish, ModelReplied, Start, advance, reply_id
+from toolbus.core.turn import AwaitCalls, CallModel, Finish, ModelReplied, Start, advance
 from toolbus.events import (
     CallOutcome,
     Event,
@@ -102,7 +102,7 @@ def test_a_reply_gets_ids_of_ours_and_keeps_all_else() -> None:
     assert (responded.finish_reason, responded.vendor, responded.model) == ("tool_calls", "v", "m")
     ours = responded.message
     assert isinstance(ours, AssistantMessage)
-    assert ours.message_id == reply_id("r", 0) == expected.message_id
+    assert ours.message_id == "r_r0" == expected.message_id
     assert [each.call_id for each in ours.tool_calls] == ["r_0_0", "r_0_1", "r_0_2"]
     assert [each.provider_call_id for each in ours.tool_calls] == ["x", "x", ""]
     assert (ours.text, ours.reasoning, ours.vendor_data) == ("let me see", "hm", {"anthropic": {"content": []}})
@@ -174,7 +174,7 @@ def test_the_next_round_knows_what_it_processes() -> None:
     )
     assert (started.round, started.message_count, started.tools_offered) == (1, 5, True)
     assert turn.command == CallModel(
-        round=1, message_id="r_r1", offer_tools=True, not_before=0, deadline=turn.now + 60, provider=0
+        round=1, message_id="r_r1", offer_tools=True, not_before=0, deadline=turn.now + 300, provider=0
     )
 
 

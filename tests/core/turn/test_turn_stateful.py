@@ -19,6 +19,7 @@ from turn_driver import Turn, call, completed, decided, failed, of, paused, repl
 from turn_rules import (
     check_approvals,
     check_budget,
+    check_interrupted,
     check_nothing_begins_after_the_end,
     check_order,
     check_overflows,
@@ -235,6 +236,12 @@ class AnyTurn(RuleBasedStateMachine):
     @rule(data=st.data(), names=st.lists(st.sampled_from(sorted({*SEQUENTIAL, "pay"})), min_size=2, max_size=5))
     def reply_with_calls_that_have_to_wait(self, data: st.DataObject, names: list[str]) -> None:
         self.reply("", [call(name, data.draw(arguments)) for name in names], Usage(), OWN_TOOLS, {})
+
+    @precondition(lambda self: self.turn.state.phase is Phase.MODEL)
+    @rule(pieces=st.lists(st.sampled_from(["half", " ", "\ud83d"]), max_size=2))
+    def stream(self, pieces: list[str]) -> None:
+        """Pieces of a text come; whatever happens next, they are in the transcript only if the request ends by it."""
+        self.turn.state.streamed = pieces
 
     @precondition(lambda self: self.turn.state.phase is Phase.MODEL)
     @rule(text=texts, written=cut_offs, finish=st.sampled_from(["length", "content_filter"]))
@@ -472,6 +479,7 @@ class AnyTurn(RuleBasedStateMachine):
         check_pauses(facts)
         check_nothing_begins_after_the_end(facts, turn.limits)
         check_repeats(facts, turn.limits)
+        check_interrupted(facts)
         check_overflows(facts, turn.state.providers)
         usage, cost = check_budget(facts, turn.limits)
         assert turn.state.usage == usage

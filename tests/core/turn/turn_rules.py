@@ -18,6 +18,7 @@ from toolbus.events import (
     ModelResponded,
     ModelRetrying,
     PlanChanged,
+    RequestEnding,
     RoundStarted,
     ToolCallCompleted,
     ToolCallFailed,
@@ -182,21 +183,31 @@ def refused_in(facts: Sequence[Event]) -> set[int]:
 
 
 def check_repeats(facts: Sequence[Event], limits: Limits) -> None:
-    """No call with valid arguments had its turn more often in a row than the limit says."""
-    seen: set[str] = set()
-    last: tuple[str, Any] | None = None
-    times = 0
+    """No call begins after as many replies as the limit says have made only this call, and have got one result."""
+    replies: list[list[str]] = []
+    written: dict[str, tuple[str, str]] = {}
+    results: dict[str, str] = {}
     for fact in facts:
-        if isinstance(fact, ToolCallCompleted) and is_own(fact):
-            this = (fact.name, fact.data)
-        elif isinstance(fact, BEGUN) and fact.call_id not in seen:
-            seen.add(fact.call_id)
-            this = (fact.name, fact.arguments)
-        else:
-            continue
-        times = times + 1 if this == last else 1
-        last = this
-        assert times <= limits.max_repeats
+        if isinstance(fact, ModelResponded) and fact.message.tool_calls:
+            replies.append([call.call_id for call in fact.message.tool_calls])
+            written |= {call.call_id: (call.name, call.arguments) for call in fact.message.tool_calls}
+        elif isinstance(fact, BEGUN) or (isinstance(fact, ToolCallCompleted) and is_own(fact)):
+            before = replies[:-1][-limits.max_repeats :]
+            row = {(written[each], results[each]) for reply in before for each in reply}
+            is_full = len(before) == limits.max_repeats and len(row) == 1
+            assert not is_full or written[fact.call_id] != row.pop()[0]
+        if isinstance(fact, ToolCallCompleted):
+            results[fact.call_id] = repr((fact.content, fact.parts))
+        elif isinstance(fact, ToolCallFailed):
+            results[fact.call_id] = repr((fact.reason, fact.error))
+
+
+def check_interrupted(facts: Sequence[Event]) -> None:
+    """Text of a reply that was cut off has nothing beside it, and the ending follows it at once."""
+    for place, fact in enumerate(facts):
+        if isinstance(fact, ModelResponded) and fact.message.interrupted:
+            assert (fact.message.tool_calls, fact.message.reasoning, fact.message.vendor_data) == ((), "", None)
+            assert [isinstance(each, RequestEnding) for each in facts[place + 1 :]] == [True]
 
 
 def plan_of(facts: Sequence[Event]) -> tuple[Any, ...]:

@@ -79,7 +79,8 @@ def _reply(fact: ModelResponded) -> str:
     calls = len(getattr(message, "tool_calls", ()))
     asked = f", asks for {calls} call{'' if calls == 1 else 's'}" if calls else ""
     text = _line(getattr(message, "text", "") or "")
-    return f"the model answered{asked}{': ' if text else ''}{text}"
+    did = "was interrupted" if fact.finish_reason == "interrupted" else "answered"
+    return f"the model {did}{asked}{': ' if text else ''}{text}"
 
 
 def _ending(fact: CancelRequested | RequestCancelled | RequestFailed | RequestCompleted) -> str:

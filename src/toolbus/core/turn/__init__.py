@@ -17,7 +17,8 @@ Invariants:
 
 1. The state changes only by facts: a decision reads it and emits them. So replaying a journal is nothing but `apply`,
    and a resumed request continues with the input `Resume`. A change without a fact would be lost in a crash.
-   (The session sets only what no fact carries, for example the tools as they are now, and the size of the journal.)
+   (The session sets only what no fact carries, for example the tools as they are now, the size of the journal, and the
+   pieces of a reply that is arriving.)
 2. Equal inputs give equal facts. Ids are made from `request_id` and positions (`_f3`, `_r0`, `_0_1`), waits from a
    seed. Otherwise a replay would name its calls differently, and no executor could recognise one that has already run.
 3. A fact is legal only in the phases that the table in `_apply` lists. A journal that was damaged or written by hand is
@@ -46,7 +47,7 @@ Invariants:
 
 from __future__ import annotations
 
-from ._apply import add_spent, apply, apply_all, ends_at_once, used_up
+from ._apply import add_spent, apply, apply_all, ends_at_once
 from ._control_tools import UPDATE_PLAN, plan_in, plan_text
 from ._decide import advance, pending
 from ._facts import spent_so_far
@@ -65,7 +66,6 @@ from ._steps import (
     OutOfBudget,
     Resume,
     Start,
-    reply_id,
 )
 from ._transcript import result_message, with_messages
 
@@ -99,9 +99,7 @@ __all__ = [
     "pending",
     "plan_in",
     "plan_text",
-    "reply_id",
     "result_message",
     "spent_so_far",
-    "used_up",
     "with_messages",
 ]

@@ -39,6 +39,7 @@ from ...events import (
 from ...messages import Usage, UserMessage
 from ..arguments import CONTAINERS, own_arguments
 from ..limits import Limits
+from ._repeats import was_warned
 from ._state import (
     ENDED,
     INTERRUPTED,
@@ -99,6 +100,7 @@ def _apply_resumption(state: TurnState, fact: RequestResumed) -> None:
     if fact.deadline is not None:
         state.deadline, state.paused_at = fact.at + fact.deadline, fact.at
     if state.phase is MODEL:
+        state.rounds[-1].given_up += 1
         since = max(fact.at, state.not_before)
         state.model_deadline = min(since + state.limits.model_timeout_seconds, state.deadline)
     for each in state.open_calls.values():
@@ -165,6 +167,11 @@ def _apply_retrying(state: TurnState, fact: ModelRetrying) -> None:
     state.attempts = state.attempts + 1 if same else 1
     state.provider = fact.provider
     state.not_before = fact.at + fact.delay_seconds
+    state.streamed = ()
+    current = state.rounds[-1]
+    current.seconds = None
+    current.given_up += 1
+    current.retries += (fact,)
     state.model_deadline = min(state.not_before + state.limits.model_timeout_seconds, state.deadline)
 
 
@@ -181,6 +188,7 @@ def _apply_responded(state: TurnState, fact: ModelResponded) -> None:
     opened = {each.call.call_id: each for each in calls}
     if len(opened) != len(calls):
         raise ProtocolViolation("two calls of a reply have the same id")
+    state.streamed = ()
     state.vendor = fact.vendor
     state.cost += fact.cost or 0.0
     current = state.rounds[-1]
@@ -269,21 +277,11 @@ def _judged(state: TurnState, fact: ToolCallRequested | ApprovalRequested) -> Ca
     is_flat = CONTAINERS.isdisjoint(map(type, arguments.values()))
     each.arguments = arguments.copy() if is_flat else own_arguments(arguments)
     if each.status is OPEN:
-        _count(state, fact.name, each.arguments)
+        state.unjudged -= 1
+        state.tool_calls += 1
     each.deadline = fact.at + fact.deadline
     each.definition = fact.definition
     return each
-
-
-def _count(state: TurnState, name: str, arguments: dict[str, Any]) -> None:
-    """Count one more judged call with valid arguments."""
-    state.unjudged -= 1
-    state.tool_calls += 1
-    this = (name, arguments)
-    if this == state.last_call:
-        state.repeats += 1
-    else:
-        state.last_call, state.repeats = this, 1
 
 
 def _apply_asked(state: TurnState, fact: ApprovalRequested) -> None:
@@ -391,16 +389,16 @@ def _apply_unrequested(
     state: TurnState, each: CallState, fact: ToolCallCompleted | ToolCallFailed, *, own: bool
 ) -> None:
     """Settle a call that was never requested: refused or answered by the machine, or answered early from outside."""
-    limit = fact.limit if own and isinstance(fact, ToolCallFailed) else ""
-    if own and isinstance(fact, ToolCallCompleted):
-        # The result of a control tool carries the call's arguments as its data: see `_control_tools`.
-        each.arguments = own_arguments(fact.data)
-        _count(state, fact.name, each.arguments)
-        return
     state.unjudged -= 1
+    limit = fact.limit if own and isinstance(fact, ToolCallFailed) else ""
     if not limit:
         state.tool_calls += 1
-    elif not limit.startswith("max_calls_per_round"):
+        if own and isinstance(fact, ToolCallCompleted):
+            # The result of a control tool carries the call's arguments as its data: see `_control_tools`.
+            each.arguments = own_arguments(fact.data)
+        return
+    is_warning = limit.startswith("max_repeats") and not was_warned(state, each.call)
+    if not (is_warning or limit.startswith("max_calls_per_round")):
         _stop(state, limit)
 
 

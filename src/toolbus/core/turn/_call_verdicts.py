@@ -22,6 +22,7 @@ from ..read_result import why_unreadable
 from ._apply import ends_at_once
 from ._control_tools import ENDINGS, answer_control
 from ._facts import Facts
+from ._repeats import is_repeat, was_warned
 from ._state import OPEN, REQUESTED, SETTLED, WAITING, CallState, TurnState
 
 __all__ = ["AT_ONCE", "decide_approval", "decide_pause", "is_time_over", "judge", "request_call"]
@@ -39,23 +40,12 @@ _Refusal: TypeAlias = tuple[str, str, str]
 """A verdict against a call: the reason, the error for the model, and the limit with its value (empty without one)."""
 
 
-class _Tally:
-    """The counters for limits on calls, including the calls of this judgement that are not in the state yet."""
-
-    __slots__ = ("last", "made", "repeats")
-
-    def __init__(self, state: TurnState) -> None:
-        self.made = state.tool_calls
-        self.last = state.last_call
-        self.repeats = state.repeats
-
-
 def judge(state: TurnState, facts: Facts, now: float) -> bool:
     """Judge the calls of the current reply that can be judged now, in call order. Return whether there were any.
 
     Of sequential calls, only the first one that is not settled is judged; the others stay `OPEN`.
     """
-    tally = _Tally(state)
+    made = state.tool_calls  # including the calls of this judgement, which are not in the state yet
     is_free = _is_free(state, now)
     sequential = ends = False
     verdicts: list[tuple[ToolCall, ToolSpec | None, dict[str, Any] | _Refusal]] = []
@@ -66,13 +56,15 @@ def judge(state: TurnState, facts: Facts, now: float) -> bool:
         if each.status is not OPEN:  # A tool that has been removed may have been sequential when its call began.
             sequential = sequential or ((in_order or spec is None) and each.status is not SETTLED)
         elif not (in_order and sequential):
-            verdict = None if is_free else _barred(state, index, spec, tally.made, now)
+            verdict = None if is_free else _barred(state, index, spec, made, now)
             if verdict is None:
-                verdict = _verdict(state, each, spec, tally)
+                verdict = _verdict(state, each, spec)
             verdicts.append((call, spec, verdict))
             if isinstance(verdict, tuple):
+                made += not verdict[2]
                 ends = ends or ends_at_once(state.limits, verdict[0])
             else:
+                made += 1
                 sequential = sequential or in_order
     for call, spec, verdict in verdicts:
         if isinstance(verdict, tuple):
@@ -97,21 +89,23 @@ def _is_free(state: TurnState, now: float) -> bool:
     )
 
 
-def _verdict(state: TurnState, each: CallState, spec: ToolSpec | None, tally: _Tally) -> dict[str, Any] | _Refusal:
-    """Return the arguments to run the call with, or a refusal, and count the call in `tally`."""
+def _verdict(state: TurnState, each: CallState, spec: ToolSpec | None) -> dict[str, Any] | _Refusal:
+    """Return the arguments to run the call with, or a refusal."""
     checked = _checked(state, each, spec)
-    if not isinstance(checked, tuple):
-        this = (each.call.name, checked)
-        if this != tally.last:
-            tally.last, tally.repeats = this, 0
-        elif tally.repeats >= (most := state.limits.max_repeats):
-            limit = f"max_repeats={most}"
-            error = (
-                f"{each.call.name} was called with the same arguments {tally.repeats} times in a row already ({limit})."
-            )
-            return "limit", error, limit
-        tally.repeats += 1
-    tally.made += 1
+    most = state.limits.max_repeats
+    # No call can have been repeated as often in fewer rounds.
+    if state.round < most or isinstance(checked, tuple) or spec is None or spec.repeatable:
+        return checked
+    limit = f"max_repeats={most}"
+    if was_warned(state, each.call):
+        return "limit", f"{each.call.name} was called with the same arguments once more ({limit}).", limit
+    if is_repeat(state, each.call, checked):
+        error = (
+            f"{each.call.name} was called {most} times in a row with the same arguments, and the result was the same "
+            f"each time; so it was not called again. Try something else, or answer with what is known: the same call "
+            f"once more ends the request ({limit})."
+        )
+        return "limit", error, limit
     return checked
 
 

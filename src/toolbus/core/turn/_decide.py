@@ -32,7 +32,7 @@ from ..arguments import encodable
 from ..output import repair_prompt
 from ._apply import repair_id, used_up
 from ._call_verdicts import AT_ONCE, decide_approval, decide_pause, is_time_over, judge
-from ._facts import Facts, complete, facts_of
+from ._facts import Facts, complete, facts_of, keep_streamed
 from ._replies import decide_model_failed, decide_reply, decide_shaped, decide_withheld
 from ._resumed import decide_interrupted, decide_resume
 from ._state import ENDED, MODEL, NEW, READY, TOOLS, WAITING, CallState, TurnState
@@ -187,6 +187,7 @@ def _follow(state: TurnState, facts: Facts, now: float) -> None:
             elif not (state.unjudged and judge(state, facts, now)):
                 return
         elif state.cancel is not None and (phase is READY or phase is MODEL):
+            keep_streamed(state, facts)
             facts.emit(RequestCancelled, reason=state.cancel, usage=state.usage)
         elif phase is READY:
             _next_round(state, facts, now)
@@ -281,7 +282,7 @@ def _complete_by_call(state: TurnState, facts: Facts, now: float) -> bool:
         if spec.control == "complete":
             _on_answer(state, arguments["answer"], facts, now, reason="")
         elif spec.control == "give_up":
-            complete(state, facts, arguments["reason"])
+            complete(state, facts, arguments["reason"], by_model=True)
         elif spec.control == "output":
             reason = "" if state.tools_offered else _reason(state)
             complete(state, facts, reason, text=orjson.dumps(arguments).decode(), output=arguments)
@@ -330,7 +331,7 @@ def pending(state: TurnState) -> Command:
     if state.phase is MODEL:
         return CallModel(
             round=state.round,
-            message_id=reply_id(state.request_id, state.round),
+            message_id=reply_id(state),
             offer_tools=state.tools_offered,
             not_before=state.not_before,
             deadline=state.model_deadline,

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ...events import Event, MessageAppended, RequestCompleted, Spent, ToolCallFailed
-from ...messages import Message, ToolCall, Usage
+from ...events import Event, MessageAppended, ModelResponded, RequestCompleted, Spent, ToolCallFailed
+from ...messages import AssistantMessage, Message, ToolCall, Usage
+from ..arguments import encodable
 from ._apply import apply
-from ._state import CallState, TurnState
+from ._state import MODEL, CallState, TurnState
+from ._steps import reply_id
 
-__all__ = ["Facts", "complete", "facts_of", "spent_so_far"]
+__all__ = ["Facts", "complete", "facts_of", "keep_streamed", "spent_so_far"]
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -96,14 +98,38 @@ def spent_so_far(each: CallState) -> Spent | None:
     return total
 
 
+def keep_streamed(state: TurnState, facts: Facts) -> None:
+    """Append the text of a reply that is arriving, before the request ends: whoever has read it may refer to it.
+
+    Only text is kept: a vendor refuses calls without results, and reasoning without its signature. Half of a structured
+    output is worth nothing.
+    """
+    text = "" if state.phase is not MODEL or state.output is not None else encodable("".join(state.streamed))
+    if text.strip():
+        message = AssistantMessage(text=text, message_id=reply_id(state), interrupted=True)
+        facts.emit(ModelResponded, round=state.round, message=message, finish_reason="interrupted", vendor=state.vendor)
+
+
 def complete(
-    state: TurnState, facts: Facts, reason: str, *, text: str = "", output: Any = None, usage: Usage | None = None
+    state: TurnState,
+    facts: Facts,
+    reason: str,
+    *,
+    by_model: bool = False,
+    text: str = "",
+    output: Any = None,
+    usage: Usage | None = None,
 ) -> None:
-    """End the request: completed, or with a `reason` stopped. `usage` is all that it has used, by default so far."""
+    """End the request: completed, or stopped by the limit in `reason`; with `by_model`, for the model's own reason.
+
+    `usage` is all that it has used, by default so far.
+    """
+    keep_streamed(state, facts)
     facts.emit(
         RequestCompleted,
         outcome="stopped" if reason else "completed",
         reason=reason,
+        limit="" if by_model else reason.partition("=")[0],
         text=text or state.last_text,
         output=output,
         usage=state.usage if usage is None else usage,

@@ -13,7 +13,7 @@ from ..arguments import CUT_OFF, encodable, encodable_json
 from ..backoff import backoff_seconds
 from ..prices import cost_of
 from ._apply import over_budget
-from ._facts import Facts, complete
+from ._facts import Facts, complete, keep_streamed
 from ._state import MODEL, TurnState
 from ._steps import HistoryShaped, ModelFailed, ModelReplied, reply_id
 from ._transcript import is_empty
@@ -131,7 +131,7 @@ def _identified(state: TurnState, message: AssistantMessage, *, cut: bool) -> As
             ]
         ),
         reasoning=encodable(message.reasoning),
-        message_id=reply_id(state.request_id, number),
+        message_id=reply_id(state),
         vendor_data=message.vendor_data,
     )
 
@@ -146,6 +146,7 @@ def decide_model_failed(state: TurnState, failed: ModelFailed, facts: Facts, now
         return
     # An overflow was retryable only within this request.
     retryable = failed.retryable and failed.code != ContextOverflow.code
+    keep_streamed(state, facts)
     facts.emit(RequestFailed, reason=failed.code, error=failed.error, retryable=retryable, usage=usage)
 
 

@@ -7,11 +7,11 @@ code only reads it, except that the session sets what no fact carries.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ...events import PlanStep, RequestEnding, Spent, TerminalEvent
+from ...events import ModelRetrying, PlanStep, RequestEnding, Spent, TerminalEvent
 from ...messages import Message, ToolCall, Usage
 from ...protocols import OutputMode, ToolSpec
 from ..approval import ApprovalPolicy
@@ -130,11 +130,13 @@ class Stop:
 
 @dataclass(slots=True)
 class RoundState:
-    """One round, for the report at the end. `seconds` is the time from the round's start to its whole reply."""
+    """One round, for the report at the end. `seconds` is the time from the round's start to its whole reply, if any."""
 
     round: int
     started_at: float
-    seconds: float = 0.0
+    seconds: float | None = None
+    given_up: int = 0  # the number of replies that were begun before the newest one and not used
+    retries: tuple[ModelRetrying, ...] = ()
     finish_reason: str = ""
     native_output: bool = False  # whether the provider was asked to enforce the output's schema on the newest reply
     model: str = ""
@@ -180,6 +182,8 @@ class TurnState:
     deadline: float = float("inf")
     not_before: float = 0.0  # the moment at which the model may be called again; 0 for at once
     model_deadline: float = float("inf")
+    # The pieces of text of the reply that is arriving, set by the session; no fact carries them.
+    streamed: Sequence[str] = field(default=(), compare=False)
 
     facts: int = 0  # the number of facts applied so far, which is the next fact's `seq`
     journal_bytes: int = 0  # the size of the request in the journal, if the journal reports it
@@ -187,8 +191,6 @@ class TurnState:
     replies: int = 0  # the number of replies to which tools were offered; empty ones do not count
     tool_calls: int = 0
     consecutive_errors: int = 0
-    last_call: tuple[str, dict[str, Any]] | None = None
-    repeats: int = 0
     empty_replies: int = 0  # in the current round
     overflowed: bool = False  # whether the history was already too long for the provider in the current round
     attempts: int = 0  # calls of the current provider in the current round, including the one under way

@@ -18,7 +18,7 @@ from ...messages import Message, SystemMessage, Usage, UserMessage
 from ...protocols import ModelReply, Summary
 from ...records import Record
 from ..history import Shape
-from ._state import CallState
+from ._state import CallState, TurnState
 
 __all__ = [
     "AwaitCalls",
@@ -121,7 +121,7 @@ Input: TypeAlias = (
 
 
 class CallModel(Record, frozen=True):
-    """Call the model, and return `ModelReplied`, `ModelFailed`, or at `deadline` `Elapsed`.
+    """Call the model, and return `ModelReplied`, `ModelFailed`, or `Elapsed` if no piece has come by `deadline`.
 
     `not_before` is the moment to wait for first, 0 for none. `provider` is the index of the provider to ask among those
     of the request.
@@ -149,6 +149,10 @@ class Finish(Record, frozen=True):
 Command: TypeAlias = CallModel | AwaitCalls | Finish
 
 
-def reply_id(request_id: str, round_number: int) -> str:
-    """Return the `message_id` that a round's reply has or will have."""
-    return f"{request_id}_r{round_number}"
+def reply_id(state: TurnState) -> str:
+    """Return the `message_id` that the current round's reply has or will have; a reply that is begun anew gets another.
+
+    Otherwise a reader could take the pieces of two replies for one.
+    """
+    given_up = state.rounds[-1].given_up
+    return f"{state.request_id}_r{state.round}{f'_{given_up}' if given_up else ''}"

@@ -21,7 +21,7 @@ from ...core.history import Shape
 from ...core.limits import Budget
 from ...core.message_list import Messages
 from ...core.turn import CallStatus, HistoryShaped, Phase, TurnState
-from ...errors import ProviderError, ProviderTimeout, ToolbusError
+from ...errors import ProviderError, ToolbusError
 from ...events import (
     ApprovalDecided,
     ApprovalRequested,
@@ -41,7 +41,7 @@ from ...events import (
     ToolCallResumed,
 )
 from ...messages import SystemMessage, Usage
-from ...protocols import Emit, ModelReply, ModelRequest, NativeOutput, Provider, ToolSpec
+from ...protocols import Emit, ModelReply, ModelRequest, NativeOutput, Provider, TextPiece, ToolSpec
 from ...session import ContextWindow
 from ._difference import ReplayDifference, compare, difference_at
 from ._format import RecordedRequest
@@ -144,6 +144,10 @@ class Stage:
         for begins, changed in request.changes:
             if begins == position:
                 self.state.granted.update(changed.get("granted") or {})
+        fact = self.fact(self.next_own)
+        if isinstance(fact, ModelResponded) and fact.message.interrupted:
+            # A wish to cancel may be taken here before the model is asked, whenever it came in the recording.
+            self.state.streamed = (fact.message.text,)
         step = request.steps[position]
         while position < len(request.facts) and request.steps[position] == step:
             if position >= self._published and not request.is_own(position):
@@ -170,7 +174,11 @@ class Stage:
         if state.phase is Phase.MODEL:
             if moment == state.not_before:
                 return True
-            while fact is not None and (isinstance(fact, HistoryCompressed) or not self.request.is_own(position)):
+            while fact is not None and (
+                isinstance(fact, HistoryCompressed)
+                or (isinstance(fact, ModelResponded) and fact.message.interrupted)
+                or not self.request.is_own(position)
+            ):
                 position += 1
                 fact = self.fact(position)
             return isinstance(fact, (ModelRetrying, RequestFailed, RequestCompleted)) and fact.at >= moment
@@ -263,11 +271,14 @@ class RecordedModel:
         was_native = isinstance(fact, ModelResponded) and fact.native_output
         return "with_tools" if was_native or self._stage.request.agreed.get("output_mode") == "native" else ""
 
-    async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:  # noqa: ARG002 -- it does not stream
+    async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
         """Implement `Provider`. Raises `Stopped` if the recording continues without a reply or an error."""
         stage = self._stage
         stage.asked.append(request)
-        fact = stage.fact(stage.next_own)
+        fact, deadline = stage.fact(stage.next_own), stage.state.model_deadline
+        if isinstance(fact, ModelResponded) and fact.message.interrupted:  # the ending follows it
+            emit(TextPiece(fact.message.text))
+            fact, deadline = stage.fact(stage.next_own + 1), stage.state.deadline
         if isinstance(fact, ModelResponded):
             message = fact.message
             if stage.guard is not None:
@@ -285,8 +296,7 @@ class RecordedModel:
             raise Stopped(_ENDS_HERE)
         if not isinstance(fact, (ModelRetrying, RequestFailed, RequestCompleted)):
             stage.differs(f"the replay asks the model in round {request.round}, and the recording does not")
-        failed = isinstance(fact, (ModelRetrying, RequestFailed)) and fact.reason != ProviderTimeout.code
-        if fact.at >= stage.state.model_deadline and not failed:  # the model may also have failed at that moment
+        if isinstance(fact, RequestCompleted) and fact.at >= deadline:
             await anyio.sleep_forever()  # until the deadline, which has fired already
         raise self._failure(fact)
 

@@ -38,6 +38,7 @@ class McpToolOptions(TypedDict, total=False):
     sequential: bool
     status: str
     idempotent: bool
+    repeatable: bool
     kind: ToolKind
     sensitive_history: bool
     max_result_chars: int | None

@@ -110,6 +110,7 @@ def all_messages() -> list[Message]:
         ),
         ToolMessage(call_id="r_0_0", name="get_weather", content=ODD_TEXT, parts=_PARTS[1:], message_id="m 4"),
         ToolMessage(call_id="r_0_1", name="get_weather", content="", is_error=True, message_id="m 5"),
+        AssistantMessage(text="In Zürich it is", message_id="m 6", interrupted=True),
         SystemMessage(text=""),
         UserMessage(content=""),
         UserMessage(content=()),
