@@ -134,7 +134,8 @@ class ModelCall:
         elif isinstance(delta, SignOfLife) and not self._move_at:
             return
         now = self._clock.loop_time()
-        if now >= self._move_at and not (self.over or self.scope.cancel_called):
+        scope = self._timer.scope
+        if now >= self._move_at and not (self.over or scope is None or scope.cancel_called):
             if not self._move_at:
                 self._deadline = self._state.deadline
                 self._hard = self._clock.on_loop(self._deadline)
