@@ -88,7 +88,7 @@ async def swallows() -> str:
     return ""
 
 
-@tool(approval=True)
+@tool(needs_approval=True)
 async def delete(key: str) -> str:
     """Delete a key."""
     return f"{key} is gone"

@@ -24,7 +24,7 @@ async def search(wanted: dict[str, Any], n: int = 1) -> str:
     return f"{wanted} {n!r}"
 
 
-@tool(approval=True)
+@tool(needs_approval=True)
 async def remove(path: str) -> str:
     """Remove a file."""
     return f"{path} is gone"
@@ -204,7 +204,10 @@ async def test_a_person_who_is_asked_in_a_sub_request_is_hurried_by_no_clock_abo
 
 INTERCEPTORS = "give a list of objects whose classes derive from toolbus.Interceptor"
 PRICES = r"prices is .*; give \{'vendor:model': Price\(input=..., output=...\)\}, per million tokens"
-APPROVAL = r"approval is .*; say True, False, or give a function of \(spec, arguments\) that does"
+APPROVAL = r"needs_approval is .*; say True, False, or give a function of \(spec, arguments\) that does"
+HOOK = (
+    "on_approval is .*; give an async function that takes the question and returns whether the call may run, or 'wait'"
+)
 LATE = "late_results is .*; it must be one of 'drop', 'event', 'next_turn'"
 FOR_ROUND = "provider_for_round is .*; give a function of the round's number, from 0"
 PROVIDERS = "providers is .*; give a list of them, or provider= for one"
@@ -216,8 +219,10 @@ EITHER: dict[str, tuple[dict[str, Any], str]] = {
     "prices-of-numbers": ({"prices": {"x": 1}}, PRICES),
     "prices-a-number": ({"prices": 3}, PRICES),
     "prices-one-alone": ({"prices": Price(input=1, output=1)}, PRICES),
-    "approval-a-word": ({"approval": "yes"}, APPROVAL),
-    "approval-names-of-tools": ({"approval": ["remove"]}, APPROVAL),
+    "approval-a-word": ({"needs_approval": "yes"}, APPROVAL),
+    "approval-names-of-tools": ({"needs_approval": ["remove"]}, APPROVAL),
+    "on-approval-another-word": ({"on_approval": "ask"}, HOOK),
+    "on-approval-no-async-function": ({"on_approval": len}, HOOK),
     "late-results-another-word": ({"late_results": "x"}, LATE),
     "late-results-a-list": ({"late_results": []}, LATE),
     "note-failures-a-word": ({"note_failures": "no"}, "note_failures is .*; say True or False"),

@@ -21,7 +21,7 @@ async def look_up(query: str) -> str:
     return query * 2
 
 
-@tool(approval=True)
+@tool(needs_approval=True)
 async def send(body: str) -> str:
     """Send a mail."""
     return "sent"

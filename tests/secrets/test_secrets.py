@@ -173,7 +173,7 @@ async def test_nobody_is_asked_to_approve_a_call_with_secrets_whose_arguments_ar
     asked: list[ApprovalRequested] = []
     entered: list[str] = []
 
-    @tool(approval=True)
+    @tool(needs_approval=True)
     async def enter(pin: Annotated[SecretStr, Field(max_length=4)], door: int) -> str:
         """Enter."""
         entered.append(pin.get_secret_value())

@@ -197,7 +197,7 @@ class Conversation:
             "interceptors": rnd.choice([[], [Adding()]]),
             "providers": rnd.choice([[first], [first, second]]),
             "provider_for_round": rnd.choice([None, for_round]),
-            "approval": rnd.choice([None, some]),
+            "needs_approval": rnd.choice([None, some]),
         }
         async with (
             Runtime(tools=self.tools, store=store, **options) as one,

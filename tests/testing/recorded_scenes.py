@@ -63,13 +63,13 @@ async def get_weather(city: str) -> dict[str, Any]:
     return {"city": city, "celsius": 24}
 
 
-@tool(approval=True)
+@tool(needs_approval=True)
 async def delete_file(path: str) -> str:
     """Delete a file."""
     return f"deleted {path}"
 
 
-@tool(approval=lambda arguments: arguments["amount"] > 100)
+@tool(needs_approval=lambda arguments: arguments["amount"] > 100)
 async def pay(amount: int) -> str:
     """Pay an amount."""
     return f"paid {amount}"

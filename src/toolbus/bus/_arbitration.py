@@ -139,9 +139,6 @@ class Arbitration:
         """Expect one `ApprovalDecided` for this call: the first one counts, a later one becomes a `DeadLetter`."""
         if (call := self._open.get((mailbox.request_id, question.call_id))) is not None:
             call.is_asked = True
-        if not self.wants(ApprovalRequested, mailbox.request_id):
-            ids = _ids(mailbox.request_id, question.call_id)
-            _logger.warning("%s waits for approval, and nobody listens for ApprovalRequested", question.name, extra=ids)
 
     def claim(self, request_id: str, call_id: str) -> bool:
         """Settle a call on behalf of its session.

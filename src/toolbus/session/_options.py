@@ -7,8 +7,8 @@ from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
 
 from pydantic import SecretStr
 
-from .._option_checks import FLAG, Rule, no_option, one_of, shown, takes, whole
-from ..core.approval import ApprovalPolicy
+from .._option_checks import FLAG, Rule, is_async, no_option, one_of, shown, takes, whole
+from ..core.approval import ApprovalPolicy, OnApproval
 from ..core.compression import Compression
 from ..core.limits import Budget, Limits
 from ..core.prices import Price
@@ -51,9 +51,14 @@ class SessionOptions(TypedDict, total=False):
     """The application's own object, which handlers get as `ToolContext.deps`."""
     metadata: Mapping[str, Any] | None
     """The application's own data, which every event and log record of the request carries."""
-    approval: ApprovalPolicy | None
+    needs_approval: ApprovalPolicy | None
     """The calls that a person has to approve: all (True), none (False), or those for which a function of
-    (spec, arguments) returns True. Without it, the calls of tools that are marked `approval` or `destructive`."""
+    (spec, arguments) returns True. Without it, the calls of tools that are marked `needs_approval` or `destructive`."""
+    on_approval: OnApproval | None
+    """The async function that decides on such a call: it gets the `ApprovalRequested`, and returns True, False or
+    `question.decided(...)`. With "wait" a question waits for whoever looks at `pending_approvals`. Without either, a
+    question that nobody can answer is denied at once: nobody listens for `ApprovalRequested` when it is asked, and the
+    request has no journal."""
     interceptors: Sequence[Interceptor]
     """The application's own functions around model and tool calls (guardrails), in order: see `Interceptor`."""
     prices: Mapping[str, Price] | None
@@ -182,6 +187,10 @@ def _is_policy(given: Any) -> bool:
     return isinstance(given, bool) or takes(given, 2)
 
 
+def _is_hook(given: Any) -> bool:
+    return given == "wait" or (is_async(given) and takes(given, 1))
+
+
 def _are_interceptors(given: Any) -> bool:
     return isinstance(given, Sequence) and all(
         isinstance(each, Interceptor) for each in cast("Sequence[object]", given)
@@ -226,7 +235,10 @@ _RULES: Mapping[str, Rule] = {
     "instructions": Rule(_is_instructions, "give a text, or a function of the context that returns one"),
     "guidance": FLAG,
     "metadata": Rule(_is(Mapping), "give a dictionary"),
-    "approval": Rule(_is_policy, "say True, False, or give a function of (spec, arguments) that does"),
+    "needs_approval": Rule(_is_policy, "say True, False, or give a function of (spec, arguments) that does"),
+    "on_approval": Rule(
+        _is_hook, "give an async function that takes the question and returns whether the call may run, or 'wait'"
+    ),
     "interceptors": Rule(_are_interceptors, "give a list of objects whose classes derive from toolbus.Interceptor"),
     "prices": Rule(_are_prices, "give {'vendor:model': Price(input=..., output=...)}, per million tokens"),
     "note_failures": FLAG,

@@ -14,13 +14,14 @@ import typing
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, Unpack, cast, overload
 
+from .._option_checks import is_async
 from ..errors import ConfigurationError, InvalidArguments, NotRunning
 from ..messages import Message, PromptLike, UserMessage
 from ..protocols import KnowsMarks, ToolSpec
 from ..schemas import ArgumentBinder, binder_for, context_parameter, describe, hints_of, json_schema_validator
 from ..secrets import Marks, find_marks
 from ..tool_results import ToolResult
-from ._options import Isolation, ToolOptions, check_options, check_running, is_async
+from ._options import Isolation, ToolOptions, check_options, check_running
 
 __all__ = ["Isolation", "Tool", "ToolContext", "ToolOptions", "ToolRegistry", "ToolResult", "Toolish", "tool"]
 
@@ -253,7 +254,7 @@ def _checked_name(name: str) -> str:
 
 def _spec_of(name: str, description: str, binder: ArgumentBinder, options: ToolOptions) -> ToolSpec:
     """Return the definition of a tool that sessions and models use."""
-    approval = options.get("approval")
+    approval = options.get("needs_approval")
     return ToolSpec(
         name=name,
         description=description,
@@ -261,7 +262,7 @@ def _spec_of(name: str, description: str, binder: ArgumentBinder, options: ToolO
         validate=binder.bind,
         timeout_seconds=options.get("timeout_seconds"),
         external=options.get("external", False),
-        approval=options.get("destructive", False) if approval is None else approval,
+        needs_approval=options.get("destructive", False) if approval is None else approval,
         sequential=options.get("sequential", False),
         status=options.get("status", ""),
         kind=options.get("kind", ""),
