@@ -393,6 +393,13 @@ class Runtime:
         """
         return self._sessions.get(request_id) or self._ended.get(request_id)
 
+    def pending_approvals(self) -> tuple[ApprovalRequested, ...]:
+        """Return the questions of all requests that run here and that a person has still to answer, oldest first.
+
+        See `RequestSession.pending_approvals`. Requests that another process has left come with `resume`.
+        """
+        return self.bus.arbitration.pending_approvals()
+
     async def resume(self, *, options: OptionsFor | None = None, limit: int = 1_000) -> Resumption:
         """Continue unfinished requests of the store that nobody holds: at most `limit`, the oldest first.
 

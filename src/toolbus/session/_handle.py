@@ -16,6 +16,7 @@ from ..bus import EventBus, EventT, Mailbox, Overflow, Past, Subscription, TextS
 from ..core.turn import Phase, TurnState, ends_at_once, with_messages
 from ..errors import ConfigurationError, StoreError, ToolbusError
 from ..events import (
+    ApprovalRequested,
     CancelRequested,
     Event,
     ModelResponded,
@@ -144,6 +145,15 @@ class SessionHandle:
     def spent(self) -> Spent:
         """The usage, tool calls and cost of the request so far, with those of sub-requests whose calls have ended."""
         return self._view.spent
+
+    @property
+    def pending_approvals(self) -> tuple[ApprovalRequested, ...]:
+        """The questions that a person has still to answer, those of sub-requests included, in the order of asking.
+
+        Each is what listeners have got, without secrets: its `name` is the tool's, and `at` is when it was asked, in
+        seconds since the epoch. Publish `question.decided(...)` to answer. It leaves the list at once.
+        """
+        return self._bus.arbitration.pending_approvals(self.request_id)
 
     @property
     def ended(self) -> bool:
