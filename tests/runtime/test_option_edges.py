@@ -82,7 +82,7 @@ async def test_an_on_prompt_that_hangs_is_cancelled_with_its_request() -> None:
 
 async def test_an_on_prompt_that_hangs_is_bounded_by_the_time_of_the_request() -> None:
     async with Runtime(searches(), tools=[search], interceptors=[Hangs()]) as runtime:
-        result = await runtime.run("hi", limits=Limits(timeout_seconds=5))
+        result = await runtime.start("hi", limits=Limits(timeout_seconds=5)).result()
         assert anyio.current_time() == pytest.approx(5)
     assert (result.text, result.rounds) == ("", 0)
     assert result.outcome != "completed"
@@ -90,7 +90,7 @@ async def test_an_on_prompt_that_hangs_is_bounded_by_the_time_of_the_request() -
 
 async def test_a_blank_prompt_of_an_interceptor_leaves_a_valid_transcript() -> None:
     async with Runtime(ScriptedProvider([text("ok")]), interceptors=[Rewrites(" ")]) as runtime:
-        result = await runtime.run("hi")
+        result = await runtime.start("hi").result()
     validate(result.messages)
 
 
@@ -106,7 +106,7 @@ async def test_an_on_prompt_that_raises_fails_a_request_that_has_started() -> No
     heard: list[str] = []
     async with Runtime(searches(), interceptors=[Breaks()]) as runtime:
         runtime.bus.connect((RequestStarted, RequestFailed), lambda event: heard.append(event.type))
-        result = await runtime.run("hi")
+        result = await runtime.start("hi").result()
     assert (result.outcome, result.reason) == ("failed", "application_error")
     assert heard == ["request_started", "request_failed"]
 
@@ -153,7 +153,7 @@ async def test_an_interceptor_that_forgets_to_return_is_named_in_the_error(metho
 
     forgetful = type("Forgetful", (Interceptor,), {method: forget})()
     async with Runtime(searches(), tools=[search], interceptors=[forgetful]) as runtime:
-        result = await runtime.run("hi")
+        result = await runtime.start("hi").result()
     assert (result.outcome, result.reason) == ("failed", "application_error")
     assert method in str(result.error)
 
@@ -161,7 +161,7 @@ async def test_an_interceptor_that_forgets_to_return_is_named_in_the_error(metho
 async def test_the_tokens_of_a_denied_answer_count() -> None:
     script = ScriptedProvider([text("x", usage=Usage(input_tokens=500))])
     async with Runtime(script, interceptors=[DeniesAnswers()]) as runtime:
-        result = await runtime.run("hi")
+        result = await runtime.start("hi").result()
     assert (result.outcome, result.usage.input_tokens) == ("failed", 500)
 
 
@@ -240,7 +240,6 @@ EITHER: dict[str, tuple[dict[str, Any], str]] = {
 
 REQUEST: dict[str, tuple[dict[str, Any], str]] = {
     "output-a-json-schema": ({"output": {"type": "object"}}, "output=.* has no JSON schema"),
-    "raise-on-failure-a-word": ({"raise_on_failure": "no"}, "raise_on_failure is .*; say True or False"),
     "conversation-id-a-number": ({"conversation_id": 3}, "conversation_id is .*; give a text"),
     "providers-none": ({"providers": []}, "providers is empty; a request needs a provider"),
 }
@@ -287,6 +286,6 @@ def test_a_tool_of_sub_requests_refuses_an_option_of_a_wrong_kind_when_it_is_mad
 
 async def test_an_answer_that_is_no_json_is_reported_in_one_sentence() -> None:
     async with Runtime(ScriptedProvider(lambda _request: text("hm"))) as runtime:
-        result = await runtime.run("x", output=int)
+        result = await runtime.start("x", output=int).result()
     assert result.reason == "invalid_output"
     assert "the answer is not valid JSON" in str(result.error)

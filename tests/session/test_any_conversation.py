@@ -221,7 +221,7 @@ class Conversation:
                 runtime = rnd.choice(self.runtimes)
                 more["output"] = rnd.choice([None, None, list[int]])
                 prompt = f"question {turn} " * rnd.choice([1, 1, 60])
-                result = await runtime.run(prompt, conversation_id=conversation_id, limits=limits, **more)
+                result = await runtime.start(prompt, conversation_id=conversation_id, limits=limits, **more).result()
                 self.check_result(result, kept[conversation_id])
                 kept[conversation_id] = result.messages
                 stored = list(await store.history(conversation_id))

@@ -370,7 +370,7 @@ async def test_a_policy_that_fails_ends_the_request_and_loses_nothing(*, needs_a
     async with Runtime(provider, tools=[fetch()], **options) as runtime:
         if needs_approval:
             runtime.bus.connect(ApprovalRequested, lambda event: runtime.bus.publish(approved(event)))
-        result = await runtime.run("go", conversation_id="c")
+        result = await runtime.start("go", conversation_id="c").result()
         assert (result.outcome, result.reason) == ("failed", "application_error")
         assert isinstance(result.error, ApplicationError)
         assert str(result.error) == "the compression policy Policy failed: add: ValueError: oh"

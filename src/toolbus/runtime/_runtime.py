@@ -328,12 +328,13 @@ class Runtime:
         """Run a request in this task and return its result. Cancelling the call cancels the request.
 
         The options and errors are those of `start`. `output` is a type for the answer, such as a pydantic model:
-        `result.output` is a validated value of it if the outcome is `completed`. A limit or a failure does not raise
-        an exception, except with `raise_on_failure=True`: see `RequestResult.outcome`.
+        `result.output` is a validated value of it if the outcome is `completed`. A request that fails, for example
+        because its model cannot be reached, raises `RequestResult.error`, whose `result` has what happened until then.
+        One that was stopped by a limit, or cancelled, returns: see `RequestResult.outcome`.
         """
         session, ticket = self._prepare(prompt, output, options)
         result: RequestResult[Any] = await self._carry_out(session, ticket)
-        if options.get("raise_on_failure"):
+        if result.outcome == "failed":
             result.raise_for_outcome()
         return result
 
@@ -358,7 +359,7 @@ class Runtime:
         backend: str = "asyncio",
         **options: Unpack[RequestOptions],
     ) -> RequestResult[Any]:
-        """Enter the runtime, run one request, and leave it again: `run` for scripts, with the same options.
+        """Enter the runtime, run one request, and leave it again: `run` for scripts, with the same options and errors.
 
         Conversations are kept from one call to the next. Raises `NotRunning` inside an event loop.
         """
@@ -530,7 +531,6 @@ class Runtime:
             request_id=request_id,
             journal=self.journal,
             output=output,
-            raise_on_failure=get("raise_on_failure", False),
             start=start,
             **self._merged(options),
         )

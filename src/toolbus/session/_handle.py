@@ -66,7 +66,6 @@ class SessionHandle:
         "_parent_id",
         "_past",
         "_progress",
-        "_raise",
         "_result",
         "_state",
         "_taken",
@@ -83,7 +82,6 @@ class SessionHandle:
         view: SessionView,
         *,
         journal: Journal | None,
-        raise_on_failure: bool,
         late_results: LateResults,
         parent_id: str,
     ) -> None:
@@ -92,7 +90,6 @@ class SessionHandle:
         self._bus = bus
         self._state = state
         self._view = view
-        self._raise = raise_on_failure
         self._late: LateResults = late_results
         self._parent_id = parent_id  # the id of the request whose tool made this one
         self._mailbox: Mailbox | None = None
@@ -161,18 +158,15 @@ class SessionHandle:
         return self._result is not None
 
     async def result(self) -> RequestResult[Any]:
-        """Wait for the end, and return the result. Any number of tasks may wait.
+        """Wait for the end, and return the result, also when the request has failed. Any number of tasks may wait.
 
-        Cancelling the wait does not cancel the request. Raises the matching `ToolbusError` if the outcome is not
-        `completed` and the session was made with `raise_on_failure`.
+        Cancelling the wait does not cancel the request.
         """
         if self._result is None:
             if self._done is None:
                 self._done = anyio.Event()
             await self._done.wait()
             assert self._result is not None
-        if self._raise:
-            self._result.raise_for_outcome()
         return self._result
 
     async def accepted(self) -> None:

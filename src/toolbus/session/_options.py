@@ -111,8 +111,6 @@ class RequestOptions(SessionOptions, total=False):
     dictionaries of an API: OpenAI's chat completions or Responses, Anthropic's, or Ollama's."""
     repair_history: bool
     """Repair a `history` that breaks the rules of tool calling (`core.transcript.repair`), instead of refusing it."""
-    raise_on_failure: bool
-    """Raise the matching `ToolbusError` if the outcome is not `completed`."""
     on_busy: OnBusy
     """The treatment of the request while an earlier turn of the conversation runs: "queue" waits for it, "refuse"
     raises `ConversationBusy`."""
@@ -249,7 +247,6 @@ _RULES: Mapping[str, Rule] = {
     ),
     "max_result_chars": whole(MIN_CHARS),
     "repair_history": FLAG,
-    "raise_on_failure": FLAG,
     "conversation_id": Rule(_is(str), "give a text"),
     "provider_for_round": Rule(lambda given: takes(given, 1), "give a function of the round's number, from 0"),
     "include_data": FLAG,

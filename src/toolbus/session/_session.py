@@ -113,7 +113,6 @@ class RequestSession(SessionHandle):
         request_id: str = "",
         journal: Journal | None = None,
         output: Any = None,
-        raise_on_failure: bool = False,
         start: SessionStart = NO_START,
         **options: Unpack[SessionOptions],
     ) -> None:
@@ -136,7 +135,6 @@ class RequestSession(SessionHandle):
             state,
             view,
             journal=journal,
-            raise_on_failure=raise_on_failure,
             late_results=options.get("late_results", "event"),
             parent_id=start.parent[0] if start.parent else "",
         )
