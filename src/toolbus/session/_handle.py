@@ -7,7 +7,7 @@ performs no step itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast, overload
 
 import anyio
 
@@ -45,6 +45,20 @@ _DOING = {
     Phase.TOOLS: "waits for tools",
     Phase.ENDED: "ending",
 }
+
+
+class _Listening(TypedDict, total=False):
+    """The options of `SessionHandle.events`, for its overloads."""
+
+    after: Literal["now"] | None
+    capacity: int
+    sub_requests: bool
+
+
+_E1 = TypeVar("_E1", bound=Event)
+_E2 = TypeVar("_E2", bound=Event)
+_E3 = TypeVar("_E3", bound=Event)
+_E4 = TypeVar("_E4", bound=Event)
 
 
 class SessionHandle:
@@ -250,13 +264,26 @@ class SessionHandle:
         self._open_mailbox()
         return self._bus.publish(kind(**self._state.envelope(self._bus.clock()), **fields))
 
+    # mypy joins the types of a variadic call into their base, so the first few are written out.
+    @overload
+    def events(self, a: type[_E1], b: type[_E2], /, **options: Unpack[_Listening]) -> Subscription[_E1 | _E2]: ...
+    @overload
+    def events(
+        self, a: type[_E1], b: type[_E2], c: type[_E3], /, **options: Unpack[_Listening]
+    ) -> Subscription[_E1 | _E2 | _E3]: ...
+    @overload
+    def events(
+        self, a: type[_E1], b: type[_E2], c: type[_E3], d: type[_E4], /, **options: Unpack[_Listening]
+    ) -> Subscription[_E1 | _E2 | _E3 | _E4]: ...
+    @overload
+    def events(self, *kinds: type[EventT], **options: Unpack[_Listening]) -> Subscription[EventT]: ...
     def events(
         self,
-        *kinds: type[EventT],
+        *kinds: type[Any],
         after: Literal["now"] | None = None,
         capacity: int = 1_000,
         sub_requests: bool = False,
-    ) -> Subscription[EventT]:
+    ) -> Subscription[Any]:
         """Subscribe to the request's events, in order, from its beginning to its ending.
 
         A late reader misses no fact: the facts so far come first, also if the request has ended, or was begun by

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypedDict, cast, get_args
 
 from pydantic import SecretStr
 
@@ -20,7 +20,17 @@ from ..secrets import SHORTEST, NamedSecret
 from ..tools import Toolish, ToolRegistry
 from ._inputs import Instructions, MessagesLike
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # with a default, which Python itself has from 3.13 on
+
+    DepsT = TypeVar("DepsT", default=Any)
+else:
+    from typing import TypeVar
+
+    DepsT = TypeVar("DepsT")
+
 __all__ = [
+    "DepsT",
     "OnBusy",
     "ProviderForRound",
     "RequestOptions",
@@ -38,7 +48,7 @@ OnBusy: TypeAlias = Literal["queue", "refuse"]
 """The treatment of a turn while an earlier turn of its conversation runs: it waits, or is refused."""
 
 
-class SessionOptions(TypedDict, total=False):
+class SessionOptions(TypedDict, Generic[DepsT], total=False):
     """The options of a request, whether a `RequestSession`, a runtime or a tool starts it."""
 
     limits: Limits | None
@@ -47,8 +57,9 @@ class SessionOptions(TypedDict, total=False):
     """The system prompt, or a function of the context that returns it."""
     guidance: bool
     """Add a paragraph to the instructions that lists the tools and says when to use them and when to stop."""
-    deps: Any
-    """The application's own object, which handlers get as `ToolContext.deps`."""
+    deps: DepsT | None
+    """The application's own object, which handlers get as `ToolContext.deps`. A request without it is refused if the
+    handler of one of its tools asks for a `ToolContext[Deps]`."""
     metadata: Mapping[str, Any] | None
     """The application's own data, which every event and log record of the request carries."""
     needs_approval: ApprovalPolicy | None
@@ -93,7 +104,7 @@ class SessionOptions(TypedDict, total=False):
     conversation's next turn."""
 
 
-class RequestOptions(SessionOptions, total=False):
+class RequestOptions(SessionOptions[DepsT], Generic[DepsT], total=False):
     """The options of one request of a runtime, which replace the runtime's own."""
 
     provider: Provider | str | None

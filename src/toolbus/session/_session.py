@@ -125,7 +125,7 @@ class RequestSession(SessionHandle):
         state = new_state(options, request_id, conversation_id or f"c{request_id}", history, prompt, start.granted)
         state.providers = len(providers)
         state.output = None if output is None else OutputType(output)
-        check_together(state, source.specs, providers)
+        check_together(state, source, providers, options.get("deps"))
         window = ContextWindow(state, options) if start.window is None else start.window(state)
         window.calibration = start.calibration
         self._asker = Asker(state, providers, options, window)
