@@ -96,7 +96,7 @@ async def main(provider: Provider | str) -> None:
     print(f"{'turn':>4}  {'prompt':<34}{'messages':>9} {'sent':>5}   {'tokens':>7} {'sent':>6} {'saved':>6}")
     async with Runtime(provider, tools=tools, compression=compression, interceptors=[scales]) as runtime:
         for turn, prompt in enumerate(PROMPTS, 1):
-            await runtime.run(prompt, conversation_id="heating", raise_on_failure=True)
+            await runtime.run(prompt, conversation_id="heating")
             whole, sent = weight(scales.whole), weight(scales.sent)
             counts = f"{len(scales.whole):>9} {len(scales.sent):>5}   {whole:>7,} {sent:>6,} {1 - sent / whole:>6.0%}"
             print(f"{turn:>4}  {prompt:<34}{counts}")

@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Annotated, Literal, cast
+from typing import Annotated, Any, Literal, cast
 from urllib.parse import quote
 
 import anyio
@@ -19,7 +19,7 @@ from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Respons
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
-from toolbus import RequestSession, Runtime
+from toolbus import RequestResult, RequestSession, Runtime
 from toolbus.errors import NotRunning, Overloaded
 from toolbus.providers import choose_from_environment
 from toolbus.toolsets.workspace import workspace_tools
@@ -66,6 +66,7 @@ async def ask(
         response.headers.update(headers_of(session, runtime))
         async with watched(request, session, on_disconnect):
             result = await session.result()
+    response.status_code = status_of(result)
     answer = Answer.model_validate(result)
     answer.provider = runtime.provider.vendor
     return answer
@@ -100,6 +101,13 @@ async def cancel(request_id: str, runtime: TheRuntime) -> dict[str, str]:
 
 
 # ------------------------------------------------------------------------------------------------- helpers
+
+
+def status_of(result: RequestResult[Any]) -> int:
+    """The HTTP status: 200 unless the request failed; then 502 if the provider is to blame, and otherwise 500."""
+    if result.error is None:
+        return 200
+    return 502 if result.error.fault == "provider" else 500
 
 
 @contextmanager

@@ -62,8 +62,8 @@ class Call(BaseModel):
 class Answer(BaseModel):
     """A `toolbus.RequestResult` as JSON. `messages` are those that this turn added to the conversation.
 
-    A request that failed, was cancelled or was stopped by a limit is an answer too: `outcome` says so, and the status
-    is 200, because the request was carried out. `provider` says what answered: "extractive" is not a language model.
+    A request that was stopped by a limit is an answer too, as `outcome` says, and one that failed has what happened
+    until then: see `status_of`. `provider` says what answered: "extractive" is not a language model.
     """
 
     model_config = ConfigDict(from_attributes=True)

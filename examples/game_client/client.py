@@ -102,7 +102,7 @@ async def _autoplay(runtime: Runtime, screen: Screen, pilot: str, turns: int) ->
     failures = 0
     for turn in range(1, turns + 1):
         who = {"who": f"autoplay {turn}/{turns}"}
-        result = await runtime.run(f"Turn {turn}: keep playing.", conversation_id=pilot, metadata=who)
+        result = await runtime.start(f"Turn {turn}: keep playing.", conversation_id=pilot, metadata=who).result()
         failures = failures + 1 if result.outcome == "failed" else 0
         if failures == FAILURES:
             screen.show(f"\nautoplay stops: {FAILURES} turns in a row have failed")

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
-import anyio.abc
 import httpx2
 
-from toolbus import EventBus, Interceptor, RequestResult, RequestSession, Runtime, ToolContext
-from toolbus.events import ApprovalRequested
+from toolbus import Interceptor, RequestResult, RequestSession, Runtime, ToolContext
+from toolbus.events import ApprovalDecided, ApprovalRequested
 from toolbus.interceptors import Ask
 from toolbus.messages import Message
 from toolbus.protocols import ModelReply, ModelRequest, Provider
@@ -69,7 +68,12 @@ class Application:
 
         Raises `ConfigurationError` and `StoreError`.
         """
-        sent = Sent()
+        sent, one_at_a_time = Sent(), anyio.Lock()
+
+        async def decide(question: ApprovalRequested) -> ApprovalDecided:
+            async with one_at_a_time:
+                return question.decided(approved=await self.approve(question), by="the user")
+
         pool = httpx2.AsyncClient(
             base_url=self.service,
             transport=self.transport,
@@ -84,19 +88,10 @@ class Application:
             store=self.new_store(),
             instructions=INSTRUCTIONS,
             interceptors=[sent],
+            on_approval=decide,
         )
-        async with pool, runtime, anyio.create_task_group() as group:
-            await group.start(ask_people, runtime.bus, self.approve)
+        async with pool, runtime:
             yield Assistant(runtime, sent, self.show)
-            group.cancel_scope.cancel()
-
-
-async def ask_people(bus: EventBus, approve: Approve, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-    """Ask a person about each call that needs approval, one at a time."""
-    async with bus.subscribe(ApprovalRequested) as questions:
-        task_status.started()
-        async for question in questions:
-            bus.publish(question.decided(approved=await approve(question), by="the user"))
 
 
 @dataclass

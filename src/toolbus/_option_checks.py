@@ -27,6 +27,7 @@ __all__ = [
     "at_least",
     "check",
     "hints_at_names",
+    "is_async",
     "no_option",
     "one_of",
     "option_meant",
@@ -104,6 +105,16 @@ def takes(given: Any, count: int) -> bool:
         # Some built-in functions have no signature.
         return True
     return True
+
+
+def is_async(handler: Callable[..., Any]) -> bool:
+    """Return whether calling `handler` gives a coroutine.
+
+    It does for an async function, a partial of one, and an object whose `__call__` is one.
+    """
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
 
 
 _ROUNDS = ("max_rounds", "limits=Limits(max_rounds=...)")

@@ -8,7 +8,7 @@ itself.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 __all__ = [
     "ApplicationError",
@@ -59,12 +59,14 @@ class ToolbusError(Exception):
     `fault` says who can repair it: the calling code, the model, a tool, the model's provider, the environment (keys,
     disks, missing packages), a limit that worked as intended, or toolbus itself. `retryable` says whether the same call
     may succeed later without a change. `code` is a stable snake-case word for logs and for `RequestResult.reason`; the
-    error catalogue in docs/reference/errors.md lists all codes.
+    error catalogue in docs/reference/errors.md lists all codes. `result` is the `RequestResult` of the request that has
+    ended with this error, for an error that `Runtime.run` or `RequestResult.raise_for_outcome` has raised; else None.
     """
 
     fault: ClassVar[Fault] = "toolbus"
     code: ClassVar[str] = "error"
     retryable: bool = False
+    result: Any = None
 
 
 # ------------------------------------------------------------------------------------------------ caller
@@ -355,7 +357,7 @@ class ScriptError(ProviderError):
 
 
 class LimitReached(ToolbusError):
-    """A request ended as `stopped` and the caller asked for exceptions. `reason` names the limit and its value.
+    """`raise_for_outcome` was called for a request that was `stopped`, or a sub-request has no limits left.
 
     `limit` is the limit's name, and `value` its value: a number or, for `stop_on` and `on_failure`, a text. If the
     model itself has stopped the request, `reason` is the model's text, `limit` empty and `value` None.
@@ -380,7 +382,7 @@ def _value(text: str) -> float | str:
 
 
 class RequestCancelledError(ToolbusError):
-    """A request ended as `cancelled` and the caller asked for exceptions."""
+    """`RequestResult.raise_for_outcome` was called for a request that ended as `cancelled`."""
 
     fault = "caller"
     code = "cancelled"

@@ -184,13 +184,15 @@ class RequestResult(Generic[OutputT]):
         return self.messages[self.history_count :]
 
     def raise_for_outcome(self) -> None:
-        """Raise the matching `ToolbusError` unless the outcome is `completed`."""
+        """Raise the matching `ToolbusError` unless the outcome is `completed`. Its `result` is this one."""
+        error = self.error
         if self.outcome == "stopped":
-            raise LimitReached(self.reason, limit=self.limit)
-        if self.outcome == "cancelled":
-            raise RequestCancelledError(self.reason or "the request was cancelled")
-        if self.error is not None:
-            raise self.error
+            error = LimitReached(self.reason, limit=self.limit)
+        elif self.outcome == "cancelled":
+            error = RequestCancelledError(self.reason or "the request was cancelled")
+        if error is not None:
+            error.result = self
+            raise error
 
     def timeline(self) -> str:
         """Return a report for people, with a line for each model call, each tool call and the ending."""

@@ -169,7 +169,7 @@ async def delete_file(path: str, force: bool = False) -> str:
     return f"{path} is gone"
 
 
-@tool(approval=True)
+@tool(needs_approval=True)
 async def send_mail(to: str) -> str:
     """Send a mail."""
     did.append(to)

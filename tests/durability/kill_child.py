@@ -345,7 +345,7 @@ def _tool(name: str, seconds: float = 0.002, **options: Any) -> Tool[..., Any]:
 @functools.cache
 def _tools() -> list[Tool[..., Any]]:
     """Made once, before any life: schemas take time."""
-    inside = _tool("pay_inside", 0.01, approval=True)
+    inside = _tool("pay_inside", 0.01, needs_approval=True)
     handed = subrequest_tool("hand_over", "Hand over.", provider=_Inside(), tools=[inside])
     handler: Any = handed.handler
 
@@ -360,7 +360,7 @@ def _tools() -> list[Tool[..., Any]]:
         _tool("look", idempotent=True),
         _tool("step_on", sequential=True),
         _tool("sure_step", sequential=True, idempotent=True),
-        _tool("wipe", approval=True),
+        _tool("wipe", needs_approval=True),
         Tool("hand_over", "Hand over.", handler=hand_over),
     ]
 

@@ -47,7 +47,7 @@ def runtime_on(store: SqliteStore, gate: anyio.Event | None = None) -> Runtime:
             await anyio.sleep_forever()
         return "paid"
 
-    @tool(approval=True)
+    @tool(needs_approval=True)
     async def wipe(n: int) -> str:
         """Wipe."""
         return "wiped"

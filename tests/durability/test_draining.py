@@ -81,7 +81,7 @@ async def test_leaving_the_block_drains_and_a_grace_of_zero_waits_for_nothing() 
         runtime.start("after")
 
 
-@tool(approval=True)
+@tool(needs_approval=True)
 async def pay(euros: int) -> str:
     """Pay."""
     return f"paid {euros}"

@@ -265,7 +265,9 @@ async def test_a_request_within_a_request_is_interrupted_and_its_pauses_end() ->
             return calls(("wipe", {"n": 1})) if len(request.messages) == 1 else text("Wiped inside.", usage=SPENT)
 
         inner = ScriptedProvider(reply, vendor="inner")
-        handed = subrequest_tool("hand_over", "Hand it over.", provider=inner, tools=[lab.tool("wipe", approval=True)])
+        handed = subrequest_tool(
+            "hand_over", "Hand it over.", provider=inner, tools=[lab.tool("wipe", needs_approval=True)]
+        )
         return [*lab.standard(), handed]
 
     scene = Scene(

@@ -14,6 +14,7 @@ import pytest
 
 from endings.ended_well import ENDINGS, assert_valid, listen
 from support.journaled import JournaledStore
+from support.results import result_of
 from support.resuming import PROMPT, Lab, Scene, Wall, facts_of, model, virtual_wall
 from toolbus import Limits, RequestResult, Runtime
 from toolbus.durability._store_calls import PendingCalls
@@ -75,7 +76,7 @@ class Faulty(JournaledStore):
 async def run(store: MemoryStore, lab: Lab, on_failure: Any) -> tuple[RequestResult[Any], list[Any]]:
     async with WORK.runtime(store, lab, on_store_failure=on_failure) as runtime:
         heard = listen(runtime.bus)
-        result = await runtime.run(PROMPT, conversation_id="c")
+        result = await result_of(runtime.run(PROMPT, conversation_id="c"))
         journaled = {
             fact.call_id for fact in await facts_of(store, result.request_id) if isinstance(fact, ToolCallRequested)
         }
@@ -166,7 +167,7 @@ async def test_a_request_whose_store_is_away_for_longer_than_its_lease_is_left_t
     journal.release = away
     async with WORK.runtime(store, lab) as stale, WORK.runtime(store, lab) as fresh:
         heard = listen(stale.bus)
-        result = await stale.run(PROMPT, conversation_id="c")
+        result = await result_of(stale.run(PROMPT, conversation_id="c"))
         assert (result.outcome, result.reason, result.resumable) == ("failed", "store_error", True)
         lines = [each for each in caplog.records if getattr(each, "request_id", "") == result.request_id]
         assert [(each.levelname, each.exc_info) for each in lines] == [("WARNING", None)]
@@ -296,7 +297,7 @@ async def test_a_turn_is_kept_once_though_its_beginning_failed_here_and_went_on_
 
         journal.append = breaks
         async with WORK.runtime(store, Lab()) as stale:
-            result = await stale.run(PROMPT, conversation_id="c")
+            result = await result_of(stale.run(PROMPT, conversation_id="c"))
         assert result.outcome == "failed"
     kept = await store.history("c")
     assert [each.message_id for each in kept if each.role == "user"] == [f"{result.request_id}_u"]
@@ -313,7 +314,7 @@ async def test_a_decision_that_the_store_has_not_taken_is_remembered_for_no_late
             runtime.bus.publish(question.decided(approved=True, remember=True))
 
         runtime.bus.connect(ApprovalRequested, decide)
-        outcomes = [(await runtime.run(PROMPT, conversation_id="c")).outcome for _ in range(3)]
+        outcomes = [(await result_of(runtime.run(PROMPT, conversation_id="c"))).outcome for _ in range(3)]
     assert outcomes == ["failed", "completed", "completed"]
     assert len({each.request_id for each in asked}) == 2, "nobody has heard the first decision"
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from endings.ended_well import ENDINGS, assert_valid, listen
+from support.results import result_of
 from toolbus import RequestResult, Runtime, ToolContext, tool
 from toolbus.errors import StoreDamaged, StoreError, StoreUnavailable
 from toolbus.events import ToolCallRequested
@@ -144,17 +145,17 @@ async def test_whichever_call_of_the_database_fails_the_next_request_works(
         try:
             async with desk.runtime() as runtime:
                 heard = listen(runtime.bus)
-                results.append(await runtime.run("first", conversation_id="c"))
+                results.append(await result_of(runtime.run("first", conversation_id="c")))
                 is_hit = disk.is_hit
                 disk.at = -1
-                results.append(await runtime.run("second", conversation_id="c"))
+                results.append(await result_of(runtime.run("second", conversation_id="c")))
         except StoreError as exc:
             opened += isinstance(exc, kind)
             failed_to_open += 1
             is_hit, disk.at = True, -1
             async with desk.runtime() as runtime:
                 heard = listen(runtime.bus)
-                results.append(await runtime.run("second", conversation_id="c"))
+                results.append(await result_of(runtime.run("second", conversation_id="c")))
         if not is_hit:
             break
         hits += 1
@@ -180,7 +181,7 @@ async def test_a_request_that_only_warns_survives_any_one_failure(tmp_path: Path
         await desk.store.open()
         disk.fail(at, sqlite3.SQLITE_FULL)
         async with desk.runtime(on_store_failure="warn") as runtime:
-            result = await runtime.run("first", conversation_id="c")
+            result = await result_of(runtime.run("first", conversation_id="c"))
         is_hit, disk.at = disk.is_hit, -1
         # What it cannot go on without is what the conversation has.
         assert result.outcome == "completed" or result.rounds == 0, (at, result.error)
@@ -211,7 +212,7 @@ async def test_a_file_that_another_program_holds_is_an_error_in_time_and_used_ag
         first = await runtime.run("first", conversation_id="c")
         with closing(hold(desk.store.path)):
             began = time.monotonic()
-            refused = await runtime.run("second", conversation_id="c")
+            refused = await result_of(runtime.run("second", conversation_id="c"))
             assert time.monotonic() - began < 5
             assert isinstance(refused.error, StoreUnavailable)
             assert "locked" in str(refused.error)
@@ -236,7 +237,7 @@ async def test_by_default_a_lock_is_waited_for_and_an_error_comes_within_five_se
     async with desk.runtime() as runtime:
         with closing(hold(desk.store.path)):
             began = time.monotonic()
-            refused = await runtime.run("first", conversation_id="c")
+            refused = await result_of(runtime.run("first", conversation_id="c"))
             assert 3 < time.monotonic() - began < 5
             assert isinstance(refused.error, StoreUnavailable)
         other = hold(desk.store.path)
@@ -269,9 +270,9 @@ async def test_on_a_disk_that_gets_room_again_work_goes_on(tmp_path: Path) -> No
         await room_for(6)
         while results[-1].outcome == "completed":
             assert len(results) < 100
-            results.append(await runtime.run(f"{len(results)}", conversation_id="c"))
+            results.append(await result_of(runtime.run(f"{len(results)}", conversation_id="c")))
         assert "there is no space" in str(results[-1].error)
-        again = await runtime.run("while full", conversation_id="c")
+        again = await result_of(runtime.run("while full", conversation_id="c"))
         assert again.outcome == "failed"
         await room_for(10_000)
         results += [again, await runtime.run("afterwards", conversation_id="c")]

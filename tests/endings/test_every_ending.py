@@ -23,6 +23,7 @@ from endings.ended_well import (
     listen,
 )
 from support.journaled import JournaledStore
+from support.results import result_of
 from toolbus import (
     Denied,
     Interceptor,
@@ -88,7 +89,7 @@ async def swallows() -> str:
     return ""
 
 
-@tool(approval=True)
+@tool(needs_approval=True)
 async def delete(key: str) -> str:
     """Delete a key."""
     return f"{key} is gone"
@@ -502,7 +503,7 @@ async def test_a_journal_that_fails_leaves_the_request_and_harms_no_other_turn(
         history = await talk_before(runtime)
         heard = listen(runtime.bus)
         store.appends, store.fails_at, store.hangs = 0, place, fault == "hangs"
-        result = await runtime.run("Go.", conversation_id=CONVERSATION, provider=ScriptedProvider(SCRIPT))
+        result = await result_of(runtime.run("Go.", conversation_id=CONVERSATION, provider=ScriptedProvider(SCRIPT)))
         assert (result.outcome, result.reason) == ("failed", "store_unavailable" if store.hangs else "store_error")
         assert (result.resumable, result.journaled) == (place > 0, False), "a first step that failed has begun nothing"
         mine = [event for event in heard if event.request_id == result.request_id and event.is_fact]
@@ -549,7 +550,7 @@ async def test_a_store_that_does_not_find_the_history_fails_one_turn_and_no_othe
         history = await talk_before(runtime)
         heard = listen(runtime.bus)
         store.broken = True
-        result = await runtime.run("Go.", conversation_id=CONVERSATION)
+        result = await result_of(runtime.run("Go.", conversation_id=CONVERSATION))
         assert (result.outcome, result.reason, result.messages) == ("failed", "store_error", [])
         assert [event.type for event in heard if event.request_id == result.request_id and event.is_fact] == [
             "request_failed"

@@ -23,6 +23,7 @@ from endings.test_every_ending import (
     talk_before,
     unavailable,
 )
+from support.results import result_of
 from support.wire_oracle import check_wires
 from toolbus import (
     EventBus,
@@ -208,7 +209,7 @@ async def test_a_journal_that_breaks_leaves_a_transcript_to_go_on_with(place: in
         await talk_before(runtime)
         store.appends, store.fails_at, store.hangs = 0, place, fault == "hangs"
         script = ScriptedProvider([calls(AT_ONCE, LOOK_UP), calls(AT_ONCE, BROKEN), text("Done.")])
-        await runtime.run("Go.", conversation_id=CONVERSATION, provider=Recorded(script, sent))
+        await result_of(runtime.run("Go.", conversation_id=CONVERSATION, provider=Recorded(script, sent)))
         store.fails_at = -1
         await check_next_turn(runtime)
     check_sent(sent, 0 if place == 0 else 1)

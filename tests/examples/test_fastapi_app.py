@@ -106,10 +106,10 @@ async def test_ask_answers_with_the_whole_result() -> None:
     assert answer["request_id"] == response.headers["x-request-id"]
 
 
-async def test_a_request_that_fails_is_an_answer_that_says_why() -> None:
+async def test_a_request_that_fails_is_no_success_and_says_why() -> None:
     async with serving(create_app(Runtime(ScriptedProvider([])))) as server:
         response = await server.client.post("/ask", json=QUESTION)
-    assert response.status_code == 200
+    assert response.status_code == 502
     assert response.json()["outcome"] == "failed"
     assert "the script has 0 steps" in response.json()["error"]
 

@@ -173,6 +173,6 @@ async def test_a_wrapper_of_too_many_calls_is_a_reply_that_is_too_large() -> Non
     with OpenAIServer([calls(("parallel", {"tool_uses": uses}))]) as server:
         provider = OpenAIProvider("m", api_key="k", base_url=server.base_url)
         async with Runtime(provider=provider, tools=[get_weather]) as runtime:
-            result = await runtime.run("Weather?")
+            result = await runtime.start("Weather?").result()
         await provider.aclose()
     assert result.reason == ReplyTooLarge.code

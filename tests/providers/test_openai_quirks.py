@@ -164,7 +164,7 @@ async def test_a_reply_that_was_withheld_says_so_and_fails_its_request_though_it
     with OpenAIServer([withheld]) as server:
         provider = OpenAIProvider("m", api_key="k", base_url=server.base_url)
         async with Runtime(provider) as runtime:
-            result = await runtime.run("hi")
+            result = await runtime.start("hi").result()
         await provider.aclose()
     assert (result.outcome, result.reason, len(server.requests)) == ("failed", "content_filtered", 1)
     assert isinstance(result.error, ContentFiltered)

@@ -162,7 +162,7 @@ async def test_a_text_of_too_many_calls_fails_its_request() -> None:
     with WireServer([WireReply(text=text)], dialect="openai") as server:
         provider = OpenAIProvider("m", api_key="k", base_url=server.base_url, calls_in_text=True)
         async with Runtime(provider=provider, tools=[f]) as runtime:
-            result = await runtime.run("?")
+            result = await runtime.start("?").result()
         await provider.aclose()
     assert (result.outcome, result.reason) == ("failed", "reply_too_large")
 
@@ -192,7 +192,7 @@ class Generous:
 
 async def test_a_reply_of_too_many_calls_is_not_taken_from_any_provider_and_is_paid_for() -> None:
     async with Runtime(provider=Generous(count=100_000), tools=[f]) as runtime:
-        result = await runtime.run("?")
+        result = await runtime.start("?").result()
     assert (result.outcome, result.reason) == ("failed", "reply_too_large")
     assert "own's reply has more than 1000 calls" in str(result.error)
     assert len(result.messages) == 1
@@ -202,7 +202,7 @@ async def test_a_reply_of_too_many_calls_is_not_taken_from_any_provider_and_is_p
 async def test_a_provider_that_emits_too_many_calls_is_stopped_where_it_does() -> None:
     provider = Generous(count=100_000, emits=True)
     async with Runtime(provider=provider, tools=[f]) as runtime:
-        result = await runtime.run("?")
+        result = await runtime.start("?").result()
     assert (result.outcome, result.reason) == ("failed", "reply_too_large")
     assert provider.emitted == MAX_REPLY_CALLS
 

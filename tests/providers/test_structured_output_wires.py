@@ -43,7 +43,7 @@ async def ask(server: WireServer, **options: Any) -> Any:
     provider = MAKERS[server.dialect.name](server.base_url)
     try:
         async with Runtime(provider) as runtime:
-            return await runtime.run("Weather in Paris?", output=Weather, **options)
+            return await runtime.start("Weather in Paris?", output=Weather, **options).result()
     finally:
         await close(provider)
 
@@ -207,7 +207,7 @@ async def test_a_server_that_is_away_is_unavailable() -> None:
     try:
         async with Runtime(provider) as runtime:
             once = Limits(max_model_attempts=1)
-            result = await runtime.run("Weather?", output=Weather, output_mode="native", limits=once)
+            result = await runtime.start("Weather?", output=Weather, output_mode="native", limits=once).result()
     finally:
         await close(provider)
     assert (result.outcome, result.reason) == ("failed", "provider_unavailable")

@@ -34,7 +34,7 @@ class Bank:
     """A tool that pays, and what it was given."""
 
     def __init__(
-        self, *, approval: bool = True, cache_seconds: float | None = None, description: str | None = None
+        self, *, needs_approval: bool = True, cache_seconds: float | None = None, description: str | None = None
     ) -> None:
         self.paid: list[dict[str, Any]] = []
 
@@ -43,7 +43,9 @@ class Bank:
             self.paid.append({"amount": amount, "to": to})
             return "paid"
 
-        self.tool: Tool[..., Any] = tool(approval=approval, cache_seconds=cache_seconds, description=description)(pay)
+        self.tool: Tool[..., Any] = tool(
+            needs_approval=needs_approval, cache_seconds=cache_seconds, description=description
+        )(pay)
 
     def runtime(self, times: int = 1, tools: ToolRegistry | None = None, store: Store | None = None) -> Runtime:
         script = [*([calls(("pay", copy.deepcopy(ASKED)))] * times), text("Done.")]
@@ -84,7 +86,9 @@ async def test_an_approver_that_changes_the_question_and_then_approves_changes_n
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["before the dispatcher", "behind the dispatcher"])
-@pytest.mark.parametrize("options", [{}, {"approval": False}, {"approval": False, "cache_seconds": 60}], ids=repr)
+@pytest.mark.parametrize(
+    "options", [{}, {"needs_approval": False}, {"needs_approval": False, "cache_seconds": 60}], ids=repr
+)
 async def test_a_listener_that_changes_the_arguments_of_a_request_changes_nothing_that_runs(
     options: dict[str, Any], first: bool
 ) -> None:
@@ -101,7 +105,7 @@ async def test_a_listener_that_changes_the_arguments_of_a_request_changes_nothin
 
 
 async def test_a_result_is_kept_for_the_arguments_that_it_was_made_with() -> None:
-    bank = Bank(approval=False, cache_seconds=60)
+    bank = Bank(needs_approval=False, cache_seconds=60)
     runtime = bank.runtime(times=2)
     disconnect = runtime.bus.connect(ToolCallRequested, scribble)
     runtime.bus.connect(ToolCallCompleted, lambda _: disconnect())
@@ -180,7 +184,7 @@ async def test_a_question_that_another_process_asks_again_binds_what_it_was_for(
 
 @pytest.mark.guarantee("G10")
 async def test_calls_are_counted_as_repeated_whatever_listeners_make_of_them() -> None:
-    bank = Bank(approval=False)
+    bank = Bank(needs_approval=False)
     async with bank.runtime(times=3) as runtime:
         runtime.bus.connect(ToolCallRequested, scribble)
         result = await runtime.run("Pay my rent.", limits=Limits(max_repeats=2))

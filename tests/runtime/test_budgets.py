@@ -152,7 +152,7 @@ async def test_a_reply_that_may_not_be_used_counts():
 
     budget = Budget(max_tokens=1_000)
     async with Runtime(answers(), budget=budget, interceptors=[Broken()]) as runtime:
-        assert (await runtime.run("go")).outcome == "failed"
+        assert (await runtime.start("go").result()).outcome == "failed"
     assert budget.tokens == 100
 
 

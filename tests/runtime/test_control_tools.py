@@ -62,7 +62,7 @@ async def test_give_up_stops_the_request_with_the_models_own_reason() -> None:
         assert (result.outcome, result.reason) == ("stopped", "the weather service does not know the city")
         assert result.text == "I looked everywhere."
         with pytest.raises(LimitReached, match="does not know the city") as raised:
-            await runtime.run("Where?", raise_on_failure=True)
+            result.raise_for_outcome()
         assert (raised.value.limit, raised.value.value) == ("", None)
 
 

@@ -261,7 +261,7 @@ async def test_what_comes_late_while_the_next_turn_runs_is_for_the_one_after_it(
 # ------------------------------------------------------------------------------------------------- remembered approvals
 
 
-@tool(approval=True)
+@tool(needs_approval=True)
 async def send_mail(to: str) -> str:
     """Send a mail."""
     return f"sent to {to}"
@@ -327,7 +327,7 @@ async def test_a_remembered_approval_is_for_the_tool_as_it_was_shown() -> None:
         """Send a mail to everybody."""
         return "sent"
 
-    other = Tool("send_mail", handler=send_mail_to_all, approval=True)
+    other = Tool("send_mail", handler=send_mail_to_all, needs_approval=True)
     async with Runtime(ScriptedProvider(mails), tools=[send_mail]) as runtime:
         desk = Desk(runtime.bus, approved=True, remember=True)
         first = await runtime.run("Write to me")
@@ -347,7 +347,7 @@ async def test_a_remembered_approval_counts_within_the_turn_as_well() -> None:
 async def test_an_approval_is_kept_of_a_turn_that_was_cancelled_afterwards() -> None:
     started = anyio.Event()
 
-    @tool(approval=True)
+    @tool(needs_approval=True)
     async def dig() -> str:
         """Dig a hole."""
         started.set()

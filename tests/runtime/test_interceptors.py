@@ -137,7 +137,7 @@ async def test_of_a_denied_prompt_nothing_stays_and_the_conversation_goes_on() -
     script = ScriptedProvider([text("Hello."), text("Still here.")])
     async with Runtime(script, interceptors=[NoSecrets()]) as runtime:
         first = await runtime.run("Hello")
-        denied = await runtime.run("My password is swordfish", conversation_id=first.conversation_id)
+        denied = await runtime.start("My password is swordfish", conversation_id=first.conversation_id).result()
         after = await runtime.run("Are you there?", conversation_id=first.conversation_id)
     assert (denied.outcome, denied.reason, denied.text) == ("failed", "denied", "")
     assert isinstance(denied.error, Denied)
@@ -152,16 +152,16 @@ async def test_of_a_denied_prompt_nothing_stays_and_the_conversation_goes_on() -
 async def test_a_denied_first_prompt_leaves_a_conversation_that_has_not_begun() -> None:
     script = ScriptedProvider([text("Hello.")])
     async with Runtime(script, interceptors=[NoSecrets()]) as runtime:
-        denied = await runtime.run("My password is swordfish", conversation_id="c")
+        denied = await runtime.start("My password is swordfish", conversation_id="c").result()
         after = await runtime.run("Hello", conversation_id="c")
     assert denied.messages == []
     assert (after.history_count, said_in(after.messages)) == (0, ["Hello"])
 
 
-async def test_a_denial_is_raised_where_exceptions_are_asked_for() -> None:
+async def test_a_denial_is_raised() -> None:
     async with Runtime(ScriptedProvider([]), interceptors=[NoSecrets()]) as runtime:
         with pytest.raises(Denied, match="do not belong here"):
-            await runtime.run("My password is swordfish", raise_on_failure=True)
+            await runtime.run("My password is swordfish")
 
 
 async def test_a_denial_without_words_has_some_all_the_same() -> None:
@@ -172,7 +172,7 @@ async def test_a_denial_without_words_has_some_all_the_same() -> None:
     heard: list[Event] = []
     async with Runtime(ScriptedProvider([])) as runtime:
         runtime.bus.connect(Event, heard.append)
-        result = await runtime.run("x", interceptors=[Mute()])
+        result = await runtime.start("x", interceptors=[Mute()]).result()
     assert (result.outcome, result.reason) == ("failed", "denied")
     assert getattr(heard[-1], "error", "") == "the prompt was denied"
 
@@ -240,7 +240,7 @@ async def test_an_interceptor_that_denies_a_model_call_ends_the_request_with_its
     async with Runtime(
         ScriptedProvider([calls(PARIS), text("?")]), tools=[get_weather], interceptors=[Office()]
     ) as runtime:
-        result = await runtime.run("Where?")
+        result = await runtime.start("Where?").result()
     assert (result.outcome, result.reason, str(result.error)) == ("failed", "denied", "one round is enough today")
     assert [call.ok for call in result.tool_calls] == [True]
     validate(result.messages)
@@ -255,7 +255,7 @@ async def test_an_interceptor_around_the_model_keeps_to_the_models_time() -> Non
     limits = Limits(model_timeout_seconds=5, timeout_seconds=8, max_model_attempts=1)
     async with Runtime(ScriptedProvider([]), interceptors=[Dawdler()], limits=limits) as runtime:
         began = anyio.current_time()
-        result = await runtime.run("now?")
+        result = await runtime.start("now?").result()
         assert anyio.current_time() - began == pytest.approx(5)
     assert (result.outcome, result.reason) == ("failed", "provider_timeout")
 
@@ -372,7 +372,7 @@ async def test_an_answer_joins_the_transcript_as_the_interceptor_left_it() -> No
 async def test_a_denied_answer_is_not_kept_and_the_conversation_goes_on() -> None:
     script = ScriptedProvider([text("The secret is 7."), text("Fine.")])
     async with Runtime(script, interceptors=[Polite()]) as runtime:
-        denied = await runtime.run("Tell!", conversation_id="c")
+        denied = await runtime.start("Tell!", conversation_id="c").result()
         after = await runtime.run("How are you?", conversation_id="c")
     assert (denied.outcome, denied.reason, denied.text) == ("failed", "denied", "")
     assert "secret" not in repr(denied.messages)

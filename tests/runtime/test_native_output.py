@@ -141,7 +141,7 @@ async def test_the_mode_native_is_refused_before_anything_is_asked_where_it_cann
 
 async def test_a_model_of_one_round_that_cannot_fails_the_request() -> None:
     async with Runtime(native(), provider_for_round=lambda _round: native(can="")) as runtime:
-        result = await runtime.run("Weather in Paris?", output=Forecast, output_mode="native")
+        result = await runtime.start("Weather in Paris?", output=Forecast, output_mode="native").result()
     assert (result.outcome, result.reason) == ("failed", "configuration")
     assert "say 'auto' or 'tool'" in str(result.error)
 
@@ -202,7 +202,7 @@ async def test_behind_interceptors_it_is_sent_back_in_the_same_words() -> None:
 async def test_native_answers_are_repaired_as_often_as_others() -> None:
     provider = native(*[text("It is warm.")] * 3)
     async with Runtime(provider) as runtime:
-        result = await runtime.run("Weather in Paris?", output=Forecast)
+        result = await runtime.start("Weather in Paris?", output=Forecast).result()
     assert (result.outcome, result.reason, len(provider.requests)) == ("failed", "invalid_output", 3)
 
 
@@ -247,7 +247,7 @@ async def test_with_the_mode_native_it_fails_with_an_error_of_its_own() -> None:
     provider = native(REFUSED)
     async with Runtime(provider) as runtime:
         with pytest.raises(NativeOutputUnsupported, match="no schemas here"):
-            await runtime.run("Weather?", output=Forecast, output_mode="native", raise_on_failure=True)
+            await runtime.run("Weather?", output=Forecast, output_mode="native")
     assert len(provider.requests) == 1
 
 
@@ -255,7 +255,7 @@ async def test_a_server_that_is_away_is_unavailable_and_not_asked_in_another_way
     away = error(ProviderUnavailable("nobody there", retryable=True))
     provider = native(*[away] * 3)
     async with Runtime(provider) as runtime:
-        result = await runtime.run("Weather in Paris?", output=Forecast)
+        result = await runtime.start("Weather in Paris?", output=Forecast).result()
     assert (result.outcome, result.reason) == ("failed", "provider_unavailable")
     assert asked_in(provider) == [NATIVELY] * 3
 
@@ -264,6 +264,6 @@ async def test_a_server_that_is_away_is_unavailable_and_not_asked_in_another_way
 async def test_a_refusal_is_no_wrong_answer_whatever_the_mode(mode: OutputMode) -> None:
     provider = native(text("I can't help with that.", finish_reason="refusal"))
     async with Runtime(provider) as runtime:
-        result = await runtime.run("Weather in Paris?", output=Forecast, output_mode=mode)
+        result = await runtime.start("Weather in Paris?", output=Forecast, output_mode=mode).result()
     assert (result.outcome, result.reason, len(provider.requests)) == ("failed", "content_filtered", 1)
     assert "I can't help with that." in str(result.error)

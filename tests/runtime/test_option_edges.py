@@ -24,7 +24,7 @@ async def search(wanted: dict[str, Any], n: int = 1) -> str:
     return f"{wanted} {n!r}"
 
 
-@tool(approval=True)
+@tool(needs_approval=True)
 async def remove(path: str) -> str:
     """Remove a file."""
     return f"{path} is gone"
@@ -82,7 +82,7 @@ async def test_an_on_prompt_that_hangs_is_cancelled_with_its_request() -> None:
 
 async def test_an_on_prompt_that_hangs_is_bounded_by_the_time_of_the_request() -> None:
     async with Runtime(searches(), tools=[search], interceptors=[Hangs()]) as runtime:
-        result = await runtime.run("hi", limits=Limits(timeout_seconds=5))
+        result = await runtime.start("hi", limits=Limits(timeout_seconds=5)).result()
         assert anyio.current_time() == pytest.approx(5)
     assert (result.text, result.rounds) == ("", 0)
     assert result.outcome != "completed"
@@ -90,7 +90,7 @@ async def test_an_on_prompt_that_hangs_is_bounded_by_the_time_of_the_request() -
 
 async def test_a_blank_prompt_of_an_interceptor_leaves_a_valid_transcript() -> None:
     async with Runtime(ScriptedProvider([text("ok")]), interceptors=[Rewrites(" ")]) as runtime:
-        result = await runtime.run("hi")
+        result = await runtime.start("hi").result()
     validate(result.messages)
 
 
@@ -106,7 +106,7 @@ async def test_an_on_prompt_that_raises_fails_a_request_that_has_started() -> No
     heard: list[str] = []
     async with Runtime(searches(), interceptors=[Breaks()]) as runtime:
         runtime.bus.connect((RequestStarted, RequestFailed), lambda event: heard.append(event.type))
-        result = await runtime.run("hi")
+        result = await runtime.start("hi").result()
     assert (result.outcome, result.reason) == ("failed", "application_error")
     assert heard == ["request_started", "request_failed"]
 
@@ -153,7 +153,7 @@ async def test_an_interceptor_that_forgets_to_return_is_named_in_the_error(metho
 
     forgetful = type("Forgetful", (Interceptor,), {method: forget})()
     async with Runtime(searches(), tools=[search], interceptors=[forgetful]) as runtime:
-        result = await runtime.run("hi")
+        result = await runtime.start("hi").result()
     assert (result.outcome, result.reason) == ("failed", "application_error")
     assert method in str(result.error)
 
@@ -161,7 +161,7 @@ async def test_an_interceptor_that_forgets_to_return_is_named_in_the_error(metho
 async def test_the_tokens_of_a_denied_answer_count() -> None:
     script = ScriptedProvider([text("x", usage=Usage(input_tokens=500))])
     async with Runtime(script, interceptors=[DeniesAnswers()]) as runtime:
-        result = await runtime.run("hi")
+        result = await runtime.start("hi").result()
     assert (result.outcome, result.usage.input_tokens) == ("failed", 500)
 
 
@@ -204,7 +204,10 @@ async def test_a_person_who_is_asked_in_a_sub_request_is_hurried_by_no_clock_abo
 
 INTERCEPTORS = "give a list of objects whose classes derive from toolbus.Interceptor"
 PRICES = r"prices is .*; give \{'vendor:model': Price\(input=..., output=...\)\}, per million tokens"
-APPROVAL = r"approval is .*; say True, False, or give a function of \(spec, arguments\) that does"
+APPROVAL = r"needs_approval is .*; say True, False, or give a function of \(spec, arguments\) that does"
+HOOK = (
+    "on_approval is .*; give an async function that takes the question and returns whether the call may run, or 'wait'"
+)
 LATE = "late_results is .*; it must be one of 'drop', 'event', 'next_turn'"
 FOR_ROUND = "provider_for_round is .*; give a function of the round's number, from 0"
 PROVIDERS = "providers is .*; give a list of them, or provider= for one"
@@ -216,8 +219,10 @@ EITHER: dict[str, tuple[dict[str, Any], str]] = {
     "prices-of-numbers": ({"prices": {"x": 1}}, PRICES),
     "prices-a-number": ({"prices": 3}, PRICES),
     "prices-one-alone": ({"prices": Price(input=1, output=1)}, PRICES),
-    "approval-a-word": ({"approval": "yes"}, APPROVAL),
-    "approval-names-of-tools": ({"approval": ["remove"]}, APPROVAL),
+    "approval-a-word": ({"needs_approval": "yes"}, APPROVAL),
+    "approval-names-of-tools": ({"needs_approval": ["remove"]}, APPROVAL),
+    "on-approval-another-word": ({"on_approval": "ask"}, HOOK),
+    "on-approval-no-async-function": ({"on_approval": len}, HOOK),
     "late-results-another-word": ({"late_results": "x"}, LATE),
     "late-results-a-list": ({"late_results": []}, LATE),
     "note-failures-a-word": ({"note_failures": "no"}, "note_failures is .*; say True or False"),
@@ -235,7 +240,6 @@ EITHER: dict[str, tuple[dict[str, Any], str]] = {
 
 REQUEST: dict[str, tuple[dict[str, Any], str]] = {
     "output-a-json-schema": ({"output": {"type": "object"}}, "output=.* has no JSON schema"),
-    "raise-on-failure-a-word": ({"raise_on_failure": "no"}, "raise_on_failure is .*; say True or False"),
     "conversation-id-a-number": ({"conversation_id": 3}, "conversation_id is .*; give a text"),
     "providers-none": ({"providers": []}, "providers is empty; a request needs a provider"),
 }
@@ -282,6 +286,6 @@ def test_a_tool_of_sub_requests_refuses_an_option_of_a_wrong_kind_when_it_is_mad
 
 async def test_an_answer_that_is_no_json_is_reported_in_one_sentence() -> None:
     async with Runtime(ScriptedProvider(lambda _request: text("hm"))) as runtime:
-        result = await runtime.run("x", output=int)
+        result = await runtime.start("x", output=int).result()
     assert result.reason == "invalid_output"
     assert "the answer is not valid JSON" in str(result.error)

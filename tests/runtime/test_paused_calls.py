@@ -26,7 +26,7 @@ HOUR = 3_600
 LIMITS = Limits(timeout_seconds=50, tool_timeout_seconds=20, approval_timeout_seconds=2 * HOUR)
 
 
-@tool(approval=True)
+@tool(needs_approval=True)
 async def remove(path: str) -> str:
     """Remove a file."""
     await anyio.sleep(5)
@@ -89,7 +89,7 @@ async def test_what_waits_two_requests_deep_pauses_each_call_above_it() -> None:
 async def test_after_the_wait_a_sub_request_has_the_time_that_was_left_and_no_more() -> None:
     asked: list[ApprovalRequested] = []
 
-    @tool(approval=True, timeout_seconds=1_000)
+    @tool(needs_approval=True, timeout_seconds=1_000)
     async def hang(path: str) -> None:
         """Never end."""
         await anyio.sleep_forever()

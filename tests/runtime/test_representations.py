@@ -21,7 +21,7 @@ async def look_up(query: str) -> str:
     return query * 2
 
 
-@tool(approval=True)
+@tool(needs_approval=True)
 async def send(body: str) -> str:
     """Send a mail."""
     return "sent"
@@ -79,6 +79,6 @@ async def test_a_result_and_its_calls_are_short_whatever_they_contain():
 async def test_a_result_shows_its_output_and_its_error():
     async with Runtime(ScriptedProvider([text('{"name": "Paris"}')])) as runtime:
         assert "output=City(name='Paris')" in repr(await runtime.run("Where?", output=City))
-        failed = repr(await runtime.run("Where?"))
+        failed = repr(await runtime.start("Where?").result())
     assert failed.startswith("RequestResult(outcome='failed', reason='")
     assert "error=" in failed

@@ -176,7 +176,7 @@ async def test_a_model_for_a_round_may_be_a_name_of_a_vendor() -> None:
 )
 async def test_a_model_for_a_round_that_is_none_fails_the_request_and_says_so(named: Any, reported: str) -> None:
     async with Runtime(ScriptedProvider([]), provider_for_round=lambda _number: named) as runtime:
-        result = await runtime.run("hi")
+        result = await runtime.start("hi").result()
     assert (result.outcome, result.reason) == ("failed", "configuration")
     assert isinstance(result.error, ConfigurationError)
     assert reported in str(result.error)
@@ -231,13 +231,13 @@ async def test_a_request_that_costs_more_than_it_may_is_stopped_after_the_round_
         assert (result.outcome, result.reason, result.text) == ("stopped", "max_cost=5", "...")
         assert (result.rounds, result.cost) == (3, 6.0)
         with pytest.raises(LimitReached, match="max_cost=5"):
-            await runtime.run("Everywhere?", limits=limits, raise_on_failure=True)
+            result.raise_for_outcome()
     validate(result.messages)
 
 
 async def test_a_cost_limit_without_a_price_for_the_model_says_which_one_is_missing() -> None:
     script = ScriptedProvider([text("ok")])
     async with Runtime(script, prices={"openai:other": Price(input=1, output=1)}) as runtime:
-        result = await runtime.run("hi", limits=Limits(max_cost=1))
+        result = await runtime.start("hi", limits=Limits(max_cost=1)).result()
     assert (result.outcome, result.reason) == ("failed", "configuration")
     assert "there is no price for 'scripted:" in str(result.error)

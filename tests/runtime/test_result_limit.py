@@ -168,7 +168,8 @@ async def test_the_exception_of_a_limit_has_its_name_and_value(limits: Limits, v
     async with Runtime(
         ScriptedProvider([hang()]) if limits.timeout_seconds < 1 else model, tools=[look_up], limits=limits
     ) as runtime:
-        with pytest.raises(LimitReached) as raised:
-            await runtime.run("go", raise_on_failure=True)
+        result = await runtime.run("go")
+    with pytest.raises(LimitReached) as raised:
+        result.raise_for_outcome()
     assert raised.value.reason == f"{raised.value.limit}={value}"
     assert raised.value.value == value

@@ -18,13 +18,15 @@ from toolbus.errors import (
     LimitReached,
     NotRunning,
     Overloaded,
+    ProviderUnavailable,
     RequestCancelledError,
     ScriptError,
+    StoreError,
 )
-from toolbus.events import Event, RequestStarted, ToolCallLate, ToolCallRequested
+from toolbus.events import CancelRequested, Event, RequestStarted, RoundStarted, ToolCallLate, ToolCallRequested
 from toolbus.messages import AssistantMessage, Message, UserMessage
 from toolbus.protocols import Emit, ModelReply, ModelRequest
-from toolbus.providers.scripted import ScriptedProvider, calls, text
+from toolbus.providers.scripted import ScriptedProvider, calls, error, text
 from toolbus.stores.memory import MemoryStore
 
 
@@ -175,18 +177,47 @@ async def test_tools_may_change_while_a_request_runs() -> None:
     ]
 
 
-async def test_failures_and_limits_are_results_unless_exceptions_are_asked_for() -> None:
+async def test_run_raises_the_error_of_a_request_that_fails_with_what_happened_until_then() -> None:
+    away = ProviderUnavailable("nobody there", retryable=False)
+    async with Runtime(ScriptedProvider([calls(("nope", {})), error(away)])) as runtime:
+        with pytest.raises(ProviderUnavailable, match="nobody there") as caught:
+            await runtime.run("go", conversation_id="c")
+        result = caught.value.result
+        assert (result.outcome, result.reason, result.error) == ("failed", "provider_unavailable", caught.value)
+        assert [call.reason for call in result.tool_calls] == ["unknown_tool"]
+        assert [*await runtime.store.history("c")] == result.messages
+
+
+def test_run_sync_raises_the_error_of_a_request_that_fails() -> None:
+    with pytest.raises(ScriptError) as caught:
+        Runtime(ScriptedProvider([])).run_sync("go")
+    assert caught.value.result.outcome == "failed"
+
+
+async def test_an_error_before_the_request_began_has_no_result() -> None:
+    with pytest.raises(NotRunning) as caught:
+        await Runtime(ScriptedProvider([])).run("go")
+    assert caught.value.result is None
+
+
+async def test_limits_and_cancellations_are_results_and_a_session_s_result_never_raises() -> None:
     async with Runtime(ScriptedProvider(lambda _request: calls(("nope", {})))) as runtime:
         result = await runtime.run("go", limits=Limits(max_rounds=1, on_limit="stop"))
         assert (result.outcome, result.reason) == ("stopped", "max_rounds=1")
         with pytest.raises(LimitReached):
-            await runtime.run("go", limits=Limits(max_rounds=1, on_limit="stop"), raise_on_failure=True)
-        with pytest.raises(ScriptError):
-            await runtime.run("go", provider=ScriptedProvider([]), raise_on_failure=True)
-        session = runtime.start("go", provider=Gate(), raise_on_failure=True)
-        session.cancel("no")
+            result.raise_for_outcome()
+
+        def cancel(event: RoundStarted) -> None:
+            runtime.bus.publish(CancelRequested(request_id=event.request_id, reason="no"))
+
+        disconnect = runtime.bus.connect(RoundStarted, cancel)
+        result = await runtime.run("go", provider=Gate())
+        assert (result.outcome, result.reason) == ("cancelled", "no")
         with pytest.raises(RequestCancelledError):
-            await session.result()
+            result.raise_for_outcome()
+        disconnect()
+        failed = runtime.start("go", provider=ScriptedProvider([]))
+        assert [(await failed.result()).outcome, (await failed.result()).outcome] == ["failed", "failed"]
 
 
 # ------------------------------------------------------------------------------------------- conversations
@@ -260,9 +291,8 @@ async def test_a_history_of_the_application_s_own_begins_a_conversation() -> Non
         assert [message.role for message in first.messages] == ["user", "assistant", "user", "assistant"]
         second = await runtime.run("newer", conversation_id=first.conversation_id)
         assert second.history_count == 4
-        refused = await runtime.run("newest", conversation_id=first.conversation_id, history=given)
-        assert (refused.outcome, refused.reason) == ("failed", "configuration")
-        assert "not both" in str(refused.error)
+        with pytest.raises(ConfigurationError, match="not both"):
+            await runtime.run("newest", conversation_id=first.conversation_id, history=given)
         with pytest.raises(InvalidHistory):
             runtime.start("x", history=[AssistantMessage(text="before any user")])
     assert len(given) == 2
@@ -276,9 +306,8 @@ async def test_a_store_that_fails_to_give_a_history_fails_that_request_alone(cap
             return await super().history(conversation_id)
 
     async with Runtime(ScriptedProvider([text("x")]), store=Broken()) as runtime:
-        failed = await runtime.run("hi", conversation_id="bad")
-        assert failed.outcome == "failed"
-        assert "gone" in str(failed.error)
+        with pytest.raises(StoreError, match="gone"):
+            await runtime.run("hi", conversation_id="bad")
         assert (await runtime.run("hi", conversation_id="good")).ok
     assert "its store failed: OSError: gone" in caplog.text
     assert "Traceback" not in caplog.text

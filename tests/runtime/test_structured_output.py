@@ -107,7 +107,7 @@ async def test_a_call_with_a_wrong_answer_fails_like_any_other_and_the_model_can
 async def test_the_repairs_are_bounded_and_then_the_request_fails(limits: Limits, asked: int) -> None:
     script = ScriptedProvider(lambda _request: text("I would rather chat."))
     async with Runtime(script, limits=limits) as runtime:
-        result = await runtime.run("Weather in Paris?", output=Forecast)
+        result = await runtime.start("Weather in Paris?", output=Forecast).result()
         follow_up = await runtime.run("Then chat", conversation_id=result.conversation_id)
     assert (result.outcome, result.reason, result.output) == ("failed", "invalid_output", None)
     assert isinstance(result.error, InvalidOutput)
@@ -117,11 +117,12 @@ async def test_the_repairs_are_bounded_and_then_the_request_fails(limits: Limits
     validate(result.messages)
 
 
-async def test_an_invalid_output_is_raised_where_exceptions_are_asked_for() -> None:
+async def test_an_invalid_output_is_raised() -> None:
     script = ScriptedProvider(lambda _request: text("I would rather chat."))
     async with Runtime(script) as runtime:
-        with pytest.raises(InvalidOutput, match="max_output_repairs=2"):
-            await runtime.run("Weather in Paris?", output=Forecast, raise_on_failure=True)
+        with pytest.raises(InvalidOutput, match="max_output_repairs=2") as caught:
+            await runtime.run("Weather in Paris?", output=Forecast)
+    assert (caught.value.result.output, caught.value.result.text) == (None, "I would rather chat.")
 
 
 # ------------------------------------------------------------------------------------------------- limits
@@ -152,7 +153,7 @@ async def test_a_last_answer_that_is_none_ends_the_request_by_its_limit() -> Non
         assert result.reason == "max_rounds=1"
         assert result.text == "Warm."
         with pytest.raises(LimitReached, match="max_rounds=1"):
-            await runtime.run("Weather in Paris?", output=Forecast, raise_on_failure=True)
+            result.raise_for_outcome()
 
 
 async def test_an_output_that_no_call_is_counted_for_comes_when_the_calls_are_used_up() -> None:

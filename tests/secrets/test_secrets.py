@@ -173,7 +173,7 @@ async def test_nobody_is_asked_to_approve_a_call_with_secrets_whose_arguments_ar
     asked: list[ApprovalRequested] = []
     entered: list[str] = []
 
-    @tool(approval=True)
+    @tool(needs_approval=True)
     async def enter(pin: Annotated[SecretStr, Field(max_length=4)], door: int) -> str:
         """Enter."""
         entered.append(pin.get_secret_value())
@@ -405,7 +405,7 @@ async def test_a_failure_is_reported_without_secrets_whoever_words_it() -> None:
     bus = EventBus()
     events = heard(bus)
     async with Runtime(ScriptedProvider([]), bus=bus, secrets=[VALUE], interceptors=[Nosy()]) as runtime:
-        result = await runtime.run("go")
+        result = await runtime.start("go").result()
     assert result.outcome == "failed"
     assert VALUE not in result.timeline()
     assert not any(VALUE.encode() in encode(event) or isinstance(event, ToolCallFailed) for event in events)

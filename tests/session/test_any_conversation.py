@@ -197,7 +197,7 @@ class Conversation:
             "interceptors": rnd.choice([[], [Adding()]]),
             "providers": rnd.choice([[first], [first, second]]),
             "provider_for_round": rnd.choice([None, for_round]),
-            "approval": rnd.choice([None, some]),
+            "needs_approval": rnd.choice([None, some]),
         }
         async with (
             Runtime(tools=self.tools, store=store, **options) as one,
@@ -221,7 +221,7 @@ class Conversation:
                 runtime = rnd.choice(self.runtimes)
                 more["output"] = rnd.choice([None, None, list[int]])
                 prompt = f"question {turn} " * rnd.choice([1, 1, 60])
-                result = await runtime.run(prompt, conversation_id=conversation_id, limits=limits, **more)
+                result = await runtime.start(prompt, conversation_id=conversation_id, limits=limits, **more).result()
                 self.check_result(result, kept[conversation_id])
                 kept[conversation_id] = result.messages
                 stored = list(await store.history(conversation_id))

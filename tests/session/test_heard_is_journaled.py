@@ -84,7 +84,7 @@ async def test_what_others_publish_is_heard_after_the_journal_has_it_and_in_its_
 
 
 async def test_a_decision_and_steering_are_heard_as_they_are_journaled() -> None:
-    stage = Stage("approval_decided", approval=True)
+    stage = Stage("approval_decided", needs_approval=True)
     async with anyio.create_task_group() as group:
         group.start_soon(stage.session.run)
         await anyio.sleep(1)
@@ -232,7 +232,7 @@ async def test_a_reader_who_comes_while_a_step_is_written_hears_each_fact_once()
 
 @pytest.mark.guarantee("G26")
 async def test_nobody_else_publishes_the_facts_of_a_request_that_runs() -> None:
-    stage = Stage("nothing", approval=True)
+    stage = Stage("nothing", needs_approval=True)
     async with anyio.create_task_group() as group:
         group.start_soon(stage.session.run)
         await anyio.sleep(1)

@@ -191,7 +191,7 @@ async def test_two_hundred_turns_go_through_a_window_of_eight_thousand_tokens() 
 async def test_what_cannot_fit_fails_before_the_model_is_asked() -> None:
     provider = ScriptedProvider([text("never")])
     async with Runtime(provider, compression=Compression(max_context_tokens=300)) as runtime:
-        result = await runtime.run("word " * 1000)
+        result = await runtime.start("word " * 1000).result()
     assert (result.outcome, result.reason) == ("failed", "context_overflow")
     assert isinstance(result.error, ContextOverflow)
     assert "does not fit max_context_tokens=300: its messages take about 10" in str(result.error)

@@ -237,6 +237,7 @@ async def test_a_provider_s_error_ends_the_request_failed_with_the_error_itself(
     with pytest.raises(ProviderError) as caught:
         result.raise_for_outcome()
     assert caught.value is gone
+    assert gone.result is result
 
 
 async def test_a_broken_provider_fails_the_request_and_not_the_host(caplog: pytest.LogCaptureFixture) -> None:
@@ -270,14 +271,16 @@ async def test_a_model_that_never_stops_calling_is_stopped_and_asked_for_an_answ
 
     bus = EventBus()
     bus.connect(ToolCallRequested, lambda event: complete(bus, event))
-    session = RequestSession(bus, ScriptedProvider(script), "go", tools=[get_weather], raise_on_failure=True)
+    session = RequestSession(bus, ScriptedProvider(script), "go", tools=[get_weather])
     result = await session.run()
     assert (result.outcome, result.reason, result.text) == ("stopped", "max_rounds=10", "What I know.")
     assert seen == [1] * 10 + [0]
     assert result.explanation == "I stopped after 10 steps without finishing."
-    with pytest.raises(LimitReached, match="max_rounds=10") as raised:
-        await session.result()
-    assert (raised.value.limit, raised.value.value) == ("max_rounds", 10)
+    assert await session.result() is result
+    with pytest.raises(LimitReached, match="max_rounds=10") as caught:
+        result.raise_for_outcome()
+    assert (caught.value.limit, caught.value.value) == ("max_rounds", 10)
+    assert caught.value.result is result
 
 
 async def test_on_limit_stop_ends_with_the_last_text_and_no_further_call() -> None:

@@ -129,7 +129,7 @@ async def test_a_refused_history_never_enters_the_conversation() -> None:
     gate.open.set()
     async with Runtime(gate) as runtime:
         await runtime.run("one", conversation_id="c")
-        refused = await runtime.run("two", conversation_id="c", history=[UserMessage(content="foreign")])
+        refused = await runtime.start("two", conversation_id="c", history=[UserMessage(content="foreign")]).result()
         assert (refused.outcome, refused.duration_seconds) == ("failed", 0)
         assert "not both" in refused.timeline()
         assert (await runtime.run("three", conversation_id="c")).text == "one / three"

@@ -71,7 +71,7 @@ async def test_no_call_that_is_not_written_begins_when_the_host_gives_a_request_
     bus.connect(ToolCallRequested, reported.append)
     bus.connect(ApprovalRequested, asked.append)
     journal = SlowJournal("nothing", 0)
-    tools = [external(approval=True)]
+    tools = [external(needs_approval=True)]
     session = RequestSession(bus, ScriptedProvider([calls(("wait", {}))]), "hi", tools=tools, journal=journal)
     async with anyio.create_task_group() as group:
         group.start_soon(session.run)

@@ -347,7 +347,7 @@ async def test_a_sub_request_that_breaks_while_it_waits_for_a_person_lets_its_ca
     model, limits = ScriptedProvider([calls(("desk", {}))]), Limits(timeout_seconds=5)
     async with ToolDispatcher(bus):
         session = RequestSession(
-            bus, model, "hi", tools=[asking(external(approval=True))], journal=journal, limits=limits
+            bus, model, "hi", tools=[asking(external(needs_approval=True))], journal=journal, limits=limits
         )
         async with anyio.create_task_group() as group:
             group.start_soon(session.run)
@@ -365,7 +365,7 @@ async def test_a_request_that_is_left_hears_nothing_of_sub_requests_that_waited(
     bus.connect(DeadLetter, letters.append)
     model = ScriptedProvider([calls(("desk", {}))])
     async with ToolDispatcher(bus):
-        session = RequestSession(bus, model, "hi", tools=[asking(external(approval=True))], journal=Journal())
+        session = RequestSession(bus, model, "hi", tools=[asking(external(needs_approval=True))], journal=Journal())
         async with anyio.create_task_group() as group:
             group.start_soon(session.run)
             await anyio.sleep(1)
@@ -399,7 +399,7 @@ async def test_what_comes_while_the_last_facts_of_a_request_that_is_left_are_wri
 
 async def test_a_question_that_was_answered_while_a_resumption_is_written_is_not_asked_again() -> None:
     journal = Journal("request_resumed", 2)
-    first = waiting(EventBus(), journal, approval=True)
+    first = waiting(EventBus(), journal, needs_approval=True)
     async with anyio.create_task_group() as group:
         group.start_soon(first.run)
         await anyio.sleep(1)
@@ -408,7 +408,7 @@ async def test_a_question_that_was_answered_while_a_resumption_is_written_is_not
     asked: list[ApprovalRequested] = []
     bus.connect(ApprovalRequested, asked.append)
     session = RequestSession(
-        bus, ScriptedProvider([text("Done.")]), "hi", tools=[external(approval=True)], journal=journal,
+        bus, ScriptedProvider([text("Done.")]), "hi", tools=[external(needs_approval=True)], journal=journal,
         request_id=first.request_id, start=SessionStart(resumed=Resumed(facts=journal.facts, history=[])),
     )  # fmt: skip
     question = next(fact for fact in journal.facts if isinstance(fact, ApprovalRequested))

@@ -81,7 +81,7 @@ async def test_a_call_runs_with_what_was_approved_and_not_with_what_was_asked() 
     bus = EventBus()
     bus.connect(ApprovalRequested, lambda asked: bus.publish(asked.decided(approved=True, arguments={"items": [7]})))
 
-    @tool(approval=True)
+    @tool(needs_approval=True)
     async def take(items: list[Counted]) -> list[int]:
         return items
 

@@ -363,14 +363,14 @@ class Policy:
         return []
 
 
-@pytest.mark.parametrize("approval", [False, True])
-async def test_a_policy_that_fails_ends_the_request_and_loses_nothing(*, approval: bool) -> None:
+@pytest.mark.parametrize("needs_approval", [False, True])
+async def test_a_policy_that_fails_ends_the_request_and_loses_nothing(*, needs_approval: bool) -> None:
     provider = ScriptedProvider([calls(("fetch", {})), text("never")])
-    options: dict[str, Any] = {"compression": Compression(policies=[Policy()]), "approval": approval}
+    options: dict[str, Any] = {"compression": Compression(policies=[Policy()]), "needs_approval": needs_approval}
     async with Runtime(provider, tools=[fetch()], **options) as runtime:
-        if approval:
+        if needs_approval:
             runtime.bus.connect(ApprovalRequested, lambda event: runtime.bus.publish(approved(event)))
-        result = await runtime.run("go", conversation_id="c")
+        result = await runtime.start("go", conversation_id="c").result()
         assert (result.outcome, result.reason) == ("failed", "application_error")
         assert isinstance(result.error, ApplicationError)
         assert str(result.error) == "the compression policy Policy failed: add: ValueError: oh"

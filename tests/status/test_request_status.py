@@ -33,7 +33,7 @@ async def read_file(path: str) -> str:
     return "text"
 
 
-@tool(approval=True)
+@tool(needs_approval=True)
 async def send_mail(to: str) -> str:
     """Send a mail."""
     await anyio.sleep(1)

@@ -167,7 +167,7 @@ class Caller:
             provider=provider, tools=self._registry, limits=Limits(tool_timeout_seconds=seconds)
         ) as runtime:
             disconnect = runtime.bus.connect(Event, self.events.append)
-            await runtime.run("Go.", approval=False)
+            await runtime.run("Go.", needs_approval=False)
             disconnect()
         return next(each for each in reversed(self.events) if isinstance(each, ToolCallCompleted | ToolCallFailed))
 

@@ -115,7 +115,7 @@ class Lab:
             self.tool("look", 2, idempotent=True),
             self.tool("step_on", 1, sequential=True),
             self.tool("sure_step", 1, sequential=True, idempotent=True),
-            self.tool("wipe", 1, approval=True),
+            self.tool("wipe", 1, needs_approval=True),
             self.tool("fetch", 1, result="0123456789" * 1_000, idempotent=True),
         ]
 

@@ -156,7 +156,7 @@ class SecretScene:
             """Refuse."""
             raise ToolError(f"not {token.get_secret_value()}, in hexadecimal {token.get_secret_value().encode().hex()}")
 
-        @tool(approval=True)
+        @tool(needs_approval=True)
         async def change(password: SecretStr) -> SecretStr:
             """Change the password, if a person agrees."""
             got("change", password.get_secret_value())

@@ -63,13 +63,13 @@ async def get_weather(city: str) -> dict[str, Any]:
     return {"city": city, "celsius": 24}
 
 
-@tool(approval=True)
+@tool(needs_approval=True)
 async def delete_file(path: str) -> str:
     """Delete a file."""
     return f"deleted {path}"
 
 
-@tool(approval=lambda arguments: arguments["amount"] > 100)
+@tool(needs_approval=lambda arguments: arguments["amount"] > 100)
 async def pay(amount: int) -> str:
     """Pay an amount."""
     return f"paid {amount}"
@@ -312,7 +312,7 @@ async def structured_output_as_text_and_none(path: Path) -> None:
     ) as runtime:
         with record(path, runtime):
             await runtime.run("Rome?", output=Weather)
-            await runtime.run("Rome?", output=Weather)
+            await runtime.start("Rome?", output=Weather).result()
 
 
 @scene
@@ -324,7 +324,7 @@ async def structured_output_by_the_providers_own_means(path: Path) -> None:
     async with Runtime(ScriptedProvider(script, native_output="alone")) as runtime:
         with record(path, runtime):
             for mode in ("native", "auto", "auto", "native"):
-                await runtime.run("Rome?", output=Weather, output_mode=cast("OutputMode", mode))
+                await runtime.start("Rome?", output=Weather, output_mode=cast("OutputMode", mode)).result()
 
 
 @scene
@@ -409,7 +409,7 @@ async def a_model_that_is_retried_and_replaced(path: Path) -> None:
     async with Runtime(providers=[first, second], limits=limits) as runtime:
         with record(path, runtime):
             for number in range(3):
-                await runtime.run(f"Question {number}")
+                await runtime.start(f"Question {number}").result()
 
 
 @scene
@@ -417,10 +417,11 @@ async def models_that_fail_for_good(path: Path) -> None:
     refused = error(ProviderUnavailable("wrong key", retryable=False))
     async with Runtime(ScriptedProvider([refused])) as runtime:
         with record(path, runtime):
-            await runtime.run("Hello?")
-            await runtime.run("Hello?", provider=Full())
-            await runtime.run("Hello?", providers=[Full(), ScriptedProvider([text("I have room.")])])
-            await runtime.run("Hello? " * 400, compression=Compression(max_context_tokens=256))
+            await runtime.start("Hello?").result()
+            await runtime.start("Hello?", provider=Full()).result()
+            have_room = [Full(), ScriptedProvider([text("I have room.")])]
+            await runtime.start("Hello?", providers=have_room).result()
+            await runtime.start("Hello? " * 400, compression=Compression(max_context_tokens=256)).result()
 
 
 @scene
@@ -436,7 +437,7 @@ async def guardrails_that_deny_and_refuse(path: Path) -> None:
     async with Runtime(ScriptedProvider(script), tools=[get_weather], interceptors=[Guardrail()]) as runtime:
         with record(path, runtime):
             await runtime.run("Where?")
-            await runtime.run("Where?", interceptors=[Strict()])
+            await runtime.start("Where?", interceptors=[Strict()]).result()
 
 
 @scene

@@ -324,7 +324,7 @@ async def test_handlers_run_where_that_is_asked_for_and_the_test_answers_the_res
 
 async def test_a_call_that_waits_for_a_person_is_approved_or_denied():
     async with harness(calls(WEATHER, WEATHER), text("Done.")) as h:
-        session = h.start("?", approval=True)
+        session = h.start("?", needs_approval=True)
         first = await h.expect(ApprovalRequested)
         second = await h.expect(ApprovalRequested)
         assert h.pending_approvals == [first, second]

@@ -120,8 +120,8 @@ async def test_options_beside_a_function_are_not_lost():
         return f"{amount}"
 
     untyped: Any = tool
-    assert untyped(pay, approval=True, name="pay_now").spec.approval is True
-    assert untyped(pay, approval=True, name="pay_now").name == "pay_now"
+    assert untyped(pay, needs_approval=True, name="pay_now").spec.needs_approval is True
+    assert untyped(pay, needs_approval=True, name="pay_now").name == "pay_now"
 
 
 # ------------------------------------------------------------------------------------------------- context

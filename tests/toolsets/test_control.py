@@ -20,7 +20,7 @@ def test_each_has_a_control_of_its_own_and_a_description() -> None:
         "plan": "update_plan",
     }
     assert all(each.spec.description.endswith(".") for each in CONTROLS.values())
-    assert not any(each.spec.approval or each.spec.sequential for each in CONTROLS.values())
+    assert not any(each.spec.needs_approval or each.spec.sequential for each in CONTROLS.values())
 
 
 def test_they_stand_in_a_registry_like_any_other_tool() -> None:

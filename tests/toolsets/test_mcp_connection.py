@@ -176,7 +176,7 @@ async def test_cancelling_a_request_cancels_its_calls_on_the_server(era: Era):
         McpTools([server.named("s", era)]) as mcp,
         Runtime(provider=provider, tools=mcp.registry) as runtime,
     ):
-        session = runtime.start("Go.", approval=False)
+        session = runtime.start("Go.", needs_approval=False)
         await settle()
         assert server.running == 2
         session.cancel("enough")

@@ -33,7 +33,7 @@ OPTIONS: McpToolOptions = {
     "max_result_chars": 500,
     "status": "Going to {to}",
     "sequential": True,
-    "approval": False,
+    "needs_approval": False,
     "max_concurrency": 1,
     "summarize": str,
 }
@@ -44,7 +44,7 @@ async def test_what_is_said_of_a_tool_goes_before_its_hints_and_outlives_changes
 ):
     server = FakeMcp([definition("travel"), definition("look", read_only_hint=True)])
     options: dict[str, McpToolOptions] = {"travel": OPTIONS, "look": {"kind": ""}, "trvel": {"kind": "action"}}
-    async with McpTools([server.named("game", timeout_seconds=9, approval=True, tool_options=options)]) as mcp:
+    async with McpTools([server.named("game", timeout_seconds=9, needs_approval=True, tool_options=options)]) as mcp:
         for description in ("Does something.", "Flies to a place."):
             server.tools[0] = definition("travel", description)
             await server.tell_change()
@@ -53,12 +53,12 @@ async def test_what_is_said_of_a_tool_goes_before_its_hints_and_outlives_changes
             assert tool is not None
             assert tool.description == description
             for option, value in OPTIONS.items():
-                if option != "approval":
+                if option != "needs_approval":
                     assert getattr(tool.spec if hasattr(tool.spec, option) else tool, option) == value, option
             # Approval is what was said, until the tool is not as it was pinned.
-            assert tool.spec.approval is (description != "Does something.")
+            assert tool.spec.needs_approval is (description != "Does something.")
         look = mcp.registry.specs["game__look"]
-        assert (look.kind, look.timeout_seconds, look.approval, look.idempotent) == ("", 9, True, True)
+        assert (look.kind, look.timeout_seconds, look.needs_approval, look.idempotent) == ("", 9, True, True)
     reported = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
     assert reported[0] == "MCP server 'game' has no tool 'trvel', which is in its tool_options"
     assert sum("trvel" in each for each in reported) == 1

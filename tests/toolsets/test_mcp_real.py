@@ -118,8 +118,11 @@ async def test_files_are_read_within_the_allowed_folders_alone(tmp_path: Path):
         up = await call.failed("files__write_file", path=str(tmp_path / ".." / "b"), content="b")
         assert "outside allowed directories" in up.error
         specs = mcp.registry.specs
-        assert (specs["files__read_text_file"].approval, specs["files__read_text_file"].kind) == (False, "query")
-        assert (specs["files__write_file"].approval, specs["files__create_directory"].approval) == (True, False)
+        assert (specs["files__read_text_file"].needs_approval, specs["files__read_text_file"].kind) == (False, "query")
+        assert (specs["files__write_file"].needs_approval, specs["files__create_directory"].needs_approval) == (
+            True,
+            False,
+        )
 
 
 @pytest.mark.guarantee("G30")
@@ -200,4 +203,4 @@ async def test_servers_from_pypi_work(tmp_path: Path):
         outside = await call.failed("git__git_status", repo_path="/")
         assert "outside the allowed repository" in outside.error
         specs = mcp.registry.specs
-        assert (specs["git__git_status"].approval, specs["git__git_reset"].approval) == (False, True)
+        assert (specs["git__git_status"].needs_approval, specs["git__git_reset"].needs_approval) == (False, True)

@@ -134,7 +134,7 @@ async def test_what_an_output_schema_marks_is_reported_as_a_reference_that_marke
     provider = ScriptedProvider([calls(("s__login", {})), with_session, text("Done.")])
     async with McpTools([server]) as mcp, Runtime(provider, tools=mcp.registry) as runtime:
         runtime.bus.connect(Event, reported.append)
-        await runtime.run("Log in.", approval=False)
+        await runtime.run("Log in.", needs_approval=False)
     assert REFERENCE.fullmatch(completed().data["session"])
     assert REFERENCE.fullmatch(completed().data["pin"])
     assert used == [{"session": TOKEN}]

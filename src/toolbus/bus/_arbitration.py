@@ -52,14 +52,10 @@ def _ids(request_id: str, call_id: str) -> dict[str, str]:
 
 
 class _OpenCall(msgspec.Struct, eq=False):
-    """One call that waits for its terminal event.
-
-    `settled` is the function of the executor that has taken it on; `is_asked` is whether it waits for a person.
-    """
+    """One call that waits for its terminal event. `settled` is the function of the executor that has taken it on."""
 
     mailbox: Mailbox
     settled: Callable[[], None] | None = None
-    is_asked: bool = False
 
 
 class Arbitration:
@@ -89,6 +85,7 @@ class Arbitration:
         self._broadcast = broadcast
         self._max_settled = max_settled
         self._open: dict[_Key, _OpenCall] = {}
+        self._questions: dict[_Key, ApprovalRequested] = {}  # those that nobody has answered, in the order of asking
         self._settled: dict[_Key, LateResults] = {}
         self._settled_order: deque[_Key] = deque()
 
@@ -137,11 +134,24 @@ class Arbitration:
 
     def open_approval(self, mailbox: Mailbox, question: ApprovalRequested) -> None:
         """Expect one `ApprovalDecided` for this call: the first one counts, a later one becomes a `DeadLetter`."""
-        if (call := self._open.get((mailbox.request_id, question.call_id))) is not None:
-            call.is_asked = True
-        if not self.wants(ApprovalRequested, mailbox.request_id):
-            ids = _ids(mailbox.request_id, question.call_id)
-            _logger.warning("%s waits for approval, and nobody listens for ApprovalRequested", question.name, extra=ids)
+        key = (mailbox.request_id, question.call_id)
+        if key in self._open:
+            self._questions.pop(key, None)  # A question that is asked again is the newest one.
+            self._questions[key] = question
+
+    def pending_approvals(self, request_id: str = "") -> tuple[ApprovalRequested, ...]:
+        """Return the questions that a person has still to answer, in the order of asking.
+
+        With `request_id`, only those of that request and its sub-requests.
+        """
+        above = self._broadcast.above
+        return tuple(
+            [
+                each
+                for each in self._questions.values()
+                if not request_id or request_id in (each.request_id, *above.get(each.request_id, ()))
+            ]
+        )
 
     def claim(self, request_id: str, call_id: str) -> bool:
         """Settle a call on behalf of its session.
@@ -220,11 +230,9 @@ class Arbitration:
             if mailbox is None:
                 return self.dead_letter(event, "no such request runs here")
             if isinstance(event, ApprovalDecided):
-                call = self._open.get((event.request_id, event.call_id))
-                if call is None or not call.is_asked:
+                if self._questions.pop((event.request_id, event.call_id), None) is None:
                     # No session has asked this question, or somebody has answered it.
                     return self.dead_letter(event, "no approval is open")
-                call.is_asked = False
             elif isinstance(event, _PAUSES) and not self.is_open(event.request_id, event.call_id):
                 return self.dead_letter(event, "no such call is open")
             mailbox.put(event)
@@ -264,6 +272,8 @@ class Arbitration:
     def _settle(self, key: _Key, call: _OpenCall) -> None:
         """Close an open call and remember it, so that another result is late; then stop its executor."""
         del self._open[key]
+        if self._questions:
+            self._questions.pop(key, None)
         mailbox = call.mailbox
         mailbox.open_calls -= 1
         if mailbox.publishes_inputs:

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal, TypeAlias
 
 import orjson
 
-from ..events import ApprovalDecided
+from ..events import ApprovalDecided, ApprovalRequested
 from ..protocols import ToolSpec
 from ..records import replace
 
-__all__ = ["ApprovalPolicy", "bound", "definition_of", "needs_approval"]
+__all__ = ["ApprovalHook", "ApprovalPolicy", "OnApproval", "bound", "definition_of", "needs_approval"]
 
 ApprovalPolicy: TypeAlias = bool | Callable[[ToolSpec, Mapping[str, Any]], bool]
 """The calls of a request that have to be approved: all (True), none (False), or those for which a function says so.
 
 The function gets the tool and the call's validated arguments. A policy replaces the tools' own settings, and may read
-them as `spec.approval`.
+them as `spec.needs_approval`.
 """
 
+ApprovalHook: TypeAlias = Callable[[ApprovalRequested], Awaitable[ApprovalDecided | bool]]
+"""An async function that decides on a call: it returns whether the call may run, or `question.decided(...)`."""
+
+OnApproval: TypeAlias = ApprovalHook | Literal["wait"]
+"""The answer to questions: a function that decides, or "wait" for an application that decides in its own time."""
 
 # Every call of a tool needs the digest of its tool. Only `definition_of` uses this cache; it is keyed by `id(spec)`.
 _digests: dict[int, tuple[ToolSpec, str]] = {}
@@ -49,7 +54,7 @@ def needs_approval(policy: ApprovalPolicy | None, spec: ToolSpec, arguments: Map
     try:
         if policy is not None:
             return policy if isinstance(policy, bool) else bool(policy(spec, arguments))
-        rule = spec.approval
+        rule = spec.needs_approval
         return rule if isinstance(rule, bool) else bool(rule(arguments))
     except Exception:  # A policy is the application's code, so it may raise anything.
         return True

@@ -44,12 +44,12 @@ def agreed_options(view: SessionView) -> dict[str, Any]:
     """Return the options of a request as JSON values. Options without a value and empty ones are left out."""
     state = view.state
     options = cast("Mapping[str, Any]", view.options)
-    instructions, approval, prices = options.get("instructions"), options.get("approval"), options.get("prices")
+    instructions, approval, prices = options.get("instructions"), options.get("needs_approval"), options.get("prices")
     agreed: dict[str, Any] = {
         "limits": fields_of(state.limits),
         "settings": fields_of(options.get("settings")),
         "instructions": instructions if instructions is None or isinstance(instructions, str) else FUNCTION,
-        "approval": approval if approval is None or isinstance(approval, bool) else FUNCTION,
+        "needs_approval": approval if approval is None or isinstance(approval, bool) else FUNCTION,
         "interceptors": [type(each).__name__ for each in view.interceptors],
         "prices": None if prices is None else {name: fields_of(price) for name, price in prices.items()},
         "granted": dict(state.granted),

@@ -194,8 +194,8 @@ def _options_of(record: RequestRecord, given: Mapping[str, Any]) -> dict[str, An
     """Return the options of the journal, replaced by those that are `given` now. Raises `ResumeMismatch`."""
     agreed = record.agreed
     options = {**options_in(agreed), "limits": limits_in(agreed)}
-    if isinstance(approval := agreed.get("approval"), bool):
-        options["approval"] = approval
+    if isinstance(approval := agreed.get("needs_approval"), bool):
+        options["needs_approval"] = approval
     wanted = agreed.get("output")
     if wanted and given.get("output") is None:
         raise ResumeMismatch(

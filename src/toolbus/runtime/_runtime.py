@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack, ExitStack
-from typing import TYPE_CHECKING, Any, Never, TypeVar, Unpack, get_args, overload
+from typing import TYPE_CHECKING, Any, Generic, Never, Self, TypeVar, Unpack, get_args, overload
 
 import anyio
 
@@ -35,6 +35,7 @@ from ..messages import Message, PromptLike, UserMessage
 from ..protocols import Provider
 from ..providers import missing_provider_message, resolve
 from ..session import (
+    DepsT,
     Earlier,
     OnBusy,
     RequestOptions,
@@ -79,7 +80,7 @@ _TWO_LINES = """
 OutputT = TypeVar("OutputT")
 
 
-class Runtime:
+class Runtime(Generic[DepsT]):
     """An actor runtime that runs requests: `async with Runtime("openai:gpt-5-mini", tools=[...]) as runtime: ...`.
 
     `provider` is a `Provider` or a name such as "openai:MODEL", "groq:MODEL" or "extractive". Without one, the
@@ -87,7 +88,8 @@ class Runtime:
     at. With `providers=[a, b]` a request turns to `b` when `a` stays overloaded, silent or out of reach. `tools` are
     functions, `Tool`s or a `ToolRegistry`, which may change while requests run. `narrator` is a quick model that words
     the status line while tools run: see `toolbus.status.Narrator`. `defaults` are the requests' `SessionOptions`,
-    such as `instructions` (the system prompt) and `limits`.
+    such as `instructions` (the system prompt) and `limits`. For a type checker, `Deps` is the type of its `deps`: write
+    `Runtime[Deps](...)` where only the requests are given them.
 
     At most `max_sessions` requests run at once and `max_queued` wait; one more raises `Overloaded`. A turn of a
     conversation that is busy waits, or is refused with `on_busy="refuse"`. `max_concurrency`, `max_threads` and
@@ -137,7 +139,7 @@ class Runtime:
         on_store_failure: OnStoreFailure = "stop",
         lease_seconds: float = 30.0,
         keep_ended_seconds: float = 60.0,
-        **defaults: Unpack[SessionOptions],
+        **defaults: Unpack[SessionOptions[DepsT]],
     ) -> None:
         check_options(defaults, SessionOptions, "Runtime", beside=_PARAMETERS)
         self._on_busy: OnBusy = check("on_busy", on_busy, one_of(*get_args(OnBusy)))
@@ -186,7 +188,7 @@ class Runtime:
         def __exit__(self, *exc_info: object) -> None:
             """Do nothing. Python looks this method up before it calls `__enter__`."""
 
-    async def __aenter__(self) -> Runtime:
+    async def __aenter__(self) -> Self:
         if self._group is not None:
             raise NotRunning("the runtime is running already; leave its `async with` block before you enter it again")
         self._closing = False
@@ -305,7 +307,9 @@ class Runtime:
 
     # ------------------------------------------------------------------------------------------------- requests
 
-    def start(self, prompt: PromptLike, *, output: Any = None, **options: Unpack[RequestOptions]) -> RequestSession:
+    def start(
+        self, prompt: PromptLike, *, output: Any = None, **options: Unpack[RequestOptions[DepsT]]
+    ) -> RequestSession:
         """Begin a request in a task of its own and return its handle at once; see `RequestOptions`.
 
         `prompt` is text, a `UserMessage`, or a list of texts, images and files. Raises `Overloaded` if the slots and
@@ -317,29 +321,30 @@ class Runtime:
         return session
 
     @overload
-    async def run(self, prompt: PromptLike, **options: Unpack[RequestOptions]) -> RequestResult[None]: ...
+    async def run(self, prompt: PromptLike, **options: Unpack[RequestOptions[DepsT]]) -> RequestResult[None]: ...
     @overload
     async def run(
-        self, prompt: PromptLike, *, output: type[OutputT], **options: Unpack[RequestOptions]
+        self, prompt: PromptLike, *, output: type[OutputT], **options: Unpack[RequestOptions[DepsT]]
     ) -> RequestResult[OutputT]: ...
     async def run(
-        self, prompt: PromptLike, *, output: Any = None, **options: Unpack[RequestOptions]
+        self, prompt: PromptLike, *, output: Any = None, **options: Unpack[RequestOptions[DepsT]]
     ) -> RequestResult[Any]:
         """Run a request in this task and return its result. Cancelling the call cancels the request.
 
         The options and errors are those of `start`. `output` is a type for the answer, such as a pydantic model:
-        `result.output` is a validated value of it if the outcome is `completed`. A limit or a failure does not raise
-        an exception, except with `raise_on_failure=True`: see `RequestResult.outcome`.
+        `result.output` is a validated value of it if the outcome is `completed`. A request that fails, for example
+        because its model cannot be reached, raises `RequestResult.error`, whose `result` has what happened until then.
+        One that was stopped by a limit, or cancelled, returns: see `RequestResult.outcome`.
         """
         session, ticket = self._prepare(prompt, output, options)
         result: RequestResult[Any] = await self._carry_out(session, ticket)
-        if options.get("raise_on_failure"):
+        if result.outcome == "failed":
             result.raise_for_outcome()
         return result
 
     @overload
     def run_sync(
-        self, prompt: PromptLike, *, backend: str = "asyncio", **options: Unpack[RequestOptions]
+        self, prompt: PromptLike, *, backend: str = "asyncio", **options: Unpack[RequestOptions[DepsT]]
     ) -> RequestResult[None]: ...
     @overload
     def run_sync(
@@ -348,7 +353,7 @@ class Runtime:
         *,
         output: type[OutputT],
         backend: str = "asyncio",
-        **options: Unpack[RequestOptions],
+        **options: Unpack[RequestOptions[DepsT]],
     ) -> RequestResult[OutputT]: ...
     def run_sync(
         self,
@@ -356,9 +361,9 @@ class Runtime:
         *,
         output: Any = None,
         backend: str = "asyncio",
-        **options: Unpack[RequestOptions],
+        **options: Unpack[RequestOptions[DepsT]],
     ) -> RequestResult[Any]:
-        """Enter the runtime, run one request, and leave it again: `run` for scripts, with the same options.
+        """Enter the runtime, run one request, and leave it again: `run` for scripts, with the same options and errors.
 
         Conversations are kept from one call to the next. Raises `NotRunning` inside an event loop.
         """
@@ -392,6 +397,13 @@ class Runtime:
         A session that has ended still has its `result`, `events` and `text`.
         """
         return self._sessions.get(request_id) or self._ended.get(request_id)
+
+    def pending_approvals(self) -> tuple[ApprovalRequested, ...]:
+        """Return the questions of all requests that run here and that a person has still to answer, oldest first.
+
+        See `RequestSession.pending_approvals`. Requests that another process has left come with `resume`.
+        """
+        return self.bus.arbitration.pending_approvals()
 
     async def resume(self, *, options: OptionsFor | None = None, limit: int = 1_000) -> Resumption:
         """Continue unfinished requests of the store that nobody holds: at most `limit`, the oldest first.
@@ -523,7 +535,6 @@ class Runtime:
             request_id=request_id,
             journal=self.journal,
             output=output,
-            raise_on_failure=get("raise_on_failure", False),
             start=start,
             **self._merged(options),
         )

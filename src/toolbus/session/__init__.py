@@ -10,7 +10,8 @@ Invariants:
 
 1. A session decides nothing: each fact comes from `core.turn.advance`, and each effect from `pending`. A fact that the
    session made up would be missing when the request is resumed. (Only a session that is broken, or left for another
-   process, settles its open calls and closes its state itself, see `_crash`.)
+   process, settles its open calls and closes its state itself, see `_crash`. The denial of a question that nobody can
+   answer is an input like every other one, which the session publishes: see `_approval_answers`.)
 2. A session is the only writer of its request's facts. Whatever others publish for the request (results, decisions,
    steering, cancellations) is put into its mailbox and becomes a fact in a step. With two writers, the journal would
    have no order.
@@ -43,7 +44,7 @@ from ._inputs import (
     tool_registry,
     tool_source,
 )
-from ._options import OnBusy, RequestOptions, SessionOptions, check_options, merged_options
+from ._options import DepsT, OnBusy, RequestOptions, SessionOptions, check_options, merged_options
 from ._session import RequestSession
 from ._snapshot import SessionSnapshot
 from ._start import Earlier, Resumed, SessionStart
@@ -51,6 +52,7 @@ from ._view import SessionView
 
 __all__ = [
     "ContextWindow",
+    "DepsT",
     "Earlier",
     "Instructions",
     "MessagesLike",

@@ -7,7 +7,7 @@ performs no step itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast, overload
 
 import anyio
 
@@ -16,6 +16,7 @@ from ..bus import EventBus, EventT, Mailbox, Overflow, Past, Subscription, TextS
 from ..core.turn import Phase, TurnState, ends_at_once, with_messages
 from ..errors import ConfigurationError, StoreError, ToolbusError
 from ..events import (
+    ApprovalRequested,
     CancelRequested,
     Event,
     ModelResponded,
@@ -47,6 +48,20 @@ _DOING = {
 }
 
 
+class _Listening(TypedDict, total=False):
+    """The options of `SessionHandle.events`, for its overloads."""
+
+    after: Literal["now"] | None
+    capacity: int
+    sub_requests: bool
+
+
+_E1 = TypeVar("_E1", bound=Event)
+_E2 = TypeVar("_E2", bound=Event)
+_E3 = TypeVar("_E3", bound=Event)
+_E4 = TypeVar("_E4", bound=Event)
+
+
 class SessionHandle:
     """The caller's side of a `RequestSession`."""
 
@@ -66,7 +81,6 @@ class SessionHandle:
         "_parent_id",
         "_past",
         "_progress",
-        "_raise",
         "_result",
         "_state",
         "_taken",
@@ -83,7 +97,6 @@ class SessionHandle:
         view: SessionView,
         *,
         journal: Journal | None,
-        raise_on_failure: bool,
         late_results: LateResults,
         parent_id: str,
     ) -> None:
@@ -92,7 +105,6 @@ class SessionHandle:
         self._bus = bus
         self._state = state
         self._view = view
-        self._raise = raise_on_failure
         self._late: LateResults = late_results
         self._parent_id = parent_id  # the id of the request whose tool made this one
         self._mailbox: Mailbox | None = None
@@ -147,23 +159,29 @@ class SessionHandle:
         return self._view.spent
 
     @property
+    def pending_approvals(self) -> tuple[ApprovalRequested, ...]:
+        """The questions that a person has still to answer, those of sub-requests included, in the order of asking.
+
+        Each is what listeners have got, without secrets: its `name` is the tool's, and `at` is when it was asked, in
+        seconds since the epoch. Publish `question.decided(...)` to answer. It leaves the list at once.
+        """
+        return self._bus.arbitration.pending_approvals(self.request_id)
+
+    @property
     def ended(self) -> bool:
         """True once the result is available."""
         return self._result is not None
 
     async def result(self) -> RequestResult[Any]:
-        """Wait for the end, and return the result. Any number of tasks may wait.
+        """Wait for the end, and return the result, also when the request has failed. Any number of tasks may wait.
 
-        Cancelling the wait does not cancel the request. Raises the matching `ToolbusError` if the outcome is not
-        `completed` and the session was made with `raise_on_failure`.
+        Cancelling the wait does not cancel the request.
         """
         if self._result is None:
             if self._done is None:
                 self._done = anyio.Event()
             await self._done.wait()
             assert self._result is not None
-        if self._raise:
-            self._result.raise_for_outcome()
         return self._result
 
     async def accepted(self) -> None:
@@ -247,13 +265,26 @@ class SessionHandle:
         self._open_mailbox()
         return self._bus.publish(kind(**self._state.envelope(self._bus.clock()), **fields))
 
+    # mypy joins the types of a variadic call into their base, so the first few are written out.
+    @overload
+    def events(self, a: type[_E1], b: type[_E2], /, **options: Unpack[_Listening]) -> Subscription[_E1 | _E2]: ...
+    @overload
+    def events(
+        self, a: type[_E1], b: type[_E2], c: type[_E3], /, **options: Unpack[_Listening]
+    ) -> Subscription[_E1 | _E2 | _E3]: ...
+    @overload
+    def events(
+        self, a: type[_E1], b: type[_E2], c: type[_E3], d: type[_E4], /, **options: Unpack[_Listening]
+    ) -> Subscription[_E1 | _E2 | _E3 | _E4]: ...
+    @overload
+    def events(self, *kinds: type[EventT], **options: Unpack[_Listening]) -> Subscription[EventT]: ...
     def events(
         self,
-        *kinds: type[EventT],
+        *kinds: type[Any],
         after: Literal["now"] | None = None,
         capacity: int = 1_000,
         sub_requests: bool = False,
-    ) -> Subscription[EventT]:
+    ) -> Subscription[Any]:
         """Subscribe to the request's events, in order, from its beginning to its ending.
 
         A late reader misses no fact: the facts so far come first, also if the request has ended, or was begun by

@@ -46,7 +46,7 @@ from ..protocols import (
 )
 from ..records import replace
 from ..secrets import Marks, ReplyMask, RequestSecrets, find_marks, marked_in
-from ..tools import ToolContext
+from ..tools import ToolContext, ToolRegistry
 from ._context_window import ContextWindow
 from ._inputs import Instructions, is_blank, provider_list, read_instructions
 from ._model_call import ModelCall, too_many_calls
@@ -419,8 +419,15 @@ def check_native(provider: Provider, output: ToolSpec, *, with_tools: bool) -> N
     raise ConfigurationError(f"output_mode is 'native', and the provider {provider!r} {problem}; say 'auto' or 'tool'")
 
 
-def check_together(state: TurnState, specs: Mapping[str, ToolSpec], providers: Sequence[Provider]) -> None:
+def check_together(state: TurnState, tools: ToolSource, providers: Sequence[Provider], deps: object) -> None:
     """Raise `ConfigurationError` for options, tools and providers that cannot be used together."""
+    specs = tools.specs
+    if deps is None and isinstance(tools, ToolRegistry):
+        for name, wanted in tools.needs_deps.items():
+            raise ConfigurationError(
+                f"tool {name!r} takes a ToolContext[{wanted}], and there are no deps; "
+                "give deps= to the runtime or to the request"
+            )
     if state.output is not None and state.output_mode == "native":
         for provider in providers:
             check_native(provider, state.output.spec, with_tools=bool(specs))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypedDict, cast, get_args
 
 from pydantic import SecretStr
 
-from .._option_checks import FLAG, Rule, no_option, one_of, shown, takes, whole
-from ..core.approval import ApprovalPolicy
+from .._option_checks import FLAG, Rule, is_async, no_option, one_of, shown, takes, whole
+from ..core.approval import ApprovalPolicy, OnApproval
 from ..core.compression import Compression
 from ..core.limits import Budget, Limits
 from ..core.prices import Price
@@ -20,7 +20,17 @@ from ..secrets import SHORTEST, NamedSecret
 from ..tools import Toolish, ToolRegistry
 from ._inputs import Instructions, MessagesLike
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # with a default, which Python itself has from 3.13 on
+
+    DepsT = TypeVar("DepsT", default=Any)
+else:
+    from typing import TypeVar
+
+    DepsT = TypeVar("DepsT")
+
 __all__ = [
+    "DepsT",
     "OnBusy",
     "ProviderForRound",
     "RequestOptions",
@@ -38,7 +48,7 @@ OnBusy: TypeAlias = Literal["queue", "refuse"]
 """The treatment of a turn while an earlier turn of its conversation runs: it waits, or is refused."""
 
 
-class SessionOptions(TypedDict, total=False):
+class SessionOptions(TypedDict, Generic[DepsT], total=False):
     """The options of a request, whether a `RequestSession`, a runtime or a tool starts it."""
 
     limits: Limits | None
@@ -47,13 +57,19 @@ class SessionOptions(TypedDict, total=False):
     """The system prompt, or a function of the context that returns it."""
     guidance: bool
     """Add a paragraph to the instructions that lists the tools and says when to use them and when to stop."""
-    deps: Any
-    """The application's own object, which handlers get as `ToolContext.deps`."""
+    deps: DepsT | None
+    """The application's own object, which handlers get as `ToolContext.deps`. A request without it is refused if the
+    handler of one of its tools asks for a `ToolContext[Deps]`."""
     metadata: Mapping[str, Any] | None
     """The application's own data, which every event and log record of the request carries."""
-    approval: ApprovalPolicy | None
+    needs_approval: ApprovalPolicy | None
     """The calls that a person has to approve: all (True), none (False), or those for which a function of
-    (spec, arguments) returns True. Without it, the calls of tools that are marked `approval` or `destructive`."""
+    (spec, arguments) returns True. Without it, the calls of tools that are marked `needs_approval` or `destructive`."""
+    on_approval: OnApproval | None
+    """The async function that decides on such a call: it gets the `ApprovalRequested`, and returns True, False or
+    `question.decided(...)`. With "wait" a question waits for whoever looks at `pending_approvals`. Without either, a
+    question that nobody can answer is denied at once: nobody listens for `ApprovalRequested` when it is asked, and the
+    request has no journal."""
     interceptors: Sequence[Interceptor]
     """The application's own functions around model and tool calls (guardrails), in order: see `Interceptor`."""
     prices: Mapping[str, Price] | None
@@ -88,7 +104,7 @@ class SessionOptions(TypedDict, total=False):
     conversation's next turn."""
 
 
-class RequestOptions(SessionOptions, total=False):
+class RequestOptions(SessionOptions[DepsT], Generic[DepsT], total=False):
     """The options of one request of a runtime, which replace the runtime's own."""
 
     provider: Provider | str | None
@@ -106,8 +122,6 @@ class RequestOptions(SessionOptions, total=False):
     dictionaries of an API: OpenAI's chat completions or Responses, Anthropic's, or Ollama's."""
     repair_history: bool
     """Repair a `history` that breaks the rules of tool calling (`core.transcript.repair`), instead of refusing it."""
-    raise_on_failure: bool
-    """Raise the matching `ToolbusError` if the outcome is not `completed`."""
     on_busy: OnBusy
     """The treatment of the request while an earlier turn of the conversation runs: "queue" waits for it, "refuse"
     raises `ConversationBusy`."""
@@ -182,6 +196,10 @@ def _is_policy(given: Any) -> bool:
     return isinstance(given, bool) or takes(given, 2)
 
 
+def _is_hook(given: Any) -> bool:
+    return given == "wait" or (is_async(given) and takes(given, 1))
+
+
 def _are_interceptors(given: Any) -> bool:
     return isinstance(given, Sequence) and all(
         isinstance(each, Interceptor) for each in cast("Sequence[object]", given)
@@ -226,7 +244,10 @@ _RULES: Mapping[str, Rule] = {
     "instructions": Rule(_is_instructions, "give a text, or a function of the context that returns one"),
     "guidance": FLAG,
     "metadata": Rule(_is(Mapping), "give a dictionary"),
-    "approval": Rule(_is_policy, "say True, False, or give a function of (spec, arguments) that does"),
+    "needs_approval": Rule(_is_policy, "say True, False, or give a function of (spec, arguments) that does"),
+    "on_approval": Rule(
+        _is_hook, "give an async function that takes the question and returns whether the call may run, or 'wait'"
+    ),
     "interceptors": Rule(_are_interceptors, "give a list of objects whose classes derive from toolbus.Interceptor"),
     "prices": Rule(_are_prices, "give {'vendor:model': Price(input=..., output=...)}, per million tokens"),
     "note_failures": FLAG,
@@ -237,7 +258,6 @@ _RULES: Mapping[str, Rule] = {
     ),
     "max_result_chars": whole(MIN_CHARS),
     "repair_history": FLAG,
-    "raise_on_failure": FLAG,
     "conversation_id": Rule(_is(str), "give a text"),
     "provider_for_round": Rule(lambda given: takes(given, 1), "give a function of the round's number, from 0"),
     "include_data": FLAG,

@@ -54,6 +54,7 @@ from ..messages import UserMessage
 from ..protocols import Provider
 from ..request_result import RequestResult, result_from
 from ..storage import Journal
+from ._approval_answers import ApprovalAnswers, deny
 from ._context_window import ContextWindow
 from ._crash import log_failure, settle_broken
 from ._handle import SessionHandle
@@ -87,6 +88,7 @@ class RequestSession(SessionHandle):
     """
 
     __slots__ = (
+        "_answers",
         "_asker",
         "_awaited",
         "_beginning",
@@ -111,7 +113,6 @@ class RequestSession(SessionHandle):
         request_id: str = "",
         journal: Journal | None = None,
         output: Any = None,
-        raise_on_failure: bool = False,
         start: SessionStart = NO_START,
         **options: Unpack[SessionOptions],
     ) -> None:
@@ -124,7 +125,7 @@ class RequestSession(SessionHandle):
         state = new_state(options, request_id, conversation_id or f"c{request_id}", history, prompt, start.granted)
         state.providers = len(providers)
         state.output = None if output is None else OutputType(output)
-        check_together(state, source.specs, providers)
+        check_together(state, source, providers, options.get("deps"))
         window = ContextWindow(state, options) if start.window is None else start.window(state)
         window.calibration = start.calibration
         self._asker = Asker(state, providers, options, window)
@@ -134,11 +135,12 @@ class RequestSession(SessionHandle):
             state,
             view,
             journal=journal,
-            raise_on_failure=raise_on_failure,
             late_results=options.get("late_results", "event"),
             parent_id=start.parent[0] if start.parent else "",
         )
         self._beginning = RequestBeginning(prompt, start)
+        hook = options.get("on_approval")
+        self._answers = ApprovalAnswers(bus, hook) if callable(hook) else None
         self._error: ToolbusError | None = None  # the error that broke the session, other than one of the model
         self._begun = False
         self._awaited: AwaitCalls | None = None  # the command that the session waits for
@@ -178,6 +180,9 @@ class RequestSession(SessionHandle):
         `leave_when_cancelled`, a request that has a journal is left for another process instead. Raises
         `ConfigurationError` on a second call, and no other error of its own.
         """
+        if self._answers is not None and not self._answers.is_entered:
+            async with self._answers:
+                return await self.run(leave_when_cancelled=leave_when_cancelled)
         if self._begun:
             raise ConfigurationError("a session runs once; make another one")
         self._begun = True
@@ -364,6 +369,7 @@ class RequestSession(SessionHandle):
                 if type(fact) in logged:
                     log_fact(fact, self._state.envelope(fact.at))
         view = self._view
+        unheard = self._unheard(facts) if self._state.waiting else ()
         if self._bus.arbitration.wants(MessageAppended, self.request_id):
             # The state may be further than these facts, by steps that are still to be published.
             begun = [*map(type, chain(facts, *self._unpublished))].count(RoundStarted)
@@ -389,8 +395,24 @@ class RequestSession(SessionHandle):
             for question in asked:
                 self._arbitrate(question)
             self._bus.arbitration.announce_all(asked)
+            facts = [*facts, *asked]
+        if self._answers is not None:
+            self._answers.take(facts)
+        for question in unheard:
+            self._bus.publish(deny(question))
         if view.call_above is not None:
             view.report_waiting()
+
+    def _unheard(self, facts: Sequence[Event]) -> Sequence[ApprovalRequested]:
+        """Return the questions among `facts` that nobody will hear when they are published, and nobody can find later.
+
+        Nobody looks a second time: where a listener goes away afterwards, its question waits until its time is over.
+        """
+        if self._journal is not None or self._view.options.get("on_approval") is not None:
+            return ()
+        if self._bus.arbitration.wants(ApprovalRequested, self.request_id):
+            return ()
+        return [each for each in facts if isinstance(each, ApprovalRequested)]
 
     # ------------------------------------------------------------------------------------------------ the model
 

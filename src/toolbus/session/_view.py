@@ -31,7 +31,8 @@ __all__ = ["SessionView"]
 _INHERITED = (
     "deps",
     "metadata",
-    "approval",
+    "needs_approval",
+    "on_approval",
     "interceptors",
     "budget",
     "prices",
@@ -240,12 +241,14 @@ class SessionView:
 def _inherited(options: SessionOptions, journal: Journal | None, own: SessionOptions) -> dict[str, Any]:
     """Return the options of a sub-request: its `own` ones over those that it inherits from the request above.
 
-    A journal is inherited only if it records sub-requests too.
+    A journal is inherited only if it records sub-requests too. Where the request above has one, a question may wait.
     """
     above: Mapping[str, Any] = dict(options)
     taken = {key: above[key] for key in _INHERITED if key in above}
     if own.get("budget") is not None:
         own["budget"] = budgets_in(above, own)
+    if journal is not None and taken.get("on_approval") is None:
+        taken["on_approval"] = "wait"
     if getattr(journal, "with_sub_requests", False):
         taken["journal"] = journal
     return {**taken, **own}

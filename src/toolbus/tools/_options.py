@@ -5,17 +5,16 @@ Knows Python's functions. Must not know `Tool`. Raises `ConfigurationError`, who
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
 
-from .._option_checks import FLAG, POSITIVE, Rule, at_least, check, no_option, one_of, or_none, takes, whole
+from .._option_checks import FLAG, POSITIVE, Rule, at_least, check, is_async, no_option, one_of, or_none, takes, whole
 from ..core.shorten import MIN_CHARS
 from ..errors import ConfigurationError
 from ..protocols import ApprovalRule, ToolKind
 
-__all__ = ["Isolation", "RetryOn", "Summarize", "ToolOptions", "check_options", "check_running", "is_async"]
+__all__ = ["Isolation", "RetryOn", "Summarize", "ToolOptions", "check_options", "check_running"]
 
 Isolation: TypeAlias = Literal["thread", "process"]
 RetryOn: TypeAlias = tuple[type[Exception], ...] | Callable[[Exception], bool]
@@ -33,8 +32,8 @@ class ToolOptions(TypedDict, total=False):
     """True if the tool has no handler here, because another executor on the bus answers its calls."""
     destructive: bool
     """True if a call destroys or sends something and cannot be undone. A person has to approve each call then, unless
-    `approval` is given."""
-    approval: bool | ApprovalRule | None
+    `needs_approval` is given."""
+    needs_approval: bool | ApprovalRule | None
     """The human in the loop: a person has to approve every call (True), no call (False), or each call for which this
     function of the arguments returns True. By default, `destructive` decides."""
     sequential: bool
@@ -137,16 +136,6 @@ def _is_importable(handler: Any) -> bool:
     is_plain = inspect.isfunction(handler) or inspect.isclass(handler)
     is_class_method = inspect.ismethod(handler) and inspect.isclass(handler.__self__)
     return (is_plain or is_class_method) and "<" not in handler.__qualname__
-
-
-def is_async(handler: Callable[..., Any]) -> bool:
-    """Return whether calling `handler` gives a coroutine.
-
-    It does for an async function, a partial of one, and an object whose `__call__` is one.
-    """
-    while isinstance(handler, functools.partial):
-        handler = handler.func
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
 
 
 _OPTIONS = tuple(ToolOptions.__annotations__)

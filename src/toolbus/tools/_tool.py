@@ -14,13 +14,14 @@ import typing
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, Unpack, cast, overload
 
+from .._option_checks import is_async
 from ..errors import ConfigurationError, InvalidArguments, NotRunning
 from ..messages import Message, PromptLike, UserMessage
 from ..protocols import KnowsMarks, ToolSpec
 from ..schemas import ArgumentBinder, binder_for, context_parameter, describe, hints_of, json_schema_validator
 from ..secrets import Marks, find_marks
 from ..tool_results import ToolResult
-from ._options import Isolation, ToolOptions, check_options, check_running, is_async
+from ._options import Isolation, ToolOptions, check_options, check_running
 
 __all__ = ["Isolation", "Tool", "ToolContext", "ToolOptions", "ToolRegistry", "ToolResult", "Toolish", "tool"]
 
@@ -111,11 +112,24 @@ class ToolContext(Generic[DepsT]):
 
 
 def _is_context(annotation: Any) -> bool:
+    return _context_in(annotation) is not None
+
+
+def _context_in(annotation: Any) -> Any:
+    """Return the `ToolContext[...]` in the annotation of a parameter; None for any other parameter."""
     if typing.get_origin(annotation) is typing.Annotated:
         annotation = typing.get_args(annotation)[0]
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):  # for example, `ToolContext[Deps] | None`
-        return any(_is_context(each) for each in typing.get_args(annotation))
-    return annotation is ToolContext or typing.get_origin(annotation) is ToolContext
+        return next((each for each in map(_context_in, typing.get_args(annotation)) if each is not None), None)
+    return annotation if annotation is ToolContext or typing.get_origin(annotation) is ToolContext else None
+
+
+def _deps_of(context: Any) -> str:
+    """Return the name of the type of deps in a `ToolContext[Deps]`, or "" if a request without deps will do."""
+    (deps,) = typing.get_args(context) or (Any,)
+    if deps in (Any, object, types.NoneType) or isinstance(deps, TypeVar) or types.NoneType in typing.get_args(deps):
+        return ""
+    return getattr(deps, "__name__", str(deps))
 
 
 class Tool(Generic[P, R]):
@@ -147,6 +161,7 @@ class Tool(Generic[P, R]):
         "is_async",
         "isolation",
         "max_concurrency",
+        "needs_deps",
         "retries",
         "retry_on",
         "secrets",
@@ -188,6 +203,9 @@ class Tool(Generic[P, R]):
         self.summarize = options.get("summarize")
         self._bind = binder.bind
         self._context = binder.context
+        # The name of the type of deps that the handler asks for; empty if it does without.
+        takes = binder.context
+        self.needs_deps = "" if handler is None or takes is None else _deps_of(_context_in(hints_of(handler)[takes]))
         self.secrets = find_marks(binder.parameters)  # the marks of the fields that are secret, if any
         self.spec = _spec_of(name, description, binder, options)
 
@@ -253,7 +271,7 @@ def _checked_name(name: str) -> str:
 
 def _spec_of(name: str, description: str, binder: ArgumentBinder, options: ToolOptions) -> ToolSpec:
     """Return the definition of a tool that sessions and models use."""
-    approval = options.get("approval")
+    approval = options.get("needs_approval")
     return ToolSpec(
         name=name,
         description=description,
@@ -261,7 +279,7 @@ def _spec_of(name: str, description: str, binder: ArgumentBinder, options: ToolO
         validate=binder.bind,
         timeout_seconds=options.get("timeout_seconds"),
         external=options.get("external", False),
-        approval=options.get("destructive", False) if approval is None else approval,
+        needs_approval=options.get("destructive", False) if approval is None else approval,
         sequential=options.get("sequential", False),
         status=options.get("status", ""),
         kind=options.get("kind", ""),
@@ -359,11 +377,12 @@ class ToolRegistry(KnowsMarks):
     fails as `unknown_tool`. Not thread-safe: change the registry only on the event loop's thread.
     """
 
-    __slots__ = ("_marked", "_specs", "_tools")
+    __slots__ = ("_marked", "_specs", "_tools", "needs_deps")
 
     def __init__(self, tools: Iterable[Toolish] = ()) -> None:
         self._marked: Mapping[str, Marks] = {}
         self._tools: dict[str, Tool[..., Any]] = {}
+        self.needs_deps: dict[str, str] = {}  # the type of deps that handlers ask for, by tool name
         self._specs: Mapping[str, ToolSpec] | None = None
         for each in tools:
             self.add(each)
@@ -385,6 +404,7 @@ class ToolRegistry(KnowsMarks):
     def remove(self, name: str) -> None:
         """Remove a tool; its calls that run continue. Raises `KeyError` if there is no such tool."""
         del self._tools[name]
+        self.needs_deps.pop(name, None)
         self._specs = None
 
     def get(self, name: str) -> Tool[..., Any] | None:
@@ -406,6 +426,9 @@ class ToolRegistry(KnowsMarks):
 
     def _set(self, tool: Tool[..., Any]) -> None:
         self._tools[tool.name] = tool
+        self.needs_deps.pop(tool.name, None)
+        if tool.needs_deps:
+            self.needs_deps[tool.name] = tool.needs_deps
         self._specs = None
 
     def __contains__(self, name: object) -> bool:

@@ -32,8 +32,8 @@ def _small(arguments: Mapping[str, Any]) -> None:
         raise InvalidArguments("$.n: at most 9")
 
 
-PAY = ToolSpec(name="pay", description="Pay n.", approval=True, validate=_small)
-SEND = ToolSpec(name="send", approval=lambda arguments: bool(arguments["far"]))
+PAY = ToolSpec(name="pay", description="Pay n.", needs_approval=True, validate=_small)
+SEND = ToolSpec(name="send", needs_approval=lambda arguments: bool(arguments["far"]))
 OFFERED = {**TOOLS, "pay": PAY, "send": SEND}
 
 
@@ -313,14 +313,14 @@ def _breaks(*_: Any) -> bool:
     ],
 )
 def test_a_policy_of_the_request_stands_in_the_place_of_the_tools_marks(policy: Any, needed: set[str]) -> None:
-    turn = Turn(tools=OFFERED, approval=policy)
+    turn = Turn(tools=OFFERED, needs_approval=policy)
     turn.call(call("pay", '{"n":1}'), call("clock"))
     assert {each.name for each in of(ApprovalRequested, turn.facts)} == needed
     assert {each.name for each in of(ToolCallRequested, turn.facts)} == {"pay", "clock"} - needed
 
 
 def test_a_rule_that_breaks_means_that_a_person_is_asked() -> None:
-    assert needs_approval(None, replace(SEND, approval=_breaks), {}) is True
+    assert needs_approval(None, replace(SEND, needs_approval=_breaks), {}) is True
 
 
 def test_arguments_that_are_invalid_are_put_to_nobody() -> None:

@@ -48,7 +48,7 @@ def test_the_model_gives_up_and_the_request_is_stopped_with_its_reason() -> None
 
 
 def test_a_control_call_is_put_on_no_bus_and_to_nobody() -> None:
-    turn = Turn(tools=OFFERED, approval=True)
+    turn = Turn(tools=OFFERED, needs_approval=True)
     turn.call(PLAN)
     assert of(ToolCallRequested, turn.facts) == of(ApprovalRequested, turn.facts) == []
     (done,) = of(ToolCallCompleted, turn.facts)

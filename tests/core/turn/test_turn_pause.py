@@ -23,7 +23,7 @@ from toolbus.events import (
 )
 from toolbus.protocols import ToolSpec
 
-OFFERED = {**TOOLS, "pay": ToolSpec(name="pay", approval=True), "step": ToolSpec(name="step", sequential=True)}
+OFFERED = {**TOOLS, "pay": ToolSpec(name="pay", needs_approval=True), "step": ToolSpec(name="step", sequential=True)}
 
 
 def running(*names: str, **limits: Any) -> Turn:

@@ -61,7 +61,7 @@ def test_it_is_put_on_no_bus_and_to_nobody_and_costs_no_wait() -> None:
     assert isinstance(turn.command, CallModel)
     assert of(ToolCallRequested, turn.facts[before:]) == of(ApprovalRequested, turn.facts) == []
     assert turn.state.rounds[1].calls[0].arguments == {"call_id": "r_0_0"}
-    asked = Turn(tools=OFFERED, approval=True)
+    asked = Turn(tools=OFFERED, needs_approval=True)
     asked.call(read("nothing"))
     assert of(ApprovalRequested, asked.facts) == []
 

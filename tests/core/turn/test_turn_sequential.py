@@ -15,9 +15,9 @@ TOOLS = {
     each.name: each
     for each in (
         ToolSpec(name="step", sequential=True),
-        ToolSpec(name="sign", sequential=True, approval=True),
+        ToolSpec(name="sign", sequential=True, needs_approval=True),
         ToolSpec(name="clock"),
-        ToolSpec(name="pay", approval=True),
+        ToolSpec(name="pay", needs_approval=True),
     )
 }
 

@@ -167,12 +167,12 @@ class AnyTurn(RuleBasedStateMachine):
                         each for each in of(ApprovalRequested, turn.facts) if each.call_id == fact.call_id
                     )
                     assert not first or (
-                        remembered is None and needs_approval(turn.state.approval, spec, fact.arguments)
+                        remembered is None and needs_approval(turn.state.needs_approval, spec, fact.arguments)
                     )
                 elif fact.call_id in asked:
                     assert asked[fact.call_id].definition == definition_of(spec)
                 else:
-                    assert remembered or not needs_approval(turn.state.approval, spec, fact.arguments)
+                    assert remembered or not needs_approval(turn.state.needs_approval, spec, fact.arguments)
                     assert remembered is not False
         return facts
 

@@ -26,7 +26,7 @@ from toolbus.toolsets.control import task_complete, update_plan
 FAST = Limits(on_failure="fail_fast")
 OFFERED: Mapping[str, ToolSpec] = {
     **TOOLS,
-    "pay": ToolSpec(name="pay", approval=True),
+    "pay": ToolSpec(name="pay", needs_approval=True),
     "step": ToolSpec(name="step", sequential=True),
     **{each.spec.name: each.spec for each in (task_complete, update_plan)},
 }

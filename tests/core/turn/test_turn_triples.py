@@ -40,7 +40,7 @@ TOOLS = {
         ToolSpec(name="quick", timeout_seconds=10),
         ToolSpec(name="slow", timeout_seconds=60),
         ToolSpec(name="picky", validate=_refuse),
-        ToolSpec(name="pay", approval=True),
+        ToolSpec(name="pay", needs_approval=True),
     )
 }
 # What becomes of a call: the tool that it names, and the reason of its failure; "" for a success.

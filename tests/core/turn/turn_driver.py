@@ -143,7 +143,7 @@ class Turn:
 
     def copy(self) -> TurnState:
         state = self.state
-        given = (state.tools, state.output, state.prices, state.limits, state.approval)
+        given = (state.tools, state.output, state.prices, state.limits, state.needs_approval)
         return copy.deepcopy(state, {id(each): each for each in given})
 
     def offer(self, tools: Mapping[str, ToolSpec]) -> None:

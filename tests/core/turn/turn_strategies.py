@@ -52,10 +52,10 @@ def _is_much(arguments: Mapping[str, Any]) -> bool:
 
 OWN_TOOLS: Mapping[str, ToolSpec] = {
     **TOOLS,
-    "pay": ToolSpec(name="pay", approval=True, validate=_nothing_bad),
-    "send": ToolSpec(name="send", approval=_is_much),
+    "pay": ToolSpec(name="pay", needs_approval=True, validate=_nothing_bad),
+    "send": ToolSpec(name="send", needs_approval=_is_much),
     "step": ToolSpec(name="step", sequential=True, validate=_nothing_bad),
-    "sign": ToolSpec(name="sign", sequential=True, approval=True),
+    "sign": ToolSpec(name="sign", sequential=True, needs_approval=True),
     **{each.spec.name: each.spec for each in (task_complete, give_up, update_plan)},
     READ_RESULT.name: READ_RESULT,
 }
@@ -97,7 +97,7 @@ limits = st.builds(
 )
 agreed = st.fixed_dictionaries(
     {
-        "approval": st.sampled_from(POLICIES),
+        "needs_approval": st.sampled_from(POLICIES),
         "output": st.sampled_from(OUTPUTS),
         "note_failures": st.booleans(),
         "providers": st.sampled_from([1, 1, 2]),

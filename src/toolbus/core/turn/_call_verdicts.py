@@ -156,8 +156,8 @@ def _admit(
     if spec.control:
         answer_control(state, call, spec.control, arguments, facts)
     elif (
-        (state.approval is not None or spec.approval is not False)
-        and needs_approval(state.approval, spec, arguments)
+        (state.needs_approval is not None or spec.needs_approval is not False)
+        and needs_approval(state.needs_approval, spec, arguments)
         and not state.granted.get(definition_of(spec))
     ):
         _ask(state, call, spec, arguments, facts)

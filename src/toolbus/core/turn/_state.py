@@ -158,7 +158,7 @@ class TurnState:
     limits: Limits = field(default_factory=Limits)
     providers: int = 1  # the number of providers to turn to, one after the other
     tools: Mapping[str, ToolSpec] = field(default_factory=_new_dict)
-    approval: ApprovalPolicy | None = None
+    needs_approval: ApprovalPolicy | None = None
     prices: Mapping[str, Price] | None = None
     has_cost_budget: bool = False  # whether a budget counts the cost of each reply
     output: OutputType[Any] | None = None

@@ -120,8 +120,8 @@ def _session(stage: Stage, facts: Facts, own: _Own) -> RequestSession:
     options = options_in(agreed)
     options["limits"] = given.limits or limits_in(agreed)
     options["budget"] = RecordedBudget(stage)
-    approval = agreed.get("approval")
-    options["approval"] = facts.policy if approval == FUNCTION else approval
+    approval = agreed.get("needs_approval")
+    options["needs_approval"] = facts.policy if approval == FUNCTION else approval
     if given.instructions is not None:
         options["instructions"] = given.instructions
     if given.compression is not None:

@@ -73,8 +73,8 @@ class Facts:
         made: dict[str, ToolSpec] = {}
         for each in written:
             functions: dict[str, Any] = {"validate": self._validator(each["name"])}
-            if each.get("approval") == FUNCTION:
-                functions["approval"] = self._rule(each["name"])
+            if each.get("needs_approval") == FUNCTION:
+                functions["needs_approval"] = self._rule(each["name"])
             made[each["name"]] = spec_from(each, **functions)
         return made
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from ...bus import EventBus
-from ...errors import ConversationBusy, NotRunning, Overloaded, StoreError
+from ...errors import ConversationBusy, NotRunning, Overloaded, StoreError, ToolbusError
 from ...events import Event, ToolCallCompleted, ToolCallFailed
 from ...request_result import RequestResult
 from ...runtime import Runtime
@@ -157,6 +157,10 @@ class Process:
                     self._take(await runtime.run(f"q{number}", conversation_id=conversation, **options))
         except (Overloaded, ConversationBusy, NotRunning):
             self.refused += 1
+        except ToolbusError as exc:
+            if exc.result is None:
+                raise
+            self._take(exc.result)
 
     async def _resume_all(self, runtime: Runtime, asking: anyio.abc.TaskGroup) -> None:
         """Resume the requests that other processes have left, until none is left."""

@@ -209,7 +209,7 @@ class Watch:
         options: Mapping[str, Any] = {} if view is None else view.options
         limits = options.get("limits") or _DEFAULT_LIMITS
         request = self.requests[event.request_id] = Request(event.request_id, limits)
-        request.is_trusted = options.get("approval") is False
+        request.is_trusted = options.get("needs_approval") is False
         # A request that fails for its store before its first event here does not know what others have done.
         written = () if self.journal is None or is_store_failure(event) else self.journal.written(event.request_id)
         before = list(itertools.takewhile(lambda fact: fact.event_id != event.event_id, written))

@@ -86,7 +86,7 @@ class World:
             "limits": self.limits(name),
             "late_results": chance.pick(["event", "event", "drop", "next_turn"]),
             "note_failures": chance.says(0.2),
-            "approval": chance.pick([None, None, False]) if chance.says(0.2) else None,
+            "needs_approval": chance.pick([None, None, False]) if chance.says(0.2) else None,
             "compression": self.compression,
         }
 

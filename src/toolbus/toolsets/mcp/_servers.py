@@ -33,7 +33,7 @@ class McpToolOptions(TypedDict, total=False):
 
     timeout_seconds: float | None
     max_concurrency: int | None
-    approval: bool | ApprovalRule | None
+    needs_approval: bool | ApprovalRule | None
     """None leaves it to the server's hints. A tool that differs from its pin needs approval in any case."""
     sequential: bool
     status: str
@@ -60,11 +60,11 @@ class McpServer:
     `connect` is for everything else: a function that returns an argument of `mcp.Client`, such as a transport or a
     server in this process; it is called for each connection, in the task that holds the connection.
 
-    `approval` says whether a person has to approve each call; None leaves it to the server's hints. `tools` are the
-    names, as the server lists them, of the tools to offer; None for all. `timeout_seconds` is the deadline of a call,
-    instead of the request's. `tool_options` are options for single tools, by the names that the server lists; a name
-    that it does not list is logged as a warning. `protocol` is the era: "auto" asks the server. An HTTP response, or
-    each event of a stream, has at most `max_response_bytes`. Raises `ConfigurationError` for wrong arguments.
+    `needs_approval` says whether a person has to approve each call; None leaves it to the server's hints. `tools` are
+    the names, as the server lists them, of the tools to offer; None for all. `timeout_seconds` is the deadline of a
+    call, instead of the request's. `tool_options` are options for single tools, by the names that the server lists; a
+    name that it does not list is logged as a warning. `protocol` is the era: "auto" asks the server. An HTTP response,
+    or each event of a stream, has at most `max_response_bytes`. Raises `ConfigurationError` for wrong arguments.
     """
 
     name: str
@@ -76,7 +76,7 @@ class McpServer:
     url: str | None = field(default=None, kw_only=True, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict[str, str], kw_only=True, repr=False)
     connect: Callable[[], Any] | None = field(default=None, kw_only=True)
-    approval: bool | None = field(default=None, kw_only=True)
+    needs_approval: bool | None = field(default=None, kw_only=True)
     tools: Collection[str] | None = field(default=None, kw_only=True)
     timeout_seconds: float | None = field(default=None, kw_only=True)
     tool_options: Mapping[str, McpToolOptions] = field(default_factory=dict[str, McpToolOptions], kw_only=True)

@@ -311,7 +311,7 @@ def _tool(connection: Connection, name: str, definition: types.Tool, *, changed:
     idempotent = hints is not None and hints.idempotent_hint is True
     server, original, form = connection.server, definition.name, form_of(definition)
     given = server.tool_options.get(original, {})
-    approval = given.get("approval", server.approval)
+    approval = given.get("needs_approval", server.needs_approval)
 
     async def call(*, toolbus_context: ToolContext[Any], **arguments: Any) -> Any:
         answer = await connection.call(original, arguments, toolbus_context, read_only=read_only)
@@ -324,7 +324,7 @@ def _tool(connection: Connection, name: str, definition: types.Tool, *, changed:
         "idempotent": read_only or idempotent,
         "timeout_seconds": server.timeout_seconds,
         **given,
-        "approval": True if changed else approval,
+        "needs_approval": True if changed else approval,
     }
     title = definition.title or (hints.title if hints is not None else None)
     return Tool(name, definition.description or title or "", definition.input_schema, call, **options)

@@ -1,0 +1,173 @@
+"""A typical application, as its author writes it. Nothing in it may be an error in pyright and mypy, both strict.
+
+`assert_type` says what both must infer. `test_type_checkers.py` runs mypy over this file; pyright looks at all files.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, assert_type
+
+from pydantic import BaseModel
+
+from toolbus import (
+    Interceptor,
+    Limits,
+    RequestResult,
+    RequestSession,
+    Runtime,
+    SqliteStore,
+    ToolContext,
+    ToolRegistry,
+    subrequest_tool,
+    tool,
+)
+from toolbus.bus import Subscription
+from toolbus.errors import ProviderError, ToolbusError
+from toolbus.events import ApprovalDecided, ApprovalRequested, Event, RequestCompleted, StatusChanged, TextDelta
+from toolbus.messages import Message
+from toolbus.protocols import ModelReply, ModelRequest, ToolSpec
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Database:
+    name: str
+
+    async def count(self, table: str) -> int:
+        return len(table)
+
+
+class Forecast(BaseModel):
+    city: str
+    celsius: int
+
+
+# ------------------------------------------------------------------------------------------------------- tools
+
+
+@tool
+async def count(table: str, context: ToolContext[Database]) -> int:
+    """Count the rows of a table."""
+    assert_type(context.deps, Database)
+    return await context.deps.count(table)
+
+
+def is_large(arguments: Mapping[str, Any]) -> bool:
+    return bool(arguments["rows"] > 100)
+
+
+@tool(needs_approval=is_large, timeout_seconds=5)
+def delete(table: str, rows: int) -> str:
+    """Delete rows."""
+    return f"{rows} rows of {table} are gone"
+
+
+def plain(city: str) -> dict[str, str]:
+    """Say how the sky is."""
+    return {city: "clear"}
+
+
+research = subrequest_tool("research", "Looks things up.", tools=[plain], limits=Limits.brief())
+
+# ----------------------------------------------------------------------------------------------------- runtimes
+
+
+async def decide(question: ApprovalRequested) -> bool:
+    return question.name != "delete"
+
+
+async def explain(question: ApprovalRequested) -> ApprovalDecided:
+    return question.decided(approved=False, reason="not at night")
+
+
+def outside(spec: ToolSpec, arguments: Mapping[str, Any]) -> bool:
+    return spec.needs_approval is not False and "sandbox" not in str(arguments)
+
+
+def instructions(context: ToolContext[Database]) -> str:
+    return f"You know the database {context.deps.name}."
+
+
+class Watch(Interceptor):
+    async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Any) -> ModelReply:
+        reply: ModelReply = await ask(request)
+        return reply
+
+
+def without_deps() -> None:
+    runtime = Runtime("openai:gpt-5-mini", tools=[plain, delete, research], needs_approval=outside, on_approval=decide)
+    result = runtime.run_sync("How is the sky?")
+    assert_type(result, RequestResult[None])
+    assert_type(runtime.run_sync("How is the sky?", output=Forecast).output, Forecast)
+
+
+def with_deps() -> None:
+    runtime = Runtime("openai:gpt-5-mini", tools=[count], deps=Database("main"), on_approval="wait")
+    assert_type(runtime, Runtime[Database])
+    declared: Runtime[Database] = Runtime("openai:gpt-5-mini", instructions=instructions)
+    other = Runtime[Database](store=SqliteStore("toolbus.db"), interceptors=[Watch()])
+    for each in (runtime, declared, other):
+        each.run_sync("How many?", deps=Database("of this user"), metadata={"user": "Ada"})
+
+
+@asynccontextmanager
+async def opened(registry: ToolRegistry) -> AsyncGenerator[Runtime[Database]]:
+    async with Runtime("openai:gpt-5-mini", tools=registry, deps=Database("main"), limits=Limits()) as runtime:
+        assert_type(runtime, Runtime[Database])
+        yield runtime
+
+
+# ----------------------------------------------------------------------------------------------------- requests
+
+
+async def ask(runtime: Runtime[Database], history: list[Message]) -> Forecast | None:
+    try:
+        result = await runtime.run("How many?", deps=Database("other"), on_approval=explain, output=Forecast)
+    except ProviderError as problem:
+        log.warning("the provider answered %s", problem.status)
+        return None
+    except ToolbusError as problem:
+        log.warning("%s: %s", problem.code, problem.result)
+        return None
+    assert_type(result, RequestResult[Forecast])
+    assert_type(await runtime.run("Again.", history=history), RequestResult[None])
+    return result.output
+
+
+async def follow(runtime: Runtime) -> str:
+    session = runtime.start("Tell me more.", conversation_id="ada")
+    assert_type(session, RequestSession)
+    async for piece in session.text():
+        assert_type(piece, str)
+    async for event in session.events(TextDelta, ApprovalRequested):
+        assert_type(event, TextDelta | ApprovalRequested)
+        if isinstance(event, ApprovalRequested):
+            runtime.bus.publish(event.decided(approved=True))
+    for question in (*session.pending_approvals, *runtime.pending_approvals()):
+        assert_type(question, ApprovalRequested)
+    return (await session.result()).text
+
+
+async def listen(session: RequestSession, shown: tuple[type[Event], ...]) -> None:
+    assert_type(session.events(), Subscription[Event])
+    assert_type(session.events(TextDelta, after="now"), Subscription[TextDelta])
+    three = session.events(TextDelta, StatusChanged, RequestCompleted, capacity=10, sub_requests=True)
+    assert_type(three, Subscription[TextDelta | StatusChanged | RequestCompleted])
+    four = session.events(TextDelta, StatusChanged, RequestCompleted, ApprovalRequested)
+    assert_type(four, Subscription[TextDelta | StatusChanged | RequestCompleted | ApprovalRequested])
+    assert_type(session.events(*shown), Subscription[Event])
+
+
+def say(event: TextDelta) -> None:
+    log.info(event.text)
+
+
+async def route(runtime: Runtime[Database]) -> None:
+    disconnect = runtime.bus.connect(TextDelta, say)
+    await follow(runtime)
+    disconnect()
