@@ -18,7 +18,16 @@ from .._option_checks import is_async
 from ..errors import ConfigurationError, InvalidArguments, NotRunning
 from ..messages import Message, PromptLike, UserMessage
 from ..protocols import KnowsMarks, ToolSpec
-from ..schemas import ArgumentBinder, binder_for, context_parameter, describe, hints_of, json_schema_validator
+from ..schemas import (
+    ArgumentBinder,
+    binder_for,
+    context_parameter,
+    describe,
+    hints_of,
+    json_schema_validator,
+    never_null,
+    without_nulls,
+)
 from ..secrets import Marks, find_marks
 from ..tool_results import ToolResult
 from ._options import Isolation, ToolOptions, check_options, check_running
@@ -324,8 +333,11 @@ def _binder(
             "arguments are an object, so give the schema of that object"
         )
     check = _translated(validate) if validate is not None else json_schema_validator(parameters)
+    optional = never_null(parameters) if validate is None else frozenset[str]()
 
     def bind(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        if optional and isinstance(arguments, dict):  # a model sends anything
+            arguments = without_nulls(arguments, optional)
         check(arguments)
         return copy.deepcopy(dict(arguments))
 
