@@ -152,7 +152,7 @@ def _accepts_null(schema: Any, definitions: dict[str, Any]) -> bool:
         return False
     name = str(given.get("$ref", "")).removeprefix("#/$defs/")
     if name in definitions:
-        found, definitions[name] = definitions[name], False  # A definition of itself alone accepts nothing.
+        found, definitions[name] = definitions[name], False  # A definition that only refers to itself accepts nothing.
         definitions[name] = _accepts_null(found, definitions)
         if not definitions[name]:
             return False

@@ -109,11 +109,11 @@ class ToolContext(Generic[DepsT]):
     async def ask(self, prompt: PromptLike, **options: Any) -> Any:
         """Run a child request (a sub-agent) for this call and return its `RequestResult`; `prompt` as in `Runtime.run`.
 
-        `options` are `provider` (by default the one of the calling request), `tools` (by default none), `output`, and
-        those of `SessionOptions`. The child runs in this task and is cancelled with it. Its limits are what the calling
-        request has left, its deadline is this call's, and what it spends counts for the calling request. While it runs,
-        the call holds no slot of the dispatcher. Raises `LimitReached` if nothing is left, and `NotRunning` outside a
-        dispatcher.
+        `options` are `provider` (by default the one of the calling request), `tools` (by default none), `output`,
+        `history` (the messages before the prompt), and those of `SessionOptions`. The child runs in this task and is
+        cancelled with it. Its limits are what the calling request has left, its deadline is this call's, and what it
+        spends counts for the calling request. While it runs, the call holds no slot of the dispatcher. Raises
+        `LimitReached` if nothing is left, and `NotRunning` outside a dispatcher.
         """
         if self._ask is None:
             raise NotRunning("a sub-request needs a call that a dispatcher runs; this context has no dispatcher")
