@@ -29,6 +29,15 @@ class Interceptor:
     object may serve many requests at once.
     """
 
+    edits_replies: bool = True
+    """Whether `around_model` and `on_answer` may change what the model replies.
+
+    If they may, the text of a reply arrives whole, after all interceptors have seen it. With False it streams
+    meanwhile. Then `around_model` asks at most once, and returns the reply that it got, and `on_answer` returns the
+    same text; otherwise the request ends as `failed`. Both may still raise `Denied`, but people may have read the text
+    by then.
+    """
+
     async def on_prompt(self, prompt: UserMessage, context: ToolContext[Any]) -> UserMessage:
         """Return the user's message as it is to be used. Called first of all.
 
@@ -64,7 +73,7 @@ class Interceptor:
     async def on_answer(self, text: str, context: ToolContext[Any]) -> str:
         """Return the text of a reply without tool calls, before it joins the transcript. `Denied`: the request fails.
 
-        A request with such an interceptor, or one with `around_model`, does not stream: its text arrives whole.
+        A request with such an interceptor, or one with `around_model`, does not stream: see `edits_replies`.
         """
         return text
 
@@ -99,6 +108,9 @@ async def screened(
 def edits_replies(interceptors: Sequence[Interceptor]) -> bool:
     """Return whether streaming must hold back the pieces of a reply, because an interceptor may still change it."""
     return any(
-        type(each).on_answer is not Interceptor.on_answer or type(each).around_model is not Interceptor.around_model
+        each.edits_replies
+        and (
+            type(each).on_answer is not Interceptor.on_answer or type(each).around_model is not Interceptor.around_model
+        )
         for each in interceptors
     )

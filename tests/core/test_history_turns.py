@@ -77,6 +77,20 @@ def test_what_is_said_on_the_way_is_of_the_turn_whatever_ids_the_prompt_has() ->
     assert turns_of([prompt, early, *called("q", "a"), late, AssistantMessage(text="well")]) == [0] * 6
 
 
+def test_what_is_said_on_the_way_is_of_the_turn_although_the_reply_before_it_was_begun_anew() -> None:
+    reply, *results = called("q", "a")
+    again = replace(reply, message_id="q_r0_1")
+    late = UserMessage(content="or not", message_id="q_s0")
+    assert turns_of([*said("p"), UserMessage(content="go", message_id="q_u"), again, *results, late]) == [
+        0,
+        0,
+        1,
+        1,
+        1,
+        1,
+    ]
+
+
 def test_ids_of_the_application_s_own_that_look_like_what_was_said_on_the_way_begin_turns() -> None:
     messages: list[Message] = []
     for number in range(3):

@@ -385,15 +385,24 @@ class Nothing(Interceptor):
     pass
 
 
+class OnlyLooks(Diary):
+    """Says that it does not edit."""
+
+    edits_replies = False
+
+
 @pytest.mark.parametrize(
     ("interceptors", "pieces"),
     [
         ([], ["One ", "two ", "three."]),
         ([Nothing(), NoSecrets(), OnlyIn()], ["One ", "two ", "three."]),
+        ([OnlyLooks("a", []), OnlyLooks("b", [])], ["One ", "two ", "three."]),
+        ([Diary("a", [])], ["One two three."]),
+        ([OnlyLooks("a", []), Diary("b", [])], ["One two three."]),
         ([Polite()], ["One two three."]),
         ([Translator()], ["one two three."]),
     ],
-    ids=["none", "of prompts and calls", "of answers", "around the model"],
+    ids=["none", "of prompts and calls", "that do not edit", "that may edit", "both", "of answers", "around the model"],
 )
 async def test_a_reply_streams_unless_it_may_still_be_edited(
     interceptors: list[Interceptor], pieces: list[str]
@@ -406,6 +415,66 @@ async def test_a_reply_streams_unless_it_may_still_be_edited(
         session = runtime.start("Count")
         assert "".join([piece async for piece in session.text()]) == "".join(pieces)
     assert [event.text for event in deltas] == (pieces if len(pieces) > 1 else [])
+
+
+class Unfaithful(Interceptor):
+    """Says that it does not edit, and does what that rules out."""
+
+    edits_replies = False
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Ask) -> ModelReply:
+        if self.how == "answers itself":
+            return ModelReply(message=AssistantMessage(text="From my memory."))
+        try:
+            reply = await ask(request)
+        except ProviderUnavailable:
+            if self.how == "answers after a failure":
+                return ModelReply(message=AssistantMessage(text="Sorry."))
+            return await ask(request)
+        if self.how == "asks twice":
+            return await ask(request)
+        if self.how == "edits the reply":
+            return replace(reply, message=AssistantMessage(text="Four."))
+        return reply
+
+    async def on_answer(self, text: str, context: ToolContext[Any]) -> str:
+        if self.how == "denies":
+            raise Denied("no counting")
+        return "Four." if self.how == "edits the answer" else text
+
+
+@pytest.mark.parametrize(
+    ("how", "method"),
+    [
+        ("edits the reply", "around_model"),
+        ("edits the answer", "on_answer"),
+        ("asks twice", "around_model"),
+        ("asks after a failure", "around_model"),
+        ("answers after a failure", "around_model"),
+    ],
+)
+async def test_an_interceptor_that_edits_although_it_says_it_does_not_fails_the_request(how: str, method: str) -> None:
+    steps = [error(ProviderUnavailable("away", vendor="scripted"))] if "failure" in how else []
+    script = ScriptedProvider([*steps, text("One."), text("Two.")])
+    async with Runtime(script, interceptors=[Unfaithful(how)]) as runtime:
+        result = await runtime.start("Count").result()
+    assert (result.outcome, result.reason) == ("failed", "application_error")
+    assert str(result.error) == (
+        f"Unfaithful.{method} has changed the reply or asked twice; edits_replies = False rules both out"
+    )
+    assert (result.text, [each.role for each in result.messages]) == ("", ["user"])
+
+
+async def test_an_interceptor_that_does_not_edit_may_deny_and_may_answer_instead_of_the_model() -> None:
+    async with Runtime(ScriptedProvider([text("One."), text("Two.")])) as runtime:
+        denied = await runtime.start("Count", interceptors=[Unfaithful("denies")]).result()
+        own = await runtime.run("Count", interceptors=[Unfaithful("answers itself")])
+    assert (denied.outcome, denied.reason, str(denied.error)) == ("failed", "denied", "no counting")
+    assert (denied.text, [each.role for each in denied.messages]) == ("", ["user"])  # although it was streamed
+    assert (own.outcome, own.text) == ("completed", "From my memory.")
 
 
 async def test_a_stream_that_nobody_hears_still_keeps_its_model_from_the_idle_limit() -> None:

@@ -332,6 +332,21 @@ async def test_requests_past_the_places_wait_and_past_the_queue_are_refused() ->
     assert gate.most == 2
 
 
+async def test_requests_that_wait_for_a_slot_begin_in_the_order_in_which_they_were_started() -> None:
+    provider = ScriptedProvider(lambda _request: text("done"))
+    async with Runtime(provider, max_sessions=1) as runtime:
+        sessions = [
+            runtime.start(f"{number}", **({"conversation_id": "c"} if number % 3 == 0 else {})) for number in range(20)
+        ]
+        for session in sessions:
+            await session.result()
+    asked = [request.messages[-1].text for request in provider.requests]
+    alone = [str(number) for number in range(20) if number % 3]
+    assert [each for each in asked if each in alone] == alone
+    assert [each for each in asked if each not in alone] == [str(number) for number in range(0, 20, 3)]
+    assert asked[:3] == ["0", "1", "2"]
+
+
 async def test_a_request_that_gives_up_while_it_waits_frees_its_place_in_the_queue() -> None:
     gate = Gate()
     async with Runtime(gate, max_sessions=1, max_queued=1) as runtime:

@@ -16,6 +16,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from toolbus.errors import ConfigurationError, InvalidArguments
+from toolbus.schemas import never_null
 from toolbus.tools import Tool, ToolContext, tool
 
 
@@ -512,6 +513,69 @@ def test_null_for_a_parameter_with_a_default_means_that_it_was_left_out() -> Non
     nothing = dict.fromkeys(["query", "unit", "place", "near", "mark", "anything"])
     assert made.prepare(nothing, None)() == ("all", Unit.CELSIUS, "here", None, None, None)
     assert made.prepare({"query": None, "near": "x"}, None)() == ("all", Unit.CELSIUS, "here", "x", "a", 5)
+
+
+NULLS: dict[str, Any] = {
+    "text": {"type": "string"},
+    "list": {"type": ["integer", "string"]},
+    "enum": {"enum": ["a", "b"]},
+    "const": {"const": 1},
+    "union": {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/size"}]},
+    "one": {"oneOf": [{"type": "string"}, False]},
+    "all": {"allOf": [{}, {"type": "string"}]},
+    "reference": {"$ref": "#/$defs/size"},
+}
+NULLABLE: dict[str, Any] = {
+    "null": {"type": "null"},
+    "or null": {"type": ["string", "null"]},
+    "any": {},
+    "true": True,
+    "enum with null": {"enum": ["a", None]},
+    "const null": {"const": None},
+    "union with null": {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/maybe"}]},
+    "reference to null": {"$ref": "#/$defs/maybe"},
+}
+DEFINITIONS: dict[str, Any] = {
+    "size": {"type": "integer"},
+    "maybe": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+}
+
+
+def test_null_for_an_optional_argument_of_a_foreign_schema_is_kept_only_if_the_schema_accepts_it() -> None:
+    schema = {"type": "object", "properties": {**NULLS, **NULLABLE}, "$defs": DEFINITIONS}
+
+    def handler(**arguments: Any) -> dict[str, Any]:
+        return arguments
+
+    made = Tool("find", "Find.", schema, handler)
+    assert made.prepare(dict.fromkeys([*NULLS, *NULLABLE]), None)() == dict.fromkeys(NULLABLE)
+    assert made.prepare({"unknown": None}, None)() == {"unknown": None}
+    for name in NULLS:
+        demanding = Tool("find", "Find.", {**schema, "required": [name]}, handler)
+        with pytest.raises(InvalidArguments):
+            demanding.prepare({name: None}, None)
+    with pytest.raises(InvalidArguments):
+        made.prepare([None], None)  # type: ignore[arg-type]
+
+
+def test_whoever_validates_with_code_of_their_own_sees_every_null() -> None:
+    seen: list[Any] = []
+
+    def handler(**arguments: Any) -> dict[str, Any]:
+        return arguments
+
+    made = Tool("find", "Find.", {"properties": {"text": {"type": "string"}}}, handler, validate=seen.append)
+    assert made.prepare({"text": None}, None)() == {"text": None}
+    assert seen == [{"text": None}]
+
+
+@pytest.mark.timeout(5)
+def test_a_hostile_schema_of_references_is_read_in_linear_time() -> None:
+    chain = {str(n): {"anyOf": [{"$ref": f"#/$defs/{n + 1}"}, {"$ref": f"#/$defs/{n + 1}"}]} for n in range(60)}
+    schema = {"properties": {"x": {"$ref": "#/$defs/0"}}, "$defs": {**chain, "60": {"type": "string"}}}
+    assert never_null(schema) == {"x"}
+    loop = {"anyOf": [{"$ref": "#/$defs/loop"}, {"type": "string"}]}
+    assert never_null({"properties": {"x": {"$ref": "#/$defs/loop"}}, "$defs": {"loop": loop}}) == {"x"}
 
 
 @pytest.mark.parametrize("arguments", [{"query": None}, {"query": "x", "limits": [None]}])

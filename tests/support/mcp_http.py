@@ -14,11 +14,11 @@ from mcp.server import MCPServer
 
 
 class Served:
-    """An `MCPServer` with a fixed port: `stop` and `start` are a restart."""
+    """An `MCPServer` with a fixed port, by default one that is free: `stop` and `start` are a restart."""
 
-    def __init__(self, make: Callable[[], MCPServer]) -> None:
+    def __init__(self, make: Callable[[], MCPServer], port: int = 0) -> None:
         self._make = make
-        self._port = 0
+        self._port = port
         self._thread: threading.Thread | None = None
         self._server: uvicorn.Server | None = None
 

@@ -77,6 +77,11 @@ class FakeMcp:
         for scope in self._scopes:
             scope.cancel()
 
+    @property
+    def session(self) -> Any:
+        """The newest connection of the older protocol, as the server sees it."""
+        return self._sessions[-1]
+
     def end_streams(self) -> None:
         """End the streams of changes, as a proxy does that keeps none open."""
         self._streams.close()

@@ -6,13 +6,14 @@ import gzip
 import json
 import logging
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Annotated, Any
 
 import anyio
 import anyio.to_thread
 import pytest
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
+from pydantic import Field
 
 from support.mcp_http import Served, response, written_down
 from support.mcp_server import ERAS, Caller, Era
@@ -46,6 +47,17 @@ def make() -> MCPServer:
         await context.report_progress(1, 2, "saying")
         request: Any = context.request_context.request
         return f"hello {request.headers.get('x-key')}"
+
+    @server.tool()
+    async def mirror(  # pyright: ignore[reportUnusedFunction]
+        region: Annotated[str, Field(json_schema_extra={"x-mcp-header": "Region"})],
+        context: Context[Any, Any],
+        verbose: Annotated[bool, Field(json_schema_extra={"x-mcp-header": "Verbose"})] = True,
+        note: str | None = "nothing",
+    ) -> str:
+        request: Any = context.request_context.request
+        headers = [request.headers.get(f"mcp-param-{name}") for name in ("region", "verbose")]
+        return f"{headers}, {region}, {verbose}, {note}"
 
     @server.tool()
     async def hang() -> None:  # pyright: ignore[reportUnusedFunction]
@@ -98,6 +110,17 @@ async def test_a_server_is_called_with_its_headers_and_another_one_in_its_place_
         await anyio.to_thread.run_sync(served.start)
         await until(lambda: mcp.status()[0].connected)
         assert (await call.completed("web__hello")).content == "hello k"
+
+
+@leaves_generators
+async def test_a_null_argument_has_no_header_and_is_sent_only_if_the_schema_accepts_it(served: Served):
+    """The nulls of the scenario `http-custom-headers` in the official conformance suite."""
+    async with McpTools([McpServer("web", url=served.url, protocol="2026-07-28")]) as mcp:
+        call = Caller(mcp.registry)
+        with_null = await call.completed("web__mirror", region="eu", verbose=None, note=None)
+        assert with_null.content == "['eu', None], eu, True, None"
+        without = await call.completed("web__mirror", region="eu", verbose=False)
+        assert without.content == "['eu', 'false'], eu, False, nothing"
 
 
 @leaves_generators

@@ -59,6 +59,33 @@ async def test_tools_have_their_servers_name_their_description_and_their_schema(
     assert len(registry) == 0
 
 
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_null_reaches_the_server_where_its_schema_accepts_null_and_is_left_out_elsewhere(era: Era):
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {
+            "must": {"type": ["string", "null"]},
+            "may": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+            "anything": {},
+            "text": {"type": "string", "default": "x"},
+            "inner": {"type": "object"},
+        },
+        "required": ["must"],
+    }
+    received: list[Any] = []
+
+    async def answer(_context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        received.append(params.arguments)
+        return said("done")
+
+    async with McpTools([FakeMcp([definition("do", schema=schema)], answer).named("a", era)]) as mcp:
+        call = Caller(mcp.registry)
+        await call.completed("a__do", must=None, may=None, anything=None, text=None, inner={"x": None})
+        await call.completed("a__do", must="y")
+        assert (await call.failed("a__do", must="y", text=5)).reason == "invalid_arguments"
+    assert received == [{"must": None, "may": None, "anything": None, "inner": {"x": None}}, {"must": "y"}]
+
+
 async def test_arguments_that_break_the_servers_schema_do_not_reach_it():
     server = FakeMcp([definition("say", schema=TEXT)])
     async with McpTools([server.named("voice")]) as mcp:

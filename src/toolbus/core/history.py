@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from typing import cast
 
-from ..messages import AssistantMessage, Message, Part, SystemMessage, ToolCall, ToolMessage, UserMessage
+from ..errors import ApplicationError
+from ..messages import AssistantMessage, Message, Part, SystemMessage, ToolCall, ToolMessage, UserMessage, size_of
 from ..protocols import ToolSpec
 from ..records import replace
 from .arguments import encodable
@@ -36,7 +37,7 @@ _NEAR = 0.85  # share of the window above which a summary is asked for
 _SUMMARY_LOW_WATER = 0.5  # the same as `_LOW_WATER` with a summary, which costs a model call and so has to save more
 _SUMMARY_SHARE = 0.25  # share of the window that a summary may take
 _SAID = re.compile(r"(.+)_[so]\d+")  # the ids of user messages that are added to a request while it runs
-_REPLY = re.compile(r"(.+)_r\d+")  # the ids of replies
+_REPLY = re.compile(r"(.+?)_r\d+(?:_\d+)?")  # the ids of replies, of which a later attempt has a number too
 _FAILURES = re.compile(r".+_\d+_n")  # the ids of notes on a round's failures
 _KEPT = "[This result is kept as it is.]"
 _ALIKE_CHARS = 200  # characters by which a message without an id is recognised
@@ -73,13 +74,14 @@ class Memo:
 class _Entry:
     """One message that is sent. `place` is its position in the transcript, -1 for a message that is not in it."""
 
-    __slots__ = ("is_fixed", "message", "place", "tokens")
+    __slots__ = ("is_fixed", "is_shortened", "message", "place", "tokens")
 
     def __init__(self, message: Message, place: int, tokens: int) -> None:
         self.message = message
         self.place = place
         self.tokens = tokens
         self.is_fixed = True
+        self.is_shortened = False
 
 
 class History:
@@ -89,6 +91,8 @@ class History:
     is a user message with the notes before it and all that follows from it, including user messages that were added
     while its request ran. `request_id` is the id of the current request. Tokens are raw estimates everywhere in this
     module, by `count`. `limit_tokens` is the window for messages, set anew for each call of the model, or None.
+
+    `proceed` continues the fold in the conversation's next request, so that each message is read once in all of them.
     """
 
     __slots__ = (
@@ -99,6 +103,7 @@ class History:
         "_entries",
         "_folds",
         "_heads",
+        "_is_stale",
         "_left_out",
         "_lines_until",
         "_max_result_chars",
@@ -110,6 +115,7 @@ class History:
         "_requests",
         "_shortened",
         "_shown",
+        "_specs",
         "_starts",
         "_summary",
         "_taken",
@@ -119,6 +125,7 @@ class History:
         "_whole_tokens",
         "has_shortened",
         "limit_tokens",
+        "size_bytes",
     )
 
     def __init__(
@@ -135,9 +142,11 @@ class History:
         self._requests = (request_id, "")  # the current request, and the request of the turn that is being read
         self._compression = compression
         self._max_result_chars = max_result_chars
-        self._folds = compression.folds()
+        self._folds: list[Fold] = []  # made when the first message is read
         self._count_text = count
         self._taken = 0
+        self._specs: dict[str, ToolSpec | None] = {}  # the tools of the results, by name, as they were read
+        self._is_stale = False  # whether a policy has failed, or a tool has changed since a result of it was read
         self._turn = -1
         self._lines_until = 0  # the position up to which results were replaced by lines to save space
         self._calls: Mapping[str, ToolCall] = {}
@@ -156,6 +165,7 @@ class History:
         self._changes = self._reported_changes = 0
         self.limit_tokens: float | None = None
         self.has_shortened = False  # whether any result was ever shortened, so that `read_result` is of use
+        self.size_bytes = 0  # the estimated size of the messages that were read
         self._memo = memo  # None once `take` has applied it
 
     # -------------------------------------------------------------------------------------------- new messages
@@ -166,12 +176,37 @@ class History:
         Raises `ApplicationError` where a policy fails.
         """
         messages = self._messages
-        for place in range(self._taken, len(messages)):
-            self._taken = place + 1
-            self._add(place, messages[place], specs)
+        if not self._taken:
+            self._folds = self._compression.folds()
+        self.size_bytes += size_of(islice(messages, self._taken, None))
+        try:
+            for place in range(self._taken, len(messages)):
+                self._taken = place + 1
+                self._add(place, messages[place], specs)
+        except ApplicationError:
+            self._is_stale = True
+            raise
         memo, self._memo = self._memo, None
         if memo is not None and memo.turns_left_out:
             self._recall(memo)
+
+    def proceed(self, new: History, specs: Mapping[str, ToolSpec]) -> bool:
+        """Continue with the transcript and the options of `new`, the unread fold of the conversation's next request.
+
+        Return False, and change nothing, if `new` could come to something else: earlier messages, options or the tool
+        of a result have changed, or a policy has failed.
+        """
+        if self._is_stale or (self._compression, self._max_result_chars) != (new._compression, new._max_result_chars):
+            return False
+        if any(spec_of(name, specs) != spec for name, spec in self._specs.items()):
+            return False
+        if new._messages[: self._taken] != self._messages[: self._taken]:
+            return False
+        self._messages, self._count_text = new._messages, new._count_text
+        self._requests = (new._requests[0], self._requests[1])
+        # Each request reports what it does not send, also where an earlier one has shortened it.
+        self._reported_changes = -1 if self._shortened or self._left_out else self._changes
+        return True
 
     def _add(self, place: int, message: Message, specs: Mapping[str, ToolSpec]) -> None:
         entry = _Entry(message, place, self._count(message))
@@ -186,7 +221,8 @@ class History:
             if reply := _REPLY.fullmatch(message.message_id):
                 self._requests = (self._requests[0], reply[1])
         elif isinstance(message, ToolMessage):
-            seen.call, seen.spec = self._calls.get(message.call_id), spec_of(message, specs)
+            seen.call, seen.spec = self._calls.get(message.call_id), spec_of(message.name, specs)
+            self._is_stale |= self._specs.setdefault(message.name, seen.spec) != seen.spec
             entry.is_fixed = seen.spec is not None and seen.spec.sensitive_history
         if self._turn < 0:
             self._heads += 1
@@ -240,9 +276,9 @@ class History:
         grows = len(text) > len(message.content) and len(parts) == len(message.parts)
         if grows or tokens > entry.tokens or shorter == message:
             return
-        if message is self._messages[entry.place]:
+        if not entry.is_shortened:
             self._shortened += 1
-            self.has_shortened = True
+            entry.is_shortened = self.has_shortened = True
         if index < self._viewed:
             self._shown, self._viewed = list(self._shown), 0
         self._tokens += tokens - entry.tokens
@@ -389,11 +425,8 @@ class History:
         self._starts = deque(start + moved for start in starts)
         self._offset = self._entries[len(front)].place - len(front)
         self._tokens = sum(each.tokens for each in self._entries)
-        self._shortened = sum(self._is_shortened(each) for each in self._entries)
+        self._shortened = sum(each.is_shortened for each in self._entries)
         self._changes += 1
-
-    def _is_shortened(self, entry: _Entry) -> bool:
-        return isinstance(entry.message, ToolMessage) and entry.message is not self._messages[entry.place]
 
     def _new_note(self, most_tokens: int) -> _Entry | None:
         """Return the note that replaces the turns that were left out; None if it would take more than `most_tokens`."""

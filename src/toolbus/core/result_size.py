@@ -37,7 +37,7 @@ def most_chars(spec: ToolSpec | None, default: int) -> float:
     return default if spec.max_result_chars is None else spec.max_result_chars
 
 
-def spec_of(message: ToolMessage, specs: Mapping[str, ToolSpec]) -> ToolSpec | None:
-    """Return the result's tool: one of `specs`, or `read_result`, which sessions offer themselves; None if unknown."""
-    spec = specs.get(message.name)
-    return READ_RESULT if spec is None and message.name == READ_RESULT.name else spec
+def spec_of(name: str, specs: Mapping[str, ToolSpec]) -> ToolSpec | None:
+    """Return a result's tool: one of `specs`, or `read_result`, which sessions offer themselves; None if unknown."""
+    spec = specs.get(name)
+    return READ_RESULT if spec is None and name == READ_RESULT.name else spec

@@ -29,8 +29,9 @@ Invariants:
    answer would become the result of the call in the journal, and the resumed request would not run the call again.
 8. A runtime belongs to the thread and event loop in which it was entered. Its parts have no locks, so a request from
    another thread would corrupt them.
-9. Each piece of memory beside the store (remembered approvals, secrets, late results) is bounded in conversations; the
-   oldest one is dropped. Otherwise a server would grow with each conversation that it has ever had.
+9. Each piece of memory beside the store is bounded, in conversations (remembered approvals, secrets, late results) or
+   in bytes (folds of what is sent); the oldest one is dropped. Otherwise a server would grow with each conversation
+   that it has ever had.
 """
 
 from __future__ import annotations

@@ -24,27 +24,28 @@ _WEIGHT = 0.2
 class Ticket:
     """The right to begin, once `ready` has returned. It has to be given back exactly once, whatever happened.
 
-    `waits` is not None if the conversation had an earlier turn when the ticket was taken: the event is set when this
-    turn is next. `running` is true once the ticket has a slot.
+    `running` is true once the ticket has a slot.
     """
 
-    __slots__ = ("_admission", "conversation_id", "running", "waits")
+    __slots__ = ("_admission", "_begins", "conversation_id", "running")
 
     def __init__(self, admission: Admission, conversation_id: str) -> None:
         self._admission = admission
+        self._begins: anyio.Event | None = None
         self.running = False
-        self.waits: anyio.Event | None = None
         self.conversation_id = conversation_id
 
-    def try_ready(self) -> bool:
-        """Take a slot without waiting. False if an earlier turn has not ended, or no slot is free."""
-        return self.waits is None and self._admission.try_slot(self)
-
     async def ready(self) -> None:
-        """Wait for the conversation's earlier turns, then for a slot. Does not suspend if both are free."""
-        if self.waits is not None:
-            await self.waits.wait()
-        await self._admission.take_slot(self)
+        """Wait for the conversation's earlier turns, then for a slot. Does not suspend if the ticket has a slot."""
+        if not self.running:
+            self._begins = anyio.Event()
+            await self._begins.wait()
+
+    def begin(self) -> None:
+        """Take a slot. Only `Admission` calls this."""
+        self.running = True
+        if self._begins is not None:
+            self._begins.set()
 
     def give_back(self) -> None:
         """Let the next request begin."""
@@ -59,7 +60,8 @@ class Admission:
         self._max_queued = check("max_queued", max_queued, at_least(0))
         self._running = 0
         self._held = 0
-        self._waiting: deque[tuple[Ticket, anyio.Event]] = deque()
+        # The tickets that wait for a slot only, in order of `take`, or of the end of their conversation's earlier turn.
+        self._waiting: deque[Ticket] = deque()
         # The tickets of each conversation, oldest first. They are lists, because an empty deque takes 0.6 KiB, and most
         # conversations have one ticket at a time.
         self._turns: dict[str, list[Ticket]] = {}
@@ -94,8 +96,8 @@ class Admission:
         turns = self._turns.get(conversation_id)
         if turns is None:
             self._turns[conversation_id] = [ticket]
+            self._line_up(ticket)
         else:
-            ticket.waits = anyio.Event()
             turns.append(ticket)
         return ticket
 
@@ -105,22 +107,13 @@ class Admission:
             self._empty = self._empty or anyio.Event()
             await self._empty.wait()
 
-    async def take_slot(self, ticket: Ticket) -> None:
-        """Wait for a slot. Only `Ticket.ready` calls this."""
-        if not self.try_slot(ticket):
-            free = anyio.Event()
-            self._waiting.append((ticket, free))
-            await free.wait()
-
-    def try_slot(self, ticket: Ticket) -> bool:
-        """Take a slot if one is free. Only `Ticket` and `take_slot` call this."""
-        if ticket.running:
-            return True
-        if self._running >= self._max_running:
-            return False
-        self._running += 1
-        ticket.running = True
-        return True
+    def _line_up(self, ticket: Ticket) -> None:
+        """Give the ticket a slot, or a position in the queue for slots."""
+        if self._running < self._max_running:
+            self._running += 1
+            ticket.begin()
+        else:
+            self._waiting.append(ticket)
 
     def give_back(self, ticket: Ticket) -> None:
         """Hand the slot and the conversation's turn to the next ticket. Only `Ticket.give_back` calls this."""
@@ -128,14 +121,14 @@ class Admission:
         turns = self._turns[ticket.conversation_id]
         first = turns[0] is ticket
         turns.remove(ticket)
-        if not turns:
-            del self._turns[ticket.conversation_id]
-        elif first and (waits := turns[0].waits) is not None:
-            waits.set()
         if ticket.running:
             self._free_slot()
-        else:  # The request was cancelled while it waited.
-            self._waiting = deque(each for each in self._waiting if each[0] is not ticket)
+        elif first:  # The request was cancelled while it waited.
+            self._waiting.remove(ticket)
+        if not turns:
+            del self._turns[ticket.conversation_id]
+        elif first:
+            self._line_up(turns[0])
         if not self._held and self._empty is not None:
             self._empty.set()
             self._empty = None
@@ -147,10 +140,8 @@ class Admission:
             if not math.isnan(self._last_end):
                 self._mean_gap += _WEIGHT * (now - self._last_end - self._mean_gap)
             self._last_end = now
-            ticket, free = self._waiting.popleft()
             # The slot is handed over without becoming free, so no other request can take it first.
-            ticket.running = True
-            free.set()
+            self._waiting.popleft().begin()
         else:
             self._last_end = math.nan
             self._running -= 1

@@ -6,10 +6,10 @@ It is in this process only. Knows sessions, and the events of late results. Must
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
-from ..core.history import Memo
+from ..core.history import History, Memo
 from ..core.result_size import DEFAULT_RESULT_CHARS
 from ..core.shorten import shorten
 from ..events import ToolCallLate, new_id
@@ -21,33 +21,46 @@ __all__ = ["BoundedMapping", "ConversationState", "LateResultNotes"]
 
 _MOST_CONVERSATIONS = 10_000
 _MOST_WITH_LATE_RESULTS = 1_000  # conversations
+_MOST_FOLDED_BYTES = 64 * 1024 * 1024  # of the messages in the folds of all conversations
 _MOST_LATE_RESULTS = 20  # of one conversation; the oldest are dropped first
 
 T = TypeVar("T")
 
 
 class BoundedMapping(Generic[T]):
-    """Values by conversation id. Beyond `most` values, the one that was put in longest ago is dropped."""
+    """Values by conversation id. While they weigh more than `most`, the one that was put in longest ago is dropped.
 
-    __slots__ = ("_most", "_values")
+    `weigh` returns the weight of a value, which must not change while the value is kept; by default each weighs 1.
+    """
 
-    def __init__(self, most: int) -> None:
+    __slots__ = ("_most", "_values", "_weigh", "_weight")
+
+    def __init__(self, most: int, weigh: Callable[[T], int] = lambda _value: 1) -> None:
         self._values: OrderedDict[str, T] = OrderedDict()
         self._most = most
+        self._weigh = weigh
+        self._weight = 0
 
     def get(self, conversation_id: str) -> T | None:
         """Return the conversation's value, or None if it has no value."""
         return self._values.get(conversation_id)
 
+    def pop(self, conversation_id: str) -> T | None:
+        """Remove and return the conversation's value; None if it has no value."""
+        value = self._values.pop(conversation_id, None)
+        if value is not None:
+            self._weight -= self._weigh(value)
+        return value
+
     def put(self, conversation_id: str, value: T | None) -> None:
         """Replace the conversation's value. None removes it."""
+        self.pop(conversation_id)
         if value is None:
-            self._values.pop(conversation_id, None)
             return
         self._values[conversation_id] = value
-        self._values.move_to_end(conversation_id)
-        if len(self._values) > self._most:
-            self._values.popitem(last=False)
+        self._weight += self._weigh(value)
+        while self._weight > self._most:
+            self.pop(next(iter(self._values)))
 
 
 class LateResultNotes:
@@ -101,16 +114,17 @@ def _left_out(event: ToolCallLate) -> str:
 
 
 class ConversationState:
-    """Remembered approvals, secrets, the record of what was left out of model calls, and late results.
+    """Remembered approvals, secrets, the record of what was left out of model calls, its fold, and late results.
 
-    Each of them is bounded in conversations; the one that was stored longest ago is dropped. `late` has to be
-    connected to `ToolCallLate`.
+    Folds are bounded in bytes, and all else in conversations; the one that was stored longest ago is dropped. `late`
+    has to be connected to `ToolCallLate`.
     """
 
     def __init__(self) -> None:
         self.late = LateResultNotes()
         self._granted = BoundedMapping[dict[str, bool]](_MOST_CONVERSATIONS)
         self._memos = BoundedMapping[Memo](_MOST_CONVERSATIONS)
+        self._folded = BoundedMapping[History](_MOST_FOLDED_BYTES, lambda folded: folded.size_bytes)
         self._vaults = BoundedMapping[Vault](_MOST_CONVERSATIONS)
 
     def for_next_turn(self, conversation_id: str, messages: Sequence[Message]) -> Earlier:
@@ -120,6 +134,7 @@ class ConversationState:
             notes=self.late.take(conversation_id, messages),
             granted=self._granted.get(conversation_id) or {},
             memo=self._memos.get(conversation_id) if messages else None,
+            folded=self._folded.pop(conversation_id),
             vault=self._vaults.get(conversation_id),
         )
 
@@ -139,3 +154,4 @@ class ConversationState:
             self._vaults.put(conversation_id, vault)
         if not window.is_plain:
             self._memos.put(conversation_id, window.conversation_memo())
+            self._folded.put(conversation_id, window.for_next_turn)

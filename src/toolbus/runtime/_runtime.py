@@ -491,7 +491,7 @@ class Runtime(Generic[DepsT]):
             return await self._earlier(own_id, begins=bool(given))
 
         try:
-            waits = conversation_id is not None or not ticket.try_ready()
+            waits = conversation_id is not None or not ticket.running
             start = SessionStart(calibration=self._start.calibration, prepare=prepare) if waits else self._start
             newest = read_prompt(prompt)
             session = self._make([*given, newest] if given else newest, output, options, request_id, start)

@@ -31,8 +31,10 @@ from ._signatures import (
     explain,
     hints_of,
     joined,
+    never_null,
     path_of,
     tidy,
+    without_nulls,
 )
 
 __all__ = [
@@ -52,6 +54,8 @@ __all__ = [
     "joined",
     "json_schema_validator",
     "matcher",
+    "never_null",
     "path_of",
     "tidy",
+    "without_nulls",
 ]

@@ -36,7 +36,9 @@ __all__ = [
     "explain",
     "hints_of",
     "joined",
+    "never_null",
     "path_of",
+    "without_nulls",
 ]
 
 Json: TypeAlias = dict[str, Any]
@@ -125,32 +127,52 @@ def _read(where: str, fields: list[tuple[Any, ...]]) -> tuple[Json, Callable[[Ma
         schema = adapter.json_schema()
     except Exception as exc:
         raise ConfigurationError(f"tool {where}: its signature has no JSON schema: {exc}") from exc
-    return tidy(schema), _binder(adapter, _never_null(schema))
+    return tidy(schema), _binder(adapter, never_null(schema))
 
 
-def _never_null(schema: Json) -> frozenset[str]:
-    """Return the parameters that have a default and whose type does not accept null."""
+def never_null(schema: Json) -> frozenset[str]:
+    """Return the parameters of a valid schema that may be left out and do not accept null."""
     required = schema.get("required", ())
-    parameters: dict[str, Json] = schema.get("properties", {})
-    return frozenset(name for name, each in parameters.items() if name not in required and not _accepts_null(each))
+    parameters: dict[str, Any] = schema.get("properties", {})
+    definitions: dict[str, Any] = dict(schema.get("$defs", {}))
+    return frozenset(
+        name for name, each in parameters.items() if name not in required and not _accepts_null(each, definitions)
+    )
 
 
-def _accepts_null(schema: Json) -> bool:
-    if any(_accepts_null(each) for each in schema.get("anyOf", ())):
-        return True
-    known = {"type", "$ref", "enum", "const", "anyOf", "oneOf", "allOf"}
-    if known.isdisjoint(schema):  # any value
-        return True
-    return schema.get("type") == "null" or None in schema.get("enum", ()) or schema.get("const", "") is None
+def _accepts_null(schema: Any, definitions: dict[str, Any]) -> bool:
+    """Return whether null may fit; True where only a validator could say. Answers are kept in `definitions`."""
+    if not isinstance(schema, dict):
+        return schema is not False
+    given = cast("Json", schema)
+    kinds: str | list[str] = given.get("type", "null")
+    if "null" not in ([kinds] if isinstance(kinds, str) else kinds):
+        return False
+    if None not in given.get("enum", (None,)) or given.get("const") is not None:
+        return False
+    name = str(given.get("$ref", "")).removeprefix("#/$defs/")
+    if name in definitions:
+        found, definitions[name] = definitions[name], False  # A definition that only refers to itself accepts nothing.
+        definitions[name] = _accepts_null(found, definitions)
+        if not definitions[name]:
+            return False
+    some = [given[each] for each in ("anyOf", "oneOf") if each in given]
+    return all(any(_accepts_null(each, definitions) for each in of) for of in some) and all(
+        _accepts_null(each, definitions) for each in given.get("allOf", ())
+    )
 
 
-def _binder(adapter: TypeAdapter[Any], never_null: AbstractSet[str]) -> Callable[[Mapping[str, Any]], Json]:
+def without_nulls(arguments: Mapping[str, Any], names: AbstractSet[str]) -> Json:
+    """Return arguments without the nulls of these parameters: models write null for a parameter that they leave out."""
+    return {name: each for name, each in arguments.items() if each is not None or name not in names}
+
+
+def _binder(adapter: TypeAdapter[Any], optional: AbstractSet[str]) -> Callable[[Mapping[str, Any]], Json]:
     validate_json = adapter.validator.validate_json
 
     def bind(arguments: Mapping[str, Any]) -> Json:
-        if never_null and None in arguments.values():
-            # Models write null for a parameter that they leave out.
-            arguments = {name: each for name, each in arguments.items() if each is not None or name not in never_null}
+        if optional and None in arguments.values():
+            arguments = without_nulls(arguments, optional)
         try:
             text = orjson.dumps(arguments)
         except TypeError as exc:

@@ -46,8 +46,8 @@ _SUMMARY_TIME = 0.5
 class ContextWindow:
     """The messages that one session sends of its transcript.
 
-    `memo` describes what an earlier turn of the conversation has left out. `calibration` is shared by all sessions that
-    ask the same models, so that each learns from the usage of the others.
+    `memo` describes what an earlier turn of the conversation has left out, and `earlier` is the fold over its messages.
+    `calibration` is shared by all sessions that ask the same models, so that each learns from the usage of the others.
     """
 
     __slots__ = (
@@ -63,6 +63,7 @@ class ContextWindow:
         "_summed",
         "_tools",
         "calibration",
+        "earlier",
         "has_shortened",
         "memo",
         "shown",
@@ -82,6 +83,7 @@ class ContextWindow:
         self._tools: tuple[Sequence[ToolSpec], int] = ((), 0)  # the tools that were offered last, and their tokens
         self.has_shortened = False  # whether the model could read a whole result with `read_result`
         self.memo: Memo | None = None
+        self.earlier: History | None = None  # None once it has been used
         self.calibration: Calibration | None = None
         # The function that takes the secrets out of a summary, if the request has any.
         self.shown: Callable[[str], str] | None = None
@@ -94,14 +96,15 @@ class ContextWindow:
         if history is None:
             if not self._begins(specs):
                 return
-            history = self._history = self._new()
+            new, earlier, self.earlier = self._new(), self.earlier, None
+            history = self._history = earlier if earlier is not None and earlier.proceed(new, specs) else new
         history.take(specs)
         self.has_shortened = history.has_shortened
 
     def _begins(self, specs: Mapping[str, ToolSpec]) -> bool:
         """Return whether a history is needed from now on."""
         compression, messages = self._compression, self._state.messages
-        if compression.max_context_tokens is not None or compression.policies or self.memo is not None:
+        if compression.max_context_tokens is not None or compression.policies or self.memo or self.earlier:
             return True
         most = self._state.max_result_chars
         for index in range(self._looked_at, len(messages)):
@@ -126,8 +129,13 @@ class ContextWindow:
 
     @property
     def is_plain(self) -> bool:
-        """True if the transcript is sent as it is."""
-        return self._history is None
+        """True if the transcript is sent as it is, and no earlier turn needed a fold."""
+        return self._history is None and self.earlier is None
+
+    @property
+    def for_next_turn(self) -> History | None:
+        """The fold that the conversation's next turn continues with; None if there was nothing to shorten."""
+        return self._history or self.earlier
 
     def conversation_memo(self) -> Memo | None:
         """Return the memo that the conversation's next turn continues with."""

@@ -270,6 +270,8 @@ class Asker:
         except BaseException as exc:
             if passes(exc):
                 raise
+            if self.interceptors and not isinstance(exc, ProviderError):
+                call.texts.clear()  # What an interceptor has not let pass is not kept, although it was streamed.
             return self._failed(exc, sum(spent, Usage()))
 
     def _not_taken(self, given: object, spent: list[Usage]) -> ModelFailed:
@@ -354,7 +356,10 @@ class Asker:
         if not message.tool_calls:
             text = message.text
             for each in self.interceptors:
-                text = _returned(await each.on_answer(text, context_of(view)), str, each, "on_answer")
+                given = _returned(await each.on_answer(text, context_of(view)), str, each, "on_answer")
+                if given != text and not each.edits_replies:
+                    raise _edited(each, "on_answer")
+                text = given
             if text != message.text:
                 reply = replace(reply, message=AssistantMessage(text=text, reasoning=message.reasoning))
             return ModelReplied(reply)
@@ -393,10 +398,26 @@ def _returned(given: object, kind: type[T], interceptor: Interceptor, method: st
     return given
 
 
+def _edited(interceptor: Interceptor, method: str) -> ApplicationError:
+    """Return the error of an interceptor whose reply may differ from the one that was streamed."""
+    name = f"{type(interceptor).__name__}.{method}"
+    return ApplicationError(f"{name} has changed the reply or asked twice; edits_replies = False rules both out")
+
+
 def _wrapped(interceptor: Interceptor, context: ToolContext[Any], ask: Ask) -> Ask:
     async def asked(request: ModelRequest) -> ModelReply:
-        reply = await interceptor.around_model(request, context, ask)
-        return _returned(reply, ModelReply, interceptor, "around_model")
+        replies: list[ModelReply | None] = []  # None for a call of the model that has failed
+
+        async def noted(request: ModelRequest) -> ModelReply:
+            replies.append(None)
+            replies[-1] = reply = await ask(request)
+            return reply
+
+        given = await interceptor.around_model(request, context, ask if interceptor.edits_replies else noted)
+        reply = _returned(given, ModelReply, interceptor, "around_model")
+        if replies not in ([], [reply]):
+            raise _edited(interceptor, "around_model")
+        return reply
 
     return asked
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ..bus import Mailbox
 from ..clock import SessionClock
-from ..core.history import Memo
+from ..core.history import History, Memo
 from ..core.limits import Limits
 from ..core.message_list import Messages
 from ..core.result_size import DEFAULT_RESULT_CHARS
@@ -61,14 +61,15 @@ class Earlier:
     """The data that a conversation hands to its next turn.
 
     `messages` is its history, and `notes` are late results that the model is shown before the prompt. `granted` are
-    remembered approvals, by a tool's definition. `memo` describes what an earlier turn has left out of what it sent.
-    `vault` holds the conversation's secrets.
+    remembered approvals, by a tool's definition. `memo` describes what an earlier turn has left out of what it sent,
+    and `folded` is its fold, if it is still in memory. `vault` holds the conversation's secrets.
     """
 
     messages: Sequence[Message] = ()
     notes: Sequence[SystemMessage] = ()
     granted: Mapping[str, bool] = field(default_factory=dict[str, bool])
     memo: Memo | None = None
+    folded: History | None = None
     vault: Vault | None = None
 
 
@@ -219,7 +220,7 @@ class RequestBeginning:
                 self.earlier, self.stored = len(earlier), len(found.messages)
                 self.notes = found.notes
                 state.granted.update(found.granted)
-                window.memo = found.memo
+                window.memo, window.earlier = found.memo, found.folded
 
     def continue_from(self, resumed: Resumed, state: TurnState, tools: ToolSource) -> None:
         """Bring the state to the point where another process has left the request.

@@ -18,7 +18,7 @@ from ..secrets import NamedSecret, RequestSecrets, Vault
 from ..status import StatusPublisher
 from ..storage import Journal
 from ._context_window import ContextWindow
-from ._inputs import ToolsLike, read_prompt
+from ._inputs import MessagesLike, ToolsLike, read_messages, read_prompt
 from ._options import SessionOptions, budgets_in
 from ._start import SessionStart
 
@@ -188,6 +188,7 @@ class SessionView:
         provider: Provider | Sequence[Provider] | None = None,
         tools: ToolsLike = (),
         output: Any = None,
+        history: MessagesLike = (),
         **options: Any,
     ) -> Any:
         """Return a new sub-request that works for call `call_id` of this request, on the same bus.
@@ -213,7 +214,7 @@ class SessionView:
         child = RequestSession(
             self._bus,
             provider or self.providers,
-            [read_prompt(prompt)],
+            [*read_messages(history), read_prompt(prompt)],
             tools=() if state.tool_calls >= state.limits.max_tool_calls else tools,
             output=output,
             start=start,

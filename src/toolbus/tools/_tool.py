@@ -18,7 +18,16 @@ from .._option_checks import is_async
 from ..errors import ConfigurationError, InvalidArguments, NotRunning
 from ..messages import Message, PromptLike, UserMessage
 from ..protocols import KnowsMarks, ToolSpec
-from ..schemas import ArgumentBinder, binder_for, context_parameter, describe, hints_of, json_schema_validator
+from ..schemas import (
+    ArgumentBinder,
+    binder_for,
+    context_parameter,
+    describe,
+    hints_of,
+    json_schema_validator,
+    never_null,
+    without_nulls,
+)
 from ..secrets import Marks, find_marks
 from ..tool_results import ToolResult
 from ._options import Isolation, ToolOptions, check_options, check_running
@@ -100,11 +109,11 @@ class ToolContext(Generic[DepsT]):
     async def ask(self, prompt: PromptLike, **options: Any) -> Any:
         """Run a child request (a sub-agent) for this call and return its `RequestResult`; `prompt` as in `Runtime.run`.
 
-        `options` are `provider` (by default the one of the calling request), `tools` (by default none), `output`, and
-        those of `SessionOptions`. The child runs in this task and is cancelled with it. Its limits are what the calling
-        request has left, its deadline is this call's, and what it spends counts for the calling request. While it runs,
-        the call holds no slot of the dispatcher. Raises `LimitReached` if nothing is left, and `NotRunning` outside a
-        dispatcher.
+        `options` are `provider` (by default the one of the calling request), `tools` (by default none), `output`,
+        `history` (the messages before the prompt), and those of `SessionOptions`. The child runs in this task and is
+        cancelled with it. Its limits are what the calling request has left, its deadline is this call's, and what it
+        spends counts for the calling request. While it runs, the call holds no slot of the dispatcher. Raises
+        `LimitReached` if nothing is left, and `NotRunning` outside a dispatcher.
         """
         if self._ask is None:
             raise NotRunning("a sub-request needs a call that a dispatcher runs; this context has no dispatcher")
@@ -324,8 +333,11 @@ def _binder(
             "arguments are an object, so give the schema of that object"
         )
     check = _translated(validate) if validate is not None else json_schema_validator(parameters)
+    optional = never_null(parameters) if validate is None else frozenset[str]()
 
     def bind(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        if optional and isinstance(arguments, dict):  # a model sends anything
+            arguments = without_nulls(arguments, optional)
         check(arguments)
         return copy.deepcopy(dict(arguments))
 

@@ -14,9 +14,12 @@ must not know the runtime or the model that calls the tools. Its invariants:
    bounded time. Without this one server could block the event loop, or hide the tools of the others.
 4. A tool whose definition differs from its pin needs approval. Without this a server could offer a harmless tool until
    it is trusted, and then another one of the same name.
+5. What a server asks back is answered for one call, in its conversation, and ends with it. Without this a server could
+   ask a person who has nothing to do with the call, or keep a person waiting for nothing.
 """
 
+from ._questions import ask_model, ask_people
 from ._servers import McpServer, McpToolOptions, servers_from
 from ._tools import McpStatus, McpTools
 
-__all__ = ["McpServer", "McpStatus", "McpToolOptions", "McpTools", "servers_from"]
+__all__ = ["McpServer", "McpStatus", "McpToolOptions", "McpTools", "ask_model", "ask_people", "servers_from"]

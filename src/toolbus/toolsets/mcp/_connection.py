@@ -9,14 +9,15 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.abc
 
 from ...core.backoff import backoff_seconds
-from ...errors import ToolError
-from ...failures import Failure, ReportedFailure, leaves_of
+from ...errors import ToolbusError, ToolError
+from ...failures import Failure, ReportedFailure, leaves_of, log_exception
 from ...tool_results import clean
 from ...tools import ToolContext
 from ._servers import McpServer
@@ -121,7 +122,11 @@ class Connection:
     async def _hold(self, words: LastWords) -> None:
         """Stay connected until `close` is called. Raises when the connection is lost."""
         self._begin_anew()
-        client = client_for(self.server, words, self._on_message, self._on_end, self._left_out)
+        callbacks = {
+            "elicitation_callback": self._answering(self.server.on_elicitation),
+            "sampling_callback": self._answering(self.server.on_sampling),
+        }
+        client = client_for(self.server, words, self._on_message, self._on_end, self._left_out, **callbacks)
         with anyio.CancelScope(deadline=anyio.current_time() + self._connect_seconds) as self._life:
             async with client:
                 # The SDK would check results on the event loop without a bound on the time; `check_answer` checks them.
@@ -144,10 +149,10 @@ class Connection:
                 await group.start(self._listen, client)
             tools = await _all_tools(client)
             life.deadline = math.inf
+            self.protocol = client.protocol_version
             await self._listed(tools)
             self._live, self.why, self._logged_reason = _Live(client), "", ""
             self._since = self._connected_at = anyio.current_time()
-            self.protocol = client.protocol_version
             _logger.info("MCP server %s is connected, with %s tools", self.server.name, len(tools))
             self.tried.set()
             await self._watch(client)
@@ -163,14 +168,14 @@ class Connection:
                 raise ConnectionError("the server has ended the connection")
             changed, suspect = self._changed, self._suspect
             self._changed = self._suspect = False
-            if not (changed or suspect) and self._live is not None and self._live.scopes:
+            if not (changed or suspect) and self._live is not None and self._live.calls:
                 # The server may be too busy with calls to answer, and calls have deadlines.
                 continue
             try:
                 with anyio.fail_after(_LIST_SECONDS):
                     await self._check(client, changed=changed)
             except TimeoutError:
-                if self._live is None or not self._live.scopes:
+                if self._live is None or not self._live.calls:
                     raise TimeoutError(f"it did not answer within {_LIST_SECONDS:g} s") from None
                 self._changed = changed
             if changed:
@@ -269,8 +274,8 @@ class Connection:
         live, self._live = self._live, None
         self._since = anyio.current_time()
         self.why = self.why or ("it is closing" if self._closing else "the connection was lost")
-        for scope in live.scopes if live is not None else ():
-            scope.cancel()
+        for each in live.calls if live is not None else ():
+            each.scope.cancel()
 
     def _lose(self, why: str, words: LastWords) -> None:
         said = str(words)
@@ -283,6 +288,11 @@ class Connection:
 
     # --------------------------------------------------------------------------------------------------- calls
 
+    @property
+    def asks_by_itself(self) -> bool:
+        """True if the server may ask back, and a question does not say for which call: so one call should run."""
+        return self.protocol < "2026" and (self.server.on_elicitation or self.server.on_sampling) is not None
+
     async def call(
         self, tool: str, arguments: dict[str, Any], context: ToolContext[Any] | None, *, read_only: bool
     ) -> types.CallToolResult:
@@ -293,13 +303,17 @@ class Connection:
         live = self._live
         if live is None:
             raise ReportedFailure(Failure("error", self._away(), retryable=True), self.why)
-        scope = anyio.CancelScope()
-        live.scopes.add(scope)
+        running = _Call(context)
+        live.calls.add(running)
+        token = _RUNNING.set(running)
         try:
-            with scope:
+            with running.scope:
                 return await self._answer(live, tool, arguments, context, read_only=read_only)
         finally:
-            live.scopes.discard(scope)
+            _RUNNING.reset(token)
+            live.calls.discard(running)
+            for question in running.questions:
+                question.cancel()
         raise self._lost(read_only=read_only)
 
     async def _answer(
@@ -350,6 +364,49 @@ class Connection:
         except (anyio.ClosedResourceError, anyio.BrokenResourceError) as exc:
             raise self._lost(read_only=read_only) from exc
 
+    def _answering(self, callback: Callable[[ToolContext[Any], Any], Awaitable[Any]] | None) -> Any:
+        """Return the SDK's callback for what the server asks back, or None for what is not offered to servers."""
+        if callback is None:
+            return None
+
+        async def answer(_context: Any, params: Any) -> Any:
+            from mcp import types  # noqa: PLC0415 -- an extra
+
+            running = self._asking()
+            if running is None or running.context is None:
+                count = 0 if self._live is None else len(self._live.calls)
+                why = f"the question does not say which call it is about, and {count} calls run"
+                return types.ErrorData(code=types.INVALID_REQUEST, message=why)
+            # With the older protocol this is not the call's own task, so the call has to cancel it.
+            with anyio.CancelScope() as scope:
+                running.questions.add(scope)
+                try:
+                    return await callback(running.context, params)
+                except ToolbusError as exc:
+                    why = clean(str(exc))[:2_000]
+                except Exception as exc:
+                    ids = {"request_id": running.context.request_id, "call_id": running.context.call_id}
+                    log_exception(
+                        _logger, logging.ERROR, "MCP server %s was not answered", self.server.name, cause=exc, ids=ids
+                    )
+                    why = "the client failed to answer"
+                finally:
+                    running.questions.discard(scope)
+                return types.ErrorData(code=types.INVALID_REQUEST, message=why)
+            return types.ErrorData(code=types.INVALID_REQUEST, message="the call has ended")
+
+        return answer
+
+    def _asking(self) -> _Call | None:
+        """Return the call that the server asks back for; None if that cannot be known.
+
+        With the newer protocol, the question is a part of the answer to the call. With the older one it comes by
+        itself, and a guess could ask the wrong person.
+        """
+        running = _RUNNING.get()
+        calls = () if self._live is None else tuple(self._live.calls)
+        return calls[0] if running is None and len(calls) == 1 else running
+
     def _away(self, why: str = "") -> str:
         seconds = f"for {self.seconds():.0f} s" if self._live is None else "just now"
         return (
@@ -376,14 +433,28 @@ _NOT_FOUND = (-32600, -32001)
 _SESSION_GONE = ("Session terminated", "Session not found")
 
 
-class _Live:
-    """A client that is entered, and the cancel scopes of its running calls."""
+class _Call:
+    """A running call: its scope, and those of the questions that its server asks back."""
 
-    __slots__ = ("client", "scopes")
+    __slots__ = ("context", "questions", "scope")
+
+    def __init__(self, context: ToolContext[Any] | None) -> None:
+        self.context = context
+        self.scope = anyio.CancelScope()
+        self.questions: set[anyio.CancelScope] = set()
+
+
+_RUNNING: ContextVar[_Call | None] = ContextVar("the call of an MCP tool that runs in this task", default=None)
+
+
+class _Live:
+    """A client that is entered, and its running calls."""
+
+    __slots__ = ("calls", "client")
 
     def __init__(self, client: mcp.Client) -> None:
         self.client = client
-        self.scopes: set[anyio.CancelScope] = set()
+        self.calls: set[_Call] = set()
 
 
 async def _leave_unchecked(name: str, result: types.CallToolResult) -> None:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, cast
 from urllib.parse import urlsplit
 
 import orjson
 
-from ..._option_checks import POSITIVE, at_least, check, no_option, or_none
+from ..._option_checks import POSITIVE, Rule, at_least, check, no_option, or_none, takes
 from ...errors import ConfigurationError
 from ...protocols import ApprovalRule, ToolKind
-from ...tools import Summarize, ToolOptions, check_options
+from ...tools import Summarize, ToolContext, ToolOptions, check_options
+
+if TYPE_CHECKING:
+    from mcp import types
+
+    ElicitAnswer: TypeAlias = types.ElicitResult | types.ErrorData
+    SamplingAnswer: TypeAlias = types.CreateMessageResult | types.CreateMessageResultWithTools | types.ErrorData
 
 __all__ = ["McpServer", "McpToolOptions", "environment_of", "servers_from"]
 
@@ -46,6 +52,7 @@ class McpToolOptions(TypedDict, total=False):
     summarize: Summarize | None
 
 
+_ASKED = Rule(lambda given: takes(given, 2), "give an async function of a ToolContext and the parameters")
 _TOOL_OPTIONS = tuple(McpToolOptions.__annotations__)
 
 
@@ -63,8 +70,16 @@ class McpServer:
     `needs_approval` says whether a person has to approve each call; None leaves it to the server's hints. `tools` are
     the names, as the server lists them, of the tools to offer; None for all. `timeout_seconds` is the deadline of a
     call, instead of the request's. `tool_options` are options for single tools, by the names that the server lists; a
-    name that it does not list is logged as a warning. `protocol` is the era: "auto" asks the server. An HTTP response,
-    or each event of a stream, has at most `max_response_bytes`. Raises `ConfigurationError` for wrong arguments.
+    name that it does not list is logged as a warning.
+
+    `on_elicitation` answers a server that asks the user, and `on_sampling` one that asks the model: `ask_people` and
+    `ask_model`, or async functions of your own. They get the context of the call that the server works for, and the
+    parameters of the SDK, and return a result of the SDK; the text of a `ToolError` is sent to the server. Without a
+    function, the capability is not offered. In the protocol before 2026 a question does not name its call. So the calls
+    of a reply run one after another then, and a question is refused while calls of several requests run.
+
+    `protocol` is the era: "auto" asks the server. An HTTP response, or each event of a stream, has at most
+    `max_response_bytes`. Raises `ConfigurationError` for wrong arguments.
     """
 
     name: str
@@ -80,6 +95,12 @@ class McpServer:
     tools: Collection[str] | None = field(default=None, kw_only=True)
     timeout_seconds: float | None = field(default=None, kw_only=True)
     tool_options: Mapping[str, McpToolOptions] = field(default_factory=dict[str, McpToolOptions], kw_only=True)
+    on_elicitation: Callable[[ToolContext[Any], types.ElicitRequestParams], Awaitable[ElicitAnswer]] | None = field(
+        default=None, kw_only=True
+    )
+    on_sampling: Callable[[ToolContext[Any], types.CreateMessageRequestParams], Awaitable[SamplingAnswer]] | None = (
+        field(default=None, kw_only=True)
+    )
     protocol: Literal["auto", "legacy", "2026-07-28"] = field(default="auto", kw_only=True)
     max_response_bytes: int = field(default=16_777_216, kw_only=True)
 
@@ -106,6 +127,8 @@ class McpServer:
             raise ConfigurationError(f"MCP server {self.name!r}: args, env and cwd can be given only with a command")
         if self.url is None and self.headers:
             raise ConfigurationError(f"MCP server {self.name!r}: headers can be given only with a url")
+        for name, callback in (("on_elicitation", self.on_elicitation), ("on_sampling", self.on_sampling)):
+            check(f"MCP server {self.name!r}: {name}", callback, or_none(_ASKED))
         check(f"MCP server {self.name!r}: timeout_seconds", self.timeout_seconds, or_none(POSITIVE))
         check(f"MCP server {self.name!r}: max_response_bytes", self.max_response_bytes, at_least(1))
 

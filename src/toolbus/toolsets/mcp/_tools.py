@@ -322,6 +322,7 @@ def _tool(connection: Connection, name: str, definition: types.Tool, *, changed:
         "destructive": not (read_only or adds),  # MCP's default is destructive
         "kind": "query" if read_only else "",
         "idempotent": read_only or idempotent,
+        "sequential": connection.asks_by_itself,
         "timeout_seconds": server.timeout_seconds,
         **given,
         "needs_approval": True if changed else approval,

@@ -73,10 +73,12 @@ def client_for(
     on_message: Callable[[Any], None],
     on_end: Callable[[], None],
     left_out: Callable[[str, str], None],
+    **callbacks: Any,
 ) -> mcp.Client:
     """Return a client that is not entered yet. `on_message` is called with each message that no call waits for.
 
-    `on_end` is called when the server ends the connection, and `left_out(tool, why)` for each invalid definition.
+    `on_end` is called when the server ends the connection, and `left_out(tool, why)` for each invalid definition. The
+    other `callbacks` are those of the SDK's client.
     """
     import mcp  # noqa: PLC0415 -- an extra
 
@@ -96,7 +98,7 @@ def client_for(
     else:
         target = _watched(_stdio(server, words), on_end, repair)
     # The SDK's cache is not used, because a list is requested only if it may have changed.
-    client = mcp.Client(target, mode=server.protocol, message_handler=hear, cache=None)
+    client = mcp.Client(target, mode=server.protocol, message_handler=hear, cache=None, **callbacks)
     return client
 
 

@@ -1,0 +1,122 @@
+"""An MCP server behind OAuth, with its authorization server, on a socket of this machine. The SDK's own; one user."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from typing import Any
+
+from mcp.server import MCPServer
+from mcp.server.auth.middleware.auth_context import get_access_token
+from mcp.server.auth.provider import (
+    AccessToken,
+    AuthorizationCode,
+    AuthorizationParams,
+    OAuthAuthorizationServerProvider,
+    RefreshToken,
+    construct_redirect_uri,
+)
+from mcp.server.auth.settings import AuthSettings, ClientRegistrationOptions
+from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
+from pydantic import AnyHttpUrl
+
+from .mcp_http import Served
+
+__all__ = ["Behind"]
+
+
+class Behind(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken, AccessToken]):
+    """`with Behind() as served:` serves a tool `whoami` to whoever has signed in. `forget` makes access tokens expire."""
+
+    def __init__(self) -> None:
+        self.clients: dict[str, OAuthClientInformationFull] = {}
+        self.codes: dict[str, AuthorizationCode] = {}
+        self.access: dict[str, AccessToken] = {}
+        self.refresh: dict[str, RefreshToken] = {}
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port: int = free.getsockname()[1]
+        self._served = Served(self._make, self.port)
+
+    def __enter__(self) -> str:
+        self._served.start()
+        return self._served.url
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._served.stop()
+
+    def forget(self) -> None:
+        self.access.clear()
+
+    def _make(self) -> MCPServer:
+        url = AnyHttpUrl(f"http://127.0.0.1:{self.port}")
+        settings = AuthSettings(
+            issuer_url=url,
+            resource_server_url=AnyHttpUrl(f"{url}mcp"),
+            validate_token_resource=True,
+            client_registration_options=ClientRegistrationOptions(enabled=True),
+        )
+        server = MCPServer("notes", auth_server_provider=self, auth=settings)
+
+        @server.tool()
+        def whoami() -> str:  # pyright: ignore[reportUnusedFunction]
+            """Say who is signed in."""
+            token = get_access_token()
+            return "nobody" if token is None else str(token.subject)
+
+        return server
+
+    async def get_client(self, client_id: str) -> OAuthClientInformationFull | None:
+        return self.clients.get(client_id)
+
+    async def register_client(self, client_info: OAuthClientInformationFull) -> None:
+        self.clients[str(client_info.client_id)] = client_info
+
+    async def authorize(self, client: OAuthClientInformationFull, params: AuthorizationParams) -> str:
+        """Let the user in without a question, as after a password."""
+        code = secrets.token_urlsafe(32)
+        self.codes[code] = AuthorizationCode(
+            code=code,
+            scopes=params.scopes or [],
+            expires_at=float("inf"),
+            client_id=str(client.client_id),
+            code_challenge=params.code_challenge,
+            redirect_uri=params.redirect_uri,
+            redirect_uri_provided_explicitly=params.redirect_uri_provided_explicitly,
+            resource=params.resource,
+        )
+        return construct_redirect_uri(str(params.redirect_uri), code=code, state=params.state)
+
+    async def load_authorization_code(
+        self, client: OAuthClientInformationFull, authorization_code: str
+    ) -> AuthorizationCode | None:
+        return self.codes.get(authorization_code)
+
+    async def exchange_authorization_code(
+        self, client: OAuthClientInformationFull, authorization_code: AuthorizationCode
+    ) -> OAuthToken:
+        del self.codes[authorization_code.code]
+        return self._issue(str(client.client_id), authorization_code.resource)
+
+    async def load_refresh_token(self, client: OAuthClientInformationFull, refresh_token: str) -> RefreshToken | None:
+        return self.refresh.get(refresh_token)
+
+    async def exchange_refresh_token(
+        self, client: OAuthClientInformationFull, refresh_token: RefreshToken, scopes: list[str]
+    ) -> OAuthToken:
+        del self.refresh[refresh_token.token]
+        return self._issue(str(client.client_id), refresh_token.resource)
+
+    async def load_access_token(self, token: str) -> AccessToken | None:
+        return self.access.get(token)
+
+    async def revoke_token(self, token: AccessToken | RefreshToken) -> None:
+        self.access.pop(token.token, None)
+        self.refresh.pop(token.token, None)
+
+    def _issue(self, client_id: str, resource: str | None) -> OAuthToken:
+        access, refresh = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+        known: dict[str, Any] = {"client_id": client_id, "scopes": [], "resource": resource, "subject": "Ada"}
+        self.access[access] = AccessToken(token=access, **known)
+        self.refresh[refresh] = RefreshToken(token=refresh, **known)
+        return OAuthToken(access_token=access, refresh_token=refresh, expires_in=3_600)

@@ -1,0 +1,305 @@
+"""What an MCP server asks back: people answer its questions over the bus, and the model its prompts. In both eras."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+from mcp import MCPError, types
+
+from support.asking_mcp_program import server as asking
+from support.mcp_server import ERAS, Era, FakeMcp, definition, said
+from toolbus import Limits, RequestResult, Runtime, ToolContext, ToolError
+from toolbus.core.transcript import validate
+from toolbus.errors import ConfigurationError, ProviderUnavailable
+from toolbus.events import ApprovalDecided, ApprovalRequested, ToolCallFailed
+from toolbus.testing import ScriptedProvider, advance, calls, error, settle, text, virtual_backends
+from toolbus.toolsets.mcp import McpServer, McpTools, ask_model, ask_people
+
+anyio_backend = virtual_backends()
+eras = pytest.mark.parametrize("era", ERAS)
+BOOK = ("asking__book", {"hotel": "Inn"})
+PAY: tuple[str, dict[str, Any]] = ("asking__pay", {})
+SUM_UP = ("asking__sum_up", {"text": "A long text."})
+Decide = Callable[[ApprovalRequested], ApprovalDecided]
+
+
+def here(era: Era, **options: Any) -> McpServer:
+    """The server in this process."""
+    return McpServer("asking", connect=lambda: asking, protocol=era, needs_approval=False, **options)
+
+
+def routed(era: Era) -> McpServer:
+    return here(era, on_elicitation=ask_people, on_sampling=ask_model)
+
+
+def named(question: ApprovalRequested) -> ApprovalDecided:
+    """Approve, with a name where one is asked for."""
+    answer: dict[str, Any] | None = question.arguments.get("answer")
+    edited = None if answer is None else {**question.arguments, "answer": {**answer, "name": "Ada"}}
+    return question.decided(approved=True, arguments=edited)
+
+
+class People:
+    """Whoever decides, and what they were asked."""
+
+    def __init__(self, decide: Decide | None = named) -> None:
+        self.decide = decide
+        self.asked: list[ApprovalRequested] = []
+
+    async def run(self, server: McpServer, *steps: Any, **options: Any) -> RequestResult[Any]:
+        """Run a request of these steps with the tools of `server`."""
+        async with McpTools([server]) as mcp, Runtime(ScriptedProvider(steps), tools=mcp.registry) as runtime:
+
+            def hear(question: ApprovalRequested) -> None:
+                self.asked.append(question)
+                if self.decide is not None:
+                    runtime.bus.publish(self.decide(question))
+
+            runtime.bus.connect(ApprovalRequested, hear)
+            result = await runtime.run("Go.", **options)
+            validate(result.messages)
+            return result
+
+    async def outcomes(self, server: McpServer, *calls_: Any, **options: Any) -> list[str]:
+        """Run a request of these calls, and return what the model reads of each."""
+        result = await self.run(server, calls(*calls_), text("Done."), **options)
+        return [each.content or each.error for each in result.tool_calls]
+
+
+@eras
+async def test_calls_of_one_reply_that_ask_are_answered_each(era: Era) -> None:
+    assert await People().outcomes(routed(era), BOOK, PAY, BOOK) == [
+        "Inn: Guest(name='Ada', nights=2, bed='single', note=None)",
+        "accept",
+        "Inn: Guest(name='Ada', nights=2, bed='single', note=None)",
+    ]
+
+
+@eras
+async def test_what_people_deny_is_declined_and_an_answer_that_does_not_fit_is_no_answer(era: Era) -> None:
+    def deny(question: ApprovalRequested) -> ApprovalDecided:
+        return question.decided(approved=False)
+
+    def as_it_is(question: ApprovalRequested) -> ApprovalDecided:
+        return question.decided(approved=True)
+
+    book, pay, sum_up = await People(deny).outcomes(routed(era), BOOK, PAY, SUM_UP)
+    assert "elicitation was decline" in book
+    assert pay == "decline"
+    assert "The user has refused to ask the model." in sum_up
+    (book,) = await People(as_it_is).outcomes(routed(era), BOOK)
+    assert "cancel" in book  # it lacks the name
+
+
+@eras
+async def test_a_policy_that_approves_everything_does_not_answer_questions(era: Era) -> None:
+    people = People()
+    await people.outcomes(routed(era), PAY, needs_approval=False)
+    assert [each.name for each in people.asked] == ["mcp_question"]
+
+
+@eras
+async def test_an_answer_that_is_remembered_is_for_the_same_question_only(era: Era) -> None:
+    def always(question: ApprovalRequested) -> ApprovalDecided:
+        return question.decided(approved=True, remember=True)
+
+    people = People(always)
+    result = await people.run(routed(era), calls(PAY), calls(PAY), calls(BOOK), text("Done."))
+    assert [each.content for each in result.tool_calls][:2] == ["accept", "accept"]
+    assert [each.arguments["message"] for each in people.asked] == ["Please pay.", "Who is coming?"]
+
+
+@eras
+async def test_a_prompt_is_asked_as_the_person_has_edited_it(era: Era) -> None:
+    def shorten(question: ApprovalRequested) -> ApprovalDecided:
+        messages = question.arguments["messages"][-1:]
+        return question.decided(approved=True, arguments={**question.arguments, "messages": messages})
+
+    async with McpTools([routed(era)]) as mcp:
+        provider = ScriptedProvider([calls(SUM_UP), text("Short.", finish_reason="length"), text("Done.")])
+        async with Runtime(provider, tools=mcp.registry) as runtime:
+            runtime.bus.connect(
+                ApprovalRequested,
+                lambda question: runtime.bus.publish(shorten(question)),  # type: ignore[arg-type]
+            )
+            result = await runtime.run("Go.")
+    assert result.tool_calls[0].content == "script, maxTokens: Short."
+    asked = provider.requests[1]
+    assert [each.text for each in asked.messages] == ["Be brief.", "A long text."]
+    assert (asked.settings.max_output_tokens, list(asked.tools)) == (50, [])
+
+
+@eras
+async def test_a_server_is_told_what_is_not_offered(era: Era) -> None:
+    """Without callbacks the capabilities are absent, so that a good server does not even ask."""
+    book, pay, sum_up = await People().outcomes(here(era), BOOK, PAY, SUM_UP)
+    assert "licitation" in book
+    assert pay == "Elicitation not supported"
+    assert "ampling" in sum_up
+
+
+@eras
+async def test_the_application_may_answer_itself(era: Era, caplog: pytest.LogCaptureFixture) -> None:
+    known: list[Any] = []
+
+    async def answer(context: ToolContext[Any], params: types.ElicitRequestParams) -> types.ElicitResult:
+        known.append((context.name, context.deps, params.message))
+        if context.deps == "raise":
+            raise KeyError("hidden")
+        if context.deps == "refuse":
+            raise ToolError("not at this hour")
+        return types.ElicitResult(action="accept", content={"name": context.deps})
+
+    said_, refused, failed = [
+        (await People().outcomes(here(era, on_elicitation=answer), BOOK, deps=deps))[0]
+        for deps in ("Eve", "refuse", "raise")
+    ]
+    assert said_ == "Inn: Guest(name='Eve', nights=2, bed='single', note=None)"
+    assert "not at this hour" in refused
+    assert "the client failed to answer" in failed
+    assert "hidden" not in failed
+    assert "MCP server asking was not answered" in caplog.text
+    assert known == [("asking__book", deps, "Who is coming?") for deps in ("Eve", "refuse", "raise")]
+
+
+# ---------------------------------------------------------------------------------------------- how long it takes
+
+
+@eras
+async def test_the_call_has_its_time_while_a_person_decides(era: Era) -> None:
+    async with McpTools([routed(era)]) as mcp:
+        limits = Limits(tool_timeout_seconds=10, timeout_seconds=30)
+        provider = ScriptedProvider([calls(PAY), text("Done.")])
+        async with Runtime(provider, tools=mcp.registry, limits=limits) as runtime:
+            questions: list[ApprovalRequested] = []
+            runtime.bus.connect(ApprovalRequested, questions.append)
+            session = runtime.start("Go.")
+            await advance(600)
+            runtime.bus.publish(named(questions[0]))
+            result = await session.result()
+    assert result.tool_calls[0].content == "accept"
+
+
+@eras
+async def test_a_question_that_nobody_answers_is_declined(era: Era) -> None:
+    async with McpTools([routed(era)]) as mcp:
+        limits = Limits(approval_timeout_seconds=60)
+        async with Runtime(ScriptedProvider([calls(PAY), text("Done.")]), tools=mcp.registry, limits=limits) as runtime:
+            runtime.bus.connect(ApprovalRequested, lambda _question: None)
+            session = runtime.start("Go.")
+            await advance(61)
+            result = await session.result()
+    assert result.tool_calls[0].content == "decline"
+
+
+@eras
+@pytest.mark.parametrize("reason", ["cancelled", "timeout"])
+async def test_a_callback_ends_with_its_call(era: Era, reason: str) -> None:
+    happened: list[str] = []
+
+    async def slow(context: ToolContext[Any], params: types.ElicitRequestParams) -> types.ElicitResult:
+        happened.append("asked")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            happened.append("over")
+        raise AssertionError
+
+    async with McpTools([here(era, on_elicitation=slow)]) as mcp:
+        limits = Limits(tool_timeout_seconds=10)
+        async with Runtime(ScriptedProvider([calls(PAY), text("Done.")]), tools=mcp.registry, limits=limits) as runtime:
+            session = runtime.start("Go.")
+            await settle()
+            assert happened == ["asked"]
+            if reason == "cancelled":
+                session.cancel("enough")
+            else:
+                await advance(11)
+            result = await session.result()
+            await settle()
+            assert happened == ["asked", "over"]
+    assert result.tool_calls[0].reason == reason
+
+
+@eras
+async def test_people_are_told_that_a_question_is_over_when_its_call_is_cancelled(era: Era) -> None:
+    ended: list[ToolCallFailed] = []
+    provider = ScriptedProvider([calls(PAY), text("Done.")])
+    async with McpTools([routed(era)]) as mcp, Runtime(provider, tools=mcp.registry) as runtime:
+        runtime.bus.connect(ToolCallFailed, ended.append)
+        runtime.bus.connect(ApprovalRequested, lambda _question: None)
+        session = runtime.start("Go.")
+        await settle()
+        session.cancel("enough")
+        await session.result()
+        await settle()
+    assert {each.name for each in ended} == {"asking__pay", "mcp_question"}
+
+
+# ---------------------------------------------------------------------------------------------- what is refused
+
+
+def asks(params: Any) -> FakeMcp:
+    """A server whose tool asks back with these parameters, and answers with what came."""
+
+    async def answer(context: Any, call: types.CallToolRequestParams) -> Any:
+        if call.input_responses:
+            return said(repr(call.input_responses["it"]))
+        kind = types.ElicitRequest if hasattr(params, "message") else types.CreateMessageRequest
+        return types.InputRequiredResult(input_requests={"it": kind(params=params)})
+
+    return FakeMcp([definition("do", read_only_hint=True)], answer)
+
+
+def prompt(*messages: types.SamplingMessage) -> types.CreateMessageRequestParams:
+    return types.CreateMessageRequestParams(messages=list(messages), max_tokens=5)
+
+
+TEXT = types.TextContent(text="Hello")
+OF_THE_MODEL = types.SamplingMessage(role="assistant", content=TEXT)
+PICTURE = types.SamplingMessage(role="user", content=types.ImageContent(data="AAAA", mime_type="image/png"))
+
+
+@pytest.mark.parametrize(
+    ("params", "problem"),
+    [
+        (types.ElicitRequestURLParams(message="x" * 70_000, url="https://a.example"), "more than 65536 bytes"),
+        (prompt(PICTURE), "more than text"),
+        (prompt(OF_THE_MODEL), "not one of the user"),
+        (prompt(), "not one of the user"),
+    ],
+    ids=["too large", "a picture", "of the model", "nothing"],
+)
+async def test_a_question_that_cannot_be_put_fails_the_call_with_the_reason(params: Any, problem: str) -> None:
+    server = asks(params).named("a", "2026-07-28", on_elicitation=ask_people, on_sampling=ask_model)
+    (read,) = await People().outcomes(server, ("a__do", {}))
+    assert problem in read
+
+
+async def test_a_server_that_asks_outside_of_a_call_is_refused() -> None:
+    server = asks(prompt())
+    async with McpTools([server.named("a", "legacy", on_elicitation=ask_people)]):
+        with pytest.raises(MCPError, match="does not say which call it is about, and 0 calls run"):
+            await server.session.elicit_form("Who are you?", {"type": "object", "properties": {}})
+
+
+async def test_a_model_that_gives_no_answer_is_reported_to_the_server() -> None:
+    server = asks(prompt(types.SamplingMessage(role="user", content=TEXT)))
+    result = await People().run(
+        server.named("a", "2026-07-28", on_sampling=ask_model),
+        calls(("a__do", {})),
+        error(ProviderUnavailable("away", vendor="script")),
+        text("Done."),
+        limits=Limits(max_model_attempts=1),
+    )
+    assert "the model gave no answer: failed" in result.tool_calls[0].error
+
+
+@pytest.mark.parametrize("option", ["on_elicitation", "on_sampling"])
+@pytest.mark.parametrize("given", ["ask", lambda: None])
+def test_a_callback_that_cannot_be_called_is_refused(option: str, given: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"{option} is .*give an async function"):
+        McpServer("a", url="https://a.example/mcp", **{option: given})
