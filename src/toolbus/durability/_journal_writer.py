@@ -46,7 +46,8 @@ class _JournaledRequest:
     number of its facts in the store. `unwritten` is one entry with all facts that the store has not taken, also while
     the store is taking them. `is_unsure` is true while a write has no known outcome, so that some of `unwritten` may
     be in the store. `has_ended` and `is_abandoned` are true once the store has its ending, or has it as abandoned.
-    `tries_since` is the time, on the loop's clock, at which the first step was first given to the store.
+    `tries_since` is the time, on the loop's clock, at which the first step was first given to the store, and
+    `began_at` the time at which the write under way was, also after a cancellation has cut it short.
     """
 
     session: RequestSession
@@ -58,6 +59,7 @@ class _JournaledRequest:
     has_ended: bool = False
     is_abandoned: bool = False
     tries_since: float = 0.0
+    began_at: float | None = None
     has_warned_of_failure: bool = False
     has_warned_of_size: bool = False
 
@@ -176,13 +178,21 @@ class JournalWriter:
         """Append an entry, and return the size of the journal in bytes. Raises `StoreError` within `ANSWER_SECONDS`."""
         assert self._clock is not None
         timers = self._clock.timers
+        if request.began_at is None:
+            request.began_at = self._clock.loop_time()
         with timers.new_scope() as scope:
             timer = timers.timer(scope)
-            timer.set(self._clock.loop_time() + ANSWER_SECONDS)
+            timer.set(request.began_at + ANSWER_SECONDS)
             try:
-                return await self._append_unless_written(request, entry)
+                size_bytes = await self._append_unless_written(request, entry)
+            except StoreError:
+                request.began_at = None
+                raise
             finally:
                 timer.close()
+            request.began_at = None
+            return size_bytes
+        request.began_at = None
         raise StoreUnavailable(f"the store did not answer in {ANSWER_SECONDS:g} s")
 
     async def _append_unless_written(self, request: _JournaledRequest, entry: Entry) -> int:

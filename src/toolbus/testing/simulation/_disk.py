@@ -127,7 +127,7 @@ class Handle:
         self._unanswered: set[str] = set()  # those of `_failed` without an answer that says who holds the lease
         self._stopped: dict[str, set[str]] = {}  # the facts that failed, by request, unless it was taken over again
         self.given_up: set[str] = set()  # requests that continue in this process without their journal
-        self.asked_at: dict[str, float] = {}  # the time of each request's newest append
+        self.asked_at: dict[str, float] = {}  # the time of each request's newest append, or question before one
         self._continues = process.on_store_failure == "warn"
 
     def die(self) -> None:
@@ -272,7 +272,8 @@ class Handle:
         return [replace(each, fact=decode(encode(each.fact))) for each in found]
 
     async def request(self, request_id: str) -> RequestRecord | None:
-        """Implement `JournalStore`, with faults."""
+        """Implement `JournalStore`, with faults. A writer that is unsure asks this before it appends."""
+        self.asked_at[request_id] = anyio.current_time()
         return _as_written(await self._ask(lambda: self._journal.request(request_id)))
 
     async def unfinished(self, *, limit: int = 1_000) -> Sequence[RequestRecord]:
