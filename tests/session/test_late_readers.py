@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from toolbus import EventBus, RequestSession, Runtime, tool
+from toolbus.errors import BusError, ConfigurationError
 from toolbus.events import (
     Event,
     ModelResponded,
@@ -135,3 +136,66 @@ async def test_ended_sessions_are_bounded_in_number_and_bytes(monkeypatch: pytes
         monkeypatch.setattr("toolbus.runtime._ended._MAX_BYTES", 80_000)
         large = [(await runtime.run("Hi")).request_id for _ in range(2)]
         assert [runtime.session(each) is not None for each in [*ids, *large]] == [False] * 5 + [True]
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+async def test_a_reader_who_comes_back_with_its_cursor_gets_the_facts_that_it_has_not(
+    store: str, tmp_path: Path
+) -> None:
+    kept = MemoryStore() if store == "memory" else SqliteStore(tmp_path / "toolbus.db")
+    async with Runtime(ScriptedProvider(SCRIPT), tools=[look_up], store=kept) as runtime:
+        session = runtime.start("How is Paris?")
+        heard: list[tuple[str, Event]] = [("", Event())]
+        events = session.events()
+        heard += [(events.cursor, each) async for each in events]
+        await session.result()
+        for index, (cursor, _) in enumerate(heard):
+            missed = without_signals([each for _, each in heard[index + 1 :]])
+            again = session.events(after=cursor)
+            assert [each async for each in again] == missed
+            assert again.cursor == heard[-1][0]
+
+
+async def test_a_reader_who_comes_back_in_mid_reply_gets_the_rest_of_its_text() -> None:
+    model = Streams()
+    async with Runtime(model) as runtime:
+        session = runtime.start("Go.")
+        events = session.events()
+        async for event in events:
+            if isinstance(event, TextDelta):
+                break
+        first, cursor = event, events.cursor
+        await model.waits.wait()
+        again = session.events(after=cursor)
+        pieces: list[str] = []
+        async for event in again:
+            pieces += [event.text] if isinstance(event, TextDelta) else []
+            if pieces and not model.goes_on.is_set():
+                model.goes_on.set()
+        result = await session.result()
+    assert isinstance(first, TextDelta)
+    assert first.text + "".join(pieces) == result.text
+
+
+@pytest.mark.parametrize(
+    ("after", "words"),
+    [
+        ("", "a cursor"),
+        ("17", 'after is \'17\'; give a cursor of `events()`, such as "17.250", or "now"'),
+        ("-1.0", "give a cursor"),
+        ("1.0.0", "give a cursor"),
+        ("99.0", "the cursor 99.0 is not one of request"),
+    ],
+)
+async def test_a_wrong_cursor_is_refused_with_what_to_give(after: str, words: str) -> None:
+    async with Runtime(ScriptedProvider([text("Hello.")])) as runtime:
+        session = runtime.start("Go.")
+        await session.result()
+        if not after:
+            for events in (session.events(RequestStarted), session.events(after="now")):
+                with pytest.raises(BusError, match="has no cursor; read all events"):
+                    events.cursor  # noqa: B018 -- it raises
+            return
+        with pytest.raises(ConfigurationError) as raised:
+            [each async for each in session.events(after=after)]
+        assert words in str(raised.value)

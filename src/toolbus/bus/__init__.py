@@ -40,6 +40,7 @@ from __future__ import annotations
 from ._arbitration import Arbitration
 from ._buffer import Overflow
 from ._bus import EventBus
+from ._cursor import Cursor
 from ._mailbox import Mailbox
 from ._subscriptions import BusStatistics, EventT, Past, Subscription
 from ._text_stream import TextStream
@@ -47,6 +48,7 @@ from ._text_stream import TextStream
 __all__ = [
     "Arbitration",
     "BusStatistics",
+    "Cursor",
     "EventBus",
     "EventT",
     "Mailbox",

@@ -20,6 +20,7 @@ from blinker import ANY, Signal
 from ..errors import BusError, SubscriptionOverflow
 from ..events import EVENT_TYPES, Event
 from ._buffer import EventBuffer
+from ._cursor import Cursor
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -193,6 +194,7 @@ class Subscription(Generic[EventT_co]):
     __slots__ = (
         "_batch",
         "_buffer",
+        "_cursor",
         "_error",
         "_on_close",
         "_on_error",
@@ -232,16 +234,30 @@ class Subscription(Generic[EventT_co]):
         self._state: Literal["new", "open", "ended"] = "new"
         self._batch = 0
         self._past: Past | None = None
+        self._cursor: Cursor | None = None
         self._past_events: deque[EventT_co] = deque()
         self._past_ids: set[str] = set()  # ids of past events that may come a second time
         self.name = name
 
-    def preceded_by(self, past: Past) -> None:
-        """Deliver the events of `past` before the others. An event that is among both is delivered once.
+    def preceded_by(self, past: Past | None, cursor: Cursor) -> None:
+        """Deliver the events of `past` that come after `cursor` before the others.
 
-        The first read awaits `past`. If `past` raises, that read raises the same, and the next read awaits it again.
+        An event that is among both is delivered once. The first read awaits `past`. If that raises, the read raises the
+        same, and the next read awaits it again.
         """
         self._past = past
+        self._cursor = cursor
+
+    @property
+    def cursor(self) -> str:
+        """The position after the newest event that was read, for `session.events(after=cursor)` in any process.
+
+        Only the subscription of `session.events()` to all kinds of events from the beginning, or from a cursor, has
+        one; for any other, this raises `BusError`.
+        """
+        if self._cursor is None or len(self._types) < len(EVENT_TYPES):
+            raise BusError(f"{self!r} has no cursor; read all events, with session.events() or events(after=cursor)")
+        return str(self._cursor)
 
     @property
     def position(self) -> int:
@@ -295,14 +311,18 @@ class Subscription(Generic[EventT_co]):
 
         Raises the errors of iterating, once all events inside were read.
         """
-        if self._past_events:
-            return self._past_events.popleft()
         event = self._take()
         if event is None:
             self._raise_failure()
         return event
 
     def _take(self) -> EventT_co | None:
+        event = self._past_events.popleft() if self._past_events else self._take_new()
+        if self._cursor is not None and event is not None:
+            self._cursor.move(event)
+        return event
+
+    def _take_new(self) -> EventT_co | None:
         event = self._buffer.take()
         while self._past_ids and event is not None and event.event_id in self._past_ids:
             self._past_ids.remove(event.event_id)
@@ -329,8 +349,6 @@ class Subscription(Generic[EventT_co]):
             await anyio.lowlevel.checkpoint()
         if self._past is not None:
             await self._read_past(self._past)
-        if self._past_events:
-            return self._past_events.popleft()
         while True:
             event = self._take()
             if event is not None:
@@ -353,8 +371,10 @@ class Subscription(Generic[EventT_co]):
             events = await past()
         finally:
             self._wake = None
+        assert self._cursor is not None
+        missing = self._cursor.after(events)
         self._past, self._past_ids = None, {event.event_id for event in events}
-        self._past_events.extend(cast("EventT_co", event) for event in events if type(event) in self._types)
+        self._past_events.extend(cast("EventT_co", event) for event in missing if type(event) in self._types)
 
     def _check_single_reader(self) -> None:
         if self._wake is not None:

@@ -7,12 +7,12 @@ performs no step itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast, overload
+from typing import Any, TypedDict, TypeVar, Unpack, cast, overload
 
 import anyio
 
 from .._option_checks import shown
-from ..bus import EventBus, EventT, Mailbox, Overflow, Past, Subscription, TextStream
+from ..bus import Cursor, EventBus, EventT, Mailbox, Overflow, Past, Subscription, TextStream
 from ..core.turn import Phase, TurnState, ends_at_once, with_messages
 from ..errors import ConfigurationError, StoreError, ToolbusError
 from ..events import (
@@ -51,7 +51,7 @@ _DOING = {
 class _Listening(TypedDict, total=False):
     """The options of `SessionHandle.events`, for its overloads."""
 
-    after: Literal["now"] | None
+    after: str
     capacity: int
     sub_requests: bool
 
@@ -281,7 +281,7 @@ class SessionHandle:
     def events(
         self,
         *kinds: type[Any],
-        after: Literal["now"] | None = None,
+        after: str = "",
         capacity: int = 1_000,
         sub_requests: bool = False,
     ) -> Subscription[Any]:
@@ -289,8 +289,10 @@ class SessionHandle:
 
         A late reader misses no fact: the facts so far come first, also if the request has ended, or was begun by
         another process. If the model is answering, the text so far comes after them, as one `TextDelta`; other past
-        signals are gone. With `after="now"` only later events come. A reader that is slow from then on may miss
-        signals, and the gap is announced.
+        signals are gone. With `after="now"` only later events come. With `after=cursor`, an earlier
+        `Subscription.cursor`, those come that its reader does not have, in any process: facts, and the rest of a reply
+        that is arriving. A reader that is slow from then on may miss signals, and the gap is announced; a cursor after
+        a gap gives the whole text of an arriving reply again.
 
         The past is read at the first `anext`, which raises what the journal raises, if there is one. Without a journal
         the session keeps its facts (about 5 KB for three rounds of two calls). With `sub_requests`, the events of the
@@ -298,7 +300,8 @@ class SessionHandle:
         `RequestStarted` names `parent_request_id` and `parent_call_id`. The subscription begins with this call, not
         with the first `anext`, and closes when the request ends.
         """
-        return self._listen(kinds, capacity, "drop_oldest", sub_requests=sub_requests, begins=after is None)
+        begins = None if after == "now" else Cursor.read(self.request_id, after) if after else Cursor(self.request_id)
+        return self._listen(kinds, capacity, "drop_oldest", sub_requests=sub_requests, begins=begins)
 
     def text(self, *, final_only: bool = False) -> TextStream:
         """Stream the model's text from the beginning of the request, as it arrives. Missed pieces come as one.
@@ -308,7 +311,7 @@ class SessionHandle:
         gets what came before, an empty line, and the whole new text.
         """
         kinds = (TextDelta, ModelResponded, ModelRetrying, RequestCompleted, RequestFailed)
-        subscription = self._listen(kinds, 1_000, "coalesce", begins=True)
+        subscription = self._listen(kinds, 1_000, "coalesce", begins=Cursor(self.request_id))
         return TextStream(subscription, final_only=final_only)
 
     def _listen(
@@ -318,7 +321,7 @@ class SessionHandle:
         overflow: Overflow,
         *,
         sub_requests: bool = False,
-        begins: bool,
+        begins: Cursor | None,
     ) -> Subscription[EventT]:
         request_id = self.request_id
 
@@ -334,8 +337,11 @@ class SessionHandle:
             overflow=overflow,
             name=request_id,
         )
-        if begins and (past := self._past_events()):
-            subscription.preceded_by(past)
+        if begins is not None:
+            past = self._past_events()
+            if past is None:
+                begins.after(())
+            subscription.preceded_by(past, begins)
         if self.ended:
             # No event will come any more, and a reader must not wait for one.
             subscription.close()

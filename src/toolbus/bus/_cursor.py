@@ -1,0 +1,69 @@
+"""A position in the events of one request, which any process that has the request's journal understands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ..errors import ConfigurationError
+from ..events import Event, ModelResponded, ModelRetrying, RequestResumed, SubscriberLagged, TextDelta
+from ..records import replace
+
+__all__ = ["Cursor"]
+
+_FORM = re.compile(r"(\d{1,9})\.(\d{1,12})")
+# After one of these, the text of a message begins anew.
+_ENDS_TEXT = (ModelResponded, ModelRetrying, RequestResumed)
+
+
+class Cursor:
+    """The number of the request's facts that a reader has, derived ones included, and of characters after them.
+
+    The characters are those of the reply that is arriving. As text, it is for example "17.250".
+    """
+
+    __slots__ = ("chars", "facts", "request_id")
+
+    def __init__(self, request_id: str, facts: int = 0, chars: int = 0) -> None:
+        self.request_id = request_id
+        self.facts = facts
+        self.chars = chars
+
+    @classmethod
+    def read(cls, request_id: str, text: str) -> Cursor:
+        """Return the cursor that `text` stands for. Raises `ConfigurationError`."""
+        found = _FORM.fullmatch(text)
+        if found is None:
+            raise ConfigurationError(f'after is {text[:40]!r}; give a cursor of `events()`, such as "17.250", or "now"')
+        return cls(request_id, int(found[1]), int(found[2]))
+
+    def __str__(self) -> str:
+        return f"{self.facts}.{self.chars}"
+
+    def move(self, event: Event) -> None:
+        """Take an event into account that the reader gets now."""
+        if isinstance(event, SubscriberLagged):
+            self.chars = 0  # Some of the text may be missing, so it has to come again.
+        elif event.request_id == self.request_id:
+            if event.is_fact:
+                self.facts += 1
+                if isinstance(event, _ENDS_TEXT):
+                    self.chars = 0
+            elif isinstance(event, TextDelta):
+                self.chars += len(event.text)
+
+    def after(self, events: Sequence[Event]) -> list[Event]:
+        """Return those of the request's events from its beginning that the reader does not have.
+
+        `events` are facts, and at their end the text that has arrived, as one piece. Raises `ConfigurationError` if the
+        reader has more facts than there are.
+        """
+        facts = [each for each in events if each.is_fact]
+        if self.facts > len(facts):
+            raise ConfigurationError(
+                f"the cursor {self} is not one of request {self.request_id}, which has {len(facts)} facts until now"
+            )
+        rest = facts[self.facts :]
+        seen = 0 if any(isinstance(each, _ENDS_TEXT) for each in rest) else self.chars
+        pieces = [each for each in events if isinstance(each, TextDelta)]
+        return [*rest, *[replace(each, text=each.text[seen:]) for each in pieces if each.text[seen:]]]
