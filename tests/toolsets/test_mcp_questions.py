@@ -102,6 +102,29 @@ async def test_a_policy_that_approves_everything_does_not_answer_questions(era: 
 
 
 @eras
+async def test_questions_are_for_the_application_s_own_function_and_among_those_that_wait(era: Era) -> None:
+    waiting: list[str] = []
+
+    async def decide(question: ApprovalRequested) -> ApprovalDecided:
+        waiting.extend(f"{each.name} for {each.arguments['tool']}" for each in runtime.pending_approvals())
+        return named(question)
+
+    provider = ScriptedProvider([calls(BOOK), text("Done.")])
+    async with McpTools([routed(era)]) as mcp, Runtime(provider, tools=mcp.registry, on_approval=decide) as runtime:
+        result = await runtime.run("Go.")
+    assert result.tool_calls[0].content == "Inn: Guest(name='Ada', nights=2, bed='single', note=None)"
+    assert waiting == ["mcp_question for asking__book"]
+
+
+@eras
+async def test_a_question_that_nobody_can_answer_is_declined_at_once(era: Era) -> None:
+    provider = ScriptedProvider([calls(PAY), text("Done.")])
+    async with McpTools([routed(era)]) as mcp, Runtime(provider, tools=mcp.registry) as runtime:
+        result = await runtime.run("Go.")
+    assert (result.tool_calls[0].content, anyio.current_time()) == ("decline", 0)
+
+
+@eras
 async def test_an_answer_that_is_remembered_is_for_the_same_question_only(era: Era) -> None:
     def always(question: ApprovalRequested) -> ApprovalDecided:
         return question.decided(approved=True, remember=True)
