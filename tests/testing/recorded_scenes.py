@@ -229,7 +229,7 @@ async def replies_that_are_cut_off_while_they_stream(path: Path) -> None:
             session.cancel("enough")
             await session.result()
             for script, limits in scripts:
-                await runtime.run("Hello?", provider=ScriptedProvider(script), limits=limits)
+                await runtime.start("Hello?", provider=ScriptedProvider(script), limits=limits).result()
 
 
 @scene
