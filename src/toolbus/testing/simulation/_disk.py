@@ -127,7 +127,10 @@ class Handle:
         self._unanswered: set[str] = set()  # those of `_failed` without an answer that says who holds the lease
         self._stopped: dict[str, set[str]] = {}  # the facts that failed, by request, unless it was taken over again
         self.given_up: set[str] = set()  # requests that continue in this process without their journal
-        self.asked_at: dict[str, float] = {}  # the time of each request's newest append, or question before one
+        self.asked_at: dict[
+            str, float
+        ] = {}  # the time at which each request's write began, also if it was cut short since
+        self._answered: set[str] = set()  # those of `asked_at` whose write has failed since
         self._continues = process.on_store_failure == "warn"
 
     def die(self) -> None:
@@ -230,7 +233,9 @@ class Handle:
         # A request that is left tries the same facts once more.
         may_write = self._continues or failed is None or written <= failed
         watch.note("G11", may_write, f"{request_id} continues after its journal failed")
-        self.asked_at[request_id] = anyio.current_time()
+        if request_id in self._answered or request_id not in self.asked_at:
+            self._answered.discard(request_id)
+            self.asked_at[request_id] = anyio.current_time()
 
         async def write() -> int:
             self._process.count_append(is_before=True)
@@ -247,11 +252,13 @@ class Handle:
             return size_bytes
 
         try:
-            return await self._ask(write)
+            size_bytes = await self._ask(write)
         except BaseException as exc:
             # A session repeats a write that a cancellation cuts short. During faults, it may also be the writer that
             # has waited long enough, part of it before this call: then the request has failed, or continues.
             is_sure = not passes(exc) or anyio.current_time() >= self.asked_at[request_id] + ANSWER_SECONDS
+            if is_sure:
+                self._answered.add(request_id)
             if not self._is_dead and (is_sure or self._disk.is_faulty):
                 self._failed.add(request_id)
                 if not isinstance(exc, LeaseLost):
@@ -265,6 +272,8 @@ class Handle:
                         self.given_up.add(request_id)
                 self._disk.faults["journal failed"] += 1
             raise
+        del self.asked_at[request_id]
+        return size_bytes
 
     async def facts(self, request_id: str, *, start: int = 0) -> Sequence[StoredFact]:
         """Implement `JournalStore`, with faults. The facts have been encoded and decoded, as in a database."""
@@ -272,8 +281,10 @@ class Handle:
         return [replace(each, fact=decode(encode(each.fact))) for each in found]
 
     async def request(self, request_id: str) -> RequestRecord | None:
-        """Implement `JournalStore`, with faults. A writer that is unsure asks this before it appends."""
-        self.asked_at[request_id] = anyio.current_time()
+        """Implement `JournalStore`, with faults."""
+        if request_id in self._answered:  # The writer may ask this before it appends again.
+            self._answered.discard(request_id)
+            del self.asked_at[request_id]
         return _as_written(await self._ask(lambda: self._journal.request(request_id)))
 
     async def unfinished(self, *, limit: int = 1_000) -> Sequence[RequestRecord]:
