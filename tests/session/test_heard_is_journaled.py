@@ -250,3 +250,20 @@ async def test_nobody_else_publishes_the_facts_of_a_request_that_runs() -> None:
         assert stage.kinds(ToolCallRequested) == []
         assert stage.the(DeadLetter).letter_type == "tool_call_requested"
         stage.session.cancel()
+
+
+async def test_whoever_waits_for_the_record_of_an_event_is_not_answered_when_an_earlier_step_is_written() -> None:
+    bus, journal = EventBus(), Listing(1)
+    model = ScriptedProvider([calls(("wait", {})), text("Done.")])
+    session = RequestSession(bus, model, "hi", tools=[external()], journal=journal)
+    requests: list[ToolCallRequested] = []
+    bus.connect(ToolCallRequested, requests.append)
+    async with anyio.create_task_group() as group:
+        group.start_soon(session.run)
+        await anyio.sleep(2.5)
+        bus.publish(requests[0].completed("42"))
+        await anyio.sleep(0.5)  # That is being written.
+        said = SteeringAdded(request_id=session.request_id, text="and hurry")
+        assert bus.publish(said)
+        assert await session.recorded(said) is True
+        assert said.event_id in {fact.event_id for fact in journal.facts}
