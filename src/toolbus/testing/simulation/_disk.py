@@ -32,6 +32,7 @@ T = TypeVar("T")
 _SECONDS = {"well": [0.01, 0.5], "ill": [0.01, 0.5, 4.0, 6.0]}
 _FAULTS = {"refused": 4.0, "locked": 2.0, "full": 2.0, "written, and then refused": 1.5, "no answer": 1.0}
 _WRITTEN_FIRST = "written, and then refused"
+_PATIENCE_SECONDS = ANSWER_SECONDS - 0.001  # after which the writer gives up; moments are rounded
 _SILENCE_SECONDS = 20.0  # longer than any caller waits
 
 
@@ -254,26 +255,29 @@ class Handle:
         try:
             size_bytes = await self._ask(write)
         except BaseException as exc:
-            # A session repeats a write that a cancellation cuts short. During faults, it may also be the writer that
-            # has waited long enough, part of it before this call: then the request has failed, or continues.
-            is_sure = not passes(exc) or anyio.current_time() >= self.asked_at[request_id] + ANSWER_SECONDS
+            # A session repeats a write that a cancellation cuts short, unless the writer has waited long enough.
+            is_sure = not passes(exc) or anyio.current_time() >= self.asked_at[request_id] + _PATIENCE_SECONDS
             if is_sure:
                 self._answered.add(request_id)
-            if not self._is_dead and (is_sure or self._disk.is_faulty):
-                self._failed.add(request_id)
-                if not isinstance(exc, LeaseLost):
-                    self._unanswered.add(request_id)
-                if is_sure:
-                    self._stopped[request_id] = written
-                self._disk.broken.add(request_id)
-                if self._continues and not isinstance(exc, LeaseLost):
-                    self._disk.given_up.add(request_id)
-                    if is_sure:
-                        self.given_up.add(request_id)
-                self._disk.faults["journal failed"] += 1
+                self._stopped[request_id] = written
+            self._note_failure(request_id, exc, is_sure=is_sure)
             raise
-        del self.asked_at[request_id]
+        self.asked_at.pop(request_id, None)
         return size_bytes
+
+    def _note_failure(self, request_id: str, exc: BaseException, *, is_sure: bool) -> None:
+        """Note that a write has failed, or may have: during faults, a cancellation may be that of the writer."""
+        if self._is_dead or not (is_sure or self._disk.is_faulty):
+            return
+        self._failed.add(request_id)
+        if not isinstance(exc, LeaseLost):
+            self._unanswered.add(request_id)
+        self._disk.broken.add(request_id)
+        if self._continues and not isinstance(exc, LeaseLost):
+            self._disk.given_up.add(request_id)
+            if not passes(exc):
+                self.given_up.add(request_id)
+        self._disk.faults["journal failed"] += 1
 
     async def facts(self, request_id: str, *, start: int = 0) -> Sequence[StoredFact]:
         """Implement `JournalStore`, with faults. The facts have been encoded and decoded, as in a database."""
@@ -285,7 +289,12 @@ class Handle:
         if request_id in self._answered:  # The writer may ask this before it appends again.
             self._answered.discard(request_id)
             del self.asked_at[request_id]
-        return _as_written(await self._ask(lambda: self._journal.request(request_id)))
+        try:
+            return _as_written(await self._ask(lambda: self._journal.request(request_id)))
+        except BaseException as exc:
+            if request_id in self.asked_at:  # The writer looks how far a write has come that was cut short.
+                self._note_failure(request_id, exc, is_sure=not passes(exc))
+            raise
 
     async def unfinished(self, *, limit: int = 1_000) -> Sequence[RequestRecord]:
         """Implement `JournalStore`, with faults."""
