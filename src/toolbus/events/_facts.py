@@ -166,7 +166,8 @@ class ToolCallRequested(Event, kw_only=True, frozen=True):
     in the process of its request uses the request's own copy in any case. To answer from the bus:
     `bus.publish(event.completed("42"))`, or `event.failed("no such thing")`. `definition` is a digest of the tool's
     name, description and schema at the time when the call was checked against them. `idempotency_key` is the same each
-    time that the call is requested: after a restart, the call may be requested a second time.
+    time that the call is requested: after a restart, a call that may run twice or is answered elsewhere is requested
+    once more, with `resumed`, under the same `call_id` and key.
     """
 
     call_id: str
@@ -178,6 +179,7 @@ class ToolCallRequested(Event, kw_only=True, frozen=True):
     deadline: float
     idempotency_key: str
     definition: str = ""
+    resumed: bool = False
     is_fact: ClassVar[bool] = True
 
     def completed(
