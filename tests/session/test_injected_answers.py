@@ -51,7 +51,8 @@ async def asked(runtime: Runtime) -> tuple[RequestSession, ToolCallRequested]:
 
 
 def asking(*others: str) -> ScriptedProvider:
-    return ScriptedProvider([calls(("ask", {}), *((name, {}) for name in others)), text("Done.")])
+    wanted: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in ("ask", *others)]
+    return ScriptedProvider([calls(*wanted), text("Done.")])
 
 
 async def test_an_answer_from_outside_counts_once_however_often_it_comes() -> None:

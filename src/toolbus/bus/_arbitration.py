@@ -27,6 +27,7 @@ from ..events import (
     ToolCallFailed,
     ToolCallLate,
     ToolCallPaused,
+    ToolCallRequested,
     ToolCallResumed,
 )
 from ._broadcast import Broadcast
@@ -131,6 +132,32 @@ class Arbitration:
             opened[request_id, call_id] = _OpenCall(mailbox)
             mailbox.open_calls += 1
         self.open_calls_peak = max(self.open_calls_peak, len(opened))
+
+    def adopt(self, requested: ToolCallRequested, view: RequestView | None = None) -> bool:
+        """Open a call that a session in another process has requested, and announce it to the executors on this bus.
+
+        This is for workers, which run calls on another machine than the sessions, and the only way for such a call to
+        run: `watch` refuses all others. So adopt only what your transport vouches for. Listen for the call's terminal
+        event to answer it, and `claim` a call that was settled elsewhere, which stops its handler. `view` is what
+        handlers may see of the request. The calls of one request share a mailbox, which is closed when the last of them
+        is settled.
+
+        Returns False, and announces nothing, for a call that is open already, because it was delivered twice. Raises
+        `BusError` if the request itself runs on this bus.
+        """
+        request_id = requested.request_id
+        mailbox = self.mailboxes.get(request_id)
+        if mailbox is None:
+            mailbox = self.open_mailbox(request_id)
+            mailbox.is_adopted = True
+        elif not mailbox.is_adopted:
+            raise BusError(f"call {requested.call_id!r} cannot be adopted: its request {request_id!r} runs on this bus")
+        elif self.is_open(request_id, requested.call_id):
+            return False
+        mailbox.view = view
+        self.open_calls(mailbox, [requested.call_id])
+        self.announce(requested)
+        return True
 
     def open_approval(self, mailbox: Mailbox, question: ApprovalRequested) -> None:
         """Expect one `ApprovalDecided` for this call: the first one counts, a later one becomes a `DeadLetter`."""
@@ -287,6 +314,10 @@ class Arbitration:
                 call.settled()
             except Exception:  # A fault of the executor must not lose the result that has settled its call.
                 _logger.exception("the watch on call %s failed", key[1], extra=_ids(*key))
+        if mailbox.is_adopted:
+            mailbox.drain()
+            if not mailbox.open_calls:
+                self.close_mailbox(mailbox)
 
     def dead_letter(self, event: Event, reason: str) -> Literal[False]:
         """Announce that `event` was not accepted, and log it. Sessions use it for inputs that came too late."""

@@ -409,9 +409,9 @@ class Runtime(Generic[DepsT]):
         """Continue unfinished requests of the store that nobody holds: at most `limit`, the oldest first.
 
         Each request continues from its last durable fact, in a task of its own. A tool call that had been requested may
-        have run: it is requested once more, under the same key, if its tool is `idempotent` and its definition is the
-        same; otherwise it ends as `interrupted`. Questions to people are asked again, and deadlines continue by the
-        wall clock. The end of a call that is in the journal is not published again.
+        have run: it is requested once more, under the same key, if its tool is `idempotent` or `external` and its
+        definition is the same; otherwise it ends as `interrupted`. Questions to people are asked again, and deadlines
+        continue by the wall clock. The end of a call that is in the journal is not published again.
 
         Options that are data (limits, settings, instructions as text, metadata and so on) are taken from the journal.
         The rest comes from this runtime, and from `options`, a function of the request's record that returns options of
