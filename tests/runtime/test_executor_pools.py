@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
+import anyio
 import pytest
 
 from toolbus import EventBus, Runtime, ToolContext, ToolRegistry, tool
 from toolbus.dispatcher import ToolDispatcher
 from toolbus.errors import ConfigurationError
-from toolbus.events import ToolCallLate, ToolCallRequested
+from toolbus.events import ToolCallCompleted, ToolCallFailed, ToolCallLate, ToolCallRequested
+from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, advance, calls, text, virtual_backends
 
 anyio_backend = virtual_backends()
@@ -33,6 +35,12 @@ async def draw() -> str:
     return "drawn"
 
 
+@tool(pool="gpu", idempotent=True)
+async def hang() -> None:
+    """Draw for ever."""
+    await anyio.sleep_forever()
+
+
 @tool(pool="gpu")
 async def with_deps(context: ToolContext[Deps]) -> str:
     """Use what only the executor has."""
@@ -46,8 +54,11 @@ class Local:
         self.pools: Collection[str] = pools
         self.dispatchers: list[ToolDispatcher] = []
 
-    def on(self, bus: EventBus, tools: ToolRegistry) -> AbstractAsyncContextManager[Any]:
-        self.dispatchers.append(ToolDispatcher(bus, tools, pools=self.pools, max_concurrency=1))
+    def on(
+        self, bus: EventBus, tools: ToolRegistry, on_cancelled: Callable[[], object]
+    ) -> AbstractAsyncContextManager[Any]:
+        made = ToolDispatcher(bus, tools, pools=self.pools, max_concurrency=8, on_cancelled=on_cancelled)
+        self.dispatchers.append(made)
         return self.dispatchers[-1]
 
     @property
@@ -119,3 +130,21 @@ async def test_the_deps_of_a_tool_in_a_pool_are_those_of_its_executor() -> None:
 async def test_an_external_tool_has_no_pool() -> None:
     with pytest.raises(ConfigurationError, match="leave pool out, or give it a handler"):
         tool(name="both", external=True, pool="gpu")(lambda: None)
+
+
+@pytest.mark.guarantee("G18")
+async def test_calls_in_a_pool_are_left_for_resume_when_the_runtime_is_cancelled_from_outside() -> None:
+    store, hanging = MemoryStore(journal=True), ScriptedProvider(lambda _request: calls(("hang", {})))
+    with anyio.CancelScope() as host:
+        async with Runtime(hanging, tools=[hang], executors=[Local("gpu")], store=store, drain_seconds=0) as runtime:
+            sessions = [runtime.start("Draw.") for _ in range(8)]
+            await advance(1)
+            host.cancel()
+            await anyio.sleep_forever()
+    assert store.journal is not None
+    for session in sessions:
+        assert (await session.result()).resumable
+        facts = [each.fact for each in await store.journal.facts(session.request_id)]
+        assert not [each for each in facts if isinstance(each, (ToolCallCompleted, ToolCallFailed))]
+    async with Runtime(hanging, tools=[hang], executors=[Local("gpu")], store=store, drain_seconds=0) as runtime:
+        assert len(await runtime.resume()) == 8

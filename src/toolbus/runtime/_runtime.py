@@ -202,7 +202,7 @@ class Runtime(Generic[DepsT]):
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.dispatcher)
             for executor in self._executors:
-                await stack.enter_async_context(executor.on(self.bus, self.tools))
+                await stack.enter_async_context(executor.on(self.bus, self.tools, self._on_cancelled))
             if self._narrator is not None:
                 await stack.enter_async_context(self._narrator.on(self.bus))
             stack.callback(self.bus.connect(ToolCallLate, self._conversations.late))
