@@ -87,13 +87,14 @@ class ToolSpec:
     `parameters` is a JSON schema of type object. `validate` raises `InvalidArguments` for arguments that break it, and
     may return the keyword arguments for the handler, so that a call is validated only once: see `CallView.bound`.
     `timeout_seconds` replaces the request's `tool_timeout_seconds`. Calls of `external` tools are answered by another
-    executor on the bus, so no dispatcher runs them. A call of a tool with `needs_approval` waits for a person first:
-    always, or if the rule says so. Calls of `sequential` tools in one reply run one after another, in call order.
-    `status` is the sentence for people while a call runs, such as "Looking {city} up". `control` tools are answered by
-    the turn machine. An `idempotent` tool may run twice with the same key, as happens to a call during which a process
-    was killed. Calls of a `repeatable` tool do not count for `max_repeats`. `kind` says how older results may be
-    shortened in the history, and with `sensitive_history` they are never shortened. `max_result_chars` replaces the
-    request's: longer results are cut for the model.
+    executor on the bus, so no dispatcher runs them. `pool` names the executors that run the calls of the tool; it is
+    empty for the dispatcher of the request's own process. A call of a tool with `needs_approval` waits for a person
+    first: always, or if the rule says so. Calls of `sequential` tools in one reply run one after another, in call
+    order. `status` is the sentence for people while a call runs, such as "Looking {city} up". `control` tools are
+    answered by the turn machine. An `idempotent` tool may run twice with the same key, as happens to a call during
+    which a process was killed. Calls of a `repeatable` tool do not count for `max_repeats`. `kind` says how older
+    results may be shortened in the history, and with `sensitive_history` they are never shortened. `max_result_chars`
+    replaces the request's: longer results are cut for the model.
     """
 
     name: str
@@ -102,6 +103,7 @@ class ToolSpec:
     validate: Callable[[Mapping[str, Any]], dict[str, Any] | None] = field(default=_accept, repr=False, compare=False)
     timeout_seconds: float | None = None
     external: bool = False
+    pool: str = ""
     needs_approval: bool | ApprovalRule = field(default=False, compare=False)
     sequential: bool = False
     status: str = ""

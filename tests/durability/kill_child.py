@@ -10,7 +10,9 @@ many lives there were.
 
 The ledgers are files that each life appends to, a line by one `write`: what tools ran, with their keys; what facts
 were heard; and what the journal had when a life began. They outlive a killed
-process, since the operating system has them.
+process, since the operating system has them. Calls of `outside` are written to a ledger as well, which a process of
+its own reads: it outlives all lives of its case, and answers each call once. Each life injects all answers that there
+are, whether its requests wait for them or an earlier life took them.
 
 Nothing in the library knows of this: the points are passed by wrapping methods of the objects that are used.
 """
@@ -22,12 +24,14 @@ import gc
 import importlib
 import json
 import os
+import random
 import signal
 import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -38,6 +42,7 @@ from toolbus.core.transcript import validate
 from toolbus.core.turn import TurnState, apply_all
 from toolbus.events import (
     ApprovalRequested,
+    DeadLetter,
     Event,
     ModelResponded,
     RequestCancelled,
@@ -50,6 +55,8 @@ from toolbus.events import (
     ToolCallPaused,
     ToolCallRequested,
     ToolCallResumed,
+    decode,
+    encode,
 )
 from toolbus.messages import AssistantMessage, UserMessage
 from toolbus.protocols import Emit, ModelReply, ModelRequest
@@ -72,10 +79,11 @@ JOBS: dict[str, list[Step]] = {
     "and then?": [text("Then nothing.")],
     "in order": [calls(("step_on", {"n": 1}), ("sure_step", {"n": 2}), ("step_on", {"n": 3})), text("In order.")],
     "with leave": [calls(("wipe", {"n": 1}), ("look", {"n": 2})), calls(("pay", {"n": 3})), text("Wiped.")],
+    "from outside": [calls(("outside", {"n": 1}), ("look", {"n": 2}), ("outside", {"n": 3})), text("Answered.")],
     "handed over": [calls(("hand_over", {"task": "inside"}), ("look", {"n": 1})), text("Handed over.")],
     "inside": [calls(("pay_inside", {"n": 1})), text("Paid inside.")],
 }
-CONVERSATIONS = (("pay and look", "and then?"), ("in order",), ("with leave",), ("handed over",))
+CONVERSATIONS = (("pay and look", "and then?"), ("in order",), ("with leave",), ("handed over",), ("from outside",))
 
 KINDS = ("begun", "requested", "settled", "asked", "paused", "unpaused", "ended")
 POINTS = (
@@ -97,6 +105,8 @@ POINTS = (
     "told approval_requested",
     "told request_completed",
     "after renew",
+    "answer injected",
+    "answer recorded",
 )
 RESUMING = (
     "after unfinished",
@@ -203,7 +213,7 @@ class Life:
 
     def __init__(self, case: Case, number: int, fate: Fate) -> None:
         self.case, self.number, self.fate = case, number, fate
-        self.runs, self.heard = Ledger(case.runs), Ledger(case.heard)
+        self.runs, self.heard, self.asked = Ledger(case.runs), Ledger(case.heard), Ledger(case.asked)
         self.group: Any = None
         self.drain_at = case.drains.get(number, 0)
         self.appends = 0
@@ -233,7 +243,29 @@ class Life:
         if event.is_fact and not event.is_derived:
             call_id = getattr(event, "call_id", "")
             self.heard.write(self.number, event.type, event.request_id, call_id, event.event_id)
+        elif isinstance(event, DeadLetter):
+            self.heard.write(self.number, "dead letter", event.request_id, event.call_id, event.event_id)
+        if isinstance(event, ToolCallRequested) and event.name == "outside":
+            self.asked.write(encode(event).decode())
         self.fate.passes(f"told {event.type}")
+
+    async def inject_answers(self, runtime: Runtime) -> None:
+        given: set[str] = set()
+        while True:
+            for answer in self.case.answers():
+                session = runtime.session(answer.request_id)
+                if answer.event_id not in given and session is not None:
+                    assert session.inject(answer)
+                    self.fate.passes("answer injected")
+                    assert session.inject(answer)  # a transport may deliver twice
+                    self.group.start_soon(self.hold_recorded, session, answer)
+                    given.add(answer.event_id)
+            await anyio.sleep(0.003)
+
+    async def hold_recorded(self, session: Any, answer: Event) -> None:
+        recorded = await session.recorded(answer)
+        assert recorded or (await session.result()).resumable
+        self.fate.passes("answer recorded")
 
     def decide(self, runtime: Runtime, asked: ApprovalRequested) -> None:
         async def decide() -> None:
@@ -261,6 +293,7 @@ class Life:
         with anyio.fail_after(PATIENCE_SECONDS):
             async with anyio.create_task_group() as self.group:
                 async with runtime:
+                    self.group.start_soon(self.inject_answers, runtime)
                     drained = await self.work(runtime, store)
                     if drained:
                         await runtime.drain(grace_seconds=0)
@@ -362,6 +395,7 @@ def _tools() -> list[Tool[..., Any]]:
         _tool("sure_step", sequential=True, idempotent=True),
         _tool("wipe", needs_approval=True),
         Tool("hand_over", "Hand over.", handler=hand_over),
+        Tool("outside", "Ask outside.", {"type": "object"}, external=True, validate=lambda _arguments: None),
     ]
 
 
@@ -406,7 +440,9 @@ class Case:
         self._config, self._lane = config, lane
         folder = Path(config["place"])
         self.database = folder / f"{self.name.replace(' ', '_')}.db"
-        self.runs, self.heard = (folder / f"{self.name.replace(' ', '_')}.{what}" for what in ("runs", "heard"))
+        self.runs, self.heard, self.asked, self.answered = (
+            folder / f"{self.name.replace(' ', '_')}.{what}" for what in ("runs", "heard", "asked", "answered")
+        )
         self.said = folder / f"{self.name.replace(' ', '_')}.said"
         self.kills = 0
         self.whole_seconds = self.life_seconds = 0.0
@@ -418,7 +454,44 @@ class Case:
 
         return PostgresStore(self._config["url"], schema=f"lane_{self._lane}", durability="process")
 
+    def answers(self) -> list[ToolCallCompleted]:
+        """The answers to calls of `outside` so far, oldest first. The line that is being written is left out."""
+        text = self.answered.read_text() if self.answered.exists() else ""
+        return [cast("ToolCallCompleted", decode(json.loads(each)[0])) for each in text.split("\n")[:-1]]
+
+    def answer(self) -> None:
+        """Answer each call of `outside` once, soon or late. Does not return."""
+        chance, done = random.Random(self.name), set[str]()
+        ledger = Ledger(self.answered)
+        while True:
+            lines = self.asked.read_text().split("\n")[:-1] if self.asked.exists() else []
+            for requested in (cast("ToolCallRequested", decode(json.loads(line)[0])) for line in lines):
+                if requested.call_id not in done:
+                    done.add(requested.call_id)
+                    time.sleep(chance.choice((0, 0.005, 0.05, 0.15)))
+                    ledger.write(encode(requested.completed(f"answer to {requested.call_id}")).decode())
+            time.sleep(0.002)
+
+    @contextmanager
+    def answering(self) -> Generator[None]:
+        """Have a process of its own answer, which outlives the lives."""
+        answerer = os.fork()
+        if not answerer:
+            try:
+                self.answer()
+            finally:
+                os._exit(1)
+        try:
+            yield
+        finally:
+            os.kill(answerer, signal.SIGKILL)
+            os.waitpid(answerer, 0)
+
     def run(self) -> dict[str, Any]:
+        with self.answering():
+            return self._run()
+
+    def _run(self) -> dict[str, Any]:
         began, life = time.monotonic(), 0
         problems: list[str] = []
         try:
@@ -441,7 +514,7 @@ class Case:
         except Exception:
             problems.append(traceback.format_exc())
         if not problems:
-            for path in (self.database, self.runs, self.heard, self.said):
+            for path in (self.database, self.runs, self.heard, self.asked, self.answered, self.said):
                 for each in path.parent.glob(f"{path.name}*"):
                     each.unlink()
         return {"name": self.name, "lives": life, "kills": self.kills, "problems": problems}
@@ -491,6 +564,11 @@ class Case:
             for fact in mine:
                 if isinstance(fact, ToolCallRequested):
                     requested.setdefault(fact.call_id, []).append(fact)
+                elif isinstance(fact, ToolCallCompleted) and fact.name == "outside":
+                    if fact.content != f"answer to {fact.call_id}":
+                        found.append(f"{fact.call_id} is answered {fact.content!r}")
+                elif isinstance(fact, ToolCallFailed) and fact.name == "outside":
+                    found.append(f"{fact.call_id} failed: {fact.error}")
                 elif isinstance(fact, ToolCallCompleted) and fact.name != "hand_over" and not ran[fact.call_id]:
                     found.append(f"{fact.name} {fact.call_id} is completed, and has not run")
         for _, name, key in runs:
@@ -501,6 +579,12 @@ class Case:
             if count > (len(requested.get(key, ())) if name in IDEMPOTENT else 1):
                 found.append(f"{name} {key} has run {count} times")
         found += _reports(facts, heard)
+        outside = {each.call_id for each in self.answers()}
+        found += [
+            f"{line[3]} has a dead letter in life {line[0]}"
+            for line in heard
+            if line[3:] and line[3] in outside and line[1] == "dead letter"
+        ]
         for at, prompts in enumerate(CONVERSATIONS):
             found += await self._history(store, f"{self.name} {at}", prompts, rows, facts)
         return found
@@ -555,7 +639,7 @@ def _reports(facts: dict[str, list[Any]], heard: Sequence[Any]) -> list[str]:
             before.setdefault(line[0], set()).update(line[2])
     counts: Counter[tuple[Any, ...]] = Counter()
     for life, kind, *rest in heard:
-        if kind == "committed" or rest[0] not in facts:  # sub-requests are in no journal
+        if kind in ("committed", "dead letter") or rest[0] not in facts:  # sub-requests are in no journal
             continue
         request_id, call_id, event_id = rest
         if event_id not in written:
@@ -600,7 +684,8 @@ def main() -> None:
 
     os.environ.pop("TOOLBUS_DEBUG", None)
     warm = Case({**config, "lanes": 1}, lanes, {"name": "warm", "fates": []})
-    problems = anyio.run(_warm_up, warm)  # so that no life has to build schemas first
+    with warm.answering():
+        problems = anyio.run(_warm_up, warm)  # so that no life has to build schemas first
     assert not problems, problems
     gc.collect()
     gc.freeze()  # else each collection in a life would copy pages

@@ -25,10 +25,12 @@ from toolbus.errors import (
 )
 from toolbus.events import (
     ApprovalRequested,
+    DeadLetter,
     RequestCompleted,
     RequestResumed,
     ToolCallCompleted,
     ToolCallFailed,
+    ToolCallLate,
     ToolCallRequested,
 )
 from toolbus.messages import AssistantMessage, SystemMessage, UserMessage
@@ -171,7 +173,8 @@ async def test_a_runtime_that_is_entered_again_runs_calls_that_it_gave_up_itself
     assert lab.runs[0][1] == lab.runs[2][1]
 
 
-async def test_somebody_who_answers_while_the_request_waits_for_its_turn_makes_no_second_ending() -> None:
+@pytest.mark.guarantee("G19")
+async def test_an_answer_that_comes_while_the_request_waits_for_its_turn_is_reported_once() -> None:
     schema: dict[str, Any] = {"type": "object", "properties": {}}
     waits: Tool[..., Any] = Tool("wait", "", schema, external=True, validate=lambda _arguments: None)
 
@@ -195,11 +198,14 @@ async def test_somebody_who_answers_while_the_request_waits_for_its_turn_makes_n
         (session,) = await runtime.resume()
         await settle()
         (requested,) = [each for each in await facts_of(store, request_id) if isinstance(each, ToolCallRequested)]
-        assert not runtime.bus.publish(requested.completed("too soon"))
+        answer_again = requested.completed("early")
+        assert session.inject(answer_again)
         await busy.result()
-        await session.result()
-    reported = [each for each in heard if isinstance(each, (ToolCallCompleted, ToolCallFailed))]
-    assert [each.type for each in reported if each.request_id == request_id] == ["tool_call_failed"]
+        assert (await session.result()).tool_calls[0].content == "early"
+        assert session.inject(answer_again)
+    reported = [each for each in heard if isinstance(each, (ToolCallCompleted, ToolCallFailed, ToolCallLate))]
+    assert [each.event_id for each in reported if each.request_id == request_id] == [answer_again.event_id]
+    assert not [each for each in heard if isinstance(each, DeadLetter)]
 
 
 # ----------------------------------------------------------------------------------------------- options

@@ -237,8 +237,10 @@ async def test_a_request_whose_answer_cannot_be_loaded_any_more_has_a_result_tha
         await anyio.sleep(1)
         first.leave("for later")
     over.append(True)
+    bus = EventBus()
+    bus.connect(ToolCallRequested, lambda requested: bus.publish(requested.completed("waited")))
     session = RequestSession(
-        EventBus(), model, "hi", tools=[external()], journal=journal, output=Answer, request_id=first.request_id,
+        bus, model, "hi", tools=[external()], journal=journal, output=Answer, request_id=first.request_id,
         start=SessionStart(resumed=Resumed(facts=journal.facts, history=[])),
     )  # fmt: skip
     with anyio.fail_after(5):

@@ -305,6 +305,17 @@ def what_may_have_run_runs_again(patch: pytest.MonkeyPatch) -> None:
 
 
 @bug("G19")
+def an_open_external_call_ends_with_its_process(patch: pytest.MonkeyPatch) -> None:
+    """As toolbus was before: a request that goes on gives up what is still being answered elsewhere."""
+    why_not = resuming._why_not
+
+    def forgetful(state: Any, each: Any, spec: Any, now: float) -> str:
+        return "; it may have had its effect." if spec and not spec.idempotent else why_not(state, each, spec, now)
+
+    patch.setattr(resuming, "_why_not", forgetful)
+
+
+@bug("G19")
 def a_committed_result_is_told_again(patch: pytest.MonkeyPatch) -> None:
     """A request that goes on tells all its results from the beginning."""
     continue_from, publish = RequestBeginning.continue_from, RequestSession._publish

@@ -12,7 +12,6 @@ import pytest
 import wrong_executors as wrong
 
 from toolbus import EventBus, Tool, ToolDispatcher, ToolRegistry
-from toolbus.bus import Mailbox
 from toolbus.errors import ConfigurationError
 from toolbus.events import ToolCallCompleted, ToolCallFailed, ToolCallProgress, ToolCallRequested, decode, encode
 from toolbus.testing import ContractBroken, check_executor, executor_checks, virtual_backends
@@ -44,7 +43,7 @@ async def test_the_dispatcher_keeps_the_contract(options: dict[str, Any]) -> Non
 @pytest.mark.guarantee("G13")
 async def test_the_dispatcher_keeps_the_contract_with_tools_that_are_tried_again() -> None:
     def make(bus: EventBus, tools: Tools) -> ToolDispatcher:
-        again = [Tool(handler=each.handler, retries=2) if each.handler else each for each in tools]
+        again = [Tool(handler=each.handler, pool=each.spec.pool, retries=2) if each.handler else each for each in tools]
         return ToolDispatcher(bus, ToolRegistry(again))
 
     report = await check_executor(make, patience_seconds=60)
@@ -53,7 +52,10 @@ async def test_the_dispatcher_keeps_the_contract_with_tools_that_are_tried_again
 
 async def test_the_dispatcher_keeps_the_contract_with_each_tool_bounded_by_itself() -> None:
     def make(bus: EventBus, tools: Tools) -> ToolDispatcher:
-        bounded = [Tool(handler=each.handler, max_concurrency=8) if each.handler else each for each in tools]
+        bounded = [
+            Tool(handler=each.handler, pool=each.spec.pool, max_concurrency=8) if each.handler else each
+            for each in tools
+        ]
         return ToolDispatcher(bus, ToolRegistry(bounded))
 
     await check_executor(make)
@@ -81,10 +83,9 @@ class Relay:
         self.far = EventBus()
         self.options = options
         self.running: dict[str, ToolCallRequested] = {}
-        self.mailboxes: dict[str, Mailbox] = {}
 
     def request(self, requested: ToolCallRequested) -> None:
-        tools = {tool.name for tool in CONTRACT_TOOLS if not tool.spec.external}
+        tools = {tool.name for tool in CONTRACT_TOOLS if not (tool.spec.external or tool.spec.pool)}
         ids = (requested.request_id, requested.call_id)
         if requested.name in tools and self.bus.arbitration.watch(*ids, lambda: self.stop(requested)):
             self.running[requested.call_id] = requested
@@ -106,11 +107,9 @@ class Relay:
         async for line in lines:
             event: Any = decode(line)
             if isinstance(event, ToolCallRequested):
-                mailbox = self.mailboxes.get(event.request_id)
-                if mailbox is None:
-                    mailbox = self.mailboxes[event.request_id] = self.far.arbitration.open_mailbox(event.request_id)
-                self.far.arbitration.open_calls(mailbox, [event.call_id])
-            self.far.publish(event)
+                self.far.arbitration.adopt(event, seconds_left=event.deadline)
+            else:
+                self.far.publish(event)
 
     def close(self) -> None:
         for requested in [*self.running.values()]:  # some may not have arrived yet
@@ -121,22 +120,18 @@ class Relay:
         self.send, lines = anyio.create_memory_object_stream[bytes](1_000)
         dispatcher = ToolDispatcher(self.far, ToolRegistry(CONTRACT_TOOLS), **self.options)
         raised: Exception | None = None
-        try:
-            async with anyio.create_task_group() as group, self.send, lines, dispatcher:
-                group.start_soon(self.carry, lines)
-                self.far.connect(_ANSWERS, self.answered)
-                disconnect = self.bus.connect(ToolCallRequested, self.request)
-                try:
-                    yield
-                except Exception as exc:
-                    raised = exc  # else the group would wrap it
-                finally:
-                    disconnect()
-                    self.close()
-                    group.cancel_scope.cancel()
-        finally:
-            for mailbox in self.mailboxes.values():
-                self.far.arbitration.close_mailbox(mailbox)
+        async with anyio.create_task_group() as group, self.send, lines, dispatcher:
+            group.start_soon(self.carry, lines)
+            self.far.connect(_ANSWERS, self.answered)
+            disconnect = self.bus.connect(ToolCallRequested, self.request)
+            try:
+                yield
+            except Exception as exc:
+                raised = exc  # else the group would wrap it
+            finally:
+                disconnect()
+                self.close()
+                group.cancel_scope.cancel()
         if raised is not None:
             raise raised
 
@@ -147,7 +142,7 @@ async def test_an_executor_whose_tools_are_elsewhere_is_asked_what_they_saw(opti
     report = await check_executor(
         lambda bus, _tools: Relay(bus, **options).run(), elsewhere=True, max_concurrency=most, lacks=["sharing"]
     )
-    assert len(report.passed) == {None: 33, 3: 34, 1: 22}[most], report
+    assert len(report.passed) == {None: 34, 3: 35, 1: 23}[most], report
 
 
 # ------------------------------------------------------------------------------------------------- wrong ones
@@ -168,6 +163,7 @@ WRONG: dict[str, tuple[type[wrong.Right], ...]] = {
     "exactly-once": (wrong.AnswersTwice, wrong.AnnouncesTwice),
     "unknown-tools": (wrong.RefusesUnknownTools,),
     "external-tools": (wrong.TakesExternalTools,),
+    "other-pools": (wrong.TakesOtherPools,),
     "before-and-after": (wrong.StaysConnected,),
     "answered-before": (wrong.DoesNotAskWhoWasFirst,),
     "never-opened": (wrong.RunsWhatIsForged,),

@@ -47,7 +47,7 @@ class Right:
 
     def find(self, requested: ToolCallRequested) -> Tool[..., Any] | None:
         tool = self.tools.get(requested.name)
-        return None if tool is None or tool.spec.external else tool
+        return None if tool is None or tool.spec.external or tool.spec.pool else tool
 
     def on_requested(self, requested: ToolCallRequested) -> None:
         tool = self.find(requested)
@@ -284,7 +284,14 @@ class RefusesUnknownTools(Right):
 
 class TakesExternalTools(Right):
     def find(self, requested: ToolCallRequested) -> Tool[..., Any] | None:
-        return self.tools.get(requested.name)
+        tool = self.tools.get(requested.name)
+        return None if tool is None or tool.spec.pool else tool
+
+
+class TakesOtherPools(Right):
+    def find(self, requested: ToolCallRequested) -> Tool[..., Any] | None:
+        tool = self.tools.get(requested.name)
+        return None if tool is None or tool.spec.external else tool
 
 
 class StaysConnected(Right):

@@ -11,7 +11,8 @@ Invariants:
 
 1. A call is opened before anybody can answer it: the session opens all calls of a round before it announces the first.
    Otherwise a fast answer would find no open call and become a `DeadLetter`, and its request would wait for a result
-   until the deadline.
+   until the deadline. Executors take on only calls that are open: a request of any other call was forged or came from
+   elsewhere, and could run a tool that needs approval. `adopt` is the way in for the calls of other processes.
 2. The first terminal event settles a call (G07). A later one is announced as `ToolCallLate`, or dropped if the request
    wants that; one for a call that nobody opened becomes a `DeadLetter`. So ids stay correct in every race. Two accepted
    results would contradict each other in the transcript, the journal and the listeners.

@@ -27,8 +27,10 @@ from ..events import (
     ToolCallFailed,
     ToolCallLate,
     ToolCallPaused,
+    ToolCallRequested,
     ToolCallResumed,
 )
+from ..records import replace
 from ._broadcast import Broadcast
 from ._mailbox import Mailbox
 
@@ -131,6 +133,56 @@ class Arbitration:
             opened[request_id, call_id] = _OpenCall(mailbox)
             mailbox.open_calls += 1
         self.open_calls_peak = max(self.open_calls_peak, len(opened))
+
+    def adopt(
+        self,
+        requested: ToolCallRequested,
+        *,
+        seconds_left: float,
+        attempt: int = 1,
+        view: RequestView | None = None,
+    ) -> bool:
+        """Open a call that a session in another process has requested, and announce it to the executors on this bus.
+
+        This is for workers, which run calls on another machine than the sessions, and the only way for such a call to
+        run: `watch` refuses all others. So adopt only what your transport vouches for. Listen for the call's terminal
+        event to answer it, and `claim` a call that was settled elsewhere, which stops its handler. `view` is what
+        handlers may see of the request. The calls of one request share a mailbox, which is closed when the last of them
+        is settled.
+
+        `seconds_left` is the time until the call's deadline: as its session has sent it, less the time on the way. The
+        clocks of two machines differ, so the call is announced as requested now, by this bus's clock. `attempt` counts
+        from 1 how often the transport has delivered the call, for `ToolContext.attempt`.
+
+        Returns whether the call runs here. If no executor on this bus takes it on, it is closed again, so that another
+        worker may have it, and that is logged. A call that runs here already, because it was delivered twice, is not
+        announced again. Raises `BusError` if the request itself runs on this bus, and in a receiver.
+        """
+        request_id = requested.request_id
+        if self._broadcast.is_delivering:
+            raise BusError("a receiver cannot adopt a call: executors would hear it only afterwards")
+        mailbox = self.mailboxes.get(request_id)
+        if mailbox is None:
+            mailbox = self.open_mailbox(request_id)
+            mailbox.is_adopted = True
+        elif not mailbox.is_adopted:
+            raise BusError(f"call {requested.call_id!r} cannot be adopted: its request {request_id!r} runs on this bus")
+        elif self.is_open(request_id, requested.call_id):
+            return True
+        mailbox.view = view
+        self.open_calls(mailbox, [requested.call_id])
+        clock = self._broadcast.clock
+        assert clock is not None
+        self.announce(replace(requested, at=clock(), deadline=seconds_left, attempt=attempt))
+        call = self._open.get((request_id, requested.call_id))
+        if call is None or call.settled is not None:
+            return True
+        ids = _ids(request_id, requested.call_id)
+        _logger.warning(
+            "call %s was not run: no executor here has taken %s on", requested.call_id, requested.name, extra=ids
+        )
+        self.claim(request_id, requested.call_id)
+        return False
 
     def open_approval(self, mailbox: Mailbox, question: ApprovalRequested) -> None:
         """Expect one `ApprovalDecided` for this call: the first one counts, a later one becomes a `DeadLetter`."""
@@ -287,6 +339,10 @@ class Arbitration:
                 call.settled()
             except Exception:  # A fault of the executor must not lose the result that has settled its call.
                 _logger.exception("the watch on call %s failed", key[1], extra=_ids(*key))
+        if mailbox.is_adopted:
+            mailbox.drain()
+            if not mailbox.open_calls:
+                self.close_mailbox(mailbox)
 
     def dead_letter(self, event: Event, reason: str) -> Literal[False]:
         """Announce that `event` was not accepted, and log it. Sessions use it for inputs that came too late."""

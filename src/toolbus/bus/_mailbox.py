@@ -28,7 +28,8 @@ class Mailbox:
     `publishes_facts` means that the owner is a session, and that nobody else publishes the facts of its request. With
     `publishes_inputs` the session also broadcasts the events that are put in here, after its journal has them (G31).
     `unpublished` are the ids of calls that are settled but whose terminal event is not broadcast yet; a late result of
-    such a call is held back until then.
+    such a call is held back until then. `is_adopted` means that the request runs in another process, and only calls of
+    it run here: nobody reads the mailbox.
     """
 
     __slots__ = (
@@ -36,6 +37,7 @@ class Mailbox:
         "_items",
         "_late_results",
         "_woken",
+        "is_adopted",
         "late",
         "masked",
         "on_put",
@@ -56,6 +58,7 @@ class Mailbox:
         self.on_put: Callable[[Event], object] | None = None
         self.on_trouble: Callable[[ToolCallFailed | CancelRequested], object] | None = None
         self.masked: Callable[[Event], Event] | None = None
+        self.is_adopted = False
         self.publishes_facts = False
         self.publishes_inputs = False
         self.unpublished: set[str] = set()

@@ -13,7 +13,7 @@ import functools
 import inspect
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +86,8 @@ class ToolDispatcher:
             ...
 
     The tool of a call is looked up in the registry of the call's own request first, then in `registry`. Calls of
-    `external` tools, and of tools that are in neither registry, are left to other executors on the bus.
+    `external` tools, of tools in another pool than `pools`, and of tools that are in neither registry, are left to
+    other executors on the bus. The pool "" is that of tools without one.
     `max_concurrency` bounds the handlers that run at once; further calls wait in order, and their deadlines count
     meanwhile. `max_threads` bounds the threads of sync handlers. A thread cannot be killed, so one that outlives its
     call's deadline keeps its slot until it ends, and when all slots are held like that, calls are refused. A handler
@@ -122,6 +123,7 @@ class ToolDispatcher:
         bus: EventBus,
         registry: ToolRegistry | None = None,
         *,
+        pools: Collection[str] = ("",),
         max_concurrency: int = 1_000,
         max_threads: int = 40,
         max_processes: int | None = None,
@@ -136,6 +138,7 @@ class ToolDispatcher:
         check("grace_seconds", grace_seconds, NOT_NEGATIVE)
         self.registry = registry if registry is not None else ToolRegistry()
         self._bus = bus
+        self._pools = pools
         self._reports = Reports(bus)
         self._cache = ResultCache(self._reports, self._now)
         ready: deque[Job] = deque()
@@ -219,8 +222,9 @@ class ToolDispatcher:
         if tool is None:
             tool = self.registry.get(request.name)
         if tool is None:
-            return None, isinstance(source, ToolRegistry)
-        return (None, False) if tool.spec.external else (tool, True)
+            return None, "" in self._pools and isinstance(source, ToolRegistry)
+        is_ours = not tool.spec.external and tool.spec.pool in self._pools
+        return (tool, True) if is_ours else (None, False)
 
     def _on_settled(self, job: Job) -> None:
         """Stop the handler of a call that was settled elsewhere: by a deadline, a cancellation or another answer."""

@@ -69,6 +69,8 @@ class Job:
         call: CallView | None = None,
     ) -> None:
         self.request = request
+        if request.attempt > 1:
+            self.attempt = request.attempt
         self.arguments: Mapping[str, Any] = request.arguments
         self.bound: dict[str, Any] | None = None  # the validated arguments for the first attempt
         if call is not None and call.arguments is not None:

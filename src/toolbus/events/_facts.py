@@ -82,8 +82,9 @@ class RequestResumed(Event, kw_only=True, frozen=True):
     """A request continues in another process or runtime than the one it began in.
 
     `resumption` counts from 1. It is not known whether the calls that were open before the resumption have run: after
-    this fact, each of them is requested again if its tool is `idempotent`, and otherwise ends as `interrupted`.
-    `deadline` is in seconds from `at` where the request got new time; None keeps the deadline that it had.
+    this fact, each of them is requested again if its tool is `idempotent` or `external`, and otherwise ends as
+    `interrupted`. `deadline` is in seconds from `at` where the request got new time; None keeps the deadline that it
+    had.
     """
 
     resumption: int
@@ -166,7 +167,9 @@ class ToolCallRequested(Event, kw_only=True, frozen=True):
     in the process of its request uses the request's own copy in any case. To answer from the bus:
     `bus.publish(event.completed("42"))`, or `event.failed("no such thing")`. `definition` is a digest of the tool's
     name, description and schema at the time when the call was checked against them. `idempotency_key` is the same each
-    time that the call is requested: after a restart, the call may be requested a second time.
+    time that the call is requested: after a restart, a call that may run twice or is answered elsewhere is requested
+    once more, with `resumed`, under the same `call_id` and key. `attempt` counts from 1 how often the call was
+    delivered to workers on other machines; it is 1 everywhere else.
     """
 
     call_id: str
@@ -178,6 +181,8 @@ class ToolCallRequested(Event, kw_only=True, frozen=True):
     deadline: float
     idempotency_key: str
     definition: str = ""
+    resumed: bool = False
+    attempt: int = 1
     is_fact: ClassVar[bool] = True
 
     def completed(

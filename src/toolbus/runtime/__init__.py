@@ -37,6 +37,7 @@ Invariants:
 from __future__ import annotations
 
 from ..session import RequestOptions
+from ._executors import PoolExecutor
 from ._runtime import Runtime
 
-__all__ = ["RequestOptions", "Runtime"]
+__all__ = ["PoolExecutor", "RequestOptions", "Runtime"]

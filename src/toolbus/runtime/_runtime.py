@@ -58,6 +58,7 @@ from ..toolsets.subrequest import subrequest_tool
 from ._admission import Admission, Ticket
 from ._conversations import ConversationState
 from ._ended import EndedSessions
+from ._executors import PoolExecutor, check_pools
 
 if TYPE_CHECKING:
     import anyio.abc
@@ -86,7 +87,9 @@ class Runtime(Generic[DepsT]):
     `provider` is a `Provider` or a name such as "openai:MODEL", "groq:MODEL" or "extractive". Without one, the
     environment variable TOOLBUS_PROVIDER is read; if that is not set either, `ConfigurationError` names what was looked
     at. With `providers=[a, b]` a request turns to `b` when `a` stays overloaded, silent or out of reach. `tools` are
-    functions, `Tool`s or a `ToolRegistry`, which may change while requests run. `narrator` is a quick model that words
+    functions, `Tool`s or a `ToolRegistry`, which may change while requests run. `executors` run the calls of tools that
+    are declared for a `pool`; a pool that none of them serves is refused with `ConfigurationError` when the runtime is
+    entered, and when a request brings such a tool (see `PoolExecutor`). `narrator` is a quick model that words
     the status line while tools run: see `toolbus.status.Narrator`. `defaults` are the requests' `SessionOptions`,
     such as `instructions` (the system prompt) and `limits`. For a type checker, `Deps` is the type of its `deps`: write
     `Runtime[Deps](...)` where only the requests are given them.
@@ -125,6 +128,7 @@ class Runtime(Generic[DepsT]):
         *,
         providers: Sequence[Provider | str] | None = None,
         tools: Iterable[Toolish] | ToolRegistry = (),
+        executors: Iterable[PoolExecutor] = (),
         narrator: Narrator | Provider | str | None = None,
         store: Store | None = None,
         bus: EventBus | None = None,
@@ -162,6 +166,7 @@ class Runtime(Generic[DepsT]):
         )
         self._defaults = defaults
         self.journal = self._journal_writer = journal_writer_of(self.store, lease_seconds, on_store_failure)
+        self._executors = tuple(executors)
         self._narrator = self._narrator_of(narrator)
         self._conversations = ConversationState()
         self._start = SessionStart(calibration=Calibration())
@@ -191,10 +196,13 @@ class Runtime(Generic[DepsT]):
     async def __aenter__(self) -> Self:
         if self._group is not None:
             raise NotRunning("the runtime is running already; leave its `async with` block before you enter it again")
+        check_pools(self.tools.specs, self._executors)
         self._closing = False
         self._thread = threading.get_ident()
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.dispatcher)
+            for executor in self._executors:
+                await stack.enter_async_context(executor.on(self.bus, self.tools, self._on_cancelled))
             if self._narrator is not None:
                 await stack.enter_async_context(self._narrator.on(self.bus))
             stack.callback(self.bus.connect(ToolCallLate, self._conversations.late))
@@ -409,9 +417,9 @@ class Runtime(Generic[DepsT]):
         """Continue unfinished requests of the store that nobody holds: at most `limit`, the oldest first.
 
         Each request continues from its last durable fact, in a task of its own. A tool call that had been requested may
-        have run: it is requested once more, under the same key, if its tool is `idempotent` and its definition is the
-        same; otherwise it ends as `interrupted`. Questions to people are asked again, and deadlines continue by the
-        wall clock. The end of a call that is in the journal is not published again.
+        have run: it is requested once more, under the same key, if its tool is `idempotent` or `external` and its
+        definition is the same; otherwise it ends as `interrupted`. Questions to people are asked again, and deadlines
+        continue by the wall clock. The end of a call that is in the journal is not published again.
 
         Options that are data (limits, settings, instructions as text, metadata and so on) are taken from the journal.
         The rest comes from this runtime, and from `options`, a function of the request's record that returns options of
@@ -525,12 +533,15 @@ class Runtime(Generic[DepsT]):
         start: SessionStart,
     ) -> RequestSession:
         get = options.get
-        tools = get("tools")
+        tools = self.tools
+        if (given := get("tools")) is not None:
+            tools = tool_registry(given)
+            check_pools(tools.specs, self._executors)
         return RequestSession(
             self.bus,
             self._given(get("provider"), get("providers")) or self.providers,
             messages,
-            tools=self.tools if tools is None else tool_registry(tools),
+            tools=tools,
             conversation_id=get("conversation_id") or "",
             request_id=request_id,
             journal=self.journal,

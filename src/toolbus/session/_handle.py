@@ -14,7 +14,7 @@ import anyio
 from .._option_checks import shown
 from ..bus import Cursor, EventBus, EventT, Mailbox, Overflow, Past, Subscription, TextStream
 from ..core.turn import Phase, TurnState, ends_at_once, with_messages
-from ..errors import ConfigurationError, StoreError, ToolbusError
+from ..errors import BusError, ConfigurationError, StoreError, ToolbusError
 from ..events import (
     ApprovalRequested,
     CancelRequested,
@@ -27,10 +27,12 @@ from ..events import (
     Spent,
     SteeringAdded,
     TextDelta,
+    ToolCallCompleted,
     ToolCallFailed,
 )
 from ..messages import Message
 from ..protocols import LateResults
+from ..records import replace
 from ..request_result import RequestResult
 from ..status import Status
 from ..storage import FactReader, Journal
@@ -256,6 +258,37 @@ class SessionHandle:
         """
         return self._ask(SteeringAdded, text=text)
 
+    def inject(self, answer: Event) -> bool:
+        """Answer a call of an `external` tool with an event that came from outside of the application.
+
+            if session.inject(answer) and await session.recorded(answer): ...  # it survives a restart
+
+        Returns whether the answer is the one that counts. The same event may be given again, also to the process that
+        has resumed the request: it is reported once. Another answer to a settled call is published as `ToolCallLate`
+        (as `DeadLetter` if an earlier process has settled it). The request's own conversation, metadata and time
+        replace those of the event, so that nobody outside can choose them. Raises `BusError`, and publishes nothing,
+        for an event of any other kind or of another request, and for a call that is not external, has another name, or
+        was not requested. See `steer` for threads.
+        """
+        if not isinstance(answer, (ToolCallCompleted, ToolCallFailed)):
+            kind = type(answer).__name__
+            raise BusError(f"the {kind} is refused: only a ToolCallCompleted or a ToolCallFailed may come from outside")
+        calls = (each for current in self._state.rounds for each in current.calls)
+        call = next((each for each in calls if each.call.call_id == answer.call_id), None)
+        spec = None if call is None else self._state.tools.get(call.call.name)
+        if answer.request_id != self.request_id or call is None or call.call.name != answer.name:
+            problem = "this request has made no such call"
+        elif spec is None or not spec.external:
+            problem = f"{answer.name} is not an external tool, so its calls are answered here"
+        elif call.requested_at is None:
+            problem = "the call was not requested"
+        else:
+            known = call.outcome is not None and call.outcome.event_id == answer.event_id
+            if known or answer in self._open_mailbox():
+                return True
+            return self._bus.publish(replace(answer, **self._state.envelope(self._bus.clock())))
+        raise BusError(f"the answer to call {answer.call_id!r} is refused: {problem}")
+
     def _ask(self, kind: Callable[..., CancelRequested | SteeringAdded], **fields: str) -> bool:
         if self._state.ending is not None or self._result is not None:
             return False
@@ -381,6 +414,8 @@ class SessionHandle:
             if secrets.vault is not None:
                 self._mailbox.masked = secrets.mask
             self._mailbox.on_trouble = self._on_trouble
+            # A resumed request has calls that another process has opened, and whose answer may come at any time.
+            self._bus.arbitration.open_calls(self._mailbox, self._state.open_calls)
         return self._mailbox
 
     def _on_trouble(self, event: ToolCallFailed | CancelRequested) -> None:

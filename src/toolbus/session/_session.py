@@ -159,6 +159,10 @@ class RequestSession(SessionHandle):
         if resumed.instructions is not None and view.secrets.vault is not None:
             view.secrets.vault.recognise(*resumed.instructions)
         view.window.memo = resumed.memo
+        # An answer that an earlier process has taken may be given again.
+        self._taken.update(
+            [each.event_id for each in resumed.facts if isinstance(each, (ToolCallCompleted, ToolCallFailed))]
+        )
         self._beginning.continue_from(resumed, self._state, view.tools)
 
     def snapshot(self) -> SessionSnapshot:
@@ -237,8 +241,6 @@ class RequestSession(SessionHandle):
     async def _begin(self, mailbox: Mailbox) -> None:
         await self._beginning.make_ready(self._state, mailbox, self._view.window, self._view.secrets)
         first = await self._beginning.first_input(self._state, self._view, self._asker, self._clock, mailbox)
-        # These calls were opened by another process, and nobody has settled them yet.
-        self._bus.arbitration.open_calls(mailbox, self._state.open_calls)
         await self._step([first, *mailbox.drain()], self._clock())
         self._accept()
 

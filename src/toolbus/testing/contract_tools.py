@@ -273,6 +273,11 @@ async def contract_progress(message: str, context: ToolContext[Any]) -> str:
     return "done"
 
 
+async def contract_elsewhere() -> str:
+    """Do nothing: the tool of another pool."""
+    return "run in the wrong pool"
+
+
 def _any(arguments: Mapping[str, Any]) -> None:
     """Accept any arguments: the validator of the tool that others answer."""
 
@@ -300,5 +305,7 @@ _HANDLERS: tuple[Callable[..., Any], ...] = (
 CONTRACT_TOOLS: tuple[Tool[..., Any], ...] = (
     *ToolRegistry(_HANDLERS),
     Tool("contract_external", "A tool that others answer.", {"type": "object"}, validate=_any, external=True),
+    Tool(handler=contract_elsewhere, pool="contract-elsewhere"),
 )
-"""All of the tools, including `contract_external`, which an executor has to leave to others."""
+"""All of the tools, including two that an executor has to leave to others: `contract_external`, which has no handler,
+and `contract_elsewhere`, which runs in another pool."""

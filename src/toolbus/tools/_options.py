@@ -30,6 +30,9 @@ class ToolOptions(TypedDict, total=False):
     """The number of calls of this tool that run at once in one dispatcher, over all requests."""
     external: bool
     """True if the tool has no handler here, because another executor on the bus answers its calls."""
+    pool: str
+    """The pool of executors that run the calls, for example workers with a GPU: see `Runtime(executors=)`. By default
+    they run in the process of their request. The deps of the handler are then those of the executor."""
     destructive: bool
     """True if a call destroys or sends something and cannot be undone. A person has to approve each call then, unless
     `needs_approval` is given."""
@@ -90,6 +93,8 @@ def check_options(name: str, options: ToolOptions) -> None:
         problem = "summarize replaces the data, and include_data says whether it is sent; give one of them"
     elif options.get("external") and (summarizes or includes):
         problem = "it is external, so its executor decides what the model reads; leave summarize and include_data out"
+    elif options.get("external") and options.get("pool"):
+        problem = "it is external, so somebody else answers its calls; leave pool out, or give it a handler"
     else:
         return
     raise ConfigurationError(f"tool {name!r}: {problem}")
@@ -153,6 +158,7 @@ _RULES: Mapping[str, Rule] = {
         )
     ),
     "isolation": one_of(*get_args(Isolation)),
+    "pool": Rule(lambda given: isinstance(given, str), "give the name of a pool, such as 'gpu'"),
     "kind": Rule(lambda given: given in get_args(ToolKind), "say 'query' or 'action', or nothing"),
     "sensitive_history": FLAG,
     "idempotent": FLAG,

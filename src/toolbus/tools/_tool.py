@@ -288,6 +288,7 @@ def _spec_of(name: str, description: str, binder: ArgumentBinder, options: ToolO
         validate=binder.bind,
         timeout_seconds=options.get("timeout_seconds"),
         external=options.get("external", False),
+        pool=options.get("pool", ""),
         needs_approval=options.get("destructive", False) if approval is None else approval,
         sequential=options.get("sequential", False),
         status=options.get("status", ""),
@@ -439,7 +440,7 @@ class ToolRegistry(KnowsMarks):
     def _set(self, tool: Tool[..., Any]) -> None:
         self._tools[tool.name] = tool
         self.needs_deps.pop(tool.name, None)
-        if tool.needs_deps:
+        if tool.needs_deps and not tool.spec.pool:  # Otherwise the executor of the pool has them.
             self.needs_deps[tool.name] = tool.needs_deps
         self._specs = None
 

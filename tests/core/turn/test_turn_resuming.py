@@ -32,3 +32,26 @@ def test_a_call_runs_again_beside_one_that_does_not() -> None:
     facts = turn.step(Resume())
     assert [each.name for each in facts if isinstance(each, ToolCallRequested)] == ["look"]
     assert [each.name for each in facts if isinstance(each, ToolCallFailed)] == ["pay"]
+
+
+ASK = ToolSpec(name="ask", external=True)
+
+
+@pytest.mark.guarantee("G19")
+def test_a_call_that_is_answered_elsewhere_is_requested_again_under_the_same_id_and_key() -> None:
+    turn = Turn(tools={"ask": ASK, "look": LOOK})
+    before = turn.step(replied("", call("ask"), call("look")))
+    facts = turn.step(Resume())
+    first, again = ([each for each in made if isinstance(each, ToolCallRequested)] for made in (before, facts))
+    assert [(each.call_id, each.idempotency_key, each.arguments) for each in again] == [
+        (each.call_id, each.idempotency_key, each.arguments) for each in first
+    ]
+    assert [each.resumed for each in first + again] == [False, False, True, True]
+
+
+def test_a_call_of_an_external_tool_that_has_changed_is_interrupted() -> None:
+    turn = Turn(tools={"ask": ASK})
+    turn.step(replied("", call("ask")))
+    turn.state.tools = {"ask": ToolSpec(name="ask", description="Another question.", external=True)}
+    facts = turn.step(Resume())
+    assert [each.reason for each in facts if isinstance(each, ToolCallFailed)] == ["interrupted"]

@@ -166,9 +166,19 @@ def _admit(
 
 
 def request_call(
-    state: TurnState, call: ToolCall, spec: ToolSpec, arguments: dict[str, Any], facts: Facts, now: float
+    state: TurnState,
+    call: ToolCall,
+    spec: ToolSpec,
+    arguments: dict[str, Any],
+    facts: Facts,
+    now: float,
+    *,
+    resumed: bool = False,
 ) -> None:
-    """Request the call: it may run, for the time that `spec`, the limits and the request leave it."""
+    """Request the call: it may run, for the time that `spec`, the limits and the request leave it.
+
+    `resumed` is whether a process that is gone has requested it before.
+    """
     limits = state.limits
     seconds = limits.tool_timeout_seconds if spec.timeout_seconds is None else spec.timeout_seconds
     left = state.deadline - (state.paused_at if state.waiting else now)
@@ -188,6 +198,7 @@ def request_call(
         deadline=min(seconds, left),
         idempotency_key=call.call_id,
         definition=definition_of(spec),
+        resumed=resumed,
     )
     facts.put(request)
 

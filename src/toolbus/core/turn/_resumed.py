@@ -1,7 +1,8 @@
 """The decisions on a request that continues after its process is gone: the calls that are requested again. Pure.
 
 A call that had been requested may have run completely, partly or not at all; nobody can know. The tool decides: a call
-of an `idempotent` tool is requested again, under the same key; any other call ends as `interrupted`, with its outcome
+of an `idempotent` tool is requested again, under the same key. So is a call of an `external` tool: whoever answers it
+has not ended with the process, recognises the key, and decides. Any other call ends as `interrupted`, with its outcome
 unknown, and the model or a person decides how to continue.
 """
 
@@ -39,7 +40,7 @@ def decide_interrupted(state: TurnState, facts: Facts, now: float) -> None:
     ends = any(why for _, _, why in verdicts) and ends_at_once(state.limits, "interrupted")
     for each, spec, why in verdicts:
         if not why and not ends and spec is not None:
-            request_call(state, each.call, spec, own_arguments(each.arguments or {}), facts, now)
+            request_call(state, each.call, spec, own_arguments(each.arguments or {}), facts, now, resumed=True)
         else:
             facts.give_up(each, "interrupted", f"The process ended while {each.call.name} ran{why or _ENDS}")
 
@@ -48,7 +49,7 @@ def _why_not(state: TurnState, each: CallState, spec: ToolSpec | None, now: floa
     """Return why a call cannot be requested again, as the end of a sentence; an empty text if it can."""
     if spec is None:
         return ", and there is no such tool any more; it may have had its effect."
-    if not spec.idempotent:
+    if not (spec.idempotent or spec.external):
         return "; it may have had its effect."
     if each.definition and each.definition != definition_of(spec):
         return ", and its definition is another one now, so it was not run again; it may have had its effect."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 
@@ -22,11 +22,14 @@ from ...events import (
     ToolCallRequested,
 )
 from ._chance import Chance
+from ._tools import EXTERNAL
 
 if TYPE_CHECKING:
     from ._process import Process
 
 __all__ = ["Actors"]
+
+_Answer: TypeAlias = ToolCallCompleted | ToolCallFailed
 
 
 class Actors:
@@ -51,6 +54,8 @@ class Actors:
             bus.connect(Event, self._raising("all"))
         if chance.says(0.5):
             bus.connect(ToolCallRequested, self._talking)
+        for answers in self._world.answers.values():
+            self._give(answers)  # early: the calls are not requested again yet
         for number in range(chance.whole(0, 2)):
             self._process.group.start_soon(self._subscriber, f"subscriber {number}")
 
@@ -106,25 +111,38 @@ class Actors:
     # --------------------------------------------------------------------------------------------------- strangers
 
     def _on_requested(self, event: ToolCallRequested) -> None:
-        """Let strangers answer: external calls late, twice or never; and calls of others at times."""
+        """Let strangers answer: external calls early, late, twice or never; and calls of others at times."""
         chance = self._chance(f"stranger {event.call_id}")
-        if event.name == "outside":
-            for _ in range(chance.pick([1, 1, 1, 2, 0])):
-                self._process.group.start_soon(self._answer, event, self._world.moment(chance, event.deadline), chance)
+        if event.name in EXTERNAL:
+            self._give(self._answers_of(event))
         elif not self._world.is_quiet and chance.says(0.1):
-            self._process.group.start_soon(self._answer, event, self._world.moment(chance, event.deadline), chance)
+            moment = self._world.moment(chance, event.deadline)
+            self._process.group.start_soon(self._publish, self._answer(event, chance), moment)
         if not self._world.is_quiet and chance.says(0.03):
             stray = ToolCallCompleted(request_id=event.request_id, call_id="nobody's", name="x", content="x")
             self._process.group.start_soon(self._publish, stray)
 
-    async def _answer(self, event: ToolCallRequested, moment: float, chance: Chance) -> None:
-        await anyio.sleep_until(moment)
-        await self._publish(
-            event.completed("from outside") if chance.says(0.8) else event.failed("gone", reason="lost")
-        )
+    def _answers_of(self, event: ToolCallRequested) -> list[tuple[float, _Answer]]:
+        """Return what is answered to an external call, and when: decided once, whichever process requests it."""
+        known = self._world.answers
+        if event.call_id not in known:
+            chance = self._world.chance(f"outside {event.call_id}")
+            known[event.call_id] = [
+                (self._world.moment(chance, event.deadline), self._answer(event, chance))
+                for _ in range(chance.pick([1, 1, 1, 2, 0]))
+            ]
+        return known[event.call_id]
 
-    async def _publish(self, event: ToolCallCompleted | ToolCallFailed) -> None:
+    def _give(self, answers: list[tuple[float, _Answer]]) -> None:
+        for moment, answer in answers:
+            self._process.group.start_soon(self._publish, answer, moment)
+
+    def _answer(self, event: ToolCallRequested, chance: Chance) -> _Answer:
+        return event.completed("from outside") if chance.says(0.8) else event.failed("gone", reason="lost")
+
+    async def _publish(self, event: _Answer, moment: float = 0.0) -> None:
         """Publish an answer, and check that it is accepted, becomes a dead letter, or is dropped as requested."""
+        await anyio.sleep_until(moment)
         letters = self._process.watch.letters
         if not self._bus.publish(event):
             self._faults["answered too late, or to nobody"] += 1

@@ -23,10 +23,11 @@ from ...events import (
 from ...messages import AssistantMessage, ToolMessage
 from ...request_result import RequestResult
 from ._accounts import Request
-from ._disk import Disk
 from ._findings import Broken
 from ._process import Process
+from ._tools import EXTERNAL
 from ._watch import Watch
+from ._world import World
 
 __all__ = ["check_disk", "check_process", "check_results"]
 
@@ -130,8 +131,9 @@ def check_results(process: Process) -> None:
         watch.check("G11", known, f"{request_id} is not in the journal, and no fault explains it")
 
 
-async def check_disk(disk: Disk, conversations: int, watch: Watch) -> None:
+async def check_disk(world: World, watch: Watch) -> None:
     """Check that each request has one ending and one outcome of each call, and that each turn was remembered once."""
+    disk = world.disk
     for request_id in disk.begun():
         watch.check("G19", request_id in disk.endings, f"{request_id} has not ended")
         facts = disk.facts(request_id)
@@ -142,7 +144,11 @@ async def check_disk(disk: Disk, conversations: int, watch: Watch) -> None:
         outcomes = Counter(each.call_id for each in facts if isinstance(each, (ToolCallCompleted, ToolCallFailed)))
         twice = [call_id for call_id, times in outcomes.items() if times > 1]
         watch.check("G19", not twice, f"{request_id} has two outcomes of {twice}")
-    for number in range(1, conversations + 1):
+        for each in facts:
+            if isinstance(each, ToolCallCompleted) and each.name in EXTERNAL:
+                given = [answer.event_id for _, answer in world.answers.get(each.call_id, ())]
+                watch.check("G19", each.event_id in given, f"{each.call_id} has an answer that nobody gave")
+    for number in range(1, world.conversations + 1):
         kept = await disk.memory.history(f"c{number}")
         twice = [each for each, times in Counter(one.message_id for one in kept).items() if each and times > 1]
         watch.check("G19", not twice, f"conversation c{number} has {twice} twice")

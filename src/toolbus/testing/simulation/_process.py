@@ -21,7 +21,7 @@ from ._disk import Handle
 from ._findings import Broken
 from ._loop import SteadyLoop
 from ._plans import Plan
-from ._tools import IDEMPOTENT, NEEDS_APPROVAL, PROCESS, RETRIES, TOOLS
+from ._tools import EXTERNAL, IDEMPOTENT, NEEDS_APPROVAL, PROCESS, RETRIES, TOOLS
 from ._watch import Watch
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class Process:
             needs_approval=NEEDS_APPROVAL,
             retries=RETRIES,
             idempotent=IDEMPOTENT,
+            external=EXTERNAL,
             journal=self.handle if world.disk.journals else None,
         )
         self.next_may_begin = anyio.Event()

@@ -127,7 +127,7 @@ class _Run:
             check_results(process)
             if not process.is_dead:
                 check_process(process, self.warned)
-        await check_disk(world.disk, world.conversations, last)
+        await check_disk(world, last)
         tasks = [task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         last.check("G17", not tasks, f"tasks are left: {tasks}")
         return self._report()

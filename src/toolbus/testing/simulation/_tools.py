@@ -18,7 +18,7 @@ from ...tools import Tool, ToolContext, tool
 if TYPE_CHECKING:
     from ._process import Process
 
-__all__ = ["IDEMPOTENT", "NEEDS_APPROVAL", "PROCESS", "RETRIES", "TOOLS"]
+__all__ = ["EXTERNAL", "IDEMPOTENT", "NEEDS_APPROVAL", "PROCESS", "RETRIES", "TOOLS"]
 
 PROCESS: ContextVar[Process] = ContextVar("toolbus_simulated_process")
 
@@ -117,5 +117,6 @@ outside: Tool[..., Any] = Tool(
 
 TOOLS: tuple[Tool[..., Any], ...] = (work, flaky, serial, risky, shared, stubborn, deep, outside)
 NEEDS_APPROVAL = frozenset({"risky"})
+EXTERNAL = frozenset({"outside"})
 IDEMPOTENT = frozenset({"flaky", "shared", "stubborn"})
 RETRIES = {"flaky": 2}

@@ -63,8 +63,9 @@ class Watch:
 
     `epoch` is the wall clock's time when the event loop's time is 0. `needs_approval` names the tools whose calls all
     need a person's approval; `retries` has the number of retries by tool, `idempotent` the tools whose calls may run
-    once more after a crash. `journal` is the journal's state, if there is one. `slack_seconds` is the time for which
-    the process has been paused. Once `is_over`, nothing is checked any more.
+    once more after a crash, and `external` those whose calls are then requested again. `journal` is the journal's
+    state, if there is one. `slack_seconds` is the time for which the process has been paused. Once `is_over`, nothing
+    is checked any more.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Watch:
         needs_approval: frozenset[str] = frozenset(),
         retries: dict[str, int] | None = None,
         idempotent: frozenset[str] = frozenset(),
+        external: frozenset[str] = frozenset(),
         journal: JournalState | None = None,
     ) -> None:
         self._bus = bus
@@ -84,6 +86,7 @@ class Watch:
         self._needs_approval = needs_approval
         self._retries = retries or {}
         self._idempotent = idempotent
+        self._external = external
         self.journal = journal
         self._position = bus.statistics().position
         self._ids: set[str] = set()
@@ -297,10 +300,18 @@ class Watch:
         """Check a call that is requested once more, because nobody knows whether it has run."""
         request_id, call_id = event.request_id, event.call_id
         is_known = self.journal is None or not self.journal.has_given_up(request_id)
-        may_run = call.name in self._idempotent or not is_known
+        may_run = call.name in self._idempotent | self._external or not is_known
         self.check("G19", may_run, f"{call.name} is not idempotent, and {call_id} is requested once more")
         same = event.idempotency_key == before.idempotency_key
         self.check("G19", same, f"{call_id} is requested once more with another key")
+        self.check("G19", event.resumed, f"{call_id} is requested once more, and does not say so")
+
+    def _check_given_up(self, request: Request, call: Call, event: ToolCallFailed) -> None:
+        """Check that a call which is answered elsewhere ends with its process only if nobody may answer it any more."""
+        if call.name in self._external and event.reason == "interrupted" and request.started is not None:
+            is_over = self._now() >= request.started.at + request.limits.timeout_seconds - _EPSILON
+            may_end = is_over or request.limits.on_failure == "fail_fast"
+            self.check("G19", may_end, f"{event.call_id} was open, and is not requested again")
 
     def _is_journaled(self, request: Request) -> bool:
         return self.journal is not None and not request.is_sub_request
@@ -324,10 +335,14 @@ class Watch:
         if self._is_journaled(request) and self.journal is not None:
             is_first = self.journal.reports(event) or self.journal.has_given_up(event.request_id)
             self.check("G31", is_first, f"{event.call_id} has a different terminal event in an earlier process")
+        if isinstance(event, ToolCallFailed):
+            self._check_given_up(request, call, event)
         call.terminal = event
         call.settled_at, request.settled_at = self._time_without_pauses(), self._now()
         if call.requested is None:
-            self.check("G06", call.before is None or isinstance(event, ToolCallFailed), f"{event.call_id} did not run")
+            # Whoever answers an external call may do so before it is requested again.
+            may_be = call.before is None or isinstance(event, ToolCallFailed) or call.name in self._external
+            self.check("G06", may_be, f"{event.call_id} did not run")
             self.check("G06", isinstance(event, ToolCallFailed) or not call.asked, f"{event.call_id} never ran")
         elif not request.paused:
             late = self._now() - call.deadline

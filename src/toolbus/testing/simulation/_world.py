@@ -16,6 +16,7 @@ import orjson
 from ...core.compression import Compression
 from ...core.limits import Limits
 from ...errors import ProviderRejected, ProviderUnavailable
+from ...events import ToolCallCompleted, ToolCallFailed
 from ...messages import AssistantMessage, ToolCall, Usage
 from ...protocols import ArgumentsPiece, Emit, ModelReply, ModelRequest, TextPiece
 from ._chance import Chance
@@ -39,6 +40,8 @@ class World:
         self.max_settled = chance.pick([1, 10_000])
         self.faults: Counter[str] = Counter()
         self.dropping: set[str] = set()  # requests with late_results="drop"
+        # What whoever answers external calls has decided on each: moments and answers. It outlives all processes.
+        self.answers: dict[str, list[tuple[float, ToolCallCompleted | ToolCallFailed]]] = {}
         self.tool_seconds = chance.pick([0.5, 2.0, 5.0])
         self.model_seconds = chance.pick([1.0, 4.0, 10.0])
         self.approval_seconds = chance.pick([3.0, 20.0])

@@ -44,6 +44,13 @@ async def external_tools(bench: Bench) -> None:
         await _is_ignored(bench, caller, caller.ask("contract_external"))
 
 
+@check("other-pools")
+async def other_pools(bench: Bench) -> None:
+    """Calls of tools in a pool that the executor does not serve are left to others, though it has these tools."""
+    async with bench.executor() as caller:
+        await _is_ignored(bench, caller, caller.ask("contract_elsewhere"))
+
+
 async def _is_ignored(bench: Bench, caller: Caller, requested: ToolCallRequested) -> None:
     await caller.quiet()
     bench.expect(f"terminal events of {requested.name}", [], caller.endings(requested))

@@ -1,0 +1,48 @@
+"""The executors that a runtime has beside its dispatcher, and the check that some executor serves each tool's pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
+
+from ..bus import EventBus
+from ..errors import ConfigurationError
+from ..protocols import ToolSpec
+from ..tools import ToolRegistry
+
+__all__ = ["PoolExecutor", "check_pools"]
+
+
+class PoolExecutor(Protocol):
+    """An executor for `Runtime(executors=[...])`: it runs the calls of the tools that are declared for its `pools`.
+
+    `pools` must not change while the runtime runs.
+    """
+
+    @property
+    def pools(self) -> Collection[str]: ...
+
+    def on(
+        self, bus: EventBus, tools: ToolRegistry, on_cancelled: Callable[[], object]
+    ) -> AbstractAsyncContextManager[Any]:
+        """Return a `ToolExecutor` for a runtime's bus, which the runtime enters when it starts, and leaves at its end.
+
+        `tools` are those of the runtime. A request may have tools of its own: `bus.arbitration.view(request_id).tools`.
+        When the host cancels the executor's tasks, call `on_cancelled` before the first call is answered for that
+        reason, and then leave the calls of requests that are left unanswered (`RequestView.is_left`): the process that
+        resumes the request decides on them.
+        """
+        ...
+
+
+def check_pools(tools: Mapping[str, ToolSpec], executors: Iterable[PoolExecutor]) -> None:
+    """Raise `ConfigurationError` if a tool is declared for a pool that none of the executors serves."""
+    served = {pool for each in executors for pool in each.pools}
+    for name, spec in tools.items():
+        if spec.pool and spec.pool not in served:
+            known = ", ".join(map(repr, sorted(served))) or "none"
+            raise ConfigurationError(
+                f"tool {name!r} runs in the pool {spec.pool!r}, which no executor serves (the pools are: {known}); "
+                "give one that does: Runtime(executors=[...])"
+            )
