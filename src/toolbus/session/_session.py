@@ -222,6 +222,7 @@ class RequestSession(SessionHandle):
                 if self._observed is not None:
                     self._observed.ended(self._result)
                     self._observed.__exit__(None, None, None)
+                    self._observed = None
         return cast("RequestResult[Any]", self._result)
 
     def _observe(self) -> None:

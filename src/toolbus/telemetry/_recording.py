@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 from opentelemetry import context, metrics, trace
-from opentelemetry.trace import Link, Span, SpanKind, StatusCode
+from opentelemetry.trace import Link, SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from .._version import __version__
@@ -30,7 +30,6 @@ from ..events import (
     ToolCallRequested,
 )
 from ..failures import ReportedFailure, is_cancellation
-from ..instrumentation import ModelEnded, RequestEnded, ToolEnded
 from ..protocols import ModelReply, ModelRequest, Provider, RequestView
 from ..request_result import RequestResult
 from ..tool_results import Rendered
@@ -57,45 +56,146 @@ class Spans:
         *,
         include_content: bool,
     ) -> None:
-        self._tracer = trace.get_tracer("toolbus", __version__, tracer_provider)
-        self._content = include_content
+        self.tracer = trace.get_tracer("toolbus", __version__, tracer_provider)
+        self.include_content = include_content
         meter = metrics.get_meter("toolbus", __version__, meter_provider)
         histogram = functools.partial(meter.create_histogram, unit="s")
-        self._request_seconds = histogram(
+        self.request_seconds = histogram(
             names.REQUEST_SECONDS, explicit_bucket_boundaries_advisory=_REQUEST_SECONDS, description="Requests"
         )
-        self._model_seconds = histogram(
+        self.model_seconds = histogram(
             names.MODEL_SECONDS, explicit_bucket_boundaries_advisory=_SECONDS, description="Model calls, each attempt"
         )
-        self._tool_seconds = histogram(
+        self.tool_seconds = histogram(
             names.TOOL_SECONDS, explicit_bucket_boundaries_advisory=_SECONDS, description="Tools, each attempt"
         )
-        self._tokens = meter.create_histogram(
+        self.tokens = meter.create_histogram(
             names.TOKEN_USAGE,
             unit="{token}",
             explicit_bucket_boundaries_advisory=_TOKENS,
             description="Tokens of one model call",
         )
-        self._running = meter.create_up_down_counter(
+        self.running = meter.create_up_down_counter(
             names.REQUESTS_RUNNING, unit="{request}", description="Requests that run, with sub-requests"
         )
 
-    @contextlib.contextmanager
-    def request(self, view: RequestView) -> Generator[RequestEnded]:
-        """Record a request, with a link to the span of the process that has begun it."""
+    def request(self, view: RequestView) -> Recorded:
+        """Return the span of a request, with a link to the span of the process that has begun it."""
+        return _RequestSpan(self, view)
+
+    def model(self, request: ModelRequest, provider: Provider) -> Recorded:
+        """Return the span of one call of a model."""
+        return _ModelSpan(self, request, provider)
+
+    def tool(self, requested: ToolCallRequested) -> Recorded:
+        """Return the span of one attempt of a tool's handler."""
+        return _ToolSpan(self, requested)
+
+    def carried(self) -> Mapping[str, str]:
+        """Return the present span as text; nothing without an SDK."""
+        carrier: dict[str, str] = {}
+        _W3C.inject(carrier)
+        return carrier
+
+
+class Recorded:
+    """A span that is current in its block, and the measurement of how long the block took.
+
+    `measured` are the attributes of both, and may get more until the end; `known` are those of the span only. It is a
+    class and not a generator, since each request has a dozen of them.
+    """
+
+    __slots__ = ("_began", "_known", "_measured", "_name", "_seconds", "_span", "_spans", "_token")
+
+    kind = SpanKind.INTERNAL
+
+    def __init__(
+        self, spans: Spans, name: str, seconds: metrics.Histogram, measured: dict[str, Any], known: dict[str, Any]
+    ) -> None:
+        self._spans = spans
+        self._name = name
+        self._seconds = seconds
+        self._measured = measured
+        self._known = known
+
+    def __enter__(self) -> Callable[[Any], object] | None:
+        self._began = perf_counter()
+        attributes = {**self._measured, **self._known}
+        self._span = span = self._spans.tracer.start_span(self._name, None, self.kind, attributes, self.links())
+        # Without an SDK there is nothing to make current.
+        self._token = context.attach(trace.set_span_in_context(span)) if span is not trace.INVALID_SPAN else None
+        if self._spans.include_content and span.is_recording():
+            self.add_content()
+        return self.ended
+
+    def __exit__(self, _kind: object, exc: BaseException | None, _trace: object) -> None:
+        if exc is not None:
+            self.fail(_error_type(exc))
+        self._seconds.record(perf_counter() - self._began, self._measured)
+        if self._token is not None:
+            context.detach(self._token)
+        self._span.end()
+
+    def fail(self, error_type: str) -> None:
+        """Mark the span and the measurement as failed."""
+        self._measured[names.ERROR_TYPE] = error_type
+        self._span.set_attribute(names.ERROR_TYPE, error_type)
+        self._span.set_status(StatusCode.ERROR)
+
+    def links(self) -> Sequence[Link]:
+        """Return the spans of other traces that this one follows."""
+        return ()
+
+    def add_content(self) -> None:
+        """Add what the work is about."""
+
+    def ended(self, outcome: Any) -> None:
+        """Add what the outcome says."""
+
+
+class _RequestSpan(Recorded):
+    __slots__ = ("_begun_with",)
+
+    def __init__(self, spans: Spans, view: RequestView) -> None:
         measured = {names.OPERATION: names.INVOKE_AGENT}
         known = {names.CONVERSATION: view.conversation_id, names.REQUEST_ID: view.request_id}
-        links = _links(view.begun_with or {})
-        self._running.add(1)
-        try:
-            with self._span("", self._request_seconds, measured, known, links=links) as span:
-                yield functools.partial(_request_ended, span, measured)
-        finally:
-            self._running.add(-1)
+        super().__init__(spans, names.INVOKE_AGENT, spans.request_seconds, measured, known)
+        self._begun_with = view.begun_with
 
-    @contextlib.contextmanager
-    def model(self, request: ModelRequest, provider: Provider) -> Generator[ModelEnded]:
-        """Record one call of a model."""
+    def __enter__(self) -> Callable[[Any], object] | None:
+        self._spans.running.add(1)
+        return super().__enter__()
+
+    def __exit__(self, _kind: object, exc: BaseException | None, _trace: object) -> None:
+        self._spans.running.add(-1)
+        super().__exit__(_kind, exc, _trace)
+
+    def links(self) -> Sequence[Link]:
+        return () if self._begun_with is None else _links(self._begun_with)
+
+    def ended(self, outcome: RequestResult[Any]) -> None:
+        span = self._span
+        # A request that continues in another process has not failed.
+        is_left = outcome.resumable and outcome.outcome == "cancelled"
+        self._measured[names.OUTCOME] = word = "left" if is_left else outcome.outcome
+        span.set_attribute(names.OUTCOME, word)
+        if outcome.limit:
+            span.set_attribute(names.LIMIT, outcome.limit)
+        if outcome.cost:
+            span.set_attribute(names.COST, outcome.cost)
+        if outcome.outcome == "failed":
+            self.fail(outcome.reason)
+        elif word == "cancelled":
+            # The reason is the application's own text.
+            self.fail("cancelled")
+
+
+class _ModelSpan(Recorded):
+    __slots__ = ("_request",)
+
+    kind = SpanKind.CLIENT
+
+    def __init__(self, spans: Spans, request: ModelRequest, provider: Provider) -> None:
         model = getattr(provider, "model", "") or ""
         measured = {names.OPERATION: names.CHAT, names.PROVIDER: provider.vendor}
         if model:
@@ -110,15 +210,42 @@ class Spans:
             known[names.REQUEST_MAX_TOKENS] = settings.max_output_tokens
         if settings.temperature is not None:
             known[names.REQUEST_TEMPERATURE] = settings.temperature
-        if self._content:
-            known[names.SYSTEM_INSTRUCTIONS] = system_instructions(request.messages)
-            known[names.INPUT_MESSAGES] = input_messages(request.messages)
-        with self._span(model, self._model_seconds, measured, known, kind=SpanKind.CLIENT) as span:
-            yield functools.partial(self._replied, span, measured)
+        name = f"{names.CHAT} {model}" if model else names.CHAT
+        super().__init__(spans, name, spans.model_seconds, measured, known)
+        self._request = request
 
-    @contextlib.contextmanager
-    def tool(self, requested: ToolCallRequested) -> Generator[ToolEnded | None]:
-        """Record one attempt of a tool's handler."""
+    def add_content(self) -> None:
+        messages = self._request.messages
+        self._span.set_attribute(names.SYSTEM_INSTRUCTIONS, system_instructions(messages))
+        self._span.set_attribute(names.INPUT_MESSAGES, input_messages(messages))
+
+    def ended(self, outcome: ModelReply) -> None:
+        usage, span, measured = outcome.usage, self._span, self._measured
+        if outcome.model:
+            measured[names.RESPONSE_MODEL] = outcome.model
+        for kind, count in (("input", usage.input_tokens), ("output", usage.output_tokens)):
+            if count:
+                self._spans.tokens.record(count, {**measured, names.TOKEN_TYPE: kind})
+        if not span.is_recording():
+            return
+        found = {
+            names.RESPONSE_MODEL: outcome.model,
+            names.FINISH_REASONS: [outcome.finish_reason] if outcome.finish_reason else [],
+            names.INPUT_TOKENS: usage.input_tokens,
+            names.OUTPUT_TOKENS: usage.output_tokens,
+            names.CACHE_READ_TOKENS: usage.cached_tokens,
+            names.CACHE_WRITE_TOKENS: usage.cache_write_tokens,
+            names.REASONING_TOKENS: usage.reasoning_tokens,
+        }
+        span.set_attributes({name: value for name, value in found.items() if value})
+        if self._spans.include_content:
+            span.set_attribute(names.OUTPUT_MESSAGES, output_messages(outcome))
+
+
+class _ToolSpan(Recorded):
+    __slots__ = ("_arguments",)
+
+    def __init__(self, spans: Spans, requested: ToolCallRequested) -> None:
         measured = {
             names.OPERATION: names.EXECUTE_TOOL,
             names.TOOL_NAME: requested.name,
@@ -129,93 +256,19 @@ class Spans:
             names.CONVERSATION: requested.conversation_id,
             names.REQUEST_ID: requested.request_id,
         }
-        if self._content:
-            known[names.TOOL_ARGUMENTS] = json_text(requested.arguments)
-        with self._span(requested.name, self._tool_seconds, measured, known) as span:
-            yield functools.partial(_returned, span) if self._content else None
+        super().__init__(spans, f"{names.EXECUTE_TOOL} {requested.name}", spans.tool_seconds, measured, known)
+        self._arguments = requested.arguments
 
-    def carried(self) -> Mapping[str, str]:
-        """Return the present span as text; nothing without an SDK."""
-        carrier: dict[str, str] = {}
-        _W3C.inject(carrier)
-        return carrier
+    def __enter__(self) -> Callable[[Any], object] | None:
+        ended = super().__enter__()
+        # A result that nobody wants is not rendered here.
+        return ended if self._spans.include_content and self._span.is_recording() else None
 
-    @contextlib.contextmanager
-    def _span(
-        self,
-        name: str,
-        seconds: metrics.Histogram,
-        measured: dict[str, Any],
-        known: Mapping[str, Any],
-        *,
-        kind: SpanKind = SpanKind.INTERNAL,
-        links: Sequence[Link] = (),
-    ) -> Generator[Span]:
-        """Make a span current, and record how long it took. `measured` are the attributes of both, `known` the span's.
+    def add_content(self) -> None:
+        self._span.set_attribute(names.TOOL_ARGUMENTS, json_text(self._arguments))
 
-        `measured` may get more until the end.
-        """
-        began = perf_counter()
-        with self._tracer.start_as_current_span(
-            f"{measured[names.OPERATION]} {name}".rstrip(),
-            kind=kind,
-            attributes={**measured, **known},
-            links=links,
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
-            try:
-                yield span
-            except BaseException as exc:
-                _failed(span, measured, _error_type(exc))
-                raise
-            finally:
-                seconds.record(perf_counter() - began, measured)
-
-    def _replied(self, span: Span, measured: dict[str, Any], reply: ModelReply) -> None:
-        usage = reply.usage
-        if reply.model:
-            measured[names.RESPONSE_MODEL] = reply.model
-            span.set_attribute(names.RESPONSE_MODEL, reply.model)
-        if reply.finish_reason:
-            span.set_attribute(names.FINISH_REASONS, [reply.finish_reason])
-        counted = {
-            names.INPUT_TOKENS: usage.input_tokens,
-            names.OUTPUT_TOKENS: usage.output_tokens,
-            names.CACHE_READ_TOKENS: usage.cached_tokens,
-            names.CACHE_WRITE_TOKENS: usage.cache_write_tokens,
-            names.REASONING_TOKENS: usage.reasoning_tokens,
-        }
-        span.set_attributes({name: count for name, count in counted.items() if count})
-        for kind, count in (("input", usage.input_tokens), ("output", usage.output_tokens)):
-            if count:
-                self._tokens.record(count, {**measured, names.TOKEN_TYPE: kind})
-        if self._content:
-            span.set_attribute(names.OUTPUT_MESSAGES, output_messages(reply))
-
-
-def _request_ended(span: Span, measured: dict[str, Any], result: RequestResult[Any]) -> None:
-    measured[names.OUTCOME] = result.outcome
-    span.set_attribute(names.OUTCOME, result.outcome)
-    if result.limit:
-        span.set_attribute(names.LIMIT, result.limit)
-    if result.cost:
-        span.set_attribute(names.COST, result.cost)
-    if result.outcome == "failed":
-        _failed(span, measured, result.reason)
-    elif result.outcome == "cancelled":
-        # The reason is the application's own text.
-        _failed(span, measured, "cancelled")
-
-
-def _returned(span: Span, rendered: Rendered) -> None:
-    span.set_attribute(names.TOOL_RESULT, rendered.content)
-
-
-def _failed(span: Span, measured: dict[str, Any], error_type: str) -> None:
-    measured[names.ERROR_TYPE] = error_type
-    span.set_attribute(names.ERROR_TYPE, error_type)
-    span.set_status(StatusCode.ERROR)
+    def ended(self, outcome: Rendered) -> None:
+        self._span.set_attribute(names.TOOL_RESULT, outcome.content)
 
 
 def _error_type(exc: BaseException) -> str:
