@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Generator, Mapping
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -24,7 +25,7 @@ from toolbus.messages import UserMessage
 from toolbus.protocols import ModelReply, ModelRequest, Provider, RequestView
 from toolbus.records import replace
 from toolbus.secrets import MASK
-from toolbus.testing import ScriptedProvider, calls, error, hang, settle, text, virtual_backends
+from toolbus.testing import ScriptedProvider, calls, error, hang, record, replay, settle, text, virtual_backends
 from toolbus.toolsets.subrequest import subrequest_tool
 
 anyio_backend = virtual_backends()
@@ -363,3 +364,16 @@ async def test_one_that_raises_or_swallows_changes_nothing_and_is_reported_once(
 def test_something_else_is_refused(given: Any):
     with pytest.raises(ConfigurationError, match="instrumentation"):
         Runtime(scripted(text("done")), instrumentation=given)
+
+
+async def test_a_recording_with_what_was_carried_replays(tmp_path: Path):
+    class Carries(Instrumentation):
+        def carried(self) -> Mapping[str, str]:
+            return {"trace": "1"}
+
+    research = subrequest_tool("research", "r", provider=scripted(calls(("where", {})), text("found")), tools=[where])
+    provider = scripted(calls(("research", {"task": "t"})), text("done"))
+    async with Runtime(provider, tools=[research], metadata={"user": "u"}, instrumentation=[Carries()]) as runtime:
+        with record(tmp_path / "r.jsonl", runtime) as recorder:
+            await runtime.run("go")
+    assert (await replay(tmp_path / "r.jsonl")).facts == recorder.facts > 0
