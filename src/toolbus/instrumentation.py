@@ -8,6 +8,7 @@ out, and neither the bus nor sessions.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import pkgutil
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -87,7 +88,7 @@ class Instrumentation:
     def continued(cls, carried: Mapping[str, str]) -> AbstractContextManager[object]:
         """Make the context that was `carried` current. Entered in a handler's process, around the handler.
 
-        The class has to be importable there by its name.
+        The class has to be importable there by its name. What this raises there is not reported.
         """
         return nullcontext()
 
@@ -172,13 +173,20 @@ class Work:
 
 @contextlib.contextmanager
 def continued_here(carried: Sequence[CarriedBy]) -> Generator[None]:
-    """Make current, in the process of a handler, what was carried there. What cannot be is left out."""
+    """Make current, in the process of a handler, what was carried there.
+
+    What instrumentations raise there is dropped, since nobody reads the log of such a process.
+    """
     with contextlib.ExitStack() as stack:
         for module, name, texts in carried:
-            # Nobody reads the log of such a process.
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(BaseException):
                 kind = cast("type[Instrumentation]", pkgutil.resolve_name(f"{module}:{name}"))
                 manager = kind.continued(texts)
                 manager.__enter__()
-                stack.push(manager.__exit__)
+                stack.push(functools.partial(_leave, manager))
         yield
+
+
+def _leave(manager: AbstractContextManager[object], *exc_info: Any) -> None:
+    with contextlib.suppress(BaseException):
+        manager.__exit__(*exc_info)

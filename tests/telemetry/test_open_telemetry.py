@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes  # pyright: ignore[reportMissingTypeStubs]
 from opentelemetry.semconv._incubating.metrics import gen_ai_metrics  # pyright: ignore[reportMissingTypeStubs]
 from pydantic import SecretStr
-from traced_process_tools import NotContinued, traced
+from traced_process_tools import NotContinued, NotLeft, traced
 
 from support.journaled import JournaledStore
 from support.mcp_server import FakeMcp, definition, said
@@ -215,7 +215,7 @@ async def test_a_span_of_a_handler_in_a_process_is_the_child_of_the_call_s_whate
     class Local(NotContinued):
         """A class that the process cannot import."""
 
-    among = [NotContinued(), collected.telemetry, Local()]
+    among = [NotContinued(), collected.telemetry, NotLeft(), Local()]
     provider = scripted(calls(("traced", {})), text("done"))
     async with Runtime(provider, tools=[traced], instrumentation=among) as runtime:
         result = await runtime.run("go")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 
@@ -20,6 +20,18 @@ class NotContinued(Instrumentation):
     @classmethod
     def continued(cls, carried: Mapping[str, str]) -> AbstractContextManager[object]:
         raise RuntimeError(carried)
+
+
+class NotLeft(NotContinued):
+    """Raises when the handler has ended."""
+
+    @classmethod
+    @contextmanager
+    def continued(cls, carried: Mapping[str, str]) -> Generator[None]:
+        try:
+            yield
+        finally:
+            raise RuntimeError(carried)
 
 
 @tool(isolation="process")
