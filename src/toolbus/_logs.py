@@ -28,6 +28,7 @@ logger = logging.getLogger("toolbus.session")
 LOGGERS = (
     "toolbus.bus",
     "toolbus.dispatcher",
+    "toolbus.instrumentation",
     "toolbus.mcp",
     "toolbus.narrator",
     "toolbus.runtime",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from .events import Event
 from .messages import AssistantMessage, Message, Usage
@@ -145,6 +145,9 @@ class CallView(Protocol):
     def requested_at(self) -> float | None: ...
 
 
+RecordT = TypeVar("RecordT", bound=Record)
+
+
 class SecretHandling(Protocol):
     """The secrets of one request, for executors. Models, journals and listeners see only references to them."""
 
@@ -163,8 +166,8 @@ class SecretHandling(Protocol):
         """Return a key for these arguments in which a reference counts only within its own conversation."""
         ...
 
-    def mask(self, event: Event) -> Event:
-        """Return an event without secrets, which may be published."""
+    def mask(self, given: RecordT) -> RecordT:
+        """Return an event, a message or another record without secrets, which may be published."""
         ...
 
 
@@ -186,6 +189,7 @@ class RequestView(Protocol):
     No handler of it may begin from then on, even if its session task has not run yet. `is_left` says whether the
     request stops here so that another process continues it; then calls that are given up stay unanswered. `secrets`
     removes secrets from results and puts them into arguments. `narrate` sets the status line of a call that runs.
+    `begun_with` is the metadata of the first event of a request that another process has begun; otherwise None.
     """
 
     @property
@@ -202,6 +206,10 @@ class RequestView(Protocol):
     def tools(self) -> ToolSource: ...
     @property
     def interceptors(self) -> Sequence[Any]: ...
+    @property
+    def instrumentation(self) -> Sequence[Any]: ...
+    @property
+    def begun_with(self) -> Mapping[str, Any] | None: ...
     @property
     def options(self) -> Mapping[str, Any]: ...
     @property

@@ -38,6 +38,8 @@ class View:
         self.metadata: Mapping[str, Any] | None = None
         self.tools = ToolRegistry(tools)
         self.interceptors: Sequence[Any] = ()
+        self.instrumentation: Sequence[Any] = ()
+        self.begun_with: Mapping[str, Any] | None = None
         self.options: Mapping[str, Any] = {}
         self.calls: Mapping[str, CallView] = {}
         self.is_left = False

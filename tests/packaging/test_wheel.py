@@ -29,6 +29,7 @@ ADAPTERS = {
     "mongo": "from toolbus.stores import MongoStore; MongoStore('mongodb://127.0.0.1')",
     "ollama": "import toolbus; toolbus.Runtime(provider='ollama:some-model')",
     "openai": "import toolbus; toolbus.Runtime(provider='openai:some-model')",
+    "otel": "from toolbus.telemetry import OpenTelemetry; OpenTelemetry()",
     "schema": "from toolbus.schemas import json_schema_validator as needs_it; needs_it({'type': 'object', 'required': ['x']})",
 }
 KEYS = "import os; os.environ['OPENAI_API_KEY'] = os.environ['ANTHROPIC_API_KEY'] = 'sk-none'; "

@@ -31,6 +31,7 @@ from ..secrets import secrets_of
 from ..tool_results import Rendered, render
 from ..tools import Tool, ToolContext, ToolRegistry
 from ._cache import ResultCache
+from ._observed import observed, observed_in_process
 from ._overdue import Overdue
 from ._processes import run_in_process
 from ._reports import Reports, as_sent
@@ -328,7 +329,7 @@ class ToolDispatcher:
 
         Each request that is served from the cache may ask for a different part of the result.
         """
-        rendered = render(value) if job.tool.isolation == "thread" else value
+        rendered = value if type(value) is Rendered else render(value)
         return rendered if job.flight is not None else as_sent(job, rendered)
 
     def _screens(self, job: Job) -> bool:
@@ -354,15 +355,24 @@ class ToolDispatcher:
             self._fail(job, classify(exc), exc)
 
     async def _attempt(self, job: Job) -> Any:
-        """Run the handler once, with its own copy of the arguments. Returns its value; from a process, a `Rendered`."""
+        """Run the handler once, with its own copy of the arguments.
+
+        Returns its value; a `Rendered` from a process, and if an instrumentation listens.
+        """
         tool, arguments = job.tool, job.arguments
         if tool.secrets is not None:
             arguments = secrets_of(job.view).deliver(arguments, tool.secrets)
+        is_observed = job.view is not None and job.view.instrumentation
         if tool.isolation == "process":
+            if is_observed:
+                running = observed_in_process(job, arguments)
+                return await in_context(job, running, self._workers.on_wait, self._reports.blocked)
             self._workers.on_wait()
             return await run_in_process(tool, arguments)
         bound, job.bound = job.bound, None
         call = tool.prepare(arguments, self._tool_context(job) if tool.wants_context else None, bound)
+        if is_observed:
+            call = observed(job, call)
         running = call() if tool.is_async else self._in_thread(job, call)
         return await in_context(job, running, self._workers.on_wait, self._reports.blocked)
 

@@ -14,13 +14,14 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 import anyio
 
 from ..errors import ConfigurationError
 from ..failures import Failure, ReportedFailure, classify, leaves_of, raised_at
+from ..instrumentation import CarriedBy, continued_here
 from ..tool_results import Rendered, render
 from ..tools import Tool
 
@@ -41,10 +42,13 @@ class ProcessFailure(ReportedFailure):
         self.kinds = kinds
 
 
-async def run_in_process(tool: Tool[..., Any], arguments: Mapping[str, Any]) -> Rendered:
+async def run_in_process(
+    tool: Tool[..., Any], arguments: Mapping[str, Any], carried: Sequence[CarriedBy] = ()
+) -> Rendered:
     """Run the handler of `tool` in one of anyio's worker processes, which are kept until the event loop ends.
 
-    Returns the handler's value, rendered. When cancelled, it kills the process and waits until the process is gone.
+    Returns the handler's value, rendered. `carried` is what instrumentations make current there. When cancelled, it
+    kills the process and waits until the process is gone.
     Raises `InvalidArguments`, before a process is used, and `ProcessFailure`. The caller bounds how many run at once.
     """
     # Invalid arguments are refused here, which is cheaper than in the process.
@@ -60,6 +64,7 @@ async def run_in_process(tool: Tool[..., Any], arguments: Mapping[str, Any]) -> 
             handler.__qualname__,
             tool.has_schema,
             json.dumps(arguments),
+            carried,
             cancellable=True,
             limiter=_NO_LIMITER,
         )
@@ -117,13 +122,19 @@ def _do_nothing() -> None:
     """Do nothing: that this can be called shows that the process has started."""
 
 
-def run_handler(module: str, name: str, has_schema: bool, arguments: str) -> Rendered | dict[str, Any]:  # noqa: FBT001 -- sent
+def run_handler(
+    module: str,
+    name: str,
+    has_schema: bool,  # noqa: FBT001 -- sent
+    arguments: str,
+    carried: Sequence[CarriedBy] = (),
+) -> Rendered | dict[str, Any]:
     """Run the handler in this process. Returns what it gave, or the fields of a `Failure` and more.
 
     With a failure come the names of its classes (`kinds`), its line and its traceback.
     """
     try:
-        with _standard_streams_replaced():
+        with _standard_streams_replaced(), continued_here(carried):
             call = _prepared(module, name, json.loads(arguments), has_schema=has_schema)
             rendered = render(call())
     except BaseException as exc:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import ToolbusError
 from ..events import ApprovalDecided, Event
-from ..protocols import Emit, KnowsMarks, RequestView, SecretHandling, ToolSource, ToolSpec
+from ..protocols import Emit, KnowsMarks, RecordT, RequestView, SecretHandling, ToolSource, ToolSpec
 from ..records import replace
 from ..tool_results import Rendered, settled
 from ._event_masking import ReplyMask, hidden, hidden_arguments
@@ -106,17 +106,17 @@ class RequestSecrets:
         """
         return arguments if self.vault is None else self.vault.digest(arguments)
 
-    def mask(self, event: Event) -> Event:
-        """Return an event without secrets, also in the edited arguments of an approval."""
+    def mask(self, given: RecordT) -> RecordT:
+        """Return a record without secrets, also in the edited arguments of an approval."""
         vault = self.vault
         if vault is None:
-            return event
-        if isinstance(event, ApprovalDecided) and event.arguments is not None and self.marked:
-            each = self._state.open_calls.get(event.call_id)
+            return given
+        if isinstance(given, ApprovalDecided) and given.arguments is not None and self.marked:
+            each = self._state.open_calls.get(given.call_id)
             marks = None if each is None else self.marked.get(each.call.name)
-            if marks is not None and isinstance(event.arguments, dict):  # pyright: ignore[reportUnnecessaryIsInstance] -- anybody's
-                event = replace(event, arguments=hidden_arguments(event.arguments, marks, vault))
-        return hidden(event, vault) if vault else event
+            if marks is not None and isinstance(given.arguments, dict):  # pyright: ignore[reportUnnecessaryIsInstance] -- anybody's
+                given = replace(given, arguments=hidden_arguments(given.arguments, marks, vault))
+        return hidden(given, vault) if vault else given
 
     # -------------------------------------------------------------------------------------------- for sessions
 
@@ -184,8 +184,8 @@ class _NoSecrets:
     def digest(self, arguments: bytes) -> bytes:
         return arguments
 
-    def mask(self, event: Event) -> Event:
-        return event
+    def mask(self, given: RecordT) -> RecordT:
+        return given
 
 
 NO_SECRETS: SecretHandling = _NoSecrets()

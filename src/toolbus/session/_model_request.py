@@ -29,6 +29,7 @@ from ..errors import (
     ToolbusError,
 )
 from ..failures import log_exception, passes, words_of
+from ..instrumentation import Work
 from ..interceptors import Ask, Interceptor, edits_replies
 from ..messages import AssistantMessage, Message, SystemMessage, ToolCall, Usage, UserMessage
 from ..protocols import (
@@ -94,6 +95,7 @@ class Asker:
         "_state",
         "_window",
         "error",
+        "instrumentation",
         "interceptors",
         "providers",
     )
@@ -109,6 +111,7 @@ class Asker:
         self._has_system = self._instructions is not None or self._guidance
         self._for_round: ProviderForRound | None = options.get("provider_for_round")
         self.interceptors: Sequence[Interceptor] = tuple(options.get("interceptors") or ())
+        self.instrumentation = options.get("instrumentation") or ()
         self._window = window
         self._asked: Provider = providers[0]  # the provider that was chosen last
         self._native = False  # whether that provider enforces the output's schema in the newest reply
@@ -251,7 +254,11 @@ class Asker:
         mask = None if self._secrets is None else self._reply_mask(self._secrets, call)
         try:
             if not self.interceptors:
-                reply = await self._asked.respond(request, call.emit if mask is None else mask.emit)
+                emit = call.emit if mask is None else mask.emit
+                if self.instrumentation:
+                    reply = await self._observed(request, emit, mask)
+                else:
+                    reply = await self._asked.respond(request, emit)
                 if not isinstance(reply, ModelReply) or len(reply.message.tool_calls) > MAX_REPLY_CALLS:  # pyright: ignore[reportUnnecessaryIsInstance] -- it may be an application's own
                     return self._not_taken(reply, spent)
                 self._window.answered(reply.usage)
@@ -273,6 +280,20 @@ class Asker:
             if self.interceptors and not isinstance(exc, ProviderError):
                 call.texts.clear()  # What an interceptor has not let pass is not kept, although it was streamed.
             return self._failed(exc, sum(spent, Usage()))
+
+    async def _observed(self, request: ModelRequest, emit: Emit, mask: ReplyMask | None) -> ModelReply:
+        """Return the provider's reply, asked for inside of the instrumentation."""
+        shown = request
+        if self._secrets is not None and not isinstance(request.messages, Messages):
+            # An interceptor may have put a secret into them.
+            shown = replace(request, messages=[self._secrets.mask(each) for each in request.messages])
+        with Work("model", self.instrumentation, shown, self._asked) as work:
+            reply = await self._asked.respond(request, emit)
+            if isinstance(reply, ModelReply):  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
+                if mask is not None:
+                    reply = mask.whole(reply)
+                work.ended(reply)
+            return reply
 
     def _not_taken(self, given: object, spent: list[Usage]) -> ModelFailed:
         """Return the failure for something that is not a reply, or for a reply with too many calls."""
@@ -332,7 +353,10 @@ class Asker:
                 request = replace(request, messages=repair(request.messages))
             if request.messages is not messages or request.tools is not tools:
                 self._window.was_edited()
-            reply = await self._asked.respond(request, emit)
+            if self.instrumentation:
+                reply = await self._observed(request, emit, mask)
+            else:
+                reply = await self._asked.respond(request, emit)
             if isinstance(reply, ModelReply):  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
                 spent.append(reply.usage)
                 self._window.answered(reply.usage)

@@ -14,6 +14,7 @@ from ..core.limits import Budget, Limits
 from ..core.prices import Price
 from ..core.shorten import MIN_CHARS
 from ..errors import ConfigurationError
+from ..instrumentation import Instrumentation
 from ..interceptors import Interceptor
 from ..protocols import LateResults, ModelSettings, OutputMode, Provider
 from ..secrets import SHORTEST, NamedSecret
@@ -72,6 +73,9 @@ class SessionOptions(TypedDict, Generic[DepsT], total=False):
     request has no journal."""
     interceptors: Sequence[Interceptor]
     """The application's own functions around model and tool calls (guardrails), in order: see `Interceptor`."""
+    instrumentation: Sequence[Instrumentation]
+    """The application's context managers around the request, its model calls and its tool calls, for tracing and
+    metrics: see `Instrumentation`."""
     prices: Mapping[str, Price] | None
     """The prices of models by "vendor:model", the model's name, or "*", for `RequestResult.cost` and `max_cost`."""
     budget: Budget | Sequence[Budget] | None
@@ -206,6 +210,12 @@ def _are_interceptors(given: Any) -> bool:
     )
 
 
+def _are_instrumentation(given: Any) -> bool:
+    return isinstance(given, Sequence) and all(
+        isinstance(each, Instrumentation) for each in cast("Sequence[object]", given)
+    )
+
+
 def _are_prices(given: Any) -> bool:
     return isinstance(given, Mapping) and all(
         isinstance(name, str) and isinstance(price, Price)
@@ -249,6 +259,9 @@ _RULES: Mapping[str, Rule] = {
         _is_hook, "give an async function that takes the question and returns whether the call may run, or 'wait'"
     ),
     "interceptors": Rule(_are_interceptors, "give a list of objects whose classes derive from toolbus.Interceptor"),
+    "instrumentation": Rule(
+        _are_instrumentation, "give a list of objects whose classes derive from toolbus.instrumentation.Instrumentation"
+    ),
     "prices": Rule(_are_prices, "give {'vendor:model': Price(input=..., output=...)}, per million tokens"),
     "note_failures": FLAG,
     "compression": Rule(_is(Compression), "give Compression, for example Compression(max_context_tokens=100_000)"),

@@ -50,6 +50,7 @@ from ..events import (
     ToolCallRequested,
     new_id,
 )
+from ..instrumentation import Work
 from ..messages import UserMessage
 from ..protocols import Provider
 from ..request_result import RequestResult, result_from
@@ -97,6 +98,7 @@ class RequestSession(SessionHandle):
         "_error",
         "_is_writing",
         "_logs",
+        "_observed",
         "_scope",
         "_timer",
         "_when_cancelled",
@@ -149,6 +151,7 @@ class RequestSession(SessionHandle):
         self._when_cancelled = ""
         # The scope around the whole work of a request that may be left.
         self._scope: anyio.CancelScope | None = None
+        self._observed: Work | None = None  # the instrumentation that the request has entered
         self._logs = True  # whether INFO was logged when the request began
         if start.resumed is not None:
             self._continue_from(start.resumed)
@@ -164,6 +167,7 @@ class RequestSession(SessionHandle):
             [each.event_id for each in resumed.facts if isinstance(each, (ToolCallCompleted, ToolCallFailed))]
         )
         self._beginning.continue_from(resumed, self._state, view.tools)
+        view.begun_with = self._state.metadata or {}
 
     def snapshot(self) -> SessionSnapshot:
         """Return the session's inner state as of now, for the code that continues, stores or records its request."""
@@ -194,6 +198,8 @@ class RequestSession(SessionHandle):
         mailbox = Mailbox(self.request_id, None)  # a stand-in until the bus has opened the real one
         by_host = True  # whether the host cancelled the task; assumed until the work has ended otherwise
         try:
+            if self._view.instrumentation:
+                self._observe()
             mailbox = self._open_mailbox()
             self._logs = logger.isEnabledFor(logging.INFO)
             # The clock is read after the mailbox is open, because opening it binds the bus to its event loop.
@@ -217,7 +223,17 @@ class RequestSession(SessionHandle):
                 self._crash(exc)
             finally:
                 self._finish(mailbox)
+                if self._observed is not None:
+                    self._observed.ended(self._result)
+                    self._observed.__exit__(None, None, None)
+                    self._observed = None
         return cast("RequestResult[Any]", self._result)
+
+    def _observe(self) -> None:
+        """Enter the instrumentation. What it carries becomes metadata of the request's events."""
+        self._observed = Work("request", self._view.instrumentation, self._view).__enter__()
+        if carried := self._observed.carried():
+            self._state.metadata = {**(self._state.metadata or {}), **carried}
 
     async def _live(self, mailbox: Mailbox) -> None:
         """Run the request from its beginning to its ending.

@@ -23,6 +23,7 @@ from ._options import SessionOptions, budgets_in
 from ._start import SessionStart
 
 if TYPE_CHECKING:
+    from ..instrumentation import Instrumentation
     from ..interceptors import Interceptor
     from ._model_call import ModelCall
 
@@ -34,6 +35,7 @@ _INHERITED = (
     "needs_approval",
     "on_approval",
     "interceptors",
+    "instrumentation",
     "budget",
     "prices",
     "compression",
@@ -60,11 +62,13 @@ class SessionView:
         "_has_left_open",
         "_journal",
         "_state_above",
+        "begun_with",
         "budgets",
         "call_above",
         "calls",
         "conversation_id",
         "deps",
+        "instrumentation",
         "interceptors",
         "left",
         "metadata",
@@ -103,6 +107,8 @@ class SessionView:
         self.budgets: Sequence[Budget] = () if options.get("budget") is None else budgets_in(options)
         self.providers = providers
         self.interceptors = interceptors
+        self.instrumentation: Sequence[Instrumentation] = options.get("instrumentation") or ()
+        self.begun_with: Mapping[str, Any] | None = None
         self.window = window
         self.stops = False
         self.left = ""

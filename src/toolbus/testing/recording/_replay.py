@@ -118,6 +118,8 @@ def _session(stage: Stage, facts: Facts, own: _Own) -> RequestSession:
         own if not request.is_below else _Own(tools=None, limits=None, instructions=None, output=None, compression=None)
     )
     options = options_in(agreed)
+    # An instrumentation may have added to the metadata that was agreed.
+    options["metadata"] = started.metadata
     options["limits"] = given.limits or limits_in(agreed)
     options["budget"] = RecordedBudget(stage)
     approval = agreed.get("needs_approval")

@@ -1,0 +1,427 @@
+"""OpenTelemetry over a runtime: the tree of spans, asserted whole, what they hold, and what they must not hold.
+
+A handler's own span is the child of its `execute_tool` span, wherever the handler runs.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.semconv._incubating.attributes import gen_ai_attributes  # pyright: ignore[reportMissingTypeStubs]
+from opentelemetry.semconv._incubating.metrics import gen_ai_metrics  # pyright: ignore[reportMissingTypeStubs]
+from pydantic import SecretStr
+from traced_process_tools import NotContinued, NotLeft, traced
+
+from support.journaled import JournaledStore
+from support.mcp_server import FakeMcp, definition, said
+from toolbus import Limits, Runtime, ToolError, tool
+from toolbus.errors import ProviderUnavailable
+from toolbus.events import ApprovalRequested
+from toolbus.messages import Usage
+from toolbus.telemetry import OpenTelemetry, _names
+from toolbus.testing import ScriptedProvider, calls, error, hang, settle, text
+from toolbus.toolsets.mcp import McpTools
+from toolbus.toolsets.subrequest import subrequest_tool
+
+USAGE = Usage(input_tokens=100, output_tokens=7, cached_tokens=60, reasoning_tokens=3)
+
+
+class Collected:
+    """An SDK that keeps all that is recorded, and the instrumentation that records to it."""
+
+    def __init__(self, **options: Any) -> None:
+        self._exporter = InMemorySpanExporter()
+        self.tracers = TracerProvider()
+        self.tracers.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self._reader = InMemoryMetricReader()
+        self.telemetry = OpenTelemetry(self.tracers, MeterProvider([self._reader]), **options)
+        self.own = self.tracers.get_tracer("own")
+
+    @property
+    def spans(self) -> list[ReadableSpan]:
+        return sorted(self._exporter.get_finished_spans(), key=lambda span: span.start_time or 0)
+
+    def named(self, name: str) -> ReadableSpan:
+        (found,) = [each for each in self.spans if each.name == name]
+        return found
+
+    @property
+    def tree(self) -> list[str]:
+        """The names in the order in which they began, indented under their parents, failures with their type."""
+        depths: dict[int, int] = {}
+        lines: list[str] = []
+        for span in self.spans:
+            depth = depths[span.parent.span_id] + 1 if span.parent and span.parent.span_id in depths else 0
+            depths[id_of(span)] = depth
+            failed = (span.attributes or {}).get("error.type", "")
+            lines.append("  " * depth + f"{span.name} {failed}".rstrip())
+        return lines
+
+    @property
+    def metrics(self) -> dict[str, list[tuple[dict[str, Any], Any]]]:
+        """The attributes and the value of each point, by the metric's name; for a histogram its sum."""
+        found = self._reader.get_metrics_data()
+        return {
+            metric.name: [
+                (dict(point.attributes or {}), getattr(point, "value", None) or getattr(point, "sum", 0))
+                for point in metric.data.data_points
+            ]
+            for resource in (found.resource_metrics if found else ())
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+        }
+
+
+def id_of(span: ReadableSpan) -> int:
+    assert span.context is not None
+    return span.context.span_id
+
+
+@pytest.fixture
+def collected() -> Collected:
+    return Collected()
+
+
+@pytest.fixture(autouse=True)
+def unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(_names.CAPTURE_CONTENT, raising=False)
+
+
+def scripted(*steps: Any) -> ScriptedProvider:
+    return ScriptedProvider(list(steps), vendor="maker")
+
+
+# ------------------------------------------------------------------------------------------------ the tree
+
+
+async def test_parallel_tools_are_beside_each_other_and_a_handler_s_own_spans_are_inside_of_them(collected: Collected):
+    begun = anyio.Event()
+
+    @tool
+    async def first() -> str:
+        """Wait for the second one in the middle of a span."""
+        with collected.own.start_as_current_span("own of first"):
+            await begun.wait()
+        return "1"
+
+    @tool
+    async def second() -> str:
+        """Begin while the first one waits."""
+        with collected.own.start_as_current_span("own of second"):
+            begun.set()
+            await anyio.lowlevel.checkpoint()
+        return "2"
+
+    provider = scripted(calls(("first", {}), ("second", {})), text("done"))
+    async with Runtime(provider, tools=[first, second], instrumentation=[collected.telemetry]) as runtime:
+        with collected.own.start_as_current_span("POST /chat"):
+            await runtime.run("go")
+    assert collected.tree == [
+        "POST /chat",
+        "  invoke_agent",
+        "    chat",
+        "    execute_tool first",
+        "      own of first",
+        "    execute_tool second",
+        "      own of second",
+        "    chat",
+    ]
+    assert len({each.context.trace_id for each in collected.spans if each.context}) == 1
+
+
+async def test_each_attempt_of_a_model_and_of_a_tool_is_a_span_beside_the_failed_one(
+    collected: Collected, toolbus_clock: object
+):
+    attempts: list[int] = []
+
+    @tool(retries=1)
+    async def flaky() -> str:
+        """Fail once."""
+        with collected.own.start_as_current_span(f"own {len(attempts)}"):
+            attempts.append(1)
+        if len(attempts) == 1:
+            raise ConnectionError("secret address")
+        return "now"
+
+    busy = error(ProviderUnavailable("busy", retryable=True))
+    async with Runtime(
+        scripted(busy, calls(("flaky", {})), text("done")), tools=[flaky], instrumentation=[collected.telemetry]
+    ) as runtime:
+        await runtime.run("go")
+    assert collected.tree == [
+        "invoke_agent",
+        "  chat provider_unavailable",
+        "  chat",
+        "  execute_tool flaky ConnectionError",
+        "    own 0",
+        "  execute_tool flaky",
+        "    own 1",
+        "  chat",
+    ]
+    assert "secret address" not in "".join(each.to_json() for each in collected.spans)
+
+
+async def test_a_sub_request_is_inside_of_the_tool_that_makes_it(collected: Collected):
+    @tool
+    async def inner() -> str:
+        """Make a span."""
+        with collected.own.start_as_current_span("own"):
+            return "x"
+
+    research = subrequest_tool("research", "r", provider=scripted(calls(("inner", {})), text("fine")), tools=[inner])
+    provider = scripted(calls(("research", {"task": "t"})), text("done"))
+    async with Runtime(provider, tools=[research], instrumentation=[collected.telemetry]) as runtime:
+        await runtime.run("go")
+    assert collected.tree == [
+        "invoke_agent",
+        "  chat",
+        "  execute_tool research",
+        "    invoke_agent",
+        "      chat",
+        "      execute_tool inner",
+        "        own",
+        "      chat",
+        "  chat",
+    ]
+
+
+async def test_a_tool_in_a_thread_has_its_span_there(collected: Collected):
+    @tool
+    def sync() -> str:
+        """Make a span."""
+        with collected.own.start_as_current_span("own"):
+            return "x"
+
+    async with Runtime(
+        scripted(calls(("sync", {})), text("done")), tools=[sync], instrumentation=[collected.telemetry]
+    ) as runtime:
+        await runtime.run("go")
+    assert collected.tree == ["invoke_agent", "  chat", "  execute_tool sync", "    own", "  chat"]
+
+
+async def test_a_span_of_a_handler_in_a_process_is_the_child_of_the_call_s_whatever_else_is_carried(
+    collected: Collected,
+):
+    class Local(NotContinued):
+        """A class that the process cannot import."""
+
+    among = [NotContinued(), collected.telemetry, NotLeft(), Local()]
+    provider = scripted(calls(("traced", {})), text("done"))
+    async with Runtime(provider, tools=[traced], instrumentation=among) as runtime:
+        result = await runtime.run("go")
+    assert collected.tree == ["invoke_agent", "  chat", "  execute_tool traced", "  chat"]
+    span = collected.named("execute_tool traced")
+    assert span.context is not None
+    assert result.tool_calls[0].data == [format(span.context.trace_id, "032x"), format(span.context.span_id, "016x")]
+
+
+async def test_an_mcp_server_gets_the_span_of_the_call(collected: Collected):
+    seen: list[int] = []
+
+    async def answer(_context: Any, _params: Any) -> Any:
+        seen.append(trace.get_current_span().get_span_context().span_id)
+        return said("ok")
+
+    fake = FakeMcp([definition("add")], answer)
+    async with (
+        McpTools([fake.named("calc")]) as mcp,
+        Runtime(
+            scripted(calls(("calc__add", {})), text("done")),
+            tools=mcp.registry,
+            instrumentation=[collected.telemetry],
+            needs_approval=False,
+        ) as runtime,
+    ):
+        await runtime.run("go")
+    assert collected.tree == ["invoke_agent", "  chat", "  execute_tool calc__add", "  chat"]
+    assert seen == [id_of(collected.named("execute_tool calc__add"))]
+
+
+async def test_a_resumed_request_is_a_trace_of_its_own_with_a_link_to_the_earlier_one(
+    collected: Collected, toolbus_clock: object
+):
+    store, before = JournaledStore(), Collected()
+    async with Runtime(scripted(hang()), store=store, instrumentation=[before.telemetry]) as runtime:
+        session = runtime.start("go")
+        await session.accepted()
+        await settle()
+        await runtime.drain(grace_seconds=0)
+    assert before.tree == ["invoke_agent", "  chat cancelled"]
+    assert (before.named("invoke_agent").attributes or {})["toolbus.request.outcome"] == "left"
+    async with Runtime(scripted(text("done")), store=store, instrumentation=[collected.telemetry]) as runtime:
+        (session,) = await runtime.resume()
+        await session.result()
+    assert collected.tree == ["invoke_agent", "  chat"]
+    (link,) = collected.named("invoke_agent").links
+    assert link.context.span_id == id_of(before.named("invoke_agent"))
+    assert collected.named("invoke_agent").parent is None
+
+
+# ------------------------------------------------------------------------------------------------ attributes
+
+
+async def one_request(collected: Collected, **options: Any) -> None:
+    @tool
+    async def login(name: str) -> dict[str, Any]:
+        """Log in."""
+        return {"name": name, "token": SecretStr("hunter2000")}
+
+    provider = scripted(calls(("login", {"name": "tiger-1234"}), usage=USAGE), text("Welcome, tiger-1234."))
+    async with Runtime(provider, tools=[login], instrumentation=[collected.telemetry], **options) as runtime:
+        result = await runtime.run("My password is tiger-1234", conversation_id="c1")
+    assert result.outcome == "completed"
+
+
+async def test_spans_have_the_attributes_of_the_conventions_and_no_content_by_default(collected: Collected):
+    await one_request(collected)
+    request, asked, called, _ = [dict(each.attributes or {}) for each in collected.spans]
+    request_id = request.pop("toolbus.request.id")
+    assert request == {
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.conversation.id": "c1",
+        "toolbus.request.outcome": "completed",
+    }
+    assert asked == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "maker",
+        "gen_ai.conversation.id": "c1",
+        "gen_ai.response.model": "script",
+        "gen_ai.response.finish_reasons": ("tool_calls",),
+        "gen_ai.usage.input_tokens": 100,
+        "gen_ai.usage.output_tokens": 7,
+        "gen_ai.usage.cache_read.input_tokens": 60,
+        "gen_ai.usage.reasoning.output_tokens": 3,
+        "toolbus.request.id": request_id,
+        "toolbus.round": 0,
+    }
+    assert called == {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.conversation.id": "c1",
+        "gen_ai.tool.name": "login",
+        "gen_ai.tool.type": "function",
+        "gen_ai.tool.call.id": "call_0",
+        "toolbus.request.id": request_id,
+    }
+    kinds = [each.kind for each in collected.spans]
+    assert kinds == [trace.SpanKind.INTERNAL, trace.SpanKind.CLIENT, trace.SpanKind.INTERNAL, trace.SpanKind.CLIENT]
+
+
+def test_names_are_those_of_the_conventions():
+    found = [*vars(gen_ai_attributes).values(), *vars(gen_ai_metrics).values()]
+    theirs = {value for value in found if isinstance(value, str)}
+    ours = {value for value in vars(_names).values() if isinstance(value, str) and value.startswith("gen_ai.")}
+    newer = {"gen_ai.usage.cache_write.input_tokens", "gen_ai.execute_tool.duration", "gen_ai.invoke_agent.duration"}
+    assert ours - newer <= theirs
+
+
+async def test_content_is_recorded_if_asked_for_and_without_secrets():
+    collected = Collected(include_content=True)
+    await one_request(collected, secrets=["tiger-1234"], instructions="Be brief.")
+    recorded = json.dumps([dict(each.attributes or {}) for each in collected.spans])
+    assert "tiger" not in recorded
+    assert "hunter" not in recorded
+    _, _, called, asked = [dict(each.attributes or {}) for each in collected.spans]
+    assert json.loads(str(asked["gen_ai.system_instructions"])) == [{"type": "text", "content": "Be brief."}]
+    user, assistant, answered = json.loads(str(asked["gen_ai.input.messages"]))
+    assert user["role"] == "user"
+    assert user["parts"][0]["content"].startswith("My password is secret:")
+    (call,) = assistant["parts"]
+    assert (call["type"], call["name"]) == ("tool_call", "login")
+    assert (answered["role"], answered["parts"][0]["id"]) == ("tool", call["id"])
+    (reply,) = json.loads(str(asked["gen_ai.output.messages"]))
+    assert reply["parts"][0]["content"].startswith("Welcome, secret:")
+    assert json.loads(str(called["gen_ai.tool.call.arguments"]))["name"].startswith("secret:")
+    assert "token" in str(called["gen_ai.tool.call.result"])
+
+
+@pytest.mark.parametrize(("value", "is_recorded"), [("span_only", True), ("EVENT_ONLY", False), ("", False)])
+async def test_the_standard_variable_decides_on_content(value: str, is_recorded: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(_names.CAPTURE_CONTENT, value)
+    collected = Collected()
+    await one_request(collected)
+    assert ("gen_ai.input.messages" in (collected.spans[1].attributes or {})) is is_recorded
+
+
+async def test_a_failed_request_has_its_code_and_the_span_of_a_stopped_one_its_limit(collected: Collected):
+    async with Runtime(scripted(error(ProviderUnavailable("down"))), instrumentation=[collected.telemetry]) as runtime:
+        await runtime.start("go").result()
+        provider = scripted(calls(("missing", {})), text("sorry"))
+        await runtime.start("go", provider=provider, limits=Limits(max_rounds=1)).result()
+    failed, stopped = [each for each in collected.spans if each.name == "invoke_agent"]
+    assert (failed.attributes or {})["error.type"] == "provider_unavailable"
+    assert failed.status.status_code is trace.StatusCode.ERROR
+    assert (stopped.attributes or {})["toolbus.request.limit"] == "max_rounds"
+    assert stopped.status.status_code is trace.StatusCode.UNSET
+
+
+async def test_without_an_sdk_nothing_is_recorded_and_everything_works():
+    @tool
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    async with Runtime(
+        scripted(calls(("look", {})), text("done")), tools=[look], instrumentation=[OpenTelemetry()]
+    ) as runtime:
+        assert (await runtime.run("go")).text == "done"
+
+
+# ------------------------------------------------------------------------------------------------ metrics
+
+
+async def test_metrics_count_requests_model_calls_tokens_and_tools(collected: Collected):
+    await one_request(collected)
+    metrics = collected.metrics
+    chat = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": "maker", "gen_ai.response.model": "script"}
+    assert [each for each, _ in metrics["gen_ai.client.operation.duration"]] == [chat]
+    assert metrics["gen_ai.client.token.usage"] == [
+        ({**chat, "gen_ai.token.type": "input"}, 100),
+        ({**chat, "gen_ai.token.type": "output"}, 7),
+    ]
+    assert [each for each, _ in metrics["gen_ai.invoke_agent.duration"]] == [
+        {"gen_ai.operation.name": "invoke_agent", "toolbus.request.outcome": "completed"}
+    ]
+    assert [each["gen_ai.tool.name"] for each, _ in metrics["gen_ai.execute_tool.duration"]] == ["login"]
+    assert metrics["toolbus.requests.running"] == [({}, 0)]
+
+
+async def test_a_connected_bus_is_counted_by_reason_until_it_is_disconnected(
+    collected: Collected, toolbus_clock: object
+):
+    @tool(needs_approval=True)
+    async def careful() -> str:
+        """Fail."""
+        raise ToolError("no")
+
+    busy = error(ProviderUnavailable("busy", retryable=True))
+    provider = scripted(busy, calls(("careful", {}), ("made_up", {})), text("done"))
+    waiting: list[Any] = []
+
+    def approve(asked: ApprovalRequested) -> None:
+        waiting.extend(value for _, value in collected.metrics["toolbus.approvals.waiting"])
+        runtime.bus.publish(asked.decided(approved=True))
+
+    async with Runtime(provider, tools=[careful]) as runtime:
+        disconnect = collected.telemetry.connect(runtime.bus)
+        runtime.bus.connect(ApprovalRequested, approve)
+        await runtime.run("go")
+        disconnect()
+        await runtime.run("again", provider=scripted(calls(("made_up", {})), text("done")))
+    metrics = collected.metrics
+    assert waiting == [1]
+    assert metrics["toolbus.approvals.waiting"] == [({}, 0)]
+    assert metrics["toolbus.model.retries"] == [({"error.type": "provider_unavailable"}, 1)]
+    assert sorted(metrics["toolbus.tool.calls"], key=str) == [
+        ({"gen_ai.tool.name": "", "error.type": "unknown_tool"}, 1),
+        ({"gen_ai.tool.name": "careful", "error.type": "error"}, 1),
+    ]
