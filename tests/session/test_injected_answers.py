@@ -9,9 +9,19 @@ import pytest
 
 from toolbus import Runtime, Tool, tool
 from toolbus.errors import BusError
-from toolbus.events import Event, SteeringAdded, ToolCallCompleted, ToolCallLate, ToolCallRequested, decode, encode
+from toolbus.events import (
+    DeadLetter,
+    Event,
+    SteeringAdded,
+    ToolCallCompleted,
+    ToolCallLate,
+    ToolCallRequested,
+    decode,
+    encode,
+)
 from toolbus.records import replace
 from toolbus.session import RequestSession
+from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
 
 anyio_backend = virtual_backends()
@@ -118,3 +128,14 @@ async def test_a_request_of_a_call_that_nobody_opened_here_runs_nothing(caplog: 
         assert ran == []
         session.cancel()
     assert "was not run: no session here has opened it" in caplog.text
+
+
+async def test_a_request_that_was_left_for_another_process_takes_no_answer_and_reports_none() -> None:
+    heard: list[Event] = []
+    async with Runtime(asking(), tools=[outside()], store=MemoryStore(journal=True)) as runtime:
+        session, requested = await asked(runtime)
+        runtime.bus.connect((ToolCallCompleted, ToolCallLate, DeadLetter), heard.append)
+        assert await runtime.drain(grace_seconds=0) == 1
+        assert (await session.result()).resumable
+        assert not session.inject(requested.completed("Blue."))
+    assert heard == []
