@@ -89,7 +89,8 @@ async def test_a_closed_timer_cancels_nothing_and_holds_nothing() -> None:
     assert timer.scope is None
 
 
-async def test_closed_timers_take_no_memory_for_long() -> None:
+@pytest.mark.parametrize("deadlines", [(600,), (600, 300)], ids=["set", "set-and-moved"])
+async def test_closed_timers_take_no_memory_for_long(deadlines: tuple[int, ...]) -> None:
     """Else each request of the last ten minutes would: its deadline is that far away."""
     many = timers()
     refs: list[weakref.ref[Timer]] = []
@@ -101,7 +102,8 @@ async def test_closed_timers_take_no_memory_for_long() -> None:
     alive.set(anyio.current_time() + 600)
     for _ in range(5_000):
         timer = Seen(many, anyio.CancelScope())
-        timer.set(anyio.current_time() + 600)
+        for seconds in deadlines:
+            timer.set(anyio.current_time() + seconds)
         refs.append(weakref.ref(timer))
         timer.close()
     del timer

@@ -20,7 +20,7 @@ import anyio.lowlevel
 
 __all__ = ["Timer", "Timers"]
 
-_MIN_STALE = 1_000  # Fewer entries of closed timers than this stay in the heap until their time comes.
+_MIN_STALE = 1_000  # Fewer stale entries than this stay in the heap until their time comes.
 
 
 class Timer:
@@ -45,7 +45,7 @@ class Timer:
         is_queued = self.looked_at < math.inf
         self.deadline, self.looked_at, self.scope = math.inf, -math.inf, None
         if is_queued:
-            self._timers.note_closed()
+            self._timers.note_stale()
 
 
 class Timers:
@@ -61,7 +61,7 @@ class Timers:
         # The number keeps the order of entries with equal times, and timers from being compared.
         self._heap: list[tuple[float, int, Timer]] = []
         self._numbers = count()
-        self._stale = 0  # at most so many entries of the heap belong to closed timers
+        self._stale = 0  # at most so many entries of the heap are of closed or moved timers
         self._armed_at = math.inf
         loop: Any = anyio.lowlevel.current_token().native_token
         self._alarm = _AsyncioAlarm(loop, self._ring) if hasattr(loop, "call_at") else _TrioAlarm(self._ring)
@@ -75,14 +75,17 @@ class Timers:
         if deadline <= self._now():
             self._fire(timer)
             return
+        was_queued = timer.looked_at < math.inf
         timer.looked_at = deadline
         heapq.heappush(self._heap, (deadline, next(self._numbers), timer))
+        if was_queued:
+            self.note_stale()
         if deadline < self._armed_at:
             self._armed_at = deadline
             self._alarm.set(deadline)
 
-    def note_closed(self) -> None:
-        """Note that an entry of the heap has become stale. Only timers call this. Costs O(1) on average."""
+    def note_stale(self) -> None:
+        """Note that an entry of the heap has become stale, as its timer is closed or looked at earlier. O(1) on average."""
         self._stale += 1
         if self._stale > _MIN_STALE and self._stale * 2 > len(self._heap):
             self._heap = [each for each in self._heap if each[2].looked_at == each[0]]
