@@ -6,7 +6,7 @@ the application. Knows sessions, stores and the journal writer. Must not know th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
@@ -24,6 +24,9 @@ from ._journal_writer import JournalWriter
 from ._store_calls import call_store_in_time
 
 __all__ = ["OptionsFor", "ResumeProblem", "Resumption", "UnfinishedRequests"]
+
+_WATCH_SECONDS = 1.0  # between two looks at the store: one read of an index
+_TRY_AGAIN_SECONDS = 60.0  # until a request that cannot continue is tried again
 
 OptionsFor: TypeAlias = Callable[[RequestRecord], Mapping[str, Any]]
 """A function that returns the options which a request gets again: those of `Runtime.run`, `output` included."""
@@ -80,12 +83,19 @@ class UnfinishedRequests:
         self._make = make
         self._options = options
 
-    async def resume(self, start: Callable[[RequestSession], None], limit: int) -> Resumption:
-        """Take the leases that are free, and hand each request's session to `start`, which may refuse it by raising."""
+    async def resume(
+        self, start: Callable[[RequestSession], None], limit: int, *, without: Collection[str] = ()
+    ) -> Resumption:
+        """Take the leases that are free, and hand each request's session to `start`, which may refuse it by raising.
+
+        The requests whose ids are in `without` are passed over.
+        """
         sessions: list[RequestSession] = []
         problems: list[ResumeProblem] = []
         held = 0
-        for record in await call_store_in_time(self._journal.unfinished(limit=limit)):
+        for record in await call_store_in_time(self._journal.unfinished(limit=limit + len(without))):
+            if record.request_id in without:
+                continue
             try:
                 session = await self._resumed(record, start)
             except ToolbusError as exc:
@@ -103,6 +113,31 @@ class UnfinishedRequests:
             else:
                 sessions.append(session)
         return Resumption(sessions=tuple(sessions), problems=tuple(problems), held=held)
+
+    async def watch(self, start: Callable[[RequestSession], None], room: Callable[[], int], seen: Resumption) -> None:
+        """Resume what becomes free from now on, at most `room()` requests at a time. Runs until it is cancelled.
+
+        A request that could not continue is tried again after a minute, also those of `seen`.
+        """
+        problems, tried = seen.problems, dict[str, float]()
+        is_away = False
+        while True:
+            now = anyio.current_time()
+            tried = {request_id: moment for request_id, moment in tried.items() if now < moment + _TRY_AGAIN_SECONDS}
+            tried |= {each.request.request_id: now for each in problems if not each.error.retryable}
+            await anyio.sleep(_WATCH_SECONDS)
+            problems = ()
+            try:
+                if (places := room()) > 0:
+                    problems = (await self.resume(start, places, without=tried)).problems
+            except StoreError as exc:
+                if not is_away:
+                    logger.warning("the store failed, and requests are taken over once it answers: %s", exc)
+                is_away = True
+                continue
+            if is_away:
+                logger.info("the store answers again, and requests are taken over")
+            is_away = False
 
     async def _resumed(self, record: RequestRecord, start: Callable[[RequestSession], None]) -> RequestSession | None:
         """Return the session that continues a request; None if somebody else has it. A failure gives the lease back."""

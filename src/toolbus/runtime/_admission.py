@@ -75,6 +75,11 @@ class Admission:
         return self._running
 
     @property
+    def room(self) -> int:
+        """The number of requests that could be taken now."""
+        return self._max_running + self._max_queued - self._held
+
+    @property
     def queued(self) -> int:
         """The number of requests that wait for a slot or for their conversation."""
         return self._held - self._running

@@ -119,6 +119,7 @@ class Runtime(Generic[DepsT]):
     _group: anyio.abc.TaskGroup | None = None
     _stranded: StrandedTasks  # the tasks of `_group`
     _lease_renewal: anyio.CancelScope | None = None
+    _watch: anyio.CancelScope | None = None  # of the task that takes over what other processes leave
     _thread = 0
     _closing = False
 
@@ -256,9 +257,15 @@ class Runtime(Generic[DepsT]):
                 await self._parts.aclose()
 
     def _cancel_now(self, group: anyio.abc.TaskGroup, reason: str) -> None:
-        self._closing = True
+        self._close_entrance()
         self._cancel_all(reason)
         group.cancel_scope.cancel()
+
+    def _close_entrance(self) -> None:
+        """Take no more requests, nor take over those of others."""
+        self._closing = True
+        if self._watch is not None:
+            self._watch.cancel()
 
     def _on_cancelled(self) -> None:
         """Leave the requests that have a journal, because the host is cancelling all tasks.
@@ -286,7 +293,7 @@ class Runtime(Generic[DepsT]):
         so that `resume` can continue it (see `RequestResult.resumable`), and a request that only waits for a person is
         left at once. One log line says how many were left.
         """
-        self._closing = True
+        self._close_entrance()
         seconds = self._drain_seconds if grace_seconds is None else grace_seconds
         left = 0
 
@@ -413,8 +420,13 @@ class Runtime(Generic[DepsT]):
         """
         return self.bus.arbitration.pending_approvals()
 
-    async def resume(self, *, options: OptionsFor | None = None, limit: int = 1_000) -> Resumption:
+    async def resume(self, *, options: OptionsFor | None = None, limit: int = 1_000, watch: bool = False) -> Resumption:
         """Continue unfinished requests of the store that nobody holds: at most `limit`, the oldest first.
+
+        With `watch`, this runtime also continues what becomes free later, until it drains: a second after another
+        process has drained, and `lease_seconds` after one has died, as far as `max_sessions` and `max_queued` let it. A
+        request that cannot continue is logged, and tried again each minute. `runtime.session` returns the sessions.
+        A later call with `watch` replaces the `options` of the earlier one.
 
         Each request continues from its last durable fact, in a task of its own. A tool call that had been requested may
         have run: it is requested once more, under the same key, if its tool is `idempotent` or `external` and its
@@ -434,7 +446,11 @@ class Runtime(Generic[DepsT]):
                 "the store has no journal, so there is nothing to resume; give Runtime a store that lasts, "
                 "such as SqliteStore('toolbus.db')"
             )
-        return await self._unfinished(writer, options).resume(self._start_resumed, limit)
+        unfinished = self._unfinished(writer, options)
+        found = await unfinished.resume(self._start_resumed, limit)
+        if watch:
+            self._keep_watching(unfinished, found)
+        return found
 
     async def recall(self, request_id: str, *, options: OptionsFor | None = None) -> RequestResult[Any] | None:
         """Return the result of a request that has ended, whichever process it ran in.
@@ -454,6 +470,19 @@ class Runtime(Generic[DepsT]):
 
     def _unfinished(self, writer: JournalWriter, options: OptionsFor | None) -> UnfinishedRequests:
         return UnfinishedRequests(self.store, writer, self._continue, options, self._defaults.get("instructions"))
+
+    def _keep_watching(self, unfinished: UnfinishedRequests, found: Resumption) -> None:
+        self._check_usable({})  # The runtime may have begun to close meanwhile.
+        assert self._group is not None
+        if self._watch is not None:
+            self._watch.cancel()
+        self._watch = scope = anyio.CancelScope()
+
+        async def watch() -> None:
+            with scope:
+                await unfinished.watch(self._start_resumed, lambda: self._admission.room, found)
+
+        self._group.start_soon(watch)
 
     def _start_resumed(self, session: RequestSession) -> None:
         """Continue a request that another process has begun, once its conversation's turn and a slot are free."""

@@ -1,0 +1,174 @@
+"""`resume(watch=True)`: a runtime takes over what other processes leave, until it drains."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import pytest
+
+from support.journaled import JournaledStore
+from support.resuming import Lab, Wall, virtual_wall
+from toolbus import Runtime
+from toolbus.errors import ConfigurationError, NotRunning, StoreUnavailable
+from toolbus.storage import JournalStore, RequestRecord
+from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
+
+anyio_backend = virtual_backends()
+pytestmark = pytest.mark.guarantee("G19")
+
+
+@pytest.fixture(autouse=True)
+def wall() -> Iterator[Wall]:
+    with virtual_wall() as wall:
+        yield wall
+
+
+def journal_of(store: JournaledStore) -> JournalStore:
+    assert store.journal is not None
+    return store.journal
+
+
+def node(store: JournaledStore, lab: Lab, **options: Any) -> Runtime:
+    model = ScriptedProvider(
+        lambda request: text("Done.") if request.round else calls(("look", {"n": 1})),
+    )
+    return Runtime(model, tools=[lab.tool("look", 5, idempotent=True)], store=store, lease_seconds=30, **options)
+
+
+async def test_a_request_that_a_draining_process_hands_over_continues_within_a_second() -> None:
+    store, lab = JournaledStore(), Lab()
+    async with node(store, lab) as heir:
+        assert not await heir.resume(watch=True)
+        async with node(store, lab, drain_seconds=0) as old:
+            left = old.start("go")
+            await settle()
+        assert (await left.result()).resumable
+        await advance(1)
+        session = heir.session(left.request_id)
+        assert session is not None
+        assert (await session.result()).text == "Done."
+    assert lab.keys() == {lab.runs[0][1]: 2}
+
+
+async def test_a_request_of_a_process_that_died_continues_when_its_lease_has_run_out(wall: Wall) -> None:
+    store, lab = JournaledStore(), Lab()
+    async with node(store, lab, drain_seconds=0) as old:
+        left = old.start("go")
+        await settle()
+    taken = await journal_of(store).take(left.request_id, "one that dies", 30)
+    assert taken is not None
+    async with node(store, lab) as heir:
+        await heir.resume(watch=True)
+        await advance(29)
+        assert heir.session(left.request_id) is None
+        await advance(2)
+        session = heir.session(left.request_id)
+        assert session is not None
+        assert (await session.result()).text == "Done."
+
+
+async def test_one_that_drains_takes_over_nothing_more() -> None:
+    store, lab = JournaledStore(), Lab()
+    async with node(store, lab, drain_seconds=0) as runtime:
+        await runtime.resume(watch=True)
+        session = runtime.start("go")
+        await settle()
+        assert await runtime.drain() == 1
+        await advance(10)
+        assert runtime.session(session.request_id) is None
+        with pytest.raises(NotRunning):
+            await runtime.resume(watch=True)
+    assert [each.request_id for each in await journal_of(store).unfinished(limit=10)] == [session.request_id]
+
+
+async def test_it_takes_no_more_than_it_has_room_for() -> None:
+    store, lab = JournaledStore(), Lab()
+    async with node(store, lab, drain_seconds=0) as old:
+        sessions = [old.start("go") for _ in range(5)]
+        await settle()
+    async with node(store, lab, max_sessions=1, max_queued=1) as heir:
+        await heir.resume(watch=True, limit=1)
+        await advance(1)
+        mine = [heir.session(each.request_id) for each in sessions]
+        assert [each is not None for each in mine].count(True) == 2
+        await advance(60)
+        assert await journal_of(store).unfinished(limit=10) == []
+
+
+async def test_a_request_that_cannot_continue_is_told_once_a_minute_and_in_nobodys_way(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store, lab, given = JournaledStore(), Lab(), list[str]()
+    async with node(store, lab, drain_seconds=0) as old:
+        first = old.start("go")
+        await settle()
+    broken = first.request_id
+
+    def options(record: RequestRecord) -> dict[str, Any]:
+        given.append(record.request_id)
+        if record.request_id == broken and len(given) < 4:
+            raise ConfigurationError("its user has gone")
+        return {}
+
+    async with node(store, lab) as heir:
+        assert len((await heir.resume(watch=True, options=options)).problems) == 1
+        async with node(store, lab, drain_seconds=0) as old:
+            second = old.start("go")
+            await settle()
+        await advance(10)
+        assert given == [broken, second.request_id]
+        await advance(52)
+        assert given == [broken, second.request_id, broken]
+        assert [each.message for each in caplog.records if "cannot continue" in each.message] == [
+            "the request cannot continue: its user has gone"
+        ] * 2
+        await advance(61)
+        continued = heir.session(broken)
+        assert continued is not None
+        assert (await continued.result()).text == "Done."
+
+
+async def test_a_store_that_is_away_is_told_once_and_tried_until_it_answers(caplog: pytest.LogCaptureFixture) -> None:
+    store, lab, is_away = JournaledStore(), Lab(), False
+    unfinished = journal_of(store).unfinished
+
+    async def found(limit: int) -> Any:
+        if is_away:
+            raise StoreUnavailable("no answer")
+        return await unfinished(limit=limit)
+
+    setattr(journal_of(store), "unfinished", found)  # noqa: B010 -- a method of one object
+    caplog.set_level(logging.INFO)
+    async with node(store, lab) as heir:
+        await heir.resume(watch=True)
+        async with node(store, lab, drain_seconds=0) as old:
+            left = old.start("go")
+            await settle()
+            is_away = True
+        await advance(30)
+        assert heir.session(left.request_id) is None
+        is_away = False
+        await advance(1)
+        assert heir.session(left.request_id) is not None
+    told = [each.message for each in caplog.records if "taken over" in each.message]
+    assert told == [
+        "the store failed, and requests are taken over once it answers: no answer",
+        "the store answers again, and requests are taken over",
+    ]
+
+
+async def test_a_later_watch_replaces_the_options_of_the_earlier_one() -> None:
+    store, lab, asked = JournaledStore(), Lab(), list[str]()
+    async with node(store, lab) as heir:
+        for name in ("first", "second"):
+            await heir.resume(watch=True, options=lambda _, name=name: asked.append(name) or {})
+        async with node(store, lab, drain_seconds=0) as old:
+            old.start("go")
+            await settle()
+        await advance(5)
+        with anyio.fail_after(20):
+            await advance(10)
+    assert asked == ["second"]
