@@ -85,7 +85,7 @@ class Timers:
             self._alarm.set(deadline)
 
     def note_stale(self) -> None:
-        """Note that an entry of the heap has become stale, as its timer is closed or looked at earlier. O(1) on average."""
+        """Note a stale entry of the heap: its timer is closed, or is looked at earlier. Costs O(1) on average."""
         self._stale += 1
         if self._stale > _MIN_STALE and self._stale * 2 > len(self._heap):
             self._heap = [each for each in self._heap if each[2].looked_at == each[0]]

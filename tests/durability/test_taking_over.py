@@ -84,7 +84,7 @@ async def test_one_that_drains_takes_over_nothing_more() -> None:
     assert [each.request_id for each in await journal_of(store).unfinished(limit=10)] == [session.request_id]
 
 
-async def test_it_takes_no_more_than_it_has_room_for() -> None:
+async def test_it_takes_no_more_than_it_may_hold() -> None:
     store, lab = JournaledStore(), Lab()
     async with node(store, lab, drain_seconds=0) as old:
         sessions = [old.start("go") for _ in range(5)]

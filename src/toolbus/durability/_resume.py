@@ -114,8 +114,8 @@ class UnfinishedRequests:
                 sessions.append(session)
         return Resumption(sessions=tuple(sessions), problems=tuple(problems), held=held)
 
-    async def watch(self, start: Callable[[RequestSession], None], room: Callable[[], int], seen: Resumption) -> None:
-        """Resume what becomes free from now on, at most `room()` requests at a time. Runs until it is cancelled.
+    async def watch(self, start: Callable[[RequestSession], None], places: Callable[[], int], seen: Resumption) -> None:
+        """Resume what becomes free from now on, at most `places()` requests at a time. Runs until it is cancelled.
 
         A request that could not continue is tried again after a minute, also those of `seen`.
         """
@@ -128,8 +128,8 @@ class UnfinishedRequests:
             await anyio.sleep(_WATCH_SECONDS)
             problems = ()
             try:
-                if (places := room()) > 0:
-                    problems = (await self.resume(start, places, without=tried)).problems
+                if (free := places()) > 0:
+                    problems = (await self.resume(start, free, without=tried)).problems
             except StoreError as exc:
                 if not is_away:
                     logger.warning("the store failed, and requests are taken over once it answers: %s", exc)

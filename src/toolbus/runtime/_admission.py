@@ -75,7 +75,7 @@ class Admission:
         return self._running
 
     @property
-    def room(self) -> int:
+    def places(self) -> int:
         """The number of requests that could be taken now."""
         return self._max_running + self._max_queued - self._held
 

@@ -480,7 +480,7 @@ class Runtime(Generic[DepsT]):
 
         async def watch() -> None:
             with scope:
-                await unfinished.watch(self._start_resumed, lambda: self._admission.room, found)
+                await unfinished.watch(self._start_resumed, lambda: self._admission.places, found)
 
         self._group.start_soon(watch)
 
