@@ -157,7 +157,7 @@ async def test_a_call_that_no_executor_takes_on_is_given_back_and_leaves_nothing
         assert not worker.adopt(without_arguments("no_such_tool"))
     assert not worker.adopt(requested("b"))  # the dispatcher has been left
     assert (worker.open_now, worker.published) == ((0, 0), [])
-    assert "call a was not run: no executor here has taken no_such_tool on" in caplog.text
+    assert "call a: tool no_such_tool was not run: no executor here has taken it on" in caplog.text
 
 
 async def test_a_receiver_cannot_adopt_a_call() -> None:

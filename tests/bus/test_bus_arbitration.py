@@ -455,7 +455,7 @@ async def test_a_watch_that_raises_loses_no_result(caplog: pytest.LogCaptureFixt
     assert mailbox.drain() == heard
     assert len(heard) == 1
     assert bus.publish(completed("c")) is False
-    assert "the watch on call c failed" in caplog.text
+    assert "call c: the watch on it failed" in caplog.text
 
 
 @pytest.mark.guarantee("G06")

@@ -81,7 +81,7 @@ async def test_a_step_of_more_than_half_a_second_is_reported_once_with_what_to_d
     handler: Callable[[Clock], Awaitable[None]], clock: Clock, caplog: pytest.LogCaptureFixture
 ):
     (message,) = await warnings_of(handler, clock, caplog)
-    assert message.startswith("tool work (or an interceptor of its result) blocked the event loop for 0.6 s, ")
+    assert ": tool work (or an interceptor of its result) blocked the event loop for 0.6 s, " in message
     assert "a plain `def`, which runs in a thread" in message
 
 

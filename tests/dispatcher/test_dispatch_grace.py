@@ -80,7 +80,7 @@ async def test_a_handler_that_still_runs_past_its_grace_is_named_once(caplog: py
         assert named(caplog) == []
         assert dispatcher.statistics().overdue == ("stubborn",), "it is counted at once"
         await advance(0.2)
-        assert named(caplog) == [("the handler of tool stubborn outlives its call", "c")]
+        assert named(caplog) == [("call c: the handler of tool stubborn outlives its call", "c")]
         await advance(50)
         assert (len(named(caplog)), dispatcher.statistics().overdue) == (1, ("stubborn",))
         await advance(10)
@@ -109,7 +109,7 @@ async def test_each_call_has_its_own_grace(caplog: pytest.LogCaptureFixture):
             await advance(2)
         assert dispatcher.statistics().overdue == ("one", "three")
         await advance(0)
-        assert named(caplog) == [("the handler of tool one outlives its call", "one")]
+        assert named(caplog) == [("call one: the handler of tool one outlives its call", "one")]
         await advance(4)
         assert [call_id for _, call_id in named(caplog)] == ["one", "three"]
 
@@ -164,7 +164,7 @@ async def test_a_thread_that_still_runs_past_its_grace_is_named_once(block: Bloc
         await advance(4.9, wait_for_threads=False)
         assert (named(caplog), dispatcher.statistics().overdue) == ([], ("block",))
         await advance(20, wait_for_threads=False)
-        assert named(caplog) == [("the thread of tool block outlives its call", "c")]
+        assert named(caplog) == [("call c: the thread of tool block outlives its call", "c")]
         block.go.set()
         while dispatcher.statistics().overdue:
             await anyio.lowlevel.checkpoint()
@@ -178,7 +178,7 @@ async def test_leaving_the_block_waits_for_a_handler_and_names_it(caplog: pytest
         desk.ask("stubborn")
         await settle()
     assert anyio.current_time() - began == pytest.approx(60)
-    assert named(caplog) == [("the handler of tool stubborn outlives its call", "c")]
+    assert named(caplog) == [("call c: the handler of tool stubborn outlives its call", "c")]
     assert dispatcher.statistics().overdue == ()
 
 
@@ -192,7 +192,7 @@ async def test_leaving_the_block_does_not_wait_for_a_thread(block: Block, caplog
         desk.settle()
         await settle(wait_for_threads=False)
     assert anyio.current_time() - began < 10
-    assert named(caplog) == [("the thread of tool block outlives its call", "c")]
+    assert named(caplog) == [("call c: the thread of tool block outlives its call", "c")]
     assert dispatcher.statistics().overdue == ("block",)
     desk.leave()
     await assert_idle(bus)

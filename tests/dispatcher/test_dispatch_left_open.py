@@ -78,7 +78,7 @@ class Others:
 
 def named(caplog: pytest.LogCaptureFixture) -> list[str]:
     """The tools that the log names, once for each time."""
-    return [record.getMessage().split()[1] for record in caplog.records if NAMED in record.getMessage()]
+    return [record.getMessage().split()[3] for record in caplog.records if NAMED in record.getMessage()]
 
 
 async def test_a_client_that_a_handler_left_open_works_on_and_takes_nobody_down_when_it_fails(

@@ -247,7 +247,9 @@ async def test_any_exception_there_is_a_failure_here_with_its_traceback_in_the_l
     assert (event.reason, event.error, event.outcome_unknown) == ("error", GENERIC, False)
     (record,) = [each for each in caplog.records if each.name == "toolbus.dispatcher"]
     assert record.levelno == logging.ERROR
-    assert re.fullmatch(rf"tool fail failed: \w+ at {re.escape(process_tools.__file__)}:\d+", record.getMessage())
+    assert re.fullmatch(
+        rf"call c: tool fail failed: \w+ at {re.escape(process_tools.__file__)}:\d+", record.getMessage()
+    )
     assert "raise made_of(how)" in caplog.text
 
 

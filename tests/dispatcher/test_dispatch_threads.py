@@ -126,7 +126,7 @@ async def test_a_thread_that_outlives_its_call_is_named_and_keeps_its_place_unti
         statistics = dispatcher.statistics()
         assert (statistics.threads, statistics.overdue) == (1, ("block",))
         assert statistics.running == 0, "its place among the handlers is free"
-        assert [each.getMessage() for each in caplog.records] == ["the thread of tool block outlives its call"]
+        assert [each.getMessage() for each in caplog.records] == ["call 0: the thread of tool block outlives its call"]
         assert caplog.records[0].call_id == "0"  # type: ignore[attr-defined]
         threads.let_go(0)
         (late,) = await desk.hear(ToolCallLate)
@@ -232,7 +232,7 @@ async def test_a_thread_that_outlives_the_dispatcher_is_still_counted_and_named(
         desk.ask("block", number=0)
         await begun(threads, 1)
     named = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
-    assert named == ["the thread of tool block outlives its call"], "nobody could tell it later"
+    assert named == ["call c: the thread of tool block outlives its call"], "nobody could tell it later"
     event = await desk.failed()
     assert (event.reason, event.outcome_unknown) == ("cancelled", True)
     assert (dispatcher.statistics().threads, dispatcher.statistics().overdue) == (1, ("block",))

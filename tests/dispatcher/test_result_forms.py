@@ -154,7 +154,7 @@ async def test_a_summary_that_fails_leaves_the_data_and_a_line_in_the_log_since_
     (call,) = result.tool_calls
     assert (call.ok, call.content) == (True, '{"ok":true,"message":"Sent.","data":[{"id":1},{"id":2}]}')
     (record,) = [each for each in caplog.records if "summarize" in each.message]
-    assert record.message == "summarize of tool look failed"
+    assert record.message.endswith(": summarize of tool look failed")
     assert record.exc_info is not None
     assert vars(record)["call_id"] == call.call_id
 

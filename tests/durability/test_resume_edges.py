@@ -688,4 +688,4 @@ async def test_another_model_than_before_is_logged(vendor: str, caplog: pytest.L
     async with Runtime(model(text("Done."), vendor=vendor), store=store) as runtime:
         (session,) = await runtime.resume()
         assert (await session.result()).outcome == "completed"
-    assert ("the request was begun with scripted, and" in caplog.text) == (vendor == "other")
+    assert ("was begun with scripted, and continues" in caplog.text) == (vendor == "other")

@@ -123,7 +123,7 @@ async def test_a_request_that_cannot_continue_is_told_once_a_minute_and_in_nobod
         await advance(52)
         assert given == [broken, second.request_id, broken]
         assert [each.message for each in caplog.records if "cannot continue" in each.message] == [
-            "the request cannot continue: its user has gone"
+            f"request {broken} cannot continue: its user has gone"
         ] * 2
         await advance(61)
         continued = heir.session(broken)

@@ -523,7 +523,7 @@ async def test_a_journal_that_fails_leaves_the_request_and_harms_no_other_turn(
         assert [each.request_id for each in left] == ([result.request_id] if 0 < place < APPENDS - 1 else [])
     await assert_left_idle(runtime)
     reported = [
-        each for each in caplog.records if each.levelno > logging.INFO and "failed: broken" not in each.getMessage()
+        each for each in caplog.records if each.levelno > logging.INFO and "tool broken failed" not in each.getMessage()
     ]
     of_it = [each for each in reported if getattr(each, "request_id", "") == result.request_id]
     assert [(each.levelname, each.exc_info) for each in of_it] == [("WARNING", None)]

@@ -391,7 +391,7 @@ def test_every_logger_of_toolbus_is_known_to_the_filter() -> None:
     found = {
         name
         for path in source.rglob("*.py")
-        if not path.is_relative_to(source / "cli")
+        if not path.is_relative_to(source / "cli") and path.name != "logs.py"
         for name in re.findall(r'getLogger\("(toolbus[.\w]*)"\)', path.read_text(encoding="utf-8"))
     }
     assert found == set(LOGGERS)

@@ -71,7 +71,8 @@ async def test_a_question_that_nobody_can_answer_is_denied_at_once_and_model_and
     assert (result.outcome, call.reason, call.error) == ("completed", "denied", WAY_OUT)
     (read,) = [each for each in result.messages if isinstance(each, ToolMessage)]
     assert WAY_OUT in read.content
-    assert [each.getMessage() for each in caplog.records] == [f"tool call failed: remove: denied: {WAY_OUT}"]
+    nobody = WAY_OUT.removeprefix("toolbus denied the call: ")
+    assert [each.getMessage() for each in caplog.records] == [f"call {call.call_id}: tool remove is denied: {nobody}"]
     validate(result.messages)
 
 
@@ -217,7 +218,7 @@ async def test_a_function_that_fails_or_returns_something_else_denies_the_call(
         result = await runtime.run("Remove a.")
     assert result.tool_calls[0].error == "toolbus denied the call: the application's on_approval failed"
     (record,) = [each for each in caplog.records if each.levelno == logging.ERROR]
-    assert record.getMessage() == "on_approval failed, so remove is denied"
+    assert record.getMessage().endswith(": on_approval failed, so tool remove is denied")
     if not isinstance(answer, Exception):
         assert "return True, False or question.decided(...)" in caplog.text
 

@@ -656,13 +656,15 @@ async def test_calls_and_failures_are_logged_with_their_ids(caplog: pytest.LogCa
     )
     session = RequestSession(bus, two_cities(), "Weather?", tools=[get_weather], metadata={"tenant": "t1"})
     result = await session.run()
-    lines = {(record.levelname, record.getMessage().split(":")[0]) for record in caplog.records}
-    assert {
-        ("INFO", "tool call requested"),
-        ("INFO", "tool call completed"),
-        ("WARNING", "tool call failed"),
-        ("INFO", "request completed"),
-    } <= lines
+    request, (first, second) = session.request_id, (call.call_id for call in result.tool_calls)
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("INFO", f"request {request} started"),
+        ("INFO", f"call {first}: tool get_weather is requested"),
+        ("INFO", f"call {second}: tool get_weather is requested"),
+        ("INFO", f"call {first}: tool get_weather completed in 0.000 s"),
+        ("WARNING", f"call {second}: tool get_weather failed in 0.000 s: error: no"),
+        ("INFO", f"request {request} completed in 0.0 s, 2 rounds, 2 calls, 0/0 tokens"),
+    ]
     failed: Any = next(record for record in caplog.records if record.levelname == "WARNING")
     assert failed.request_id == session.request_id
     assert failed.call_id == result.tool_calls[1].call_id

@@ -179,7 +179,10 @@ class Arbitration:
             return True
         ids = _ids(request_id, requested.call_id)
         _logger.warning(
-            "call %s was not run: no executor here has taken %s on", requested.call_id, requested.name, extra=ids
+            "call %s: tool %s was not run: no executor here has taken it on",
+            requested.call_id,
+            requested.name,
+            extra=ids,
         )
         self.claim(request_id, requested.call_id)
         return False
@@ -338,7 +341,7 @@ class Arbitration:
             try:
                 call.settled()
             except Exception:  # A fault of the executor must not lose the result that has settled its call.
-                _logger.exception("the watch on call %s failed", key[1], extra=_ids(*key))
+                _logger.exception("call %s: the watch on it failed", key[1], extra=_ids(*key))
         if mailbox.is_adopted:
             mailbox.drain()
             if not mailbox.open_calls:
@@ -349,7 +352,7 @@ class Arbitration:
         self.dead_letters += 1
         call_id: str = getattr(event, "call_id", "")
         extra = {**_ids(event.request_id, call_id), "event_id": event.event_id}
-        _logger.warning("%s was not accepted: %s", event.type, reason, extra=extra)
+        _logger.warning("request %s: %s was not accepted: %s", event.request_id, event.type, reason, extra=extra)
         self.announce(
             DeadLetter(
                 **self._broadcast.envelope_of(event),

@@ -244,7 +244,9 @@ class Broadcast:
         if self._fatal is None and not isinstance(exc, Exception) and not is_stray_cancellation(exc):
             self._fatal = exc
         extra = {"request_id": event.request_id, "event_id": event.event_id}
-        _logger.error("receiver %s failed on %s", name, event.type, exc_info=exc, extra=extra)
+        _logger.error(
+            "request %s: receiver %s failed on %s", event.request_id, name, event.type, exc_info=exc, extra=extra
+        )
         # A listener to failures that fails itself would cause failures without end.
         if not isinstance(event, ReceiverFailed):
             self.announce(

@@ -102,4 +102,5 @@ class Overdue:
         del self._unlogged[key]
         job = self.jobs[key]
         what = "handler" if job.run is None else "thread"
-        logger.warning("the %s of tool %s outlives its call", what, job.tool.name, extra=ids_of(job.request))
+        words = job.request.call_id, what, job.tool.name
+        logger.warning("call %s: the %s of tool %s outlives its call", *words, extra=ids_of(job.request))

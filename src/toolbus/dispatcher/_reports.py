@@ -52,8 +52,8 @@ class Reports:
 
     def retrying(self, job: Job, failure: Failure, cause: BaseException, delay_seconds: float) -> None:
         """Publish that an attempt failed, and that another one follows after `delay_seconds`. The cause is logged."""
-        message = "tool %s failed in attempt %d and is tried again in %.2f s"
-        words = job.tool.name, job.attempt, delay_seconds
+        message = "call %s: tool %s failed in attempt %d and is tried again in %.2f s"
+        words = job.request.call_id, job.tool.name, job.attempt, delay_seconds
         log_exception(logger, logging.WARNING, message, *words, cause=cause, ids=ids_of(job.request))
         request = job.request
         if self._bus.arbitration.wants(ToolCallRetrying, request.request_id):
@@ -107,8 +107,10 @@ class Reports:
     def failed(self, job: Job, failure: Failure, cause: BaseException | None = None) -> None:
         """Publish the failure of the call. A `cause` whose text is not shown to the model is logged."""
         if cause is not None and not failure.shown:
-            words = job.tool.name, raised_at(cause)
-            log_exception(logger, logging.ERROR, "tool %s failed: %s", *words, cause=cause, ids=ids_of(job.request))
+            words = job.request.call_id, job.tool.name, raised_at(cause)
+            log_exception(
+                logger, logging.ERROR, "call %s: tool %s failed: %s", *words, cause=cause, ids=ids_of(job.request)
+            )
         late, now = job.settled, self._leave(job)
         may_be_why = self.is_closing or (cause is not None and is_cancellation(cause))
         if may_be_why and not late and job.view is not None and job.view.is_left:
@@ -127,8 +129,9 @@ class Reports:
     def blocked(self, job: Job, seconds: float) -> None:
         """Log that the handler, or an interceptor of its result, has kept the event loop from everything else."""
         logger.warning(
-            "tool %s (or an interceptor of its result) blocked the event loop for %.1f s, and with it every other "
-            "request; write a handler that takes time as a plain `def`, which runs in a thread",
+            "call %s: tool %s (or an interceptor of its result) blocked the event loop for %.1f s, and with it every "
+            "other request; write a handler that takes time as a plain `def`, which runs in a thread",
+            job.request.call_id,
             job.tool.name,
             seconds,
             extra=ids_of(job.request),
@@ -137,8 +140,9 @@ class Reports:
     def left_open(self, job: Job) -> None:
         """Log that the handler, or an interceptor of its result, has left a cancel scope or a task group open."""
         logger.error(
-            "tool %s has left a cancel scope or a task group open in the task that ran it, so that task takes no other "
-            "call; open a client in the application's lifespan, or with `async with` inside the handler",
+            "call %s: tool %s has left a cancel scope or a task group open in the task that ran it, so that task takes "
+            "no other call; open a client in the application's lifespan, or with `async with` inside the handler",
+            job.request.call_id,
             job.tool.name,
             extra=ids_of(job.request),
         )
@@ -183,7 +187,8 @@ def as_sent(job: Job, rendered: Rendered) -> Rendered:
             if keyboard_interrupt_of(exc):
                 raise
             ids = ids_of(job.request)
-            log_exception(logger, logging.WARNING, "summarize of tool %s failed", tool.name, cause=exc, ids=ids)
+            words = job.request.call_id, tool.name
+            log_exception(logger, logging.WARNING, "call %s: summarize of tool %s failed", *words, cause=exc, ids=ids)
             return rendered
     include = tool.include_data
     if include is None and view is not None and view.options:

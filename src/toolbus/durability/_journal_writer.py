@@ -222,8 +222,9 @@ class JournalWriter:
     def _warn(self, request: _JournaledRequest, exc: StoreError) -> None:
         if not request.has_warned_of_failure:
             request.has_warned_of_failure = True
-            text = "the store failed: the request continues, and would not survive a crash"
-            _logger.warning("%s (%s)", text, exc, extra={"request_id": request.session.request_id})
+            request_id = request.session.request_id
+            text = "request %s continues without its store, and would not survive a crash: %s"
+            _logger.warning(text, request_id, exc, extra={"request_id": request_id})
 
     def _watch_size(self, request: _JournaledRequest, size_bytes: int) -> None:
         limits, written = request.session.snapshot().view.state.limits, request.written
@@ -232,7 +233,8 @@ class JournalWriter:
         ):
             request.has_warned_of_size = True
             _logger.warning(
-                "the journal of the request has %d of max_facts=%d facts, and %d of max_journal_bytes=%d bytes",
+                "request %s: its journal has %d of max_facts=%d facts, and %d of max_journal_bytes=%d bytes",
+                request.session.request_id,
                 written,
                 limits.max_facts,
                 size_bytes,

@@ -103,7 +103,8 @@ class UnfinishedRequests:
                 # A store that is out of reach is not the fault of this request, and no other request could continue.
                 if stops and not sessions:
                     raise
-                logger.warning("the request cannot continue: %s", exc, extra={"request_id": record.request_id})
+                ids = {"request_id": record.request_id}
+                logger.warning("request %s cannot continue: %s", record.request_id, exc, extra=ids)
                 problems.append(ResumeProblem(request=record, error=exc))
                 if stops:
                     break
@@ -252,7 +253,8 @@ def _compare_providers(record: RequestRecord, session: RequestSession) -> None:
         )
     if before and before != now:
         logger.warning(
-            "the request was begun with %s, and continues with %s",
+            "request %s was begun with %s, and continues with %s",
+            record.request_id,
             ", ".join(before),
             ", ".join(now),
             extra={"request_id": record.request_id},

@@ -619,7 +619,8 @@ class Runtime(Generic[DepsT]):
         except Exception as exc:
             ids = {"request_id": session.request_id, "conversation_id": session.conversation_id}
             bug = None if isinstance(exc, StoreError) else exc
-            _logger.error("the store failed, and this turn is not remembered: %s", exc, exc_info=bug, extra=ids)
+            text = "request %s: the store failed, and this turn is not remembered: %s"
+            _logger.error(text, session.request_id, exc, exc_info=bug, extra=ids)
 
     def _from_environment(self) -> tuple[Provider, ...]:
         named = os.environ.get("TOOLBUS_PROVIDER")

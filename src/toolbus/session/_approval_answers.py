@@ -19,7 +19,7 @@ from ..core.approval import ApprovalHook
 from ..events import ApprovalDecided, ApprovalRequested, Event, ToolCallCompleted, ToolCallFailed
 from ..failures import log_exception
 
-__all__ = ["ApprovalAnswers", "deny"]
+__all__ = ["ApprovalAnswers", "deny", "deny_unheard"]
 
 _NOBODY = (
     "nobody can be asked. The application has to give on_approval=, listen for ApprovalRequested, or set "
@@ -28,9 +28,16 @@ _NOBODY = (
 _ABOUT_CALLS = (ApprovalRequested, ApprovalDecided, ToolCallCompleted, ToolCallFailed)
 
 
-def deny(question: ApprovalRequested, reason: str = _NOBODY) -> ApprovalDecided:
-    """Return the denial of a question that nobody can answer, or that could not be answered for this reason."""
+def deny(question: ApprovalRequested, reason: str) -> ApprovalDecided:
+    """Return the denial of a question that could not be answered for this reason."""
     return question.decided(approved=False, by="toolbus", reason=reason)
+
+
+def deny_unheard(question: ApprovalRequested) -> ApprovalDecided:
+    """Return the denial of a question that nobody can answer, and log what the application has to do."""
+    ids = {"request_id": question.request_id, "call_id": question.call_id}
+    logger.warning("call %s: tool %s is denied: %s", question.call_id, question.name, _NOBODY, extra=ids)
+    return deny(question, _NOBODY)
 
 
 class ApprovalAnswers:
@@ -80,8 +87,8 @@ class ApprovalAnswers:
                 decided = _decision(question, await self._hook(question))
             except Exception as exc:  # A bug in the application must not let a call run, or wait, unanswered.
                 ids = {"request_id": question.request_id, "call_id": question.call_id}
-                message = "on_approval failed, so %s is denied"
-                log_exception(logger, logging.ERROR, message, question.name, cause=exc, ids=ids)
+                message, words = "call %s: on_approval failed, so tool %s is denied", (question.call_id, question.name)
+                log_exception(logger, logging.ERROR, message, *words, cause=exc, ids=ids)
                 decided = deny(question, "the application's on_approval failed")
             self._bus.publish(decided)
 

@@ -209,15 +209,18 @@ class ContextWindow:
         except BaseException as exc:
             if passes(exc):
                 raise
-            ids = {"request_id": self._state.request_id}
-            log_exception(logger, logging.ERROR, "the history was not summed up", cause=exc, ids=ids)
+            request_id = self._state.request_id
+            failed, ids = "request %s: the history was not summed up", {"request_id": request_id}
+            log_exception(logger, logging.ERROR, failed, request_id, cause=exc, ids=ids)
             return
         self._summed = summary
         if text:
             self._may_sum_up = True
             history.leave(text)
         else:
-            logger.warning("the history was not summed up: no text came", extra={"request_id": self._state.request_id})
+            request_id = self._state.request_id
+            message = "request %s: the summary of the history has no text, and is not used"
+            logger.warning(message, request_id, extra={"request_id": request_id})
 
     def shaped(self) -> HistoryShaped | None:
         """Return what has been shortened since the last call, as an input of the turn machine; None for nothing."""
@@ -298,7 +301,10 @@ def _counter(tokenizer: Tokenizer | None, request_id: str) -> Tokenizer:
         if not is_logged:
             is_logged = True
             logger.warning(
-                "the tokenizer failed: texts are estimated", exc_info=problem, extra={"request_id": request_id}
+                "request %s: the tokenizer failed: texts are estimated",
+                request_id,
+                exc_info=problem,
+                extra={"request_id": request_id},
             )
         return estimate_text(text)
 

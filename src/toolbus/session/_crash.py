@@ -21,9 +21,10 @@ def log_failure(exc: Exception, request_id: str) -> None:
     An error of the application is not logged, because its caller gets it.
     """
     if isinstance(exc, StoreError):
-        logger.warning("the request stops here, since its store failed: %s", exc, extra={"request_id": request_id})
+        text = "request %s stops here, since its store failed: %s"
+        logger.warning(text, request_id, exc, extra={"request_id": request_id})
     elif not (isinstance(exc, ToolbusError) and exc.fault == "caller"):
-        logger.error("the session broke", exc_info=exc, extra={"request_id": request_id})
+        logger.error("request %s: the session broke", request_id, exc_info=exc, extra={"request_id": request_id})
 
 
 def settle_broken(

@@ -136,8 +136,9 @@ class Asker:
         except BaseException as exc:
             if passes(exc):
                 raise
-            ids = {"request_id": view.request_id}
-            log_exception(logger, logging.ERROR, "on_prompt failed", cause=exc, ids=ids)
+            request_id = view.request_id
+            ids = {"request_id": request_id}
+            log_exception(logger, logging.ERROR, "request %s: on_prompt failed", request_id, cause=exc, ids=ids)
             error = ApplicationError(f"on_prompt raised {words_of(exc)}")
             error.__cause__ = exc
             return self._masked(error)
@@ -309,8 +310,9 @@ class Asker:
         if isinstance(exc, ToolbusError):
             self.error = exc
         else:
-            ids = {"request_id": self._state.request_id}
-            log_exception(logger, logging.ERROR, "the model could not be asked", cause=exc, ids=ids)
+            request_id = self._state.request_id
+            text, ids = "request %s: the model could not be asked", {"request_id": request_id}
+            log_exception(logger, logging.ERROR, text, request_id, cause=exc, ids=ids)
             self.error = ApplicationError(words_of(exc))
             self.error.__cause__ = exc
         self._masked(self.error)

@@ -13,7 +13,7 @@ from typing import Any, Unpack, cast
 
 import anyio
 
-from .._logs import LOGGED, WARNINGS, log_fact, logger
+from .._logs import logger
 from ..bus import EventBus, Mailbox
 from ..core.limits import Budget
 from ..core.output import OutputType
@@ -55,9 +55,10 @@ from ..messages import UserMessage
 from ..protocols import Provider
 from ..request_result import RequestResult, result_from
 from ..storage import Journal
-from ._approval_answers import ApprovalAnswers, deny
+from ._approval_answers import ApprovalAnswers, deny_unheard
 from ._context_window import ContextWindow
 from ._crash import log_failure, settle_broken
+from ._fact_log import LOGGED, WARNINGS, log_fact
 from ._handle import SessionHandle
 from ._inputs import MessagesLike, ToolsLike, provider_list, split_messages, tool_source
 from ._model_call import ModelCall
@@ -385,7 +386,7 @@ class RequestSession(SessionHandle):
         if not logged.isdisjoint(map(type, facts)):
             for fact in facts:
                 if type(fact) in logged:
-                    log_fact(fact, self._state.envelope(fact.at))
+                    log_fact(fact, self._state)
         view = self._view
         unheard = self._unheard(facts) if self._state.waiting else ()
         if self._bus.arbitration.wants(MessageAppended, self.request_id):
@@ -417,7 +418,7 @@ class RequestSession(SessionHandle):
         if self._answers is not None:
             self._answers.take(facts)
         for question in unheard:
-            self._bus.publish(deny(question))
+            self._bus.publish(deny_unheard(question))
         if view.call_above is not None:
             view.report_waiting()
 

@@ -179,8 +179,9 @@ class SessionView:
         if not self._has_left_open:
             self._has_left_open = True
             logger.error(
-                "a provider, an interceptor or a store has left a cancel scope or a task group open in the task of a "
-                "request; open a client in the application's lifespan, or with `async with` inside the method",
+                "request %s: a provider, an interceptor or a store has left a cancel scope or a task group open in its "
+                "task; open a client in the application's lifespan, or with `async with` inside the method",
+                self.request_id,
                 extra={"request_id": self.request_id, "conversation_id": self.conversation_id},
             )
 

@@ -386,9 +386,8 @@ class Connection:
                     why = clean(str(exc))[:2_000]
                 except Exception as exc:
                     ids = {"request_id": running.context.request_id, "call_id": running.context.call_id}
-                    log_exception(
-                        _logger, logging.ERROR, "MCP server %s was not answered", self.server.name, cause=exc, ids=ids
-                    )
+                    text, words = "call %s: MCP server %s was not answered", (ids["call_id"], self.server.name)
+                    log_exception(_logger, logging.ERROR, text, *words, cause=exc, ids=ids)
                     why = "the client failed to answer"
                 finally:
                     running.questions.discard(scope)

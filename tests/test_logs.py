@@ -1,0 +1,105 @@
+"""`toolbus.logs`: lines for applications that configure no logging, in text or JSON, and nothing by itself."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from toolbus import logs
+from toolbus.errors import ConfigurationError
+
+LOGGER = logging.getLogger("toolbus.session")
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    root = logging.getLogger("toolbus")
+    before = root.handlers[:], root.level, root.propagate
+    yield
+    root.handlers[:], root.level, root.propagate = before
+
+
+def read(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_line_of_json_has_the_ids_and_leaves_out_what_is_missing() -> None:
+    stream = io.StringIO()
+    logs.configure(json=True, stream=stream)
+    LOGGER.info("request %s started", "r", extra={"request_id": "r", "call_id": "", "metadata": {"tenant": 7}})
+    (line,) = read(stream)
+    assert line.pop("time").endswith("Z")
+    assert line == {
+        "level": "INFO",
+        "logger": "toolbus.session",
+        "message": "request r started",
+        "request_id": "r",
+        "metadata": {"tenant": 7},
+    }
+
+
+def test_a_traceback_is_one_field() -> None:
+    stream = io.StringIO()
+    logs.configure(json=True, stream=stream)
+    try:
+        raise ValueError("bad\nthing")
+    except ValueError:
+        LOGGER.exception("the session broke")
+    (line,) = read(stream)
+    assert line["exception"].startswith("Traceback")
+    assert line["exception"].endswith("ValueError: bad\nthing")
+
+
+CYCLE: dict[str, Any] = {}
+CYCLE["self"] = CYCLE
+
+
+@pytest.mark.parametrize(
+    "value", [object(), {1: {2}}, "\ud800", 2**80, CYCLE], ids=["object", "set", "surrogate", "big", "cycle"]
+)
+def test_what_has_no_json_form_is_written_all_the_same(value: object) -> None:
+    stream = io.StringIO()
+    logs.configure(json=True, stream=stream)
+    LOGGER.warning("it is %s", value, extra={"request_id": "r", "metadata": {"it": value}})
+    (line,) = read(stream)
+    assert "r" in line["request_id"]
+    assert line["metadata"]
+
+
+def test_text_cannot_forge_a_line_or_steer_a_terminal() -> None:
+    stream = io.StringIO()
+    logs.configure(stream=stream)
+    LOGGER.warning("tool failed: %s", "x\n2026-01-01 ERROR all is lost \x1b[2J")
+    (line,) = stream.getvalue().splitlines()
+    assert line.endswith(r"WARNING tool failed: x\x0a2026-01-01 ERROR all is lost \x1b[2J")
+
+
+def test_a_second_call_replaces_the_first() -> None:
+    first, second = io.StringIO(), io.StringIO()
+    logs.configure(stream=first)
+    logs.configure(level="WARNING", stream=second)
+    LOGGER.info("too quiet")
+    LOGGER.warning("once")
+    assert first.getvalue() == ""
+    assert second.getvalue().count("once") == 1
+    assert "too quiet" not in second.getvalue()
+
+
+def test_wrong_options_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="level"):
+        logs.configure(level="LOUD")
+    with pytest.raises(ConfigurationError, match="an open text file"):
+        logs.configure(stream="toolbus.log")  # type: ignore[arg-type]
+
+
+def test_importing_configures_nothing() -> None:
+    code = "import logging, toolbus, toolbus.logs; print(logging.root.handlers, logging.getLogger('toolbus').handlers)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[] []\n"
