@@ -51,6 +51,60 @@ async def test_a_page_answers_what_it_finds_and_what_is_answered_leaves_the_list
     assert [call.ok for call in result.tool_calls] == [True, False, True]
 
 
+async def test_the_session_takes_the_decision_that_comes_first_and_no_second_one() -> None:
+    async with Runtime(removing("a", "b"), tools=[remove], on_approval="wait") as runtime:
+        session = runtime.start("Remove both.")
+        await settle()
+        first, second = session.pending_approvals
+        assert session.approve(first, arguments={"path": "c"}, by="Ada")
+        assert not session.deny(first)
+        assert session.deny(second, by="Ada", reason="it is mine")
+        assert not session.approve(second)
+        result = await session.result()
+        assert not session.approve(first)
+    one, other = result.tool_calls
+    assert one.content == "c is gone"
+    assert (other.reason, other.error) == ("denied", "Ada denied the call: it is mine")
+
+
+async def test_a_session_decides_for_its_sub_requests_and_for_no_other_request() -> None:
+    desk = subrequest_tool("desk", "Does what it is told.", provider=removing("deep"), tools=[remove])
+    top = ScriptedProvider(lambda request: text("done") if request.round else calls(("desk", {"task": "go"})))
+    async with Runtime(top, tools=[desk, remove], on_approval="wait") as runtime:
+        session, other = runtime.start("Remove it."), runtime.start("Remove it.", provider=removing("x"))
+        await settle()
+        (question,) = session.pending_approvals
+        assert not other.approve(question)
+        assert not other.deny(question)
+        assert session.pending_approvals == (question,)
+        assert session.approve(question)
+        assert (await session.result()).ok
+        other.cancel()
+
+
+async def test_an_approval_does_not_cover_a_tool_that_has_changed_since_the_question() -> None:
+    @tool(needs_approval=True, name="remove")
+    async def removes_for_ever(path: str) -> str:
+        """Remove a file for ever."""
+        return f"{path} is gone for ever"
+
+    registry = ToolRegistry([remove])
+    async with Runtime(removing(), tools=registry, on_approval="wait") as runtime:
+        session = runtime.start("Remove it.")
+        await settle()
+        (old,) = session.pending_approvals
+        registry.replace(removes_for_ever)
+        session.approve(old)
+        await settle()
+        (new,) = session.pending_approvals
+        assert new.definition != old.definition
+        session.approve(old)
+        await settle()
+        (new,) = session.pending_approvals
+        assert session.approve(new)
+        assert (await session.result()).tool_calls[0].content == "a is gone for ever"
+
+
 async def test_the_questions_of_all_requests_come_in_the_order_of_asking() -> None:
     async with Runtime(removing("a"), tools=[remove], on_approval="wait") as runtime:
         one = runtime.start("Remove it.", provider=removing("x"))

@@ -16,6 +16,7 @@ from ..bus import Cursor, EventBus, EventT, Mailbox, Overflow, Past, Subscriptio
 from ..core.turn import Phase, TurnState, ends_at_once, with_messages
 from ..errors import BusError, ConfigurationError, StoreError, ToolbusError
 from ..events import (
+    ApprovalDecided,
     ApprovalRequested,
     CancelRequested,
     Event,
@@ -165,7 +166,7 @@ class SessionHandle:
         """The questions that a person has still to answer, those of sub-requests included, in the order of asking.
 
         Each is what listeners have got, without secrets: its `name` is the tool's, and `at` is when it was asked, in
-        seconds since the epoch. Publish `question.decided(...)` to answer. It leaves the list at once.
+        seconds since the epoch. Answer with `approve` or `deny`. It leaves the list at once.
         """
         return self._bus.arbitration.pending_approvals(self.request_id)
 
@@ -291,6 +292,34 @@ class SessionHandle:
                 return False
             return self._bus.publish(replace(answer, **self._state.envelope(self._bus.clock())))
         raise BusError(f"the answer to call {answer.call_id!r} is refused: {problem}")
+
+    def approve(
+        self,
+        question: ApprovalRequested,
+        *,
+        arguments: dict[str, Any] | None = None,
+        by: str = "",
+        reason: str = "",
+        remember: bool = False,
+    ) -> bool:
+        """Let the call of one of `pending_approvals` run, with the edited `arguments` if some are given.
+
+        Returns whether this decision counts: False if somebody has decided already, or the question is not one of this
+        request and its sub-requests. It decides on the tool as `question` shows it; if the tool has changed since, the
+        call does not run, and the question is asked again. See `ApprovalDecided` for the rest, `steer` for threads.
+        """
+        return self._decide(
+            question.decided(approved=True, arguments=arguments, by=by, reason=reason, remember=remember)
+        )
+
+    def deny(self, question: ApprovalRequested, *, by: str = "", reason: str = "", remember: bool = False) -> bool:
+        """Deny the call of one of `pending_approvals`. The model reads `reason`. Returns what `approve` returns."""
+        return self._decide(question.decided(approved=False, by=by, reason=reason, remember=remember))
+
+    def _decide(self, decision: ApprovalDecided) -> bool:
+        asked = (decision.request_id, decision.call_id)
+        is_open = any((each.request_id, each.call_id) == asked for each in self.pending_approvals)
+        return is_open and self._bus.publish(decision)
 
     def _ask(self, kind: Callable[..., CancelRequested | SteeringAdded], **fields: str) -> bool:
         if self._state.ending is not None or self._result is not None:
