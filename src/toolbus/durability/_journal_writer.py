@@ -100,6 +100,21 @@ class JournalWriter:
         """Bind the writer to the event loop that runs now."""
         self._clock = SessionClock()
 
+    @property
+    def store_fails(self) -> bool:
+        """True if the store is away, as far as the last call that is repeated has shown."""
+        return self._pending.fails
+
+    @property
+    def leases(self) -> int:
+        """The number of requests that run or wait in this runtime."""
+        return len(self._requests)
+
+    @property
+    def calls_pending(self) -> int:
+        """The number of calls that the store has still to take."""
+        return len(self._pending)
+
     def is_registered(self, request_id: str) -> bool:
         """Return whether the request runs or waits in this runtime."""
         return request_id in self._requests

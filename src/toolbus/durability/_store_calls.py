@@ -52,11 +52,16 @@ class PendingCalls:
         self._changed = anyio.Event()
         self._fails = False  # whether the log has reported a failure that is not over
 
+    @property
+    def fails(self) -> bool:
+        """True if the last call failed, so that the store is away as far as is known."""
+        return self._fails
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._calls
-
-    def __bool__(self) -> bool:
-        return bool(self._calls)
 
     def add(self, request_id: str, call: Callable[[], Awaitable[object]]) -> None:
         """Repeat `call` until the store has taken it. It replaces an earlier call of the request."""

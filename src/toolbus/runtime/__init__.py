@@ -39,5 +39,6 @@ from __future__ import annotations
 from ..session import RequestOptions
 from ._executors import PoolExecutor
 from ._runtime import Runtime
+from ._statistics import RuntimeHealth, RuntimeStatistics
 
-__all__ = ["PoolExecutor", "RequestOptions", "Runtime"]
+__all__ = ["PoolExecutor", "RequestOptions", "Runtime", "RuntimeHealth", "RuntimeStatistics"]

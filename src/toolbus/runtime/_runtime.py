@@ -59,6 +59,7 @@ from ._admission import Admission, Ticket
 from ._conversations import ConversationState
 from ._ended import EndedSessions
 from ._executors import PoolExecutor, check_pools
+from ._statistics import RuntimeHealth, RuntimeStatistics, health_of, requests_waiting
 
 if TYPE_CHECKING:
     import anyio.abc
@@ -412,6 +413,26 @@ class Runtime(Generic[DepsT]):
         A session that has ended still has its `result`, `events` and `text`.
         """
         return self._sessions.get(request_id) or self._ended.get(request_id)
+
+    def statistics(self) -> RuntimeStatistics:
+        """Return the numbers of this runtime and of its parts. Costs O(requests + listeners), and nothing otherwise."""
+        admission, writer = self._admission, self._journal_writer
+        return RuntimeStatistics(
+            running=admission.running,
+            waiting=requests_waiting(self._sessions.values()),
+            queued=admission.queued,
+            places=admission.places,
+            approvals=len(self.pending_approvals()),
+            leases=0 if writer is None else writer.leases,
+            store_calls_pending=0 if writer is None else writer.calls_pending,
+            dispatcher=self.dispatcher.statistics(),
+            bus=self.bus.statistics(),
+        )
+
+    def health(self) -> RuntimeHealth:
+        """Return whether this runtime takes requests now, and what is wrong with it. For probes: it never waits."""
+        stopped = "the runtime is not running" if self._group is None else _CLOSING if self._closing else ""
+        return health_of(self._admission, self._journal_writer, self.dispatcher.statistics(), stopped=stopped)
 
     def pending_approvals(self) -> tuple[ApprovalRequested, ...]:
         """Return the questions of all requests that run here and that a person has still to answer, oldest first.

@@ -1,0 +1,91 @@
+"""`Runtime.statistics` and `Runtime.health`: numbers of the parts in one value, and the answer to a probe."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from toolbus import Runtime, tool
+from toolbus.errors import StoreUnavailable
+from toolbus.events import ApprovalRequested
+from toolbus.stores.memory import MemoryStore
+from toolbus.testing import ScriptedProvider, calls, text
+
+pytestmark = pytest.mark.anyio
+
+
+@tool(needs_approval=True)
+async def pay() -> str:
+    """Pay."""
+    return "paid"
+
+
+async def test_one_value_has_the_numbers_of_the_runtime_and_its_parts() -> None:
+    model = ScriptedProvider([calls(("pay", {})), text("Paid.")])
+    store = MemoryStore(journal=True)
+    async with Runtime(model, tools=[pay], store=store, max_sessions=1, max_queued=2) as runtime:
+        async with runtime.bus.subscribe(ApprovalRequested) as questions:
+            first = runtime.start("Pay.")
+            question = await anext(questions)
+            second = runtime.start("Wait.")
+            found = runtime.statistics()
+            assert (found.running, found.waiting, found.queued, found.places, found.approvals) == (1, 1, 1, 1, 1)
+            assert found.leases >= 1
+            assert found.store_calls_pending == 0
+            assert found.dispatcher == runtime.dispatcher.statistics()
+            assert found.bus == runtime.bus.statistics()
+            second.cancel()
+            runtime.bus.publish(question.decided(approved=True))
+            await first.result()
+            await second.result()
+        found = runtime.statistics()
+        assert (found.waiting, found.approvals, found.queued) == (0, 0, 0)
+
+
+async def test_a_runtime_is_ready_until_it_is_full_or_closes() -> None:
+    runtime = Runtime(ScriptedProvider([calls(("pay", {})), text("Paid.")]), tools=[pay], max_sessions=1, max_queued=0)
+    assert not runtime.health().ready
+    assert runtime.health().reasons == ("the runtime is not running",)
+    async with runtime:
+        assert (runtime.health().ready, runtime.health().reasons) == (True, ())
+        async with runtime.bus.subscribe(ApprovalRequested) as questions:
+            session = runtime.start("Pay.")
+            question = await anext(questions)
+            assert not runtime.health().ready
+            assert runtime.health().reasons == ("1 requests run and 0 wait, so no other one is taken",)
+            runtime.bus.publish(question.decided(approved=True))
+            await session.result()
+        await runtime.drain()
+        assert runtime.health().reasons == ("the runtime is closing",)
+        assert not runtime.health().degraded
+
+
+async def test_a_store_that_is_away_and_a_call_that_does_not_end_degrade_a_runtime() -> None:
+    began, go = anyio.Event(), anyio.Event()
+
+    @tool
+    async def stubborn() -> str:
+        """Ignore the cancellation."""
+        began.set()
+        with anyio.CancelScope(shield=True):
+            await go.wait()
+        return "late"
+
+    async def fails() -> None:
+        raise StoreUnavailable("away")
+
+    store = MemoryStore(journal=True)
+    async with Runtime(ScriptedProvider([calls(("stubborn", {}))]), tools=[stubborn], store=store) as runtime:
+        session = runtime.start("Go.")
+        with anyio.fail_after(5):
+            await began.wait()
+            session.cancel()
+            await session.result()
+        health = runtime.health()
+        assert health.degraded
+        assert health.reasons == ("1 cancelled calls still run: stubborn",)
+        go.set()
+        writer = runtime._journal_writer  # pyright: ignore[reportPrivateUsage]
+        assert writer is not None
+        await writer._pending.attempt(fails())  # pyright: ignore[reportPrivateUsage]
+        assert "the store does not answer" in runtime.health().reasons
