@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.to_thread
+import nats
 import pytest
 import worker_child
 from worker_child import TOOLS, in_pool
@@ -21,9 +22,11 @@ from toolbus import EventBus, Limits, RequestSession, Runtime, ToolRegistry, too
 from toolbus.errors import ConfigurationError
 from toolbus.events import ToolCallRequested, encode
 from toolbus.remote.nats import NatsExecutor, ToolWorker
+from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, calls, check_executor, text
 
 Broker = tuple[NatsServer, str]
+driver: Any = nats
 
 
 @pytest.fixture(params=["asyncio"])  # nats-py works on asyncio only
@@ -32,7 +35,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 
 @contextmanager
-def worker_process(broker: Broker, notes: Path, pool: str = "gpu", most: int = 4) -> Iterator[subprocess.Popen[bytes]]:
+def worker_process(broker: Broker, notes: Path, pool: str = "gpu", most: int = 4) -> Generator[subprocess.Popen[bytes]]:
     server, prefix = broker
     command = [sys.executable, worker_child.__file__, server.url, prefix, pool, str(most), "0.5", str(notes)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
@@ -178,6 +181,66 @@ async def test_a_call_that_is_requested_while_the_server_is_away_runs_when_it_is
     assert ran(notes) == ["quick"]
 
 
+class Held:
+    """A tool whose handler holds until it is released, and counts its runs."""
+
+    def __init__(self) -> None:
+        self.began, self.released, self.runs = anyio.Event(), anyio.Event(), 0
+
+        @tool(pool="gpu", idempotent=True)
+        async def held() -> str:
+            """Hold."""
+            self.runs += 1
+            self.began.set()
+            await self.released.wait()
+            return "held"
+
+        self.tool = held
+
+
+async def test_the_answer_of_a_call_survives_a_kill_of_the_server_while_it_runs(broker: Broker) -> None:
+    held = Held()
+    executor = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
+    async with (
+        worker_here(broker, [held.tool]),
+        Runtime(model("held"), tools=[held.tool], executors=[executor]) as runtime,
+    ):
+        session = runtime.start("Go.")
+        await held.began.wait()
+        broker[0].kill()
+        held.released.set()
+        await anyio.wait_all_tasks_blocked()
+        broker[0].start()
+        assert (await session.result()).tool_calls[0].content == "held"
+    assert held.runs == 1
+
+
+async def test_an_answer_that_comes_while_no_session_runs_is_reported_when_the_request_is_resumed(
+    broker: Broker,
+) -> None:
+    held, store = Held(), MemoryStore(journal=True)
+
+    def runtime() -> Runtime[None]:
+        executor = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
+        provider = ScriptedProvider(
+            lambda request: text("Done.") if request.messages[-1].role == "tool" else calls(("held", {}))
+        )
+        return Runtime(provider, tools=[held.tool], executors=[executor], store=store, drain_seconds=0)
+
+    async with worker_here(broker, [held.tool]):
+        with anyio.CancelScope() as host:
+            async with runtime() as first:
+                first.start("Go.")
+                await held.began.wait()
+                host.cancel()
+                await anyio.sleep_forever()
+        held.released.set()
+        async with runtime() as second:
+            (session,) = await second.resume()
+            assert (await session.result()).tool_calls[0].content == "held"
+    assert held.runs == 1
+
+
 async def test_a_call_ends_at_its_deadline_while_the_server_is_away(broker: Broker, notes: Path) -> None:
     async with runtime_of(broker, "quick", limits=Limits(tool_timeout_seconds=0.3)) as runtime:
         broker[0].kill()
@@ -210,13 +273,11 @@ async def test_a_worker_with_another_definition_leaves_the_call_to_another_one(
 
 
 async def test_forged_answers_and_calls_are_refused(broker: Broker, notes: Path, said: Said) -> None:
-    import nats
-
     requested: list[ToolCallRequested] = []
     async with worker_here(broker, deps="here"), runtime_of(broker, "quick", "quick") as runtime:
         runtime.bus.connect(ToolCallRequested, requested.append)
         await runtime.run("Go.")
-        client = await nats.connect(broker[0].url)
+        client: Any = await driver.connect(broker[0].url)
         forged = f"{broker[1]}.call.gpu"
         for subject, body in ((f"{forged}.a.b", encode(requested[0])), (f"{forged}.a.=ff", b"{"), (f"{forged}.x", b"")):
             await client.jetstream().publish(subject, body)
@@ -226,11 +287,9 @@ async def test_forged_answers_and_calls_are_refused(broker: Broker, notes: Path,
 
 
 async def test_nothing_is_kept_of_a_call_once_its_session_has_the_answer(broker: Broker, notes: Path) -> None:
-    import nats
-
     async with worker_here(broker), runtime_of(broker, "quick") as runtime:
         await runtime.run("Go.")
-    client = await nats.connect(broker[0].url)
+    client: Any = await driver.connect(broker[0].url)
     for stream in ("calls", "answers"):
         info = await client.jetstream().stream_info(f"{broker[1]}_{stream}")
         assert info.state.messages == 0

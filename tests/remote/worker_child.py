@@ -83,4 +83,6 @@ async def main(url: str, prefix: str, pool: str, most: str, lease: str, notes: s
 
 
 if __name__ == "__main__":
-    anyio.run(main, *sys.argv[1:])
+    _, *given = sys.argv
+    url, prefix, pool, most, lease, notes = given
+    anyio.run(main, url, prefix, pool, most, lease, notes)

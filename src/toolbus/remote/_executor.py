@@ -9,7 +9,6 @@ from functools import partial
 from typing import TypeAlias, cast
 
 import anyio
-import anyio.abc
 import msgspec
 
 from ..bus import EventBus

@@ -8,7 +8,6 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import anyio
-import anyio.abc
 import msgspec
 
 from ..bus import EventBus
