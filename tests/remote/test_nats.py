@@ -15,6 +15,7 @@ import anyio.to_thread
 import nats
 import pytest
 import worker_child
+from pydantic import SecretStr
 from worker_child import TOOLS, in_pool
 
 from support.nats_server import NatsServer
@@ -315,3 +316,46 @@ async def test_trio_is_refused_with_the_reason(broker: Broker) -> None:
     with pytest.raises(ConfigurationError, match="needs asyncio: nats-py does not work on trio"):
         async with runtime_of(broker, "quick"):
             pass
+
+
+async def test_arguments_above_the_bound_of_the_broker_are_a_failure_and_nothing_runs(broker: Broker) -> None:
+    @tool(pool="gpu")
+    async def take(given: str) -> str:
+        """Take a text."""
+        raise AssertionError
+
+    executor = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
+    provider = ScriptedProvider([calls(("take", {"given": "x" * 1_100_000})), text("Done.")])
+    async with worker_here(broker, [take]), Runtime(provider, tools=[take], executors=[executor]) as runtime:
+        call = (await runtime.run("Go.")).tool_calls[0]
+    assert (call.reason, call.outcome_unknown) == ("limit", False)
+
+
+async def test_only_one_delivery_begins_a_call_and_none_a_call_that_was_settled(broker: Broker) -> None:
+    key, options = ("r", "c"), {"pool": "gpu", "prefix": broker[1]}
+    async with (
+        NatsExecutor(broker[0].url, **options)._link() as session,
+        ToolWorker(broker[0].url, TOOLS, lease_seconds=0.3, **options)._link() as worker,
+    ):
+        await session.send(key, b"settled", 1.0)
+        (late,) = await worker.fetch(1)
+        await session.forget(key)
+        assert await late.begin() == "settled"
+        await session.send(key, b"call", 1.0)
+        await session.send(key, b"sent again", 1.0)
+        (first,) = await worker.fetch(1)
+        (second,) = await worker.fetch(1)  # its lease has ended
+        assert (first.body, second.body, second.attempt) == (b"call", b"call", 2)
+        assert (await first.begin(), await second.begin()) == ("mine", "taken")
+        assert [await worker.answer(key, body) for body in (b"1", b"2", b"1")] == [True, False, True]
+        assert await session.find(key) == b"1"
+
+
+async def test_a_worker_refuses_tools_whose_secrets_stay_with_the_session() -> None:
+    @tool(pool="gpu")
+    async def secret(token: SecretStr) -> str:
+        """Take a secret."""
+        return token.get_secret_value()
+
+    with pytest.raises(ConfigurationError, match="the tools secret take secrets"):
+        ToolWorker("nats://127.0.0.1", [secret], pool="gpu")
