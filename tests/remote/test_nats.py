@@ -332,10 +332,12 @@ async def test_arguments_above_the_bound_of_the_broker_are_a_failure_and_nothing
 
 
 async def test_only_one_delivery_begins_a_call_and_none_a_call_that_was_settled(broker: Broker) -> None:
-    key, options = ("r", "c"), {"pool": "gpu", "prefix": broker[1]}
+    key = ("r", "c")
+    session_side: Any = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
+    worker_side: Any = ToolWorker(broker[0].url, TOOLS, pool="gpu", prefix=broker[1], lease_seconds=0.3)
     async with (
-        NatsExecutor(broker[0].url, **options)._link() as session,
-        ToolWorker(broker[0].url, TOOLS, lease_seconds=0.3, **options)._link() as worker,
+        session_side._link() as session,
+        worker_side._link() as worker,
     ):
         await session.send(key, b"settled", 1.0)
         (late,) = await worker.fetch(1)

@@ -159,6 +159,7 @@ class RemoteExecutor:
 
     async def _send(self, key: Key) -> None:
         """Send a call, again and again until the broker has it or the call is settled."""
+        is_away = False
         while (call := self._open.get(key)) is not None:
             requested = call.requested
             left = requested.at + requested.deadline - self._bus.clock()
@@ -171,7 +172,9 @@ class RemoteExecutor:
                     return
                 await self._link.send(key, body, left)
             except Unavailable as exc:
-                _logger.debug("call %s was not sent yet: %s", key[1], exc)
+                if not is_away:
+                    _logger.warning("call %s was not sent yet: %s", key[1], exc)
+                is_away = True
                 await anyio.sleep(_RETRY_SECONDS)
             else:
                 call.is_sent = True

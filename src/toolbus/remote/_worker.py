@@ -132,15 +132,19 @@ class Worker:
 
     async def _take(self) -> None:
         """Fetch as many calls as there are free slots: all others wait in the broker, for any worker."""
+        is_away = False
         while True:
             while len(self.running) >= self._most:
                 await self._change()
             try:
                 deliveries = await self._link.fetch(self._most - len(self.running))
             except Unavailable as exc:
-                _logger.warning("the broker does not answer: %s", exc)
+                if not is_away:
+                    _logger.warning("the broker does not answer: %s", exc)
+                is_away = True
                 await anyio.sleep(_RETRY_SECONDS)
                 continue
+            is_away = False
             for delivery in deliveries:
                 self._begin(delivery)
 
@@ -164,7 +168,7 @@ class Worker:
                 try:
                     await call.delivery.renew()
                 except Unavailable as exc:
-                    _logger.warning("the leases of the calls here were not renewed: %s", exc)
+                    _logger.debug("the leases of the calls here were not renewed: %s", exc)
                     break
 
     # ------------------------------------------------------------------------------------------------ one call
@@ -254,7 +258,7 @@ class Worker:
                     self.answered += 1
                 await call.delivery.done()
             except Unavailable as exc:
-                _logger.warning("the answer of call %s was not taken yet: %s", key[1], exc)
+                _logger.debug("the answer of call %s was not taken yet: %s", key[1], exc)
                 await anyio.sleep(_RETRY_SECONDS)
             else:
                 return
