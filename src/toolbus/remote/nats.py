@@ -9,7 +9,7 @@ Needs the extra `nats`, and a server with JetStream. nats-py works on asyncio on
                              <prefix>.stop.<pool>                      the calls that were settled elsewhere
 
 Ids are encoded in subjects, because `*`, `>` and `.` are legal in them. The broker's credentials are the boundary of
-trust: with the pool in each subject, permissions can confine a worker to its pool.
+trust.
 """
 
 from __future__ import annotations
