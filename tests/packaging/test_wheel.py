@@ -27,6 +27,7 @@ ADAPTERS = {
     ),
     "mcp": "from toolbus.toolsets.mcp import McpTools; McpTools([])",
     "mongo": "from toolbus.stores import MongoStore; MongoStore('mongodb://127.0.0.1')",
+    "nats": "from toolbus.remote.nats import NatsExecutor; NatsExecutor('nats://127.0.0.1', pool='gpu')",
     "ollama": "import toolbus; toolbus.Runtime(provider='ollama:some-model')",
     "openai": "import toolbus; toolbus.Runtime(provider='openai:some-model')",
     "otel": "from toolbus.telemetry import OpenTelemetry; OpenTelemetry()",

@@ -1,0 +1,24 @@
+"""Tool calls that run on other machines. `toolbus.remote.nats` carries them over NATS JetStream.
+
+Beside the sessions, `_executor` sends the calls of a pool and publishes what comes back. On the other machine,
+`_worker` is a bus and a dispatcher of its own, and the bridge from the transport to them. `_transport` is the seam
+between these two and a broker.
+
+Knows the bus, tools and the dispatcher. Must not know models, stores or the journal: whether a call is requested again
+after a restart is decided by the session.
+
+Invariants:
+
+1. The first answer of a call wins in the broker, over all workers, and on the bus it is arbitrated once more. Without
+   the first, two sessions that take a request over one after the other could continue with different answers.
+2. An answer is kept before the lease of its call is given up, and is deleted only after the session has appended it.
+   Without this, an answer would be lost with the process that holds it.
+3. All that is kept of a call is deleted in one order: first the call, and then its marks and its answer. Without this,
+   a worker that is lost between the two would have the call delivered, and run, once more.
+4. A call of a tool that is not idempotent is begun by one delivery only: it leaves a mark which only the first one
+   can leave, and then looks whether the call is still there. Another delivery ends the call as `interrupted`. Without
+   this, a worker that was stopped past its lease and continues would run what another worker has run.
+5. Only what a worker has adopted from its pool runs there, and only if the call's ids are those of its subject and the
+   tool's definition is the one by which the call was checked. Otherwise a forged or an outdated call would run.
+6. Remaining seconds are sent, and no wall clock is: the clocks of two machines differ.
+"""

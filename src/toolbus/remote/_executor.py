@@ -1,0 +1,272 @@
+"""The executor beside the sessions: it sends the calls of one pool to a transport, and publishes what comes back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import partial
+from typing import TypeAlias, cast
+
+import anyio
+import msgspec
+
+from ..bus import EventBus
+from ..errors import DecodeError
+from ..events import (
+    Event,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallPaused,
+    ToolCallProgress,
+    ToolCallRequested,
+    ToolCallResumed,
+    ToolCallRetrying,
+    ToolCallStarted,
+    decode,
+    encode,
+)
+from ..failures import is_being_cancelled
+from ..protocols import RequestView
+from ..records import replace
+from ..tools import ToolRegistry
+from ._transport import Key, SessionLink, Unavailable
+
+__all__ = ["SIGNALS", "RemoteExecutor", "too_large"]
+
+_Answer: TypeAlias = ToolCallCompleted | ToolCallFailed
+SIGNALS = (ToolCallStarted, ToolCallProgress, ToolCallRetrying, ToolCallPaused, ToolCallResumed)
+_RETRY_SECONDS = 0.2
+_LOOK_SECONDS = 1.0
+_ALL_LOOKS = 10
+"""Answers of resumed calls go to the node that asked first, so these calls are looked up in every pass, and all others
+in every tenth, in case a live answer was lost."""
+_LEAVE_SECONDS = 2.0
+"""The time in which workers are asked to stop when the executor is left."""
+_logger = logging.getLogger("toolbus.remote")
+
+
+class _Open(msgspec.Struct, eq=False):
+    """One call that a worker has to answer."""
+
+    requested: ToolCallRequested
+    view: RequestView | None
+    is_sent: bool = False
+
+
+class RemoteExecutor:
+    """The calls of one pool on one bus. `connect` opens the transport for as long as the executor is entered."""
+
+    def __init__(
+        self,
+        bus: EventBus,
+        tools: ToolRegistry,
+        pool: str,
+        connect: Callable[[], AbstractAsyncContextManager[SessionLink]],
+        on_cancelled: Callable[[], object],
+    ) -> None:
+        self._bus = bus
+        self._tools = tools
+        self._pool = pool
+        self._connect = connect
+        self._on_cancelled = on_cancelled
+        self._open: dict[Key, _Open] = {}
+        self._answered: set[Key] = set()  # published, and not yet heard on the bus, that is: appended
+        self._reconnected = False
+        self._pending = 0  # tasks that send, stop or forget a call
+
+    async def __aenter__(self) -> RemoteExecutor:
+        self._bus.arbitration.bind()
+        self._rests = anyio.Event()
+        async with AsyncExitStack() as stack:
+            self._link = await stack.enter_async_context(self._connect())
+            self._group = await stack.enter_async_context(anyio.create_task_group())
+            self._link.listen(self._on_heard, self._on_reconnected)
+            self._group.start_soon(self._look)
+            stack.callback(self._bus.connect(ToolCallRequested, self._on_requested))
+            stack.callback(self._bus.connect((ToolCallCompleted, ToolCallFailed), self._on_ended))
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        try:
+            if self._open and is_being_cancelled():
+                self._on_cancelled()
+            for key, call in [*self._open.items()]:
+                # The settled watch stops the worker; a request that is left is answered where it continues.
+                if not _is_left(call):
+                    self._bus.publish(
+                        call.requested.failed("The executor was closed.", reason="cancelled", outcome_unknown=True)
+                    )
+                else:
+                    self._bus.arbitration.unwatch(*key)
+            self._open.clear()
+        finally:
+            with anyio.move_on_after(_LEAVE_SECONDS, shield=True):
+                await self._flush()
+            self._group.cancel_scope.cancel()
+            # The task group's exit must not see the host's exception: it would be wrapped in a group.
+            await self._stack.aclose()
+
+    # --------------------------------------------------------------------------------------------- the bus
+
+    def _on_requested(self, requested: ToolCallRequested) -> None:
+        key = (requested.request_id, requested.call_id)
+        view = self._bus.arbitration.view(requested.request_id)
+        tool = view.tools.get(requested.name) if view is not None and isinstance(view.tools, ToolRegistry) else None
+        tool = tool or self._tools.get(requested.name)
+        if tool is None or tool.spec.external or tool.spec.pool != self._pool:
+            return
+        own = None if view is None else view.calls.get(requested.call_id)
+        if own is not None and own.requested_at is None:
+            # The session has not requested this call: it waits for an approval, or for its turn.
+            return
+        if self._bus.arbitration.watch(*key, partial(self._on_settled, key)):
+            self._open[key] = _Open(requested, view)
+            self._start(self._send, key)
+
+    def _on_settled(self, key: Key) -> None:
+        """Stop the worker of a call that was settled elsewhere: by a deadline, a cancellation or another answer."""
+        call = self._open.pop(key, None)
+        if call is not None and not _is_left(call):
+            self._start(self._stop, key)
+
+    def _on_ended(self, event: _Answer) -> None:
+        # With a journal, an answer is broadcast after its append: now nobody needs the broker's copy.
+        key = (event.request_id, event.call_id)
+        if key in self._answered:
+            self._answered.discard(key)
+            self._start(self._forget, key)
+
+    def _start(self, function: Callable[[Key], Awaitable[None]], key: Key) -> None:
+        self._pending += 1
+        self._group.start_soon(self._counted, function, key)
+
+    async def _counted(self, function: Callable[[Key], Awaitable[None]], key: Key) -> None:
+        try:
+            await function(key)
+        finally:
+            self._pending -= 1
+            if not self._pending:
+                self._rests.set()
+
+    async def _flush(self) -> None:
+        while self._pending:
+            self._rests = anyio.Event()
+            await self._rests.wait()
+
+    # ------------------------------------------------------------------------------------------ the transport
+
+    async def _send(self, key: Key) -> None:
+        """Send a call, again and again until the broker has it or the call is settled."""
+        is_away = False
+        while (call := self._open.get(key)) is not None:
+            requested = call.requested
+            left = requested.at + requested.deadline - self._bus.clock()
+            body = encode(requested)
+            if len(body) > self._link.max_bytes:
+                self._publish(key, too_large(requested, "The arguments of the call are", self._link.max_bytes))
+                return
+            try:
+                if requested.resumed and await self._found(key):
+                    return
+                await self._link.send(key, body, left)
+            except Unavailable as exc:
+                if not is_away:
+                    _logger.warning("call %s was not sent yet: %s", key[1], exc)
+                is_away = True
+                await anyio.sleep(_RETRY_SECONDS)
+            else:
+                call.is_sent = True
+                if key not in self._open and not _is_left(call):
+                    # The call was settled while it was sent.
+                    await self._stop(key)
+                return
+
+    async def _found(self, key: Key) -> bool:
+        body = await self._link.find(key)
+        if body is not None and key in self._open:
+            self._on_heard(body)
+        return key not in self._open
+
+    async def _look(self) -> None:
+        """Look for answers that were sent to another node, or while the connection was away."""
+        passes = 0
+        while True:
+            await anyio.sleep(_LOOK_SECONDS)
+            passes += 1
+            every, self._reconnected = self._reconnected or passes % _ALL_LOOKS == 0, False
+            for key, call in [*self._open.items()]:
+                if call.is_sent and (every or call.requested.resumed):
+                    try:
+                        await self._found(key)
+                    except Unavailable:
+                        self._reconnected = True
+                        break
+
+    def _on_reconnected(self) -> None:
+        self._reconnected = True
+
+    def _on_heard(self, body: bytes) -> None:
+        try:
+            event = decode(body)
+        except DecodeError as exc:
+            _logger.warning("an answer of the pool %r was not accepted: %s", self._pool, exc)
+            return
+        key = (event.request_id, getattr(event, "call_id", ""))
+        call = self._open.get(key)
+        if call is None:
+            return
+        requested = call.requested
+        if not isinstance(event, (*SIGNALS, ToolCallCompleted, ToolCallFailed)) or (
+            getattr(event, "name", requested.name) != requested.name
+        ):
+            _logger.warning("an answer to call %s was not accepted: it is %s of another tool", key[1], event.type)
+            return
+        # Only the ids of the call count; everything else of the envelope is the request's own.
+        event = cast(
+            "Event",
+            replace(
+                event,
+                conversation_id=requested.conversation_id,
+                parent_id=requested.parent_id,
+                metadata=requested.metadata,
+            ),
+        )
+        if isinstance(event, (ToolCallCompleted, ToolCallFailed)):
+            self._publish(key, event)
+        else:
+            self._bus.publish(event)
+
+    def _publish(self, key: Key, event: _Answer) -> None:
+        del self._open[key]
+        self._bus.arbitration.unwatch(*key)
+        self._answered.add(key)
+        if not self._bus.publish(event):
+            self._answered.discard(key)
+
+    async def _stop(self, key: Key) -> None:
+        await self._quietly(self._link.stop, key)
+
+    async def _forget(self, key: Key) -> None:
+        await self._quietly(self._link.forget, key)
+
+    @staticmethod
+    async def _quietly(function: Callable[[Key], Awaitable[None]], key: Key) -> None:
+        try:
+            # Workers are asked to stop also while the host is cancelled.
+            with anyio.move_on_after(_LEAVE_SECONDS, shield=True):
+                await function(key)
+        except Unavailable as exc:
+            _logger.warning("the broker keeps what it has of call %s: %s", key[1], exc)
+
+
+def _is_left(call: _Open) -> bool:
+    return call.view is not None and call.view.is_left
+
+
+def too_large(requested: ToolCallRequested, what: str, most: int, *, ran: bool = False) -> ToolCallFailed:
+    failed = requested.failed(
+        f"{what} larger than the broker carries ({most:,} bytes).", reason="limit", outcome_unknown=ran
+    )
+    return replace(failed, limit=f"max_payload={most}")

@@ -1,0 +1,106 @@
+"""The seam between the calls of tools and what carries them to other machines.
+
+A transport has two ends: a `SessionLink` beside the sessions, and a `WorkerLink` on the machine that runs the tools.
+This module knows events only as bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol, TypeAlias
+
+__all__ = ["Begun", "Delivery", "Key", "SessionLink", "Unavailable", "WorkerLink"]
+
+Key: TypeAlias = tuple[str, str]
+"""The id of a call's request, and the call's own id."""
+
+Begun: TypeAlias = Literal["mine", "taken", "settled"]
+"""The answer to a worker that wants to begin a call: it may, another delivery has begun the call, or it is settled."""
+
+
+class Unavailable(Exception):
+    """The broker does not answer now. Whatever was asked may be asked again."""
+
+
+class SessionLink(Protocol):
+    """The end of a transport beside the sessions.
+
+    `max_bytes` bounds one call or answer. The transport calls `heard(body)` for each answer and signal that it brings
+    for this node, and `reconnected()` after a time in which it may have brought none.
+    """
+
+    @property
+    def max_bytes(self) -> int: ...
+    def listen(self, heard: Callable[[bytes], None], reconnected: Callable[[], None]) -> None: ...
+
+    async def send(self, key: Key, body: bytes, seconds_left: float) -> None:
+        """Keep a call until a worker has answered it. A call that is kept already is not kept twice."""
+        ...
+
+    async def find(self, key: Key) -> bytes | None:
+        """Return the answer of a call, if there is one."""
+        ...
+
+    async def stop(self, key: Key) -> None:
+        """Tell the worker that a call was settled elsewhere, and delete all that is kept of the call."""
+        ...
+
+    async def forget(self, key: Key) -> None:
+        """Delete all that is kept of a call: first the call, and then its answer, which would stop a second run."""
+        ...
+
+
+class Delivery(Protocol):
+    """One delivery of a call to a worker, with a lease that `renew` prolongs.
+
+    A call whose lease has ended is delivered again. `attempt` counts the deliveries of this call from 1. `key` is where
+    the call was sent to, which only the broker's permissions hold.
+    """
+
+    @property
+    def key(self) -> Key: ...
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def node(self) -> str: ...
+    @property
+    def seconds_left(self) -> float: ...
+    @property
+    def attempt(self) -> int: ...
+    async def renew(self) -> None: ...
+    async def done(self) -> None: ...
+    async def give_back(self) -> None: ...
+
+    async def begin(self) -> Begun:
+        """Begin a call that must not run twice: of all deliveries of a call, only one gets "mine"."""
+        ...
+
+
+class WorkerLink(Protocol):
+    """The end of a transport on a worker. All methods but `listen` raise `Unavailable`.
+
+    `stopped(key)` is called for each call that was settled elsewhere. `lease_seconds` is the time after which a call
+    that was not renewed is delivered again.
+    """
+
+    @property
+    def max_bytes(self) -> int: ...
+    @property
+    def lease_seconds(self) -> float: ...
+    def listen(self, stopped: Callable[[Key], None]) -> None: ...
+
+    async def fetch(self, most: int) -> Sequence[Delivery]:
+        """Wait for calls, and return between none and `most` of them."""
+        ...
+
+    async def find(self, key: Key) -> bytes | None:
+        """Return the answer of a call, if there is one."""
+        ...
+
+    async def answer(self, key: Key, body: bytes) -> bool:
+        """Keep the answer of a call. Only the first one counts, over all workers: False for another one."""
+        ...
+
+    async def tell(self, node: str, body: bytes) -> None:
+        """Send an answer or a signal to the node that asks, without keeping it."""
+        ...

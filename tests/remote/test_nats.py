@@ -1,0 +1,363 @@
+"""Calls over a real NATS server: the contract of executors, and what happens when a worker or the server dies."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import nats
+import pytest
+import worker_child
+from pydantic import SecretStr
+from worker_child import TOOLS, in_pool
+
+from support.nats_server import NatsServer
+from toolbus import EventBus, Limits, RequestSession, Runtime, ToolRegistry, tool
+from toolbus.errors import ConfigurationError
+from toolbus.events import ToolCallRequested, encode
+from toolbus.remote.nats import NatsExecutor, ToolWorker
+from toolbus.stores.memory import MemoryStore
+from toolbus.testing import ScriptedProvider, calls, check_executor, text
+
+Broker = tuple[NatsServer, str]
+driver: Any = nats
+
+
+@pytest.fixture(params=["asyncio"])  # nats-py works on asyncio only
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@contextmanager
+def worker_process(broker: Broker, notes: Path, pool: str = "gpu", most: int = 4) -> Generator[subprocess.Popen[bytes]]:
+    server, prefix = broker
+    command = [sys.executable, worker_child.__file__, server.url, prefix, pool, str(most), "0.5", str(notes)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            yield process
+        finally:
+            process.kill()
+
+
+@asynccontextmanager
+async def worker_here(broker: Broker, tools: Any = TOOLS, **options: Any) -> AsyncGenerator[ToolWorker]:
+    worker = ToolWorker(broker[0].url, tools, pool="gpu", prefix=broker[1], **options)
+    ready = anyio.Event()
+    async with anyio.create_task_group() as group:
+        group.start_soon(worker.run, ready.set)
+        await ready.wait()
+        yield worker
+        group.cancel_scope.cancel()
+
+
+def model(*names: str) -> ScriptedProvider:
+    wanted: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in names]
+    return ScriptedProvider([calls(*wanted), text("Done.")])
+
+
+def runtime_of(broker: Broker, *names: str, **options: Any) -> Runtime[None]:
+    executor = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
+    return Runtime(model(*names), tools=TOOLS, executors=[executor], **options)
+
+
+async def line_of(process: subprocess.Popen[bytes]) -> str:
+    """Return the next note of a worker's handlers."""
+    assert process.stdout is not None
+    return (await anyio.to_thread.run_sync(process.stdout.readline)).decode().strip()
+
+
+def ran(notes: Path) -> list[str]:
+    return notes.read_text().splitlines()
+
+
+class Said(logging.Handler):
+    """What was logged about remote calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self.changed = anyio.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+        self.changed.set()
+        self.changed = anyio.Event()
+
+    async def until(self, words: str, count: int = 1) -> None:
+        with anyio.fail_after(30):
+            while sum(words in line for line in self.lines) < count:
+                await self.changed.wait()
+
+
+@pytest.fixture
+async def said() -> AsyncGenerator[Said]:
+    handler = Said()
+    logging.getLogger("toolbus.remote").addHandler(handler)
+    yield handler
+    logging.getLogger("toolbus.remote").removeHandler(handler)
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Iterator[Path]:
+    worker_child.NOTES[:] = [tmp_path / "notes"]
+    yield tmp_path / "notes"
+    worker_child.NOTES.clear()
+
+
+async def test_the_executor_keeps_the_contract_with_its_tools_in_another_process(broker: Broker, notes: Path) -> None:
+    server, prefix = broker
+    with worker_process(broker, notes, "contract"):
+        report = await check_executor(
+            lambda bus, _tools: NatsExecutor(server.url, pool="contract", prefix=prefix).on(
+                bus, ToolRegistry(in_pool("contract")), lambda: None
+            ),
+            elsewhere=True,
+            max_concurrency=4,
+            quiet_seconds=0.2,
+        )
+    assert report.left_out == ()
+
+
+async def test_a_call_runs_on_a_worker_with_the_deps_of_the_worker(broker: Broker, notes: Path) -> None:
+    async with worker_here(broker, deps="of here"), runtime_of(broker, "quick") as runtime:
+        result = await runtime.run("Go.")
+    assert result.tool_calls[0].content == "deps of here"
+
+
+@pytest.mark.parametrize("request_id", ["*", ">", "a.b", "a b", "ü", "=2a"])
+async def test_any_request_id_reaches_its_worker(broker: Broker, notes: Path, request_id: str) -> None:
+    bus, tools = EventBus(), ToolRegistry(TOOLS)
+    executor = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
+    async with worker_here(broker, deps="here"), executor.on(bus, tools, lambda: None):
+        result = await RequestSession(bus, model("quick"), "Go.", tools=tools, request_id=request_id).run()
+    assert result.tool_calls[0].content == "deps here"
+
+
+async def test_a_call_of_a_killed_worker_runs_again_under_its_key_if_it_may(broker: Broker, notes: Path) -> None:
+    with worker_process(broker, notes) as first:
+        async with runtime_of(broker, "safe") as runtime:
+            session = runtime.start("Go.")
+            assert (await line_of(first)).partition(" ")[0] in {"safe", "once"}
+            first.kill()
+            first.wait()
+            with worker_process(broker, notes):
+                result = await session.result()
+    keys = ran(notes)
+    assert (result.tool_calls[0].content, len(keys), len(set(keys))) == ("attempt 2", 2, 1)
+
+
+async def test_a_call_of_a_killed_worker_that_may_not_run_twice_ends_as_interrupted(
+    broker: Broker, notes: Path
+) -> None:
+    with worker_process(broker, notes) as first:
+        async with runtime_of(broker, "once") as runtime:
+            session = runtime.start("Go.")
+            assert (await line_of(first)).partition(" ")[0] in {"safe", "once"}
+            first.kill()
+            first.wait()
+            with worker_process(broker, notes):
+                result = await session.result()
+    call = result.tool_calls[0]
+    assert (call.ok, call.reason, ran(notes)) == (False, "interrupted", ["once"])
+
+
+async def test_a_call_that_is_requested_while_the_server_is_away_runs_when_it_is_back(
+    broker: Broker, notes: Path
+) -> None:
+    async with worker_here(broker, deps="here"), runtime_of(broker, "quick") as runtime:
+        broker[0].kill()
+        session = runtime.start("Go.")
+        await anyio.wait_all_tasks_blocked()
+        broker[0].start()
+        assert (await session.result()).tool_calls[0].content == "deps here"
+    assert ran(notes) == ["quick"]
+
+
+class Held:
+    """A tool whose handler holds until it is released, and counts its runs."""
+
+    def __init__(self) -> None:
+        self.began, self.released, self.runs = anyio.Event(), anyio.Event(), 0
+
+        @tool(pool="gpu", idempotent=True)
+        async def held() -> str:
+            """Hold."""
+            self.runs += 1
+            self.began.set()
+            await self.released.wait()
+            return "held"
+
+        self.tool = held
+
+
+async def test_the_answer_of_a_call_survives_a_kill_of_the_server_while_it_runs(broker: Broker) -> None:
+    held = Held()
+    executor = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
+    async with (
+        worker_here(broker, [held.tool]),
+        Runtime(model("held"), tools=[held.tool], executors=[executor]) as runtime,
+    ):
+        session = runtime.start("Go.")
+        await held.began.wait()
+        broker[0].kill()
+        held.released.set()
+        await anyio.wait_all_tasks_blocked()
+        broker[0].start()
+        assert (await session.result()).tool_calls[0].content == "held"
+    assert held.runs == 1
+
+
+async def test_an_answer_that_comes_while_no_session_runs_is_reported_when_the_request_is_resumed(
+    broker: Broker,
+) -> None:
+    held, store = Held(), MemoryStore(journal=True)
+
+    def runtime() -> Runtime[None]:
+        executor = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
+        provider = ScriptedProvider(
+            lambda request: text("Done.") if request.messages[-1].role == "tool" else calls(("held", {}))
+        )
+        return Runtime(provider, tools=[held.tool], executors=[executor], store=store, drain_seconds=0)
+
+    async with worker_here(broker, [held.tool]):
+        with anyio.CancelScope() as host:
+            async with runtime() as first:
+                first.start("Go.")
+                await held.began.wait()
+                host.cancel()
+                await anyio.sleep_forever()
+        held.released.set()
+        async with runtime() as second:
+            (session,) = await second.resume()
+            assert (await session.result()).tool_calls[0].content == "held"
+    assert held.runs == 1
+
+
+async def test_a_call_ends_at_its_deadline_while_the_server_is_away(broker: Broker, notes: Path) -> None:
+    async with runtime_of(broker, "quick", limits=Limits(tool_timeout_seconds=0.3)) as runtime:
+        broker[0].kill()
+        result = await runtime.run("Go.")
+        broker[0].start()
+    assert result.tool_calls[0].reason == "timeout"
+
+
+async def test_a_result_above_the_bound_of_the_broker_is_a_failure_that_names_the_bound(
+    broker: Broker, notes: Path
+) -> None:
+    async with worker_here(broker), runtime_of(broker, "large") as runtime:
+        call = (await runtime.run("Go.")).tool_calls[0]
+    assert (call.reason, "larger than the broker carries" in call.error) == ("limit", True)
+
+
+async def test_a_worker_with_another_definition_leaves_the_call_to_another_one(
+    broker: Broker, notes: Path, said: Said
+) -> None:
+    @tool(pool="gpu", name="quick")
+    async def other() -> str:
+        """Another definition."""
+        raise AssertionError
+
+    async with worker_here(broker, [other]), runtime_of(broker, "quick") as runtime:
+        session = runtime.start("Go.")
+        await said.until("another definition of the tool")
+        async with worker_here(broker, deps="right"):
+            assert (await session.result()).tool_calls[0].content == "deps right"
+
+
+async def test_forged_answers_and_calls_are_refused(broker: Broker, notes: Path, said: Said) -> None:
+    requested: list[ToolCallRequested] = []
+    async with worker_here(broker, deps="here"), runtime_of(broker, "quick", "quick") as runtime:
+        runtime.bus.connect(ToolCallRequested, requested.append)
+        await runtime.run("Go.")
+        client: Any = await driver.connect(broker[0].url)
+        forged = f"{broker[1]}.call.gpu"
+        for subject, body in ((f"{forged}.a.b", encode(requested[0])), (f"{forged}.a.=ff", b"{"), (f"{forged}.x", b"")):
+            await client.jetstream().publish(subject, body)
+        await said.until("was not run", 3)
+        await client.close()
+    assert ran(notes) == ["quick", "quick"]
+
+
+async def test_nothing_is_kept_of_a_call_once_its_session_has_the_answer(broker: Broker, notes: Path) -> None:
+    async with worker_here(broker), runtime_of(broker, "quick") as runtime:
+        await runtime.run("Go.")
+    client: Any = await driver.connect(broker[0].url)
+    for stream in ("calls", "answers"):
+        info = await client.jetstream().stream_info(f"{broker[1]}_{stream}")
+        assert info.state.messages == 0
+    await client.close()
+
+
+async def test_a_worker_that_drains_answers_what_runs_and_returns(broker: Broker, notes: Path) -> None:
+    worker = ToolWorker(broker[0].url, TOOLS, pool="gpu", prefix=broker[1])
+    with anyio.fail_after(30):
+        await worker.run(worker.drain)
+
+
+async def test_a_wrong_url_is_refused_when_the_runtime_starts() -> None:
+    executor = NatsExecutor("nats://user:hunter2@127.0.0.1:1", pool="gpu")
+    with pytest.raises(ConfigurationError, match=r"the NATS server at nats://127\.0\.0\.1:1 cannot be used") as raised:
+        async with Runtime(model("quick"), tools=TOOLS, executors=[executor]):
+            pass
+    assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize("anyio_backend", ["trio"])
+async def test_trio_is_refused_with_the_reason(broker: Broker) -> None:
+    with pytest.raises(ConfigurationError, match="needs asyncio: nats-py does not work on trio"):
+        async with runtime_of(broker, "quick"):
+            pass
+
+
+async def test_arguments_above_the_bound_of_the_broker_are_a_failure_and_nothing_runs(broker: Broker) -> None:
+    @tool(pool="gpu")
+    async def take(given: str) -> str:
+        """Take a text."""
+        raise AssertionError
+
+    executor = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
+    provider = ScriptedProvider([calls(("take", {"given": "x" * 1_100_000})), text("Done.")])
+    async with worker_here(broker, [take]), Runtime(provider, tools=[take], executors=[executor]) as runtime:
+        call = (await runtime.run("Go.")).tool_calls[0]
+    assert (call.reason, call.outcome_unknown) == ("limit", False)
+
+
+async def test_only_one_delivery_begins_a_call_and_none_a_call_that_was_settled(broker: Broker) -> None:
+    key = ("r", "c")
+    session_side: Any = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
+    worker_side: Any = ToolWorker(broker[0].url, TOOLS, pool="gpu", prefix=broker[1], lease_seconds=0.3)
+    async with (
+        session_side._link() as session,
+        worker_side._link() as worker,
+    ):
+        await session.send(key, b"settled", 1.0)
+        (late,) = await worker.fetch(1)
+        await session.forget(key)
+        assert await late.begin() == "settled"
+        await session.send(key, b"call", 1.0)
+        await session.send(key, b"sent again", 1.0)
+        (first,) = await worker.fetch(1)
+        (second,) = await worker.fetch(1)  # its lease has ended
+        assert (first.body, second.body, second.attempt) == (b"call", b"call", 2)
+        assert (await first.begin(), await second.begin()) == ("mine", "taken")
+        assert [await worker.answer(key, body) for body in (b"1", b"2", b"1")] == [True, False, True]
+        assert await session.find(key) == b"1"
+
+
+async def test_a_worker_refuses_tools_whose_secrets_stay_with_the_session() -> None:
+    @tool(pool="gpu")
+    async def secret(token: SecretStr) -> str:
+        """Take a secret."""
+        return token.get_secret_value()
+
+    with pytest.raises(ConfigurationError, match="the tools secret take secrets"):
+        ToolWorker("nats://127.0.0.1", [secret], pool="gpu")

@@ -1,0 +1,88 @@
+"""A worker process for the tests: python worker_child.py URL PREFIX POOL CONCURRENCY LEASE_SECONDS NOTES."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from toolbus import Tool, ToolContext, tool
+from toolbus.remote.nats import ToolWorker
+from toolbus.testing.contract_tools import CONTRACT_TOOLS
+
+NOTES: list[Path] = []
+
+
+def say(line: str) -> None:
+    """Write a line for the test, which waits for it."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def note(what: str) -> None:
+    with NOTES[0].open("a") as file:
+        file.write(f"{what}\n")
+    say(what)
+
+
+@tool(pool="gpu", idempotent=True)
+async def safe(context: ToolContext[Any]) -> str:
+    """Run, and hang at the first attempt."""
+    note(f"safe {context.idempotency_key}")
+    if context.attempt == 1:
+        await anyio.sleep_forever()
+    return f"attempt {context.attempt}"
+
+
+@tool(pool="gpu")
+async def once() -> str:
+    """Hang."""
+    note("once")
+    await anyio.sleep_forever()
+    return "never"
+
+
+@tool(pool="gpu")
+async def quick(context: ToolContext[Any]) -> str:
+    """Answer with what the worker has."""
+    note("quick")
+    return f"deps {context.deps}"
+
+
+@tool(pool="gpu")
+async def large() -> str:
+    """Answer with more than the broker carries."""
+    return "x" * 1_100_000
+
+
+TOOLS: list[Tool[..., Any]] = [safe, once, quick, large]
+
+
+def in_pool(pool: str) -> list[Tool[..., Any]]:
+    """The tools of `check_executor`, declared for a pool."""
+    return [
+        Tool(handler=each.handler, pool=pool) if each.handler and not each.spec.pool else each
+        for each in CONTRACT_TOOLS
+    ]
+
+
+async def main(url: str, prefix: str, pool: str, most: str, lease: str, notes: str) -> None:
+    NOTES.append(Path(notes))
+    worker = ToolWorker(
+        url,
+        in_pool(pool) if pool == "contract" else TOOLS,
+        pool=pool,
+        prefix=prefix,
+        deps="of the worker",
+        max_concurrency=int(most),
+        lease_seconds=float(lease),
+    )
+    await worker.run(lambda: say("ready"))
+
+
+if __name__ == "__main__":
+    _, *given = sys.argv
+    url, prefix, pool, most, lease, notes = given
+    anyio.run(main, url, prefix, pool, most, lease, notes)
