@@ -185,10 +185,10 @@ async def test_a_call_that_is_requested_while_the_server_is_away_runs_when_it_is
 class Held:
     """A tool whose handler holds until it is released, and counts its runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, idempotent: bool = True) -> None:
         self.began, self.released, self.runs = anyio.Event(), anyio.Event(), 0
 
-        @tool(pool="gpu", idempotent=True)
+        @tool(pool="gpu", idempotent=idempotent)
         async def held() -> str:
             """Hold."""
             self.runs += 1
@@ -216,10 +216,12 @@ async def test_the_answer_of_a_call_survives_a_kill_of_the_server_while_it_runs(
     assert held.runs == 1
 
 
-async def test_an_answer_that_comes_while_no_session_runs_is_reported_when_the_request_is_resumed(
-    broker: Broker,
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "once"])
+async def test_an_answer_that_comes_while_no_session_runs_or_later_is_reported_when_the_request_is_resumed(
+    broker: Broker, *, idempotent: bool, when: str
 ) -> None:
-    held, store = Held(), MemoryStore(journal=True)
+    held, store = Held(idempotent=idempotent), MemoryStore(journal=True)
 
     def runtime() -> Runtime[None]:
         executor = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
@@ -235,9 +237,12 @@ async def test_an_answer_that_comes_while_no_session_runs_is_reported_when_the_r
                 await held.began.wait()
                 host.cancel()
                 await anyio.sleep_forever()
-        held.released.set()
+        if when == "before":
+            held.released.set()
         async with runtime() as second:
             (session,) = await second.resume()
+            await anyio.wait_all_tasks_blocked()
+            held.released.set()
             assert (await session.result()).tool_calls[0].content == "held"
     assert held.runs == 1
 

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from toolbus import EventBus, Runtime, ToolContext, ToolRegistry, tool
+from toolbus import EventBus, Runtime, Tool, ToolContext, ToolRegistry, tool
 from toolbus.dispatcher import ToolDispatcher
 from toolbus.errors import ConfigurationError
 from toolbus.events import ToolCallCompleted, ToolCallFailed, ToolCallLate, ToolCallRequested
@@ -148,3 +148,32 @@ async def test_calls_in_a_pool_are_left_for_resume_when_the_runtime_is_cancelled
         assert not [each for each in facts if isinstance(each, (ToolCallCompleted, ToolCallFailed))]
     async with Runtime(hanging, tools=[hang], executors=[Local("gpu")], store=store, drain_seconds=0) as runtime:
         assert len(await runtime.resume()) == 8
+
+
+@pytest.mark.guarantee("G19")
+async def test_a_pool_of_this_process_does_not_run_a_call_again_that_may_have_had_its_effect() -> None:
+    store, ran = MemoryStore(journal=True), list[str]()
+
+    def recorded(name: str, *, idempotent: bool) -> Tool[..., Any]:
+        async def handler() -> str:
+            ran.append(name)
+            await anyio.sleep(5)
+            return name
+
+        return Tool(name, handler=handler, pool="gpu", idempotent=idempotent)
+
+    tools = [recorded("once", idempotent=False), recorded("again", idempotent=True)]
+
+    def runtime() -> Runtime[None]:
+        script = ScriptedProvider(lambda asked: text("Done.") if asked.round else calls(("once", {}), ("again", {})))
+        return Runtime(script, tools=tools, executors=[Local("gpu")], store=store, drain_seconds=0)
+
+    async with runtime() as first:
+        first.start("go")
+        await advance(1)
+    async with runtime() as second:
+        (session,) = await second.resume()
+        result = await session.result()
+    assert sorted(ran) == ["again", "again", "once"]
+    once, again = result.tool_calls
+    assert (once.reason, once.outcome_unknown, again.content) == ("interrupted", True, "again")

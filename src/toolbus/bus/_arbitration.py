@@ -148,7 +148,7 @@ class Arbitration:
         run: `watch` refuses all others. So adopt only what your transport vouches for. Listen for the call's terminal
         event to answer it, and `claim` a call that was settled elsewhere, which stops its handler. `view` is what
         handlers may see of the request. The calls of one request share a mailbox, which is closed when the last of them
-        is settled.
+        is settled. The worker answers for a call that may have run before: here it is announced as not `resumed`.
 
         `seconds_left` is the time until the call's deadline: as its session has sent it, less the time on the way. The
         clocks of two machines differ, so the call is announced as requested now, by this bus's clock. `attempt` counts
@@ -173,7 +173,7 @@ class Arbitration:
         self.open_calls(mailbox, [requested.call_id])
         clock = self._broadcast.clock
         assert clock is not None
-        self.announce(replace(requested, at=clock(), deadline=seconds_left, attempt=attempt))
+        self.announce(replace(requested, at=clock(), deadline=seconds_left, attempt=attempt, resumed=False))
         call = self._open.get((request_id, requested.call_id))
         if call is None or call.settled is not None:
             return True

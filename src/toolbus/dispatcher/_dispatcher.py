@@ -202,6 +202,11 @@ class ToolDispatcher:
         if not arbitration.watch(*job.key, functools.partial(self._on_settled, job)):
             # Another executor runs this call, or it is settled already.
             return
+        if request.resumed and not tool.spec.idempotent:
+            # What ran the call has ended with its process, and may have run it.
+            error = f"The process ended while {request.name} ran; it may have had its effect."
+            self._fail(job, Failure("interrupted", error, unknown=True))
+            return
         if tool.cache_seconds is not None and not self._screens(job) and not self._cache.enter(job):
             return
         if (

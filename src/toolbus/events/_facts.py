@@ -167,7 +167,7 @@ class ToolCallRequested(Event, kw_only=True, frozen=True):
     in the process of its request uses the request's own copy in any case. To answer from the bus:
     `bus.publish(event.completed("42"))`, or `event.failed("no such thing")`. `definition` is a digest of the tool's
     name, description and schema at the time when the call was checked against them. `idempotency_key` is the same each
-    time that the call is requested: after a restart, a call that may run twice or is answered elsewhere is requested
+    time that the call is requested: after a restart, a call that may run twice, or runs elsewhere, is requested
     once more, with `resumed`, under the same `call_id` and key. `attempt` counts from 1 how often the call was
     delivered to workers on other machines; it is 1 everywhere else.
     """

@@ -35,11 +35,13 @@ def test_a_call_runs_again_beside_one_that_does_not() -> None:
 
 
 ASK = ToolSpec(name="ask", external=True)
+DRAW = ToolSpec(name="ask", pool="gpu")
 
 
 @pytest.mark.guarantee("G19")
-def test_a_call_that_is_answered_elsewhere_is_requested_again_under_the_same_id_and_key() -> None:
-    turn = Turn(tools={"ask": ASK, "look": LOOK})
+@pytest.mark.parametrize("elsewhere", [ASK, DRAW], ids=["external", "pool"])
+def test_a_call_that_is_answered_elsewhere_is_requested_again_under_the_same_id_and_key(elsewhere: ToolSpec) -> None:
+    turn = Turn(tools={"ask": elsewhere, "look": LOOK})
     before = turn.step(replied("", call("ask"), call("look")))
     facts = turn.step(Resume())
     first, again = ([each for each in made if isinstance(each, ToolCallRequested)] for made in (before, facts))

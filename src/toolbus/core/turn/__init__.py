@@ -40,10 +40,11 @@ Invariants:
 9. A call's deadline is not later than the request's, except while a person is asked: then the request's clock is
    paused, and `approval_timeout_seconds` counts. The deadline that passes first settles the call (G12). Otherwise a
    slow tool could hold a request beyond `timeout_seconds`, or a slow person could use up its time.
-10. A call that had been requested by a process that is gone is requested again only if its tool is idempotent or
-    external, and unchanged, and the request has time left: under the same id and idempotency key, with `resumed`. Any
-    other call ends as `interrupted`, with its outcome unknown (G19). Otherwise a crash could make a tool act twice. An
-    external call did not end with the process, so giving it up would throw its answer away.
+10. A call that had been requested by a process that is gone is requested again only if its tool is idempotent,
+    external or of a pool, and unchanged, and the request has time left: under the same id and idempotency key, with
+    `resumed`. Any other call ends as `interrupted`, with its outcome unknown (G19). Otherwise a crash could make a tool
+    act twice. An external call, or one on a worker, may not have ended with the process, so giving it up would throw
+    its answer away; who runs a pool must not run such a call a second time.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The decisions on a request that continues after its process is gone: the calls that are requested again. Pure.
 
 A call that had been requested may have run completely, partly or not at all; nobody can know. The tool decides: a call
-of an `idempotent` tool is requested again, under the same key. So is a call of an `external` tool: whoever answers it
-has not ended with the process, recognises the key, and decides. Any other call ends as `interrupted`, with its outcome
-unknown, and the model or a person decides how to continue.
+of an `idempotent` tool is requested again, under the same key. So is a call of an `external` tool, or of one that runs
+in a pool: whoever answers it may not have ended with the process, recognises the key, and decides. Any other call ends
+as `interrupted`, with its outcome unknown, and the model or a person decides how to continue.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _why_not(state: TurnState, each: CallState, spec: ToolSpec | None, now: floa
     """Return why a call cannot be requested again, as the end of a sentence; an empty text if it can."""
     if spec is None:
         return ", and there is no such tool any more; it may have had its effect."
-    if not (spec.idempotent or spec.external):
+    if not (spec.idempotent or spec.external or spec.pool):
         return "; it may have had its effect."
     if each.definition and each.definition != definition_of(spec):
         return ", and its definition is another one now, so it was not run again; it may have had its effect."
