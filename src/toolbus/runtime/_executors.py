@@ -17,9 +17,9 @@ __all__ = ["PoolExecutor", "check_pools"]
 class PoolExecutor(Protocol):
     """An executor for `Runtime(executors=[...])`: it runs the calls of the tools that are declared for its `pools`.
 
-    `pools` must not change while the runtime runs. After a restart, the open calls of its tools are requested again with
-    `ToolCallRequested.resumed`: such a call may have run, so an executor that cannot find its answer must not run it
-    unless the tool is idempotent, and ends it as `interrupted`. `ToolDispatcher` does so.
+    `pools` must not change while the runtime runs. After a restart, the open calls of its tools are requested again
+    with `ToolCallRequested.resumed`. Such a call may have run, so an executor that cannot find its answer must not run
+    it unless the tool is idempotent, and ends it as `interrupted`. `ToolDispatcher` does so.
     """
 
     @property
