@@ -23,7 +23,8 @@ def as_before() -> Iterator[None]:
     root = logging.getLogger("toolbus")
     before = root.handlers[:], root.level, root.propagate
     yield
-    root.handlers[:], root.level, root.propagate = before
+    root.handlers[:], level, root.propagate = before
+    root.setLevel(level)
 
 
 def read(stream: io.StringIO) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ LOGGERS = (
     "toolbus.instrumentation",
     "toolbus.mcp",
     "toolbus.narrator",
+    "toolbus.remote",
     "toolbus.runtime",
     "toolbus.session",
     "toolbus.store",
