@@ -101,9 +101,13 @@ class Said(logging.Handler):
 @pytest.fixture
 async def said() -> AsyncGenerator[Said]:
     handler = Said()
-    logging.getLogger("toolbus.remote").addHandler(handler)
+    logger = logging.getLogger("toolbus.remote")
+    logger.addHandler(handler)
+    before = logger.level
+    logger.setLevel(logging.INFO)
     yield handler
-    logging.getLogger("toolbus.remote").removeHandler(handler)
+    logger.setLevel(before)
+    logger.removeHandler(handler)
 
 
 @pytest.fixture
@@ -366,3 +370,132 @@ async def test_a_worker_refuses_tools_whose_secrets_stay_with_the_session() -> N
 
     with pytest.raises(ConfigurationError, match="the tools secret take secrets"):
         ToolWorker("nats://127.0.0.1", [secret], pool="gpu")
+
+
+async def test_a_worker_serves_its_pool_beside_tools_of_the_session_that_take_secrets(
+    broker: Broker, notes: Path
+) -> None:
+    @tool
+    async def secret(token: SecretStr) -> str:
+        """Take a secret."""
+        return token.get_secret_value()
+
+    async with worker_here(broker, [secret, *TOOLS], deps="here"), runtime_of(broker, "quick") as runtime:
+        assert (await runtime.run("Go.")).tool_calls[0].content == "deps here"
+
+
+async def test_a_call_that_reaches_a_worker_while_it_drains_runs_at_once_on_another_one(
+    broker: Broker, notes: Path
+) -> None:
+    held = Held()
+    tools, provider = [held.tool, *TOOLS], ScriptedProvider([calls(("held", {})), calls(("quick", {})), text("Done.")])
+    executor = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
+    with anyio.fail_after(20):  # the lease is longer
+        async with (
+            worker_here(broker, tools, deps="old") as old,
+            Runtime(provider, tools=tools, executors=[executor]) as runtime,
+        ):
+            first = runtime.start("Go.")
+            await held.began.wait()
+            old.drain()
+            second = runtime.start("Go.")
+            async with worker_here(broker, tools, deps="new"):
+                result = await second.result()
+            held.released.set()
+            assert (await first.result()).tool_calls[0].content == "held"
+    assert (result.tool_calls[0].content, ran(notes)) == ("deps new", ["quick"])
+
+
+async def test_an_outage_of_the_broker_is_logged_once_and_so_is_its_end(broker: Broker, said: Said) -> None:
+    async with worker_here(broker) as worker:
+        broker[0].kill()
+        await said.until("the broker does not answer")
+        away = worker.statistics()
+        broker[0].start()
+        await said.until("the broker answers again")
+        assert (away.is_away, worker.statistics().is_away) == (True, False)
+    assert len(said.lines) == 2
+
+
+ACCOUNTS = """
+authorization {{ users = [
+    {{ user: whole, password: p }}
+    {{ user: worker, password: p, permissions: {{
+        publish: [{publish}]
+        subscribe: ["_INBOX.>", "toolbus.stop.gpu"] }} }}
+    {{ user: deaf, password: p, permissions: {{ subscribe: ["_INBOX.>"], publish: ["$JS.API.>", "toolbus.begun.>"] }} }}
+] }}
+"""
+WORKER_MAY_PUBLISH = [
+    "$JS.API.STREAM.CREATE.toolbus_calls",
+    "$JS.API.STREAM.CREATE.toolbus_answers",
+    "$JS.API.CONSUMER.DURABLE.CREATE.toolbus_calls.pool_gpu",
+    "$JS.API.CONSUMER.MSG.NEXT.toolbus_calls.pool_gpu",
+    "$JS.API.STREAM.MSG.GET.toolbus_calls",
+    "$JS.API.STREAM.MSG.GET.toolbus_answers",
+    "$JS.API.STREAM.PURGE.toolbus_answers",
+    "$JS.ACK.toolbus_calls.pool_gpu.>",
+    "toolbus.done.gpu.>",
+    "toolbus.begun.gpu.>",
+    "toolbus.node.gpu.>",
+]
+
+
+@pytest.fixture
+def accounts() -> Iterator[NatsServer]:
+    """A server with the accounts `whole`, `worker` (what the how-to gives a worker) and `deaf`."""
+    server = NatsServer(ACCOUNTS.format(publish=", ".join(f'"{each}"' for each in WORKER_MAY_PUBLISH)))
+    yield server
+    server.close()
+
+
+def url_of(server: NatsServer, user: str) -> str:
+    return server.url.replace("//", f"//{user}:p@")
+
+
+async def test_the_check_names_all_that_an_account_lacks_and_what_the_how_to_gives_a_worker_is_enough(
+    accounts: NatsServer, notes: Path
+) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        await ToolWorker(url_of(accounts, "deaf"), TOOLS, pool="gpu").check()
+    for lacking in (
+        'subscription to "toolbus.stop.gpu"',
+        'to "toolbus.done.gpu.',
+        'to "$js.ack.toolbus_calls.pool_gpu',
+    ):
+        assert lacking in str(raised.value)
+    assert "begun" not in str(raised.value)
+    worker = ToolWorker(url_of(accounts, "worker"), TOOLS, pool="gpu", deps="confined")
+    await worker.check()
+    async with anyio.create_task_group() as group:
+        group.start_soon(worker.run)
+        executor = NatsExecutor(url_of(accounts, "whole"), pool="gpu")
+        async with Runtime(model("quick"), tools=TOOLS, executors=[executor]) as runtime:
+            assert (await runtime.run("Go.")).tool_calls[0].content == "deps confined"
+        group.cancel_scope.cancel()
+
+
+async def test_a_check_leaves_calls_that_wait_alone_and_nothing_behind(broker: Broker) -> None:
+    session_side: Any = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
+    worker_side: Any = ToolWorker(broker[0].url, TOOLS, pool="gpu", prefix=broker[1])
+    async with session_side._link() as session:
+        await session.send(("r", "c"), b"waits", 1.0)
+        await worker_side.check()
+        async with worker_side._link() as worker:
+            (delivery,) = await worker.fetch(1)
+            assert (delivery.body, delivery.attempt) == (b"waits", 1)
+        info = await session._connection.stream.stream_info(f"{broker[1]}_answers")
+        assert info.state.messages == 0
+
+
+async def test_wrong_credentials_are_refused_with_their_reason(accounts: NatsServer) -> None:
+    with pytest.raises(ConfigurationError, match=r"cannot be used: .*[Aa]uthorization.*$") as raised:
+        await ToolWorker(url_of(accounts, "nobody"), TOOLS, pool="gpu").check()
+    assert "-js" not in str(raised.value)
+
+
+async def test_a_worker_whose_account_may_not_serve_its_pool_says_which_permission_is_lacking(
+    accounts: NatsServer,
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"cannot be served: no permission for .*pool_cpu"):
+        await ToolWorker(url_of(accounts, "worker"), in_pool("cpu"), pool="cpu").run()
