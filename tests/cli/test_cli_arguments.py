@@ -25,6 +25,10 @@ USAGES = [
     "store verify [-h] [--store PATH] [--json] [--debug]",
     "store export [-h] [--store PATH] [--debug] --to FILE",
     "store import [-h] [--store PATH] [--debug] FILE",
+    (
+        "worker [-h] --url URL --pool POOL [--concurrency N] [--prefix NAME] [--check] [-q] [--log-level LEVEL] "
+        "[--debug] MODULE:NAME"
+    ),
     "events [-h] [--json-schema] [--debug]",
     "tools [-h] [-d PATH] [-t MODULE:NAME] [--mcp FILE] [--json] [--debug]",
     "replay [-h] [--ignore FIELD] [--json] [--debug] FILE [FILE ...]",
@@ -62,6 +66,16 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "jobs": 1,
         "keep_going": False,
         "json": False,
+    },
+    "worker m:t --url u --pool p": {
+        "tools": "m:t",
+        "url": "u",
+        "pool": "p",
+        "concurrency": 100,
+        "prefix": "toolbus",
+        "check": False,
+        "quiet": False,
+        "log_level": None,
     },
     "store stats": {"store": None, "json": False},
     "store list": {"store": None, "json": False, "search": "", "limit": 50},

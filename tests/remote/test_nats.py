@@ -21,7 +21,8 @@ from worker_child import TOOLS, in_pool
 from support.nats_server import NatsServer
 from toolbus import EventBus, Limits, RequestSession, Runtime, ToolRegistry, tool
 from toolbus.errors import ConfigurationError
-from toolbus.events import ToolCallRequested, encode
+from toolbus.events import ToolCallCompleted, ToolCallRequested, encode
+from toolbus.records import replace
 from toolbus.remote.nats import NatsExecutor, ToolWorker
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, calls, check_executor, text
@@ -101,9 +102,13 @@ class Said(logging.Handler):
 @pytest.fixture
 async def said() -> AsyncGenerator[Said]:
     handler = Said()
-    logging.getLogger("toolbus.remote").addHandler(handler)
+    logger = logging.getLogger("toolbus.remote")
+    logger.addHandler(handler)
+    before = logger.level
+    logger.setLevel(logging.INFO)
     yield handler
-    logging.getLogger("toolbus.remote").removeHandler(handler)
+    logger.setLevel(before)
+    logger.removeHandler(handler)
 
 
 @pytest.fixture
@@ -142,6 +147,7 @@ async def test_any_request_id_reaches_its_worker(broker: Broker, notes: Path, re
     assert result.tool_calls[0].content == "deps here"
 
 
+@pytest.mark.guarantee("G24")
 async def test_a_call_of_a_killed_worker_runs_again_under_its_key_if_it_may(broker: Broker, notes: Path) -> None:
     with worker_process(broker, notes) as first:
         async with runtime_of(broker, "safe") as runtime:
@@ -155,6 +161,7 @@ async def test_a_call_of_a_killed_worker_runs_again_under_its_key_if_it_may(brok
     assert (result.tool_calls[0].content, len(keys), len(set(keys))) == ("attempt 2", 2, 1)
 
 
+@pytest.mark.guarantee("G24")
 async def test_a_call_of_a_killed_worker_that_may_not_run_twice_ends_as_interrupted(
     broker: Broker, notes: Path
 ) -> None:
@@ -199,6 +206,7 @@ class Held:
         self.tool = held
 
 
+@pytest.mark.guarantee("G24")
 async def test_the_answer_of_a_call_survives_a_kill_of_the_server_while_it_runs(broker: Broker) -> None:
     held = Held()
     executor = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
@@ -216,6 +224,7 @@ async def test_the_answer_of_a_call_survives_a_kill_of_the_server_while_it_runs(
     assert held.runs == 1
 
 
+@pytest.mark.guarantee("G24")
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "once"])
 async def test_an_answer_that_comes_while_no_session_runs_or_later_is_reported_when_the_request_is_resumed(
@@ -247,12 +256,34 @@ async def test_an_answer_that_comes_while_no_session_runs_or_later_is_reported_w
     assert held.runs == 1
 
 
-async def test_a_call_ends_at_its_deadline_while_the_server_is_away(broker: Broker, notes: Path) -> None:
-    async with runtime_of(broker, "quick", limits=Limits(tool_timeout_seconds=0.3)) as runtime:
+@pytest.mark.guarantee("G25")
+async def test_a_call_that_the_server_does_not_take_is_lost_at_its_deadline_and_never_runs(
+    broker: Broker, notes: Path
+) -> None:
+    async with worker_here(broker), runtime_of(broker, "once", limits=Limits(tool_timeout_seconds=0.3)) as runtime:
         broker[0].kill()
-        result = await runtime.run("Go.")
+        call = (await runtime.run("Go.")).tool_calls[0]
         broker[0].start()
-    assert result.tool_calls[0].reason == "timeout"
+    assert (call.reason, call.outcome_unknown) == ("lost", True)
+    async with worker_here(broker, deps="here"), runtime_of(broker, "quick") as runtime:
+        assert (await runtime.run("Go.")).tool_calls[0].content == "deps here"
+    assert ran(notes) == ["quick"]
+
+
+@pytest.mark.guarantee("G25")
+async def test_a_call_that_the_server_took_before_it_was_gone_ends_at_its_deadline(broker: Broker) -> None:
+    held = Held()
+    executor = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
+    limits = Limits(tool_timeout_seconds=1.0)
+    async with (
+        worker_here(broker, [held.tool]),
+        Runtime(model("held"), tools=[held.tool], executors=[executor], limits=limits) as runtime,
+    ):
+        session = runtime.start("Go.")
+        await held.began.wait()
+        broker[0].kill()
+        assert (await session.result()).tool_calls[0].reason == "timeout"
+        broker[0].start()
 
 
 async def test_a_result_above_the_bound_of_the_broker_is_a_failure_that_names_the_bound(
@@ -290,6 +321,63 @@ async def test_forged_answers_and_calls_are_refused(broker: Broker, notes: Path,
         await said.until("was not run", 3)
         await client.close()
     assert ran(notes) == ["quick", "quick"]
+
+
+async def forged(broker: Broker, requested: ToolCallRequested, kind: str, body: bytes) -> None:
+    """Publish `body` as the answer of a call, as another client of the same account can."""
+    names: Any = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
+    key = (requested.request_id, requested.call_id)
+    client: Any = await driver.connect(broker[0].url)
+    if kind == "node":
+        call = await client.jetstream().get_last_msg(f"{broker[1]}_calls", names._broker.subject("call", key))
+        await client.publish(names._broker.node(call.headers["Toolbus-Node"]), body)
+    else:
+        await client.jetstream().publish(names._broker.subject("done", key), body)
+    await client.close()
+
+
+@pytest.mark.guarantee("G24")
+@pytest.mark.parametrize("kind", ["node", "done"])
+async def test_the_credentials_of_the_broker_are_the_boundary_of_trust_and_a_forged_result_is_reported_once_too(
+    broker: Broker, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolbus.remote._executor._ALL_LOOKS", 1)
+    held, asked, reported = Held(), list[ToolCallRequested](), list[ToolCallCompleted]()
+    executor = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
+    async with (
+        worker_here(broker, [held.tool]),
+        Runtime(model("held"), tools=[held.tool], executors=[executor]) as runtime,
+    ):
+        runtime.bus.connect(ToolCallRequested, asked.append)
+        runtime.bus.connect(ToolCallCompleted, reported.append)
+        session = runtime.start("Go.")
+        await held.began.wait()
+        await forged(broker, asked[0], kind, encode(asked[0].completed("forged")))
+        if kind == "done":
+            # The broker keeps the first answer, and the worker's own comes too late.
+            held.released.set()
+        result = await session.result()
+        held.released.set()
+    assert ([each.content for each in reported], result.tool_calls[0].content) == (["forged"], "forged")
+
+
+async def test_an_answer_that_is_damaged_or_of_another_tool_is_refused_and_the_worker_s_own_counts(
+    broker: Broker, said: Said
+) -> None:
+    held, asked = Held(), list[ToolCallRequested]()
+    executor = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
+    async with (
+        worker_here(broker, [held.tool]),
+        Runtime(model("held"), tools=[held.tool], executors=[executor]) as runtime,
+    ):
+        runtime.bus.connect(ToolCallRequested, asked.append)
+        session = runtime.start("Go.")
+        await held.began.wait()
+        for body in (b"{", encode(asked[0]), encode(replace(asked[0].completed("forged"), name="other"))):
+            await forged(broker, asked[0], "node", body)
+        await said.until("was not accepted", 3)
+        held.released.set()
+        assert (await session.result()).tool_calls[0].content == "held"
 
 
 async def test_nothing_is_kept_of_a_call_once_its_session_has_the_answer(broker: Broker, notes: Path) -> None:
@@ -336,6 +424,7 @@ async def test_arguments_above_the_bound_of_the_broker_are_a_failure_and_nothing
     assert (call.reason, call.outcome_unknown) == ("limit", False)
 
 
+@pytest.mark.guarantee("G24")
 async def test_only_one_delivery_begins_a_call_and_none_a_call_that_was_settled(broker: Broker) -> None:
     key = ("r", "c")
     session_side: Any = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
@@ -366,3 +455,132 @@ async def test_a_worker_refuses_tools_whose_secrets_stay_with_the_session() -> N
 
     with pytest.raises(ConfigurationError, match="the tools secret take secrets"):
         ToolWorker("nats://127.0.0.1", [secret], pool="gpu")
+
+
+async def test_a_worker_serves_its_pool_beside_tools_of_the_session_that_take_secrets(
+    broker: Broker, notes: Path
+) -> None:
+    @tool
+    async def secret(token: SecretStr) -> str:
+        """Take a secret."""
+        return token.get_secret_value()
+
+    async with worker_here(broker, [secret, *TOOLS], deps="here"), runtime_of(broker, "quick") as runtime:
+        assert (await runtime.run("Go.")).tool_calls[0].content == "deps here"
+
+
+async def test_a_call_that_reaches_a_worker_while_it_drains_runs_at_once_on_another_one(
+    broker: Broker, notes: Path
+) -> None:
+    held = Held()
+    tools, provider = [held.tool, *TOOLS], ScriptedProvider([calls(("held", {})), calls(("quick", {})), text("Done.")])
+    executor = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
+    with anyio.fail_after(20):  # the lease is longer
+        async with (
+            worker_here(broker, tools, deps="old") as old,
+            Runtime(provider, tools=tools, executors=[executor]) as runtime,
+        ):
+            first = runtime.start("Go.")
+            await held.began.wait()
+            old.drain()
+            second = runtime.start("Go.")
+            async with worker_here(broker, tools, deps="new"):
+                result = await second.result()
+            held.released.set()
+            assert (await first.result()).tool_calls[0].content == "held"
+    assert (result.tool_calls[0].content, ran(notes)) == ("deps new", ["quick"])
+
+
+async def test_an_outage_of_the_broker_is_logged_once_and_so_is_its_end(broker: Broker, said: Said) -> None:
+    async with worker_here(broker) as worker:
+        broker[0].kill()
+        await said.until("the broker does not answer")
+        away = worker.statistics()
+        broker[0].start()
+        await said.until("the broker answers again")
+        assert (away.is_away, worker.statistics().is_away) == (True, False)
+    assert len(said.lines) == 2
+
+
+ACCOUNTS = """
+authorization {{ users = [
+    {{ user: whole, password: p }}
+    {{ user: worker, password: p, permissions: {{
+        publish: [{publish}]
+        subscribe: ["_INBOX.>", "toolbus.stop.gpu"] }} }}
+    {{ user: deaf, password: p, permissions: {{ subscribe: ["_INBOX.>"], publish: ["$JS.API.>", "toolbus.begun.>"] }} }}
+] }}
+"""
+WORKER_MAY_PUBLISH = [
+    "$JS.API.STREAM.CREATE.toolbus_calls",
+    "$JS.API.STREAM.CREATE.toolbus_answers",
+    "$JS.API.CONSUMER.DURABLE.CREATE.toolbus_calls.pool_gpu",
+    "$JS.API.CONSUMER.MSG.NEXT.toolbus_calls.pool_gpu",
+    "$JS.API.STREAM.MSG.GET.toolbus_calls",
+    "$JS.API.STREAM.MSG.GET.toolbus_answers",
+    "$JS.API.STREAM.PURGE.toolbus_answers",
+    "$JS.ACK.toolbus_calls.pool_gpu.>",
+    "toolbus.done.gpu.>",
+    "toolbus.begun.gpu.>",
+    "toolbus.node.gpu.>",
+]
+
+
+@pytest.fixture
+def accounts() -> Iterator[NatsServer]:
+    """A server with the accounts `whole`, `worker` (what the how-to gives a worker) and `deaf`."""
+    server = NatsServer(ACCOUNTS.format(publish=", ".join(f'"{each}"' for each in WORKER_MAY_PUBLISH)))
+    yield server
+    server.close()
+
+
+def url_of(server: NatsServer, user: str) -> str:
+    return server.url.replace("//", f"//{user}:p@")
+
+
+async def test_the_check_names_all_that_an_account_lacks_and_what_the_how_to_gives_a_worker_is_enough(
+    accounts: NatsServer, notes: Path
+) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        await ToolWorker(url_of(accounts, "deaf"), TOOLS, pool="gpu").check()
+    for lacking in (
+        'subscription to "toolbus.stop.gpu"',
+        'to "toolbus.done.gpu.',
+        'to "$js.ack.toolbus_calls.pool_gpu',
+    ):
+        assert lacking in str(raised.value)
+    assert "begun" not in str(raised.value)
+    worker = ToolWorker(url_of(accounts, "worker"), TOOLS, pool="gpu", deps="confined")
+    await worker.check()
+    async with anyio.create_task_group() as group:
+        group.start_soon(worker.run)
+        executor = NatsExecutor(url_of(accounts, "whole"), pool="gpu")
+        async with Runtime(model("quick"), tools=TOOLS, executors=[executor]) as runtime:
+            assert (await runtime.run("Go.")).tool_calls[0].content == "deps confined"
+        group.cancel_scope.cancel()
+
+
+async def test_a_check_leaves_calls_that_wait_alone_and_nothing_behind(broker: Broker) -> None:
+    session_side: Any = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
+    worker_side: Any = ToolWorker(broker[0].url, TOOLS, pool="gpu", prefix=broker[1])
+    async with session_side._link() as session:
+        await session.send(("r", "c"), b"waits", 1.0)
+        await worker_side.check()
+        async with worker_side._link() as worker:
+            (delivery,) = await worker.fetch(1)
+            assert (delivery.body, delivery.attempt) == (b"waits", 1)
+        info = await session._connection.stream.stream_info(f"{broker[1]}_answers")
+        assert info.state.messages == 0
+
+
+async def test_wrong_credentials_are_refused_with_their_reason(accounts: NatsServer) -> None:
+    with pytest.raises(ConfigurationError, match=r"cannot be used: .*[Aa]uthorization.*$") as raised:
+        await ToolWorker(url_of(accounts, "nobody"), TOOLS, pool="gpu").check()
+    assert "-js" not in str(raised.value)
+
+
+async def test_a_worker_whose_account_may_not_serve_its_pool_says_which_permission_is_lacking(
+    accounts: NatsServer,
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"cannot be served: no permission for .*pool_cpu"):
+        await ToolWorker(url_of(accounts, "worker"), in_pool("cpu"), pool="cpu").run()

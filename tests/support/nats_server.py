@@ -41,13 +41,17 @@ def unused_prefix() -> str:
 class NatsServer:
     """A server with its data, running from the start until `close` or the end of this process, whatever ends it."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: str = "") -> None:
+        """`settings` are lines of a configuration file, such as the accounts of the server."""
         self.folder = Path(tempfile.mkdtemp(prefix="toolbus-nats-"))
         with socket.socket() as free:
             free.bind((_HOST, 0))
             self.port = free.getsockname()[1]
         program = Path(sysconfig.get_path("scripts")) / "nats-server"
         command: list[str | Path] = [program, "-a", _HOST, "-p", str(self.port), "-js", "-sd", self.folder / "data"]
+        if settings:
+            (self.folder / "settings").write_text(settings, encoding="utf-8")
+            command += ["-c", self.folder / "settings"]
         self._process = GuardedProcess(command, folder=self.folder)
         self.start()
 

@@ -18,6 +18,7 @@ examples:
   toolbus chat --dir ~/notes --provider openai:gpt-5-mini
   toolbus chat --continue
   toolbus resume
+  toolbus worker mytools:tools --url nats://broker:4222 --pool gpu
   toolbus tools --tools mytools:search
   toolbus events --json-schema > events.schema.json
   toolbus ask "Where is main?" --record main.jsonl && toolbus replay main.jsonl
@@ -100,6 +101,21 @@ exit status:
   0 done   1 a problem was found, or it failed   2 wrong usage
 
 See toolbus store COMMAND --help for the options of a command."""
+
+_WORKER = """\
+Run the calls of one pool on this machine, for sessions elsewhere that send
+them with a NatsExecutor. The first Ctrl-C or SIGTERM drains the worker: it
+takes no more calls, and ends when those that run are answered. A second one
+ends it at once, and its calls are lost."""
+
+_WORKER_EXAMPLES = """\
+examples:
+  toolbus worker mytools:tools --url nats://broker:4222 --pool gpu
+  toolbus worker mytools:tools --url nats://broker:4222 --pool gpu --check
+
+exit status:
+  0 drained, or nothing was found by --check   1 failed
+  2 wrong usage or configuration, or the broker cannot be used"""
 
 _REPLAY = """\
 Replay recorded requests, without their model and tools and without waiting,
@@ -186,6 +202,12 @@ def _parser() -> argparse.ArgumentParser:
     _add_output(chat)
     _add_resume(commands.add_parser("resume", help="resume interrupted requests", **_texts(_RESUME, _RESUME_EXAMPLES)))
     _add_store(commands.add_parser("store", help="inspect the store", **_texts(_STORE, _STORE_EXAMPLES)))
+
+    _add_worker(
+        commands.add_parser(
+            "worker", help="run the calls of a pool on this machine", **_texts(_WORKER, _WORKER_EXAMPLES)
+        )
+    )
 
     events = commands.add_parser(
         "events", help="list the types of events", **_texts("List the types of events that the bus publishes.", "")
@@ -344,6 +366,29 @@ def _add_store(parser: argparse.ArgumentParser) -> None:
     each.add_argument("file", metavar="FILE", help="the file that export has written")
 
 
+def _add_worker(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "tools",
+        metavar="MODULE:NAME",
+        help="the tools that the sessions declare: a list, a ToolRegistry, a Tool or a function. Those of other pools "
+        "are left to other workers",
+    )
+    parser.add_argument("--url", required=True, metavar="URL", help="the NATS server, such as nats://broker:4222")
+    parser.add_argument("--pool", required=True, metavar="POOL", help="the pool to serve, as the tools declare it")
+    parser.add_argument(
+        "--concurrency", type=_count, default=100, metavar="N", help="how many calls run at once; default 100"
+    )
+    parser.add_argument(
+        "--prefix", default="toolbus", metavar="NAME", help="the prefix that the sessions use; default toolbus"
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="only check the connection, JetStream and the account's permissions, and list the tools' definitions",
+    )
+    _add_log(parser.add_argument_group("output on stderr"))
+
+
 def _add_approval(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--approve",
@@ -408,6 +453,10 @@ def _add_replay(parser: argparse.ArgumentParser) -> None:
 def _add_output(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output on stderr")
     group.add_argument("-v", "--verbose", action="store_true", help="show a timeline of the request at its end")
+    _add_log(group)
+
+
+def _add_log(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]
     group.add_argument("-q", "--quiet", action="store_true", help="show only errors")
     levels = ("debug", "info", "warning", "error")
     group.add_argument(

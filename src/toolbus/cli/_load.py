@@ -28,7 +28,7 @@ from ..tools import Tool, ToolRegistry
 from ..toolsets.code_context import CodeIndex, code_context_tool
 from ..toolsets.workspace import workspace_tools
 
-__all__ = ["is_vendor", "load_limits", "load_object", "load_prices", "load_provider", "load_tools"]
+__all__ = ["is_vendor", "load_limits", "load_object", "load_own_tools", "load_prices", "load_provider", "load_tools"]
 
 _VENDORS = frozenset({*NAMED, "extractive"})
 """Names that always mean a provider of toolbus, and never a module of the user."""
@@ -133,13 +133,17 @@ def load_tools(directory: str, sources: Sequence[str]) -> ToolRegistry:
     with contextlib.suppress(ConfigurationError):
         registry.add(code_context_tool(CodeIndex(directory)))
     for source in sources:
-        found = load_object(source, "--tools")
-        for each in _tools_of(source, found):
-            try:
-                registry.add(each)
-            except ConfigurationError as exc:
-                raise ConfigurationError(f"--tools {source}: {exc}") from exc
+        load_own_tools(source, "--tools", registry)
     return registry
+
+
+def load_own_tools(source: str, option: str, registry: ToolRegistry) -> None:
+    """Add the tools that `source` (MODULE:NAME), the value of `option`, names. Raises `ConfigurationError`."""
+    for each in _tools_of(f"{option} {source}", load_object(source, option)):
+        try:
+            registry.add(each)
+        except ConfigurationError as exc:
+            raise ConfigurationError(f"{option} {source}: {exc}") from exc
 
 
 def _tools_of(source: str, found: Any) -> list[Tool[..., Any] | Callable[..., Any]]:
@@ -150,14 +154,14 @@ def _tools_of(source: str, found: Any) -> list[Tool[..., Any] | Callable[..., An
             each_of = list(cast("Iterable[Any]", found))
         except Exception as exc:
             # The user's code raised it.
-            raise ConfigurationError(f"--tools {source}: {_said(exc)}") from exc
+            raise ConfigurationError(f"{source}: {_said(exc)}") from exc
         if all(isinstance(each, Tool) or (callable(each) and not inspect.isclass(each)) for each in each_of):
             return each_of
     elif callable(found) and not inspect.isclass(found):
         return [found]
     kind = type(cast("object", found)).__name__
     raise ConfigurationError(
-        f"--tools {source} is of type {kind}: it must be a function, a Tool, a list of them, or a ToolRegistry"
+        f"{source} is of type {kind}: it must be a function, a Tool, a list of them, or a ToolRegistry"
     )
 
 

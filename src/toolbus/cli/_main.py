@@ -30,7 +30,7 @@ def run(arguments: list[str]) -> int:
 
         return main(["--version"])
     if options.command is None:
-        named = "ask, chat, resume, store, tools, events, replay or simulate"
+        named = "ask, chat, resume, store, worker, tools, events, replay or simulate"
         print(f"toolbus: name a command: {named} (see toolbus --help)", file=sys.stderr)
         return USAGE
     screen = open_screen(sys.stdout, sys.stderr, os.environ)
@@ -74,6 +74,10 @@ def _command(options: argparse.Namespace, screen: Screen, *, debug: bool) -> int
         from ._commands.store import run_store_command  # noqa: PLC0415
 
         return run_store_command(options, screen)
+    if options.command == "worker":
+        from ._commands.worker import work  # noqa: PLC0415
+
+        return work(options, screen)
     if options.command == "replay":
         from ._recordings import replay_files  # noqa: PLC0415
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from ..core.plain_text import clean, one_line
 from ..tools import Tool, ToolRegistry
 from ._terminal.screen import Screen
+from ._warnings import warnings_shown
 
 if TYPE_CHECKING:
     from ..toolsets.mcp import McpTools
 
-__all__ = ["mcp_tools", "tools_with", "warnings_shown"]
+__all__ = ["mcp_tools", "tools_with"]
 
 
 def mcp_tools(files: Sequence[str], registry: ToolRegistry) -> McpTools | None:
@@ -36,7 +34,7 @@ def tools_with(files: Sequence[str], registry: ToolRegistry, screen: Screen) -> 
 
     Raises `ConfigurationError`.
     """
-    with warnings_shown(screen):
+    with warnings_shown(screen, "toolbus.mcp"):
         mcp = mcp_tools(files, registry)
         if mcp is None:
             return list(registry), True
@@ -46,29 +44,3 @@ def tools_with(files: Sequence[str], registry: ToolRegistry, screen: Screen) -> 
                 return list(registry), all(each.connected for each in mcp.status())
 
         return anyio.run(look)
-
-
-@contextlib.contextmanager
-def warnings_shown(screen: Screen) -> Generator[None]:
-    """Inside, report on stderr which servers are unreachable, which tools are left out, and which have changed."""
-    logger = logging.getLogger("toolbus.mcp")
-    handler = _WarningHandler(screen)
-    before = (logger.level, logger.propagate)
-    logger.setLevel(logging.WARNING)
-    logger.propagate = False
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(before[0])
-        logger.propagate = before[1]
-
-
-class _WarningHandler(logging.Handler):
-    def __init__(self, screen: Screen) -> None:
-        super().__init__()
-        self._screen = screen
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._screen.report(f"toolbus: {one_line(clean(record.getMessage()))}")

@@ -22,11 +22,12 @@ from ..runtime import Runtime
 from ._approval import connect_approval
 from ._host import Host
 from ._load import load_limits, load_prices, load_provider, load_tools
-from ._mcp import mcp_tools, warnings_shown
+from ._mcp import mcp_tools
 from ._store_location import LEASE_SECONDS, location_of
 from ._terminal.prompt import take_any_bytes
 from ._terminal.screen import Screen
 from ._terminal.tool_output import printed_apart
+from ._warnings import warnings_shown
 
 if TYPE_CHECKING:
     from ._open_store import OpenStore
@@ -96,7 +97,7 @@ def opened(
         person = connect_approval(runtime, options, screen, stdout)
         # With a log level, the warnings of MCP servers appear in the log.
         quiet = options.quiet or options.log_level is not None
-        with contextlib.nullcontext() if quiet else warnings_shown(screen):
+        with contextlib.nullcontext() if quiet else warnings_shown(screen, "toolbus.mcp"):
             mcp = mcp_tools(options.mcp, tools)
             host = Host(runtime, screen, show, tick, person, _recorded(options, runtime, screen), before=mcp)
             with host:

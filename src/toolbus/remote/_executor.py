@@ -41,6 +41,8 @@ _LOOK_SECONDS = 1.0
 _ALL_LOOKS = 10
 """Answers of resumed calls go to the node that asked first, so these calls are looked up in every pass, and all others
 in every tenth, in case a live answer was lost."""
+_LOST_SECONDS = 0.1
+"""A call that the broker did not take ends this long before its deadline, or the session would end it as a time-out."""
 _LEAVE_SECONDS = 2.0
 """The time in which workers are asked to stop when the executor is left."""
 _logger = logging.getLogger("toolbus.remote")
@@ -158,11 +160,28 @@ class RemoteExecutor:
     # ------------------------------------------------------------------------------------------ the transport
 
     async def _send(self, key: Key) -> None:
+        """Send a call. If the broker has not taken it until shortly before its deadline, it ends as `lost`."""
+        call = self._open.get(key)
+        if call is None:
+            return
+        left = self._left(call.requested)
+        with anyio.move_on_after(left - min(_LOST_SECONDS, left / 2)) as scope:
+            await self._send_until_taken(key)
+        if scope.cancelled_caught:
+            if key in self._open:
+                text = "The call could not be delivered: the broker of its worker did not answer."
+                self._publish(key, call.requested.failed(text, reason="lost", outcome_unknown=True))
+            # The broker may have taken the call without saying so, or take it now, from the driver's buffer.
+            await self._stop(key)
+
+    def _left(self, requested: ToolCallRequested) -> float:
+        return requested.at + requested.deadline - self._bus.clock()
+
+    async def _send_until_taken(self, key: Key) -> None:
         """Send a call, again and again until the broker has it or the call is settled."""
         is_away = False
         while (call := self._open.get(key)) is not None:
             requested = call.requested
-            left = requested.at + requested.deadline - self._bus.clock()
             body = encode(requested)
             if len(body) > self._link.max_bytes:
                 self._publish(key, too_large(requested, "The arguments of the call are", self._link.max_bytes))
@@ -170,7 +189,7 @@ class RemoteExecutor:
             try:
                 if requested.resumed and await self._found(key):
                     return
-                await self._link.send(key, body, left)
+                await self._link.send(key, body, self._left(requested))
             except Unavailable as exc:
                 if not is_away:
                     _logger.warning("call %s was not sent yet: %s", key[1], exc)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
@@ -22,12 +23,21 @@ from ..tools import ToolRegistry
 from ._executor import SIGNALS, too_large
 from ._transport import Delivery, Key, Unavailable, WorkerLink
 
-__all__ = ["Worker"]
+__all__ = ["Worker", "WorkerStatistics"]
 
 _RETRY_SECONDS = 0.2
 _RENEWALS = 3
 """A lease is renewed this often before it ends."""
 _logger = logging.getLogger("toolbus.remote")
+
+
+@dataclass(slots=True, frozen=True)
+class WorkerStatistics:
+    """The calls that run now, those that were answered since the worker was made, and whether the broker is away."""
+
+    running: int
+    answered: int
+    is_away: bool
 
 
 class _View:
@@ -90,18 +100,19 @@ class Worker:
         self._connect = connect
         self._deps = deps
         self._most = max_concurrency
+        self.is_away = False
         self._refused: set[str] = set()
-        self._draining: anyio.Event | None = None
-        self._changed: anyio.Event | None = None
+        self._draining = False
+        self._changed = anyio.Event()
 
     def drain(self) -> None:
         """Take no more calls, and let `run` return when those that run are answered."""
-        if self._draining is not None:
-            self._draining.set()
+        self._draining = True
+        self._change()
 
     async def run(self, ready: Callable[[], object] = lambda: None) -> None:
         """Run calls. `ready` is called when the worker is connected and takes calls."""
-        self._draining, self._changed = anyio.Event(), anyio.Event()
+        self._draining = False
         async with (
             self._connect() as self._link,
             anyio.create_task_group() as self._group,
@@ -114,37 +125,33 @@ class Worker:
             self._link.listen(self._on_stopped)
             self._group.start_soon(self._renew)
             try:
-                with anyio.CancelScope() as taking:
-                    self._group.start_soon(self._end_taking, self._draining, taking)
-                    ready()
-                    await self._take()
+                ready()
+                await self._take()
                 while self.running:
-                    await self._change()
+                    await self._changed.wait()
             finally:
                 for disconnect in disconnects:
                     disconnect()
                 self._group.cancel_scope.cancel()
 
-    @staticmethod
-    async def _end_taking(draining: anyio.Event, taking: anyio.CancelScope) -> None:
-        await draining.wait()
-        taking.cancel()
-
     async def _take(self) -> None:
         """Fetch as many calls as there are free slots: all others wait in the broker, for any worker."""
-        is_away = False
-        while True:
-            while len(self.running) >= self._most:
-                await self._change()
+        while not self._draining:
+            if len(self.running) >= self._most:
+                await self._changed.wait()
+                continue
             try:
+                # A fetch is not cancelled: what the broker has sent already would wait for the end of its lease.
                 deliveries = await self._link.fetch(self._most - len(self.running))
             except Unavailable as exc:
-                if not is_away:
+                if not self.is_away:
                     _logger.warning("the broker does not answer: %s", exc)
-                is_away = True
+                self.is_away = True
                 await anyio.sleep(_RETRY_SECONDS)
                 continue
-            is_away = False
+            if self.is_away:
+                _logger.info("the broker answers again")
+            self.is_away = False
             for delivery in deliveries:
                 self._begin(delivery)
 
@@ -157,9 +164,9 @@ class Worker:
         call = self.running[delivery.key] = _Running(delivery, anyio.Event())
         self._group.start_soon(self._work, delivery.key, call)
 
-    async def _change(self) -> None:
-        assert self._changed is not None
-        await self._changed.wait()
+    def _change(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
 
     async def _renew(self) -> None:
         while True:
@@ -178,7 +185,7 @@ class Worker:
             requested = self._read(call.delivery)
             if requested is None:
                 await call.delivery.done()
-            elif not self._has(requested):
+            elif self._draining or not self._has(requested):
                 await call.delivery.give_back()
             elif await self._run(key, call, requested):
                 await self._report(key, call, requested)
@@ -187,9 +194,7 @@ class Worker:
             _logger.warning("call %s was not begun: %s", key[1], exc)
         finally:
             del self.running[key]
-            assert self._changed is not None
-            self._changed.set()
-            self._changed = anyio.Event()
+            self._change()
 
     def _read(self, delivery: Delivery) -> ToolCallRequested | None:
         try:

@@ -15,9 +15,11 @@ trust.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -31,13 +33,14 @@ from ..errors import ConfigurationError, MissingExtra
 from ..tools import Tool, ToolRegistry
 from ._executor import RemoteExecutor
 from ._transport import Begun, Key, Unavailable
-from ._worker import Worker
+from ._worker import Worker, WorkerStatistics
 
-__all__ = ["NatsExecutor", "ToolWorker"]
+__all__ = ["NatsExecutor", "ToolWorker", "WorkerStatistics"]
 
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 2.0
-_FETCH_SECONDS = 5.0
+_FETCH_SECONDS = 1.0
+"""The time for which an idle worker waits for calls before it asks again, and so the longest that it takes to drain."""
 _GIVE_BACK_SECONDS = 1.0
 _RECONNECT_SECONDS = 0.2
 _KEPT_SECONDS = 7 * 24 * 3_600.0
@@ -45,6 +48,8 @@ _KEPT_SECONDS = 7 * 24 * 3_600.0
 _HEADERS_BYTES = 4_096  # the broker's bound covers headers too
 _EXISTS_OTHERWISE = 10058
 _NOT_FIRST = 10077
+_VIOLATION = "permissions violation for "
+_logger = logging.getLogger("toolbus.remote")
 
 
 class NatsExecutor:
@@ -100,9 +105,10 @@ class ToolWorker:
         check("max_concurrency", max_concurrency, whole(1))
         check("lease_seconds", lease_seconds, POSITIVE)
         registry = tools if isinstance(tools, ToolRegistry) else ToolRegistry(list(tools))
-        if registry.marked:
+        marked = [each.name for each in registry.specs.values() if each.pool == pool and each.name in registry.marked]
+        if marked:
             raise ConfigurationError(
-                f"the tools {', '.join(registry.marked)} take secrets, which do not leave the session's process; "
+                f"the tools {', '.join(marked)} take secrets, which do not leave the session's process; "
                 "declare them without a pool"
             )
         self._broker = _Broker(url, prefix, pool)
@@ -120,6 +126,19 @@ class ToolWorker:
     def drain(self) -> None:
         """Take no more calls; `run` returns when those that run are answered."""
         self._worker.drain()
+
+    def statistics(self) -> WorkerStatistics:
+        """Return what the worker does now, and what it has done since it was made."""
+        worker = self._worker
+        return WorkerStatistics(running=len(worker.running), answered=worker.answered, is_away=worker.is_away)
+
+    async def check(self) -> None:
+        """Connect, and try all that a worker does at the broker, without taking a call.
+
+        Raises `ConfigurationError` as `run` does, and if the account lacks permissions: the error names all of them.
+        """
+        async with self._link() as link:
+            await link.check()
 
     @asynccontextmanager
     async def _link(self) -> AsyncGenerator[_WorkerLink]:
@@ -140,7 +159,7 @@ class _Broker:
         self.nats: Any = nats
         self.url, self.prefix, self.pool = url, prefix, _encoded(pool)
         self.calls, self.answers = f"{prefix}_calls", f"{prefix}_answers"
-        self.stops = f"{prefix}.stop.{self.pool}"
+        self.stops, self.consumer = f"{prefix}.stop.{self.pool}", f"pool_{self.pool}"
         try:
             parts = urlsplit(url)
             self.shown = f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}"
@@ -175,6 +194,7 @@ class _Connection:
     def __init__(self, broker: _Broker) -> None:
         self.broker = broker
         self.trouble = ""
+        self.violations: list[str] = []
         self.reconnected: Callable[[], None] = lambda: None
         self.client: Any = None
         self.stream: Any = None
@@ -182,6 +202,10 @@ class _Connection:
     async def open(self) -> None:
         async def on_error(exc: Exception) -> None:
             self.trouble = str(exc) or type(exc).__name__
+            _, found, violation = self.trouble.partition(_VIOLATION)
+            if found and violation not in self.violations:
+                self.violations.append(violation)
+                _logger.warning("the account at %s has no permission for %s", broker.shown, violation)
 
         async def on_reconnected() -> None:
             self.reconnected()
@@ -204,9 +228,9 @@ class _Connection:
             raise
         except Exception as exc:
             why = self.trouble or str(exc) or "no answer"
-            raise ConfigurationError(
-                f"the NATS server at {broker.shown} cannot be used: {why}; it must run with JetStream (nats-server -js)"
-            ) from exc
+            if self.client.is_connected and not self.trouble:
+                why += "; it must run with JetStream (nats-server -js)"
+            raise ConfigurationError(f"the NATS server at {broker.shown} cannot be used: {why}") from exc
 
     async def _make_streams(self) -> None:
         api, broker = self.broker.nats.js.api, self.broker
@@ -344,23 +368,23 @@ class _WorkerLink:
                 link._stopped((request_id, call_id))
 
         api = broker.nats.js.api
-        durable = f"pool_{broker.pool}"
         try:
             await connection.stream.add_consumer(
                 broker.calls,
                 api.ConsumerConfig(
-                    durable_name=durable,
+                    durable_name=broker.consumer,
                     filter_subject=f"{broker.prefix}.call.{broker.pool}.>",
                     ack_policy=api.AckPolicy.EXPLICIT,
                     ack_wait=lease_seconds,
                     max_ack_pending=100_000,
                 ),
             )
-            link._queue = await connection.stream.pull_subscribe_bind(consumer=durable, stream=broker.calls)
+            link._queue = await connection.stream.pull_subscribe_bind(consumer=broker.consumer, stream=broker.calls)
             await connection.client.subscribe(broker.stops, cb=on_stop)
             await connection.client.flush()
         except Exception as exc:
-            raise ConfigurationError(f"the pool at {broker.shown} cannot be served: {exc}") from exc
+            why = f"no permission for {connection.violations[-1]}" if connection.violations else exc
+            raise ConfigurationError(f"the pool at {broker.shown} cannot be served: {why}") from exc
         return link
 
     @property
@@ -373,7 +397,10 @@ class _WorkerLink:
     async def fetch(self, most: int) -> Sequence[_Delivery]:
         try:
             found = await self._queue.fetch(most, timeout=_FETCH_SECONDS)
-        except TimeoutError:
+        except TimeoutError as exc:
+            # While the driver reconnects, it reports only that nothing came.
+            if not self.connection.client.is_connected:
+                raise self.connection.unavailable(ConnectionError("the connection is lost")) from exc
             return ()
         except Exception as exc:
             raise self.connection.unavailable(exc) from exc
@@ -389,6 +416,34 @@ class _WorkerLink:
 
     async def tell(self, node: str, body: bytes) -> None:
         await self.connection.tell(self._broker.node(node), body)
+
+    async def check(self) -> None:
+        """Do once all that a worker does at the broker, under a key that no call has. Raises `ConfigurationError`."""
+        broker, connection, key = self._broker, self.connection, ("", uuid4().hex)
+        # Without a subject for its answer, the server only looks whether the account may send the request.
+        asked = (
+            f"$JS.API.CONSUMER.MSG.NEXT.{broker.calls}.{broker.consumer}",
+            f"$JS.API.STREAM.MSG.GET.{broker.calls}",
+            f"$JS.API.STREAM.MSG.GET.{broker.answers}",
+            f"$JS.ACK.{broker.calls}.{broker.consumer}.check",
+            broker.node("check"),
+        )
+        trouble = ""
+        for operation in (
+            *(partial(connection.tell, subject, b"") for subject in asked),
+            *(partial(connection.publish, broker.subject(kind, key), b"") for kind in ("done", "begun")),
+            partial(connection.purge, broker.answers, broker.subject("*", key)),
+        ):
+            try:
+                await operation()
+            except Unavailable as exc:
+                trouble = str(exc)
+        if connection.violations:
+            raise ConfigurationError(
+                f"the account at {broker.shown} has no permission for {'; '.join(connection.violations)}"
+            )
+        if trouble:
+            raise ConfigurationError(f"the NATS server does not do what a worker needs: {trouble}")
 
 
 class _Delivery:
