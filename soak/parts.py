@@ -1,4 +1,4 @@
-"""The parts of a soak that are commands: the simulation, kills, fuzzing and hostile servers.
+"""The parts of a soak that are commands: the simulation, kills, remote faults, fuzzing and hostile servers.
 
 Each part runs its command again and again, with another seed each time, until its time is over. The last run is cut
 off, which is not a failure. This module knows nothing of mutants.
@@ -23,10 +23,11 @@ from pathlib import Path
 
 from .recording import PLACE, ROOT
 
-__all__ = ["PARTS", "Outcome", "Part", "Time", "fuzzing", "hostile", "kills", "run_recording", "simulation"]
+__all__ = ["PARTS", "Outcome", "Part", "Time", "fuzzing", "hostile", "kills", "remote", "run_recording", "simulation"]
 
 _JOBS = os.cpu_count() or 1
 _PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+_FAULTS = 20  # how many random moments each fault of remote calls has in one run
 _KILLS = 40  # how many random moments one run has, in addition to the named ones
 _ENDS_SECONDS = 20.0  # how long a command may take to end once its time is over
 _COUNTS = re.compile(r"(\d+) (passed|failed|skipped|errors?)")
@@ -187,6 +188,18 @@ def kills(seed: int, given: Time) -> Outcome:
     return outcome
 
 
+def remote(seed: int, given: Time) -> Outcome:
+    """Stop and kill workers, kill the NATS server and cut the network at random moments of calls that run elsewhere."""
+
+    def command(seed: int) -> tuple[list[str], dict[str, str]]:
+        variables = {"TOOLBUS_FAULTS": str(_FAULTS), "TOOLBUS_FAULTS_SEED": str(seed % 2**32)}
+        return ["tests/remote/test_nats_faults.py", "-n", str(_JOBS), "-rs"], variables
+
+    outcome, counts = _tests(seed, given, command)
+    outcome.summary = _said(counts, "runs", "passed", "failed", "skipped", "cut off")
+    return outcome
+
+
 def fuzzing(seed: int, given: Time) -> Outcome:
     """Run the tests of Hypothesis, with fresh seeds and more examples."""
 
@@ -212,4 +225,10 @@ def hostile(seed: int, given: Time) -> Outcome:
     return outcome
 
 
-PARTS: dict[str, Part] = {"hostile": hostile, "kills": kills, "fuzzing": fuzzing, "simulation": simulation}
+PARTS: dict[str, Part] = {
+    "hostile": hostile,
+    "kills": kills,
+    "remote": remote,
+    "fuzzing": fuzzing,
+    "simulation": simulation,
+}

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import subprocess
-import sys
-from collections.abc import AsyncGenerator, Generator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ import nats
 import pytest
 import worker_child
 from pydantic import SecretStr
+from remote_workers import Broker, Held, model, ran, worker_here, worker_process
 from worker_child import TOOLS, in_pool
 
 from support.nats_server import NatsServer
@@ -27,42 +26,12 @@ from toolbus.remote.nats import NatsExecutor, ToolWorker
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, calls, check_executor, text
 
-Broker = tuple[NatsServer, str]
 driver: Any = nats
 
 
 @pytest.fixture(params=["asyncio"])  # nats-py works on asyncio only
 def anyio_backend(request: pytest.FixtureRequest) -> str:
     return request.param
-
-
-@contextmanager
-def worker_process(broker: Broker, notes: Path, pool: str = "gpu", most: int = 4) -> Generator[subprocess.Popen[bytes]]:
-    server, prefix = broker
-    command = [sys.executable, worker_child.__file__, server.url, prefix, pool, str(most), "0.5", str(notes)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"ready\n"
-            yield process
-        finally:
-            process.kill()
-
-
-@asynccontextmanager
-async def worker_here(broker: Broker, tools: Any = TOOLS, **options: Any) -> AsyncGenerator[ToolWorker]:
-    worker = ToolWorker(broker[0].url, tools, pool="gpu", prefix=broker[1], **options)
-    ready = anyio.Event()
-    async with anyio.create_task_group() as group:
-        group.start_soon(worker.run, ready.set)
-        await ready.wait()
-        yield worker
-        group.cancel_scope.cancel()
-
-
-def model(*names: str) -> ScriptedProvider:
-    wanted: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in names]
-    return ScriptedProvider([calls(*wanted), text("Done.")])
 
 
 def runtime_of(broker: Broker, *names: str, **options: Any) -> Runtime[None]:
@@ -74,10 +43,6 @@ async def line_of(process: subprocess.Popen[bytes]) -> str:
     """Return the next note of a worker's handlers."""
     assert process.stdout is not None
     return (await anyio.to_thread.run_sync(process.stdout.readline)).decode().strip()
-
-
-def ran(notes: Path) -> list[str]:
-    return notes.read_text().splitlines()
 
 
 class Said(logging.Handler):
@@ -187,23 +152,6 @@ async def test_a_call_that_is_requested_while_the_server_is_away_runs_when_it_is
         broker[0].start()
         assert (await session.result()).tool_calls[0].content == "deps here"
     assert ran(notes) == ["quick"]
-
-
-class Held:
-    """A tool whose handler holds until it is released, and counts its runs."""
-
-    def __init__(self, *, idempotent: bool = True) -> None:
-        self.began, self.released, self.runs = anyio.Event(), anyio.Event(), 0
-
-        @tool(pool="gpu", idempotent=idempotent)
-        async def held() -> str:
-            """Hold."""
-            self.runs += 1
-            self.began.set()
-            await self.released.wait()
-            return "held"
-
-        self.tool = held
 
 
 @pytest.mark.guarantee("G24")

@@ -57,7 +57,44 @@ async def large() -> str:
     return "x" * 1_100_000
 
 
-TOOLS: list[Tool[..., Any]] = [safe, once, quick, large]
+@tool(pool="gpu", idempotent=True, timeout_seconds=60)
+async def wait_again(path: str, context: ToolContext[Any]) -> str:
+    """Wait for a file. The call may run twice."""
+    note(f"wait_again {context.idempotency_key}")
+    await file_at(path)
+    return f"attempt {context.attempt}"
+
+
+@tool(pool="gpu", timeout_seconds=60)
+async def wait_once(path: str, context: ToolContext[Any]) -> str:
+    """Wait for a file. The call may not run twice."""
+    note(f"wait_once {context.idempotency_key}")
+    await file_at(path)
+    return f"attempt {context.attempt}"
+
+
+async def file_at(path: str) -> None:
+    while not Path(path).exists():  # noqa: ASYNC110, ASYNC240 -- the test makes it, in another process
+        await anyio.sleep(0.01)
+
+
+@tool(pool="gpu", idempotent=True, timeout_seconds=60)
+async def work_again(number: int, seconds: float) -> str:
+    """Take some time. The call may run twice."""
+    note(f"work_again {number}")
+    await anyio.sleep(seconds)
+    return f"work_again {number}"
+
+
+@tool(pool="gpu", timeout_seconds=60)
+async def work_once(number: int, seconds: float) -> str:
+    """Take some time. The call may not run twice."""
+    note(f"work_once {number}")
+    await anyio.sleep(seconds)
+    return f"work_once {number}"
+
+
+TOOLS: list[Tool[..., Any]] = [safe, once, quick, large, wait_again, wait_once, work_again, work_once]
 
 
 def in_pool(pool: str) -> list[Tool[..., Any]]:
