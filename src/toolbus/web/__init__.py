@@ -24,21 +24,44 @@ processes are shown in the same way. Its invariants:
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from .._lazy import imported_when_used
 from ._agui import AguiEncoder
 from ._encoder import Chunk, EventEncoder, sse_frame
 from ._incoming import AnswerableSession, ClientAnswer, ClientDecision, ClientRequest, read_agui, read_vercel
 from ._vercel import VercelEncoder
 
+if TYPE_CHECKING:
+    from ._responses import AguiResponse, EventReader, EventSource, EventsResponse, TextResponse, VercelResponse
+
 __all__ = [
     "AguiEncoder",
+    "AguiResponse",
     "AnswerableSession",
     "Chunk",
     "ClientAnswer",
     "ClientDecision",
     "ClientRequest",
     "EventEncoder",
+    "EventReader",
+    "EventSource",
+    "EventsResponse",
+    "TextResponse",
     "VercelEncoder",
+    "VercelResponse",
     "read_agui",
     "read_vercel",
     "sse_frame",
 ]
+
+_MODULES = {
+    "AguiResponse": "._responses",
+    "EventReader": "._responses",
+    "EventSource": "._responses",
+    "EventsResponse": "._responses",
+    "TextResponse": "._responses",
+    "VercelResponse": "._responses",
+}
+
+__getattr__, __dir__ = imported_when_used(__name__, _MODULES, __all__)

@@ -99,6 +99,8 @@ class AguiEncoder(EventEncoder):
         self._answer(call, VOID_CALL)
 
     def _answer(self, call: ShownCall, content: str | list[dict[str, Any]]) -> None:
+        if self.has_answered(call):
+            return  # The client has put the result among its messages, and would have it twice.
         message_id = f"{call.shown_id}_result"
         self.emit("TOOL_CALL_RESULT", messageId=message_id, toolCallId=call.shown_id, content=content, role="tool")
 

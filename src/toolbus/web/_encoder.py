@@ -124,7 +124,8 @@ class EventEncoder(ABC):
 
     def __init__(self, *, client_tools: Collection[str] = (), answered: Collection[str] = ()) -> None:
         self._client_tools = frozenset(client_tools)
-        self._left_out: frozenset[str] = frozenset(answered)
+        self._answered: frozenset[str] = frozenset(answered)
+        self._left_out = self._answered
         self._out: list[Chunk] = []
         self._request_id = ""
         self._conversation_id = ""
@@ -215,6 +216,10 @@ class EventEncoder(ABC):
     def emit(self, kind: str, **fields: Any) -> None:
         """Add a chunk."""
         self._out.append({"type": kind, **fields})
+
+    def has_answered(self, call: ShownCall) -> bool:
+        """Return whether the page itself has brought the result of the call with its request."""
+        return call.call_id in self._answered and call.name in self._client_tools
 
     def is_client_tool(self, name: str) -> bool:
         """Return whether the page runs the tool."""
@@ -347,6 +352,10 @@ class EventEncoder(ABC):
         self._void_reply()
 
     # ------------------------------------------------------------------------------------------------ steps and calls
+
+    def _take_start(self, _event: RequestStarted) -> None:
+        """Note the whole reply that is newest: there is none yet. The first event of any kind begins the stream."""
+        self._last_text = ""
 
     def _take_round(self, event: RoundStarted) -> None:
         self._void_reply()
@@ -519,7 +528,7 @@ class EventEncoder(ABC):
     # ------------------------------------------------------------------------------------------------ the table
 
     _takes: ClassVar[Mapping[type[Event], Callable[[Any, Any], None]]] = {
-        RequestStarted: lambda *_: None,  # the first event of any kind begins the stream
+        RequestStarted: _take_start,
         RequestResumed: _take_retry,
         RoundStarted: _take_round,
         TextDelta: _take_text,
