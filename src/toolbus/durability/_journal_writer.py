@@ -413,7 +413,7 @@ class JournalWriter:
             request_id = request.session.request_id
             record = await call_store(self.store.request(request_id))
             if record is not None and record.epoch != request.epoch and self._requests.get(request_id) is request:
-                request.session.leave(str(LeaseLost(request_id, request.epoch)), even_if_cancelled=True)
+                request.session.lose(LeaseLost(request_id, request.epoch))
 
 
 def _joined(before: Entry, after: Entry) -> Entry:

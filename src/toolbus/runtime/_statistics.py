@@ -60,7 +60,12 @@ def requests_waiting(sessions: Iterable[RequestSession]) -> int:
 
 
 def health_of(
-    admission: Admission, writer: JournalWriter | None, dispatcher: DispatcherStatistics, *, stopped: str
+    admission: Admission,
+    writer: JournalWriter | None,
+    dispatcher: DispatcherStatistics,
+    *,
+    stopped: str,
+    questions_overdue: int,
 ) -> RuntimeHealth:
     """Return the health of a runtime. `stopped` says why it takes no requests at all, or is empty."""
     reasons = [stopped] if stopped else []
@@ -72,6 +77,8 @@ def health_of(
     if dispatcher.overdue:
         names = ", ".join(sorted(set(dispatcher.overdue)))
         reasons.append(f"{len(dispatcher.overdue)} cancelled calls still run: {names}")
+    if questions_overdue:
+        reasons.append(f"{questions_overdue} calls have waited too long for a person's decision")
     if dispatcher.stranded:
         reasons.append(f"tools have left a cancel scope or a task group open in {dispatcher.stranded} tasks")
     return RuntimeHealth(ready=ready, reasons=tuple(reasons))
