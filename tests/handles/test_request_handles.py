@@ -241,7 +241,7 @@ async def test_a_command_that_was_acknowledged_survives_the_death_of_the_process
         assert await Client(store).request(session.request_id).approve(question) == "queued"
         assert dies.is_set()
         journal.append = append
-        session.leave("as if it had died", even_if_cancelled=True)
+        session.leave("as if it had died")
     async with node(store, lab=lab) as heir:
         await heir.resume()
         assert (await heir.request(session.request_id).result()).tool_calls[0].ok

@@ -104,13 +104,13 @@ class JournalWriter:
 
     @property
     def store_fails(self) -> bool:
-        """True if the store is away, as far as the last call that is repeated has shown."""
+        """True if the store is away, as far as is known from the last call that wrote something."""
         return self._pending.fails
 
     @property
     def leases(self) -> int:
-        """The number of requests that run or wait in this runtime."""
-        return len(self._requests)
+        """The number of requests whose leases this process holds, as far as it knows. Costs O(requests)."""
+        return sum(each.written > 0 and not each.has_ended for each in self._requests.values())
 
     @property
     def calls_pending(self) -> int:
@@ -156,10 +156,14 @@ class JournalWriter:
             request.unwritten = None
             raise
         except StoreError as exc:
+            if exc.retryable:
+                self._pending.report(exc)
             if self._on_failure == "stop":
                 raise
             self._warn(request, exc)
             return None
+        if self._pending.fails and not self._pending:
+            self._pending.report(None)
         self._watch_size(request, size_bytes)
         return size_bytes
 
@@ -422,7 +426,7 @@ class JournalWriter:
             request_id = request.session.request_id
             record = await call_store(self.store.request(request_id))
             if record is not None and record.epoch != request.epoch and self._requests.get(request_id) is request:
-                request.session.leave(str(LeaseLost(request_id, request.epoch)), even_if_cancelled=True)
+                request.session.lose(LeaseLost(request_id, request.epoch))
 
 
 def _joined(before: Entry, after: Entry) -> Entry:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Never, Self, TypeVar, Unpack, ge
 import anyio
 
 from .._open_scopes import StrandedTasks
-from .._option_checks import NOT_NEGATIVE, POSITIVE, check, one_of, shown
+from .._option_checks import FLAG, NOT_NEGATIVE, POSITIVE, check, one_of, or_none, shown
 from ..bus import EventBus
 from ..core.tokens import Calibration
 from ..core.transcript import repair
@@ -63,7 +63,10 @@ from ._admission import Admission, Ticket
 from ._conversations import ConversationState
 from ._ended import EndedSessions
 from ._executors import PoolExecutor, check_pools
+from ._loop_watch import watch_loop
+from ._reminders import Reminders
 from ._statistics import RuntimeHealth, RuntimeStatistics, health_of, requests_waiting
+from ._tally import Tally
 
 if TYPE_CHECKING:
     import anyio.abc
@@ -105,6 +108,13 @@ class Runtime(Generic[DepsT]):
     `max_processes` bound the handlers of tools (see `ToolDispatcher`). A handler that still runs `grace_seconds` after
     it was cancelled is logged. A session that has ended can be had from `session` and `recall` for
     `keep_ended_seconds`, so that a reader who comes late misses nothing; at most 10,000 are kept, and 64 MiB of them.
+
+    What is stuck is logged, counted (`toolbus.telemetry`) and published, each once: a handler that outlives its call, a
+    subscription whose reader is too slow, a request whose lease another process has taken. With `remind_seconds` also
+    a question that nobody has answered for so long (`ApprovalOverdue`), and with `blocked_loop_seconds`, such as 0.5,
+    whatever keeps the event loop from everything else for longer, with the functions that run meanwhile
+    (`LoopBlocked`); a thread looks four times in that time. A tool that blocks the loop is named in any case. With
+    `detailed_statistics`, `statistics` has the numbers of each tool and model, which costs about 1 us for each call.
 
     `store` keeps conversations; without one they are in memory. A store with a journal also keeps what requests do,
     before they do it, so that `resume` continues them in another process. The lease on each request is renewed; it runs
@@ -152,17 +162,24 @@ class Runtime(Generic[DepsT]):
         lease_seconds: float = 30.0,
         keep_ended_seconds: float = 60.0,
         inbox_seconds: float = 0.25,
+        remind_seconds: float | None = None,
+        blocked_loop_seconds: float | None = None,
+        detailed_statistics: bool = False,
         **defaults: Unpack[SessionOptions[DepsT]],
     ) -> None:
         check_options(defaults, SessionOptions, "Runtime", beside=_PARAMETERS)
         self._on_busy: OnBusy = check("on_busy", on_busy, one_of(*get_args(OnBusy)))
         self._drain_seconds = check("drain_seconds", drain_seconds, NOT_NEGATIVE)
         self._ended = EndedSessions(check("keep_ended_seconds", keep_ended_seconds, NOT_NEGATIVE))
+        check("remind_seconds", remind_seconds, or_none(POSITIVE))
+        self._reminders = None if remind_seconds is None else Reminders(remind_seconds)
+        self._blocked_loop_seconds = check("blocked_loop_seconds", blocked_loop_seconds, or_none(POSITIVE))
         self._made: dict[str, Provider] = {}  # providers made from names, which the runtime closes
         self.providers = self._given(provider, providers) or self._from_environment()
         self.provider = self.providers[0]
         self.tools = tool_registry(tools)
         self.bus = bus if bus is not None else EventBus()
+        self._tally = Tally(self.bus) if check("detailed_statistics", detailed_statistics, FLAG) else None
         self.store: Store = store if store is not None else MemoryStore()
         self.dispatcher = ToolDispatcher(
             self.bus,
@@ -218,6 +235,12 @@ class Runtime(Generic[DepsT]):
             if self._narrator is not None:
                 await stack.enter_async_context(self._narrator.on(self.bus))
             stack.callback(self.bus.connect(ToolCallLate, self._conversations.late))
+            if self._tally is not None:
+                stack.callback(self.bus.connect(Tally.KINDS, self._tally))
+            if self._reminders is not None:
+                await stack.enter_async_context(self._reminders.on(self.bus))
+            if (seconds := self._blocked_loop_seconds) is not None:
+                stack.enter_context(watch_loop(self.bus, seconds, lambda: self.dispatcher.statistics().blocked))
             # The store is opened here, so that its faults are raised at the start.
             if (opens := getattr(self.store, "open", None)) is not None:
                 await opens()
@@ -460,12 +483,16 @@ class Runtime(Generic[DepsT]):
             store_calls_pending=0 if writer is None else writer.calls_pending,
             dispatcher=self.dispatcher.statistics(),
             bus=self.bus.statistics(),
+            tools={} if self._tally is None else self._tally.tools(),
+            models={} if self._tally is None else self._tally.models(),
         )
 
     def health(self) -> RuntimeHealth:
         """Return whether this runtime takes requests now, and what is wrong with it. For probes: it never waits."""
         stopped = "the runtime is not running" if self._group is None else _CLOSING if self._closing else ""
-        return health_of(self._admission, self._journal_writer, self.dispatcher.statistics(), stopped=stopped)
+        overdue = 0 if self._reminders is None else self._reminders.overdue(self.bus)
+        numbers = self.dispatcher.statistics()
+        return health_of(self._admission, self._journal_writer, numbers, stopped=stopped, questions_overdue=overdue)
 
     def pending_approvals(self) -> tuple[ApprovalRequested, ...]:
         """Return the questions of all requests that run here and that a person has still to answer, oldest first.
@@ -673,8 +700,9 @@ class Runtime(Generic[DepsT]):
         except Exception as exc:
             ids = {"request_id": session.request_id, "conversation_id": session.conversation_id}
             bug = None if isinstance(exc, StoreError) else exc
+            level = logging.WARNING if bug is None else logging.ERROR
             text = "request %s: the store failed, and this turn is not remembered: %s"
-            _logger.error(text, session.request_id, exc, exc_info=bug, extra=ids)
+            _logger.log(level, text, session.request_id, exc, exc_info=bug, extra=ids)
 
     def _from_environment(self) -> tuple[Provider, ...]:
         named = os.environ.get("TOOLBUS_PROVIDER")
