@@ -250,11 +250,13 @@ async def test_answers_count_once_and_only_for_open_calls_of_tools_that_the_page
             answered(ids["remove"], "remove"),
             answered("r_0_0", "locate"),
         ]
-        assert [each.answer(session, client_tools=["locate", "remove"]) for each in wrong] == [0] * len(wrong)
+        assert [await each.answer(session, client_tools=["locate", "remove"]) for each in wrong] == [0] * len(wrong)
         right = [answered(ids["locate"], "locate"), decided(definition=question.definition)]
-        assert [each.answer(session, client_tools=["locate"], by="Ann") for each in right] == [1, 1]
-        assert right[1].answer(session, client_tools=["locate"]) == 0
-        assert right[0].answer(session, client_tools=["locate"]) == 1  # the same answer, which is the one that counts
+        assert [await each.answer(session, client_tools=["locate"], by="Ann") for each in right] == [1, 1]
+        assert await right[1].answer(session, client_tools=["locate"]) == 0
+        assert (
+            await right[0].answer(session, client_tools=["locate"]) == 1
+        )  # the same answer, which is the one that counts
         assert session.inject((await requested(session, ids["paid"])).completed("paid"))
         result = await session.result()
     assert [(each.name, each.content) for each in result.tool_calls] == [

@@ -278,11 +278,8 @@ class Elsewhere:
     def cancel(self, reason: str = "") -> None:
         """Nobody asks for it."""
 
-    async def __aenter__(self) -> Elsewhere:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        pass
+    async def aclose(self) -> None:
+        """Nothing is open."""
 
     def __aiter__(self) -> Elsewhere:
         return self

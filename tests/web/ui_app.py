@@ -112,7 +112,7 @@ class Chat:
             ]
         )
 
-    def start(self, scene: str, incoming: ClientRequest) -> RequestSession:
+    async def start(self, scene: str, incoming: ClientRequest) -> RequestSession:
         """Begin a request, or give its answers to the one that waits."""
         if incoming.prompt is not None:
             script: Script = SCENES[scene]()
@@ -122,7 +122,7 @@ class Chat:
             self.sessions.append(session)
             return session
         session = self.session(incoming.request_id)
-        incoming.answer(session, client_tools=CLIENT_TOOLS, by="page")
+        await incoming.answer(session, client_tools=CLIENT_TOOLS, by="page")
         return session
 
     def session(self, request_id: str) -> RequestSession:
@@ -138,7 +138,7 @@ class Chat:
             incoming = read_vercel(body)
         except DecodeError as exc:
             return JSONResponse({"error": str(exc)}, 400)
-        session = self.start(request.path_params["scene"], incoming)
+        session = await self.start(request.path_params["scene"], incoming)
         version = 7 if request.query_params.get("v") == "7" else 6
         return VercelResponse(
             session,
@@ -162,7 +162,7 @@ class Chat:
             incoming = read_agui(body)
         except DecodeError as exc:
             return JSONResponse({"error": str(exc)}, 400)
-        session = self.start(request.path_params["scene"], incoming)
+        session = await self.start(request.path_params["scene"], incoming)
         return AguiResponse(
             session, incoming, client_tools=CLIENT_TOOLS, heartbeat_seconds=0.05, cancel_on_disconnect=True
         )

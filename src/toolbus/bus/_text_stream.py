@@ -1,18 +1,30 @@
 """A request's text as an async iterator of pieces, made from its events.
 
-Knows subscriptions. Must not know sessions.
+Knows events, wherever they come from. Must not know sessions.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from typing import Any, Protocol
 
 from ..core.endings import explain
 from ..events import Event, ModelResponded, ModelRetrying, RequestCompleted, RequestFailed, TextDelta
 from ..messages import AssistantMessage
-from ._subscriptions import Subscription
 
-__all__ = ["TextFold", "TextStream"]
+__all__ = ["EventSource", "TextFold", "TextStream"]
+
+
+class EventSource(Protocol):
+    """The events of one request, for one reader: a `Subscription`, or the events of a request in another process."""
+
+    async def __anext__(self) -> Any:
+        """Wait for the next event. Raises `StopAsyncIteration` after the last one."""
+        ...
+
+    def close(self) -> None:
+        """Stop listening. Idempotent."""
+        ...
 
 
 class TextFold:
@@ -75,7 +87,7 @@ class TextFold:
 
 
 class TextStream:
-    """The pieces of text of one request, in order. Made by `RequestSession.text`.
+    """The pieces of text of one request, in order. Made by `RequestSession.text` and `RequestHandle.text`.
 
     Cancelling a wait for the next piece loses nothing: the iteration can be continued. `aclose` (also by
     `contextlib.aclosing`) closes the subscription, which is closed by itself when the request ends. For one reader.
@@ -85,10 +97,13 @@ class TextStream:
     with a sentence in brackets that says why, such as `[I stopped after 10 steps without finishing.]`.
     """
 
-    __slots__ = ("_fold", "_ready", "_subscription")
+    __slots__ = ("_fold", "_ready", "_source")
 
-    def __init__(self, subscription: Subscription, *, final_only: bool) -> None:
-        self._subscription = subscription
+    kinds = (TextDelta, ModelResponded, ModelRetrying, RequestCompleted, RequestFailed)
+    """The types of events that `source` has to give."""
+
+    def __init__(self, source: EventSource, *, final_only: bool) -> None:
+        self._source = source
         self._fold = TextFold(final_only=final_only)
         self._ready: deque[str] = deque()
 
@@ -97,9 +112,9 @@ class TextStream:
 
     async def __anext__(self) -> str:
         while not self._ready:
-            self._ready.extend(self._fold.feed(await anext(self._subscription)))
+            self._ready.extend(self._fold.feed(await self._source.__anext__()))
         return self._ready.popleft()
 
     async def aclose(self) -> None:
         """Stop listening. Idempotent."""
-        self._subscription.close()
+        self._source.close()

@@ -6,8 +6,8 @@
 
 The encoders and readers are pure, and need no web framework. The responses need Starlette (the extra `web`), which is
 imported when the first of them is used; FastAPI is Starlette, too. The package knows events, messages and the words of
-endings. It must not know sessions or runtimes: a response takes anything with `events()`, so that requests of other
-processes are shown in the same way. Its invariants:
+endings. It must not know sessions, handles or runtimes: a response takes anything with `events()`, so that requests of
+other processes are shown in the same way. Its invariants:
 
 1. An encoder's chunks follow from the events only, so a page that comes late, in any process, ends with the same
    message. If they depended on time, or on what was sent before, a reload would show something else.
@@ -29,24 +29,24 @@ from typing import TYPE_CHECKING
 from .._lazy import imported_when_used
 from ._agui import AguiEncoder
 from ._encoder import Chunk, EventEncoder, sse_frame
-from ._incoming import AnswerableSession, ClientAnswer, ClientDecision, ClientRequest, read_agui, read_vercel
+from ._incoming import AnswerableRequest, ClientAnswer, ClientDecision, ClientRequest, read_agui, read_vercel
 from ._vercel import VercelEncoder
 
 if TYPE_CHECKING:
-    from ._responses import AguiResponse, EventReader, EventSource, EventsResponse, TextResponse, VercelResponse
+    from ._responses import AguiResponse, EventReader, EventsResponse, ShownRequest, TextResponse, VercelResponse
 
 __all__ = [
     "AguiEncoder",
     "AguiResponse",
-    "AnswerableSession",
+    "AnswerableRequest",
     "Chunk",
     "ClientAnswer",
     "ClientDecision",
     "ClientRequest",
     "EventEncoder",
     "EventReader",
-    "EventSource",
     "EventsResponse",
+    "ShownRequest",
     "TextResponse",
     "VercelEncoder",
     "VercelResponse",
@@ -58,8 +58,8 @@ __all__ = [
 _MODULES = {
     "AguiResponse": "._responses",
     "EventReader": "._responses",
-    "EventSource": "._responses",
     "EventsResponse": "._responses",
+    "ShownRequest": "._responses",
     "TextResponse": "._responses",
     "VercelResponse": "._responses",
 }

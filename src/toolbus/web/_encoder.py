@@ -152,6 +152,11 @@ class EventEncoder(ABC):
         open_calls = [each for each in self._calls.values() if each.state != "settled"]
         return bool(open_calls) and not self._arriving and all(each.state in _WAITING for each in open_calls)
 
+    @property
+    def waits_for_effect(self) -> bool:
+        """True while none of the `answered` calls has been decided or settled: nothing was sent yet."""
+        return bool(self._left_out)
+
     def feed(self, event: Event) -> list[Chunk]:
         """Return the chunks of one event. Events of sub-requests, and those that a page does not show, have none."""
         if isinstance(event, SubscriberLagged):

@@ -5,7 +5,8 @@ Only the newest message is read: the history in a body is what the page says, an
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, cast
@@ -20,7 +21,7 @@ from ..records import json_bytes
 from ..schemas import MAX_VALUES, has_many_values
 
 __all__ = [
-    "AnswerableSession",
+    "AnswerableRequest",
     "ClientAnswer",
     "ClientDecision",
     "ClientRequest",
@@ -34,28 +35,29 @@ MAX_BODY_BYTES = 4 * 1024 * 1024
 _MAX_ANSWERS = 1_000
 
 
-class AnswerableSession(Protocol):
-    """The members of a `RequestSession` that take answers."""
+class AnswerableRequest(Protocol):
+    """A request that takes answers: a `RequestSession`, or a `RequestHandle`, whose members are awaited."""
 
     request_id: str
 
     @property
-    def pending_approvals(self) -> tuple[ApprovalRequested, ...]:
-        """The questions that are open."""
+    def pending_approvals(self) -> Any:
+        """The questions that are open, or an async function that returns them."""
         ...
 
-    def approve(
-        self, question: ApprovalRequested, *, arguments: dict[str, Any] | None = None, by: str = "", reason: str = ""
-    ) -> bool:
-        """Let a call run."""
+    @property
+    def approve(self) -> Callable[..., Any]:
+        """The function that lets a call run."""
         ...
 
-    def deny(self, question: ApprovalRequested, *, by: str = "", reason: str = "") -> bool:
-        """Deny a call."""
+    @property
+    def deny(self) -> Callable[..., Any]:
+        """The function that denies a call."""
         ...
 
-    def inject(self, answer: Event) -> bool:
-        """Answer the call of an external tool."""
+    @property
+    def inject(self) -> Callable[..., Any]:
+        """The function that answers the call of an external tool."""
         ...
 
 
@@ -107,35 +109,44 @@ class ClientRequest:
         found = {each.rsplit("_", 2)[0] for each in self.answered}
         return found.pop() if len(found) == 1 else ""
 
-    def answer(self, session: AnswerableSession, *, client_tools: Collection[str] = (), by: str = "") -> int:
-        """Give the decisions and answers to their session, and return how many of them count.
+    async def answer(self, request: AnswerableRequest, *, client_tools: Collection[str] = (), by: str = "") -> int:
+        """Give the decisions and answers to their request, and return how many of them count.
 
         Those that do not count change nothing: of calls that are not open (any more), on another definition of the
-        tool than the one that was shown, or of a tool that is not one of `client_tools` (which the page may run).
-        `by` names the person.
+        tool than the one that was shown, or of a tool that is not one of `client_tools` (which the page may run). One
+        that is queued for the process of its request counts. `by` names the person.
         """
         counted = 0
+        questions: Sequence[ApprovalRequested] = ()
+        if self.decisions:
+            pending: Any = request.pending_approvals
+            questions = await pending() if inspect.ismethod(pending) else pending
         for decision in self.decisions:
             asked = (decision.call_id, decision.definition)
-            for question in session.pending_approvals:
+            for question in questions:
                 if (question.call_id, question.definition) == asked:
-                    counted += _decide(session, question, decision, by)
+                    counted += await _counts(_decided(request, question, decision, by))
         for given in self.answers:
             if given.name in client_tools:
-                counted += _inject(session, given)
+                counted += await _inject(request, given)
         return counted
 
 
-def _decide(session: AnswerableSession, question: ApprovalRequested, decision: ClientDecision, by: str) -> bool:
+async def _counts(answer: Any) -> bool:
+    """Return whether a command counts, from the answer of a session or a handle."""
+    return (await answer if inspect.isawaitable(answer) else answer) in {True, "done", "queued"}
+
+
+def _decided(request: AnswerableRequest, question: ApprovalRequested, decision: ClientDecision, by: str) -> Any:
     if decision.approved:
-        return session.approve(question, arguments=decision.arguments, by=by, reason=decision.reason)
-    return session.deny(question, by=by, reason=decision.reason)
+        return request.approve(question, arguments=decision.arguments, by=by, reason=decision.reason)
+    return request.deny(question, by=by, reason=decision.reason)
 
 
-def _inject(session: AnswerableSession, given: ClientAnswer) -> bool:
+async def _inject(request: AnswerableRequest, given: ClientAnswer) -> bool:
     # The id of the event is that of the call, so an answer that is sent twice is one answer.
     about = {
-        "request_id": session.request_id,
+        "request_id": request.request_id,
         "call_id": given.call_id,
         "name": given.name,
         "event_id": f"{given.call_id}_page",
@@ -146,7 +157,7 @@ def _inject(session: AnswerableSession, given: ClientAnswer) -> bool:
     else:
         answer = ToolCallCompleted(**cast("Any", about), content=given.content, data=given.data)
     try:
-        return session.inject(answer)
+        return await _counts(request.inject(answer))
     except BusError:
         return False
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import anyio
@@ -40,11 +41,13 @@ except ImportError as exc:
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-__all__ = ["AguiResponse", "EventReader", "EventSource", "EventsResponse", "TextResponse", "VercelResponse"]
+__all__ = ["AguiResponse", "EventReader", "EventsResponse", "ShownRequest", "TextResponse", "VercelResponse"]
 
 _ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 _SETTLING_SECONDS = 0.05
 """The time in which events that were under way may come before a page is asked for its answer."""
+_ANSWER_SECONDS = 5.0
+"""The time in which the answers of a page take effect, perhaps in another process, before it is asked once more."""
 _LAST_WORDS_SECONDS = 1.0
 """The time that a client gets to read the last frame of a stream that the server has to end."""
 
@@ -61,18 +64,22 @@ class EventReader(Protocol):
         """Iterate over the events."""
         ...
 
+    async def aclose(self) -> None:
+        """Stop listening."""
+        ...
 
-class EventSource(Protocol):
-    """A request that can be shown: a `RequestSession`, or a handle to a request of another process."""
+
+class ShownRequest(Protocol):
+    """A request that can be shown: a `RequestSession`, or a `RequestHandle` to a request of any process."""
 
     request_id: str
 
-    def events(self, *, after: str = "", capacity: int = 1_000) -> AbstractAsyncContextManager[EventReader]:
+    def events(self, *, after: str = "", capacity: int = 1_000) -> EventReader:
         """Subscribe to the events, from the beginning or after a cursor."""
         ...
 
-    def cancel(self, reason: str = "") -> Any:
-        """Ask the request to end."""
+    def cancel(self, reason: str = "") -> object:
+        """Ask the request to end, at once or as an awaitable."""
         ...
 
 
@@ -86,7 +93,7 @@ class _EventStream(StreamingResponse):
 
     def __init__(
         self,
-        source: EventSource,
+        source: ShownRequest,
         *,
         heartbeat_seconds: float = 15.0,
         cancel_on_disconnect: bool = False,
@@ -124,20 +131,22 @@ class _EventStream(StreamingResponse):
                 await self._send_all(send)
                 group.cancel_scope.cancel()
         except* OSError:  # servers of ASGI 2.4 raise it in `send` when the client has disconnected
-            self._on_disconnect()
+            await self._on_disconnect()
         if self.background is not None:
             await self.background()
 
     async def _watch(self, receive: Receive, sending: anyio.CancelScope) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
-        self._on_disconnect()
+        await self._on_disconnect()
         sending.cancel()
 
-    def _on_disconnect(self) -> None:
+    async def _on_disconnect(self) -> None:
         # A server reports a disconnection also after the last frame.
         if self._cancel_on_disconnect and not self._is_complete:
-            self._source.cancel("the client went away")  # without effect once the request has ended
+            cancelled = self._source.cancel("the client went away")  # without effect once the request has ended
+            if inspect.isawaitable(cancelled):
+                await cancelled
 
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -180,7 +189,7 @@ class EventsResponse(_EventStream):
 
     def __init__(
         self,
-        source: EventSource,
+        source: ShownRequest,
         *,
         after: str = "",
         heartbeat_seconds: float = 15.0,
@@ -197,7 +206,7 @@ class EventsResponse(_EventStream):
         self._has_ended = False
 
     async def _frames(self) -> AsyncGenerator[bytes]:
-        async with self._source.events(after=self._after) as events:
+        async with aclosing(self._source.events(after=self._after)) as events:
             try:
                 async for event in events:
                     self._has_ended = isinstance(event, _ENDINGS) and event.request_id == self._source.request_id
@@ -219,7 +228,7 @@ class TextResponse(_EventStream):
 
     def __init__(
         self,
-        source: EventSource,
+        source: ShownRequest,
         *,
         after: str = "",
         heartbeat_seconds: float = 15.0,
@@ -238,7 +247,7 @@ class TextResponse(_EventStream):
     async def _frames(self) -> AsyncGenerator[bytes]:
         fold = TextFold()
         missing = _MissingText(Cursor.read(self._source.request_id, self._after or "0.0"))
-        async with self._source.events() as events:
+        async with aclosing(self._source.events()) as events:
             try:
                 async for event in events:
                     known, new = missing.split(event)
@@ -309,7 +318,7 @@ class _PageResponse(_EventStream):
 
     def __init__(
         self,
-        source: EventSource,
+        source: ShownRequest,
         encoder: EventEncoder,
         *,
         stays_open: bool,
@@ -328,13 +337,14 @@ class _PageResponse(_EventStream):
 
     async def _frames(self) -> AsyncGenerator[bytes]:
         encoder = self._encoder
-        async with self._source.events() as events:
+        async with aclosing(self._source.events()) as events:
             iterator = aiter(events)
             try:
                 while not encoder.ended:
                     pauses = encoder.waits_for_client and not self._stays_open
+                    seconds = _ANSWER_SECONDS if encoder.waits_for_effect else _SETTLING_SECONDS
                     chunks: list[Chunk] = []
-                    with anyio.move_on_after(_SETTLING_SECONDS if pauses else math.inf) as patience:
+                    with anyio.move_on_after(seconds if pauses else math.inf) as patience:
                         chunks = encoder.feed(await anext(iterator))
                     if patience.cancelled_caught:
                         chunks = encoder.pause()
@@ -359,7 +369,7 @@ class VercelResponse(_PageResponse):
 
     def __init__(
         self,
-        source: EventSource,
+        source: ShownRequest,
         *,
         client_tools: Collection[str] = (),
         answered: Collection[str] = (),
@@ -390,7 +400,7 @@ class AguiResponse(_PageResponse):
 
     def __init__(
         self,
-        source: EventSource,
+        source: ShownRequest,
         incoming: ClientRequest,
         *,
         client_tools: Collection[str] = (),
