@@ -91,6 +91,8 @@ class JournalWriter:
         self.lease_seconds = lease_seconds
         self.store = store
         self._on_failure = on_failure
+        # The ids of inputs from the inbox that sessions have and that the store still has as waiting.
+        self.received: set[str] = set()
         self._requests: dict[str, _JournaledRequest] = {}
         self._pending = PendingCalls()
         self._clock: SessionClock | None = None  # None until `open`
@@ -122,6 +124,11 @@ class JournalWriter:
     def is_pending(self, request_id: str) -> bool:
         """Return whether the store has still to learn that the request was left here, or has ended."""
         return request_id in self._pending or request_id in self._leaving
+
+    def session(self, request_id: str) -> RequestSession | None:
+        """Return the session of a request that runs or waits in this runtime; None for any other."""
+        request = self._requests.get(request_id)
+        return None if request is None else request.session
 
     def register(
         self, session: RequestSession, *, history_length: int = 0, resumed: RequestRecord | None = None
@@ -177,6 +184,8 @@ class JournalWriter:
             request.tries_since = anyio.current_time()
             entry.owner, entry.lease_seconds = self.owner, self.lease_seconds
             entry.agreed = self._agreed(request)
+        if self.received:
+            entry.received = [fact.event_id for fact in facts if fact.event_id in self.received]
         if (ending := ending_of(facts[-1])) is not None:
             entry.ending, entry.turn = ending, tuple(session.snapshot().turn)
         return entry
@@ -423,4 +432,5 @@ class JournalWriter:
 def _joined(before: Entry, after: Entry) -> Entry:
     """Return two entries of one request as one. `after` may repeat the end of `before`, whose write was cut short."""
     facts = [*before.facts[: after.seq - before.seq], *after.facts]
-    return replace(before, facts=facts, ending=after.ending, turn=after.turn)
+    received = [*{**dict.fromkeys(before.received), **dict.fromkeys(after.received)}]
+    return replace(before, facts=facts, ending=after.ending, turn=after.turn, received=received)

@@ -21,16 +21,20 @@ from ..core.tokens import Calibration
 from ..core.transcript import repair
 from ..dispatcher import ToolDispatcher
 from ..durability import (
+    InboxReader,
     JournalWriter,
     OnStoreFailure,
     OptionsFor,
     Resumption,
+    StoredRequests,
     UnfinishedRequests,
     call_store_in_time,
+    inbox_of,
     journal_writer_of,
 )
 from ..errors import ConfigurationError, NotRunning, StoreError
 from ..events import ApprovalRequested, ToolCallCompleted, ToolCallFailed, ToolCallLate, new_id
+from ..handles import Authorize, RequestHandle
 from ..messages import Message, PromptLike, UserMessage
 from ..protocols import Provider
 from ..providers import missing_provider_message, resolve
@@ -76,6 +80,7 @@ _CANCELLED = "the runtime was cancelled"
 _CLOSING = "the runtime is closing"
 # A shielded write has a deadline: the time in which a store has to report a fault (G21).
 _REMEMBER_SECONDS = 5.0
+_ANSWER_SECONDS = 5.0  # the time in which a command to another process has to become a fact
 
 _TWO_LINES = """
 
@@ -115,7 +120,8 @@ class Runtime(Generic[DepsT]):
     before they do it, so that `resume` continues them in another process. The lease on each request is renewed; it runs
     out `lease_seconds` after this process has stopped renewing it. If such a store fails, a request fails before its
     next effect, and is left for `resume`. With `on_store_failure="warn"` the request continues and a warning is logged;
-    a crash would lose what it did since.
+    a crash would lose what it did since. If the store has an inbox, other processes may command the requests that run
+    here: the runtime looks into it every `inbox_seconds` while it has requests. See `request`.
 
     Leaving the block cleanly drains: no new requests are accepted, running ones get `drain_seconds`, and the rest is
     cancelled, or left for `resume` if there is a journal. Leaving it by an exception does so at once. Then the store is
@@ -129,7 +135,7 @@ class Runtime(Generic[DepsT]):
     # The state from entering the runtime until it is left.
     _group: anyio.abc.TaskGroup | None = None
     _stranded: StrandedTasks  # the tasks of `_group`
-    _lease_renewal: anyio.CancelScope | None = None
+    _store_tasks: anyio.CancelScope | None = None  # of the tasks that renew leases and read the inbox
     _watch: anyio.CancelScope | None = None  # of the task that takes over what other processes leave
     _thread = 0
     _closing = False
@@ -155,6 +161,7 @@ class Runtime(Generic[DepsT]):
         on_store_failure: OnStoreFailure = "stop",
         lease_seconds: float = 30.0,
         keep_ended_seconds: float = 60.0,
+        inbox_seconds: float = 0.25,
         remind_seconds: float | None = None,
         blocked_loop_seconds: float | None = None,
         detailed_statistics: bool = False,
@@ -185,6 +192,9 @@ class Runtime(Generic[DepsT]):
         )
         self._defaults = defaults
         self.journal = self._journal_writer = journal_writer_of(self.store, lease_seconds, on_store_failure)
+        inbox, self._inbox_seconds = inbox_of(self.store), check("inbox_seconds", inbox_seconds, POSITIVE)
+        writer = self._journal_writer
+        self._inbox_reader = None if inbox is None or writer is None else InboxReader(inbox, writer, inbox_seconds)
         self._executors = tuple(executors)
         self._narrator = self._narrator_of(narrator)
         self._conversations = ConversationState()
@@ -239,13 +249,17 @@ class Runtime(Generic[DepsT]):
         self._group = await self._stranded.open()
         if self._journal_writer is not None:
             self._journal_writer.open()
-            self._lease_renewal = anyio.CancelScope()
-            self._group.start_soon(self._renew_leases, self._journal_writer, self._lease_renewal)
+            self._store_tasks = anyio.CancelScope()
+            self._group.start_soon(self._serve_store, self._journal_writer, self._store_tasks)
         return self
 
-    async def _renew_leases(self, writer: JournalWriter, scope: anyio.CancelScope) -> None:
+    async def _serve_store(self, writer: JournalWriter, scope: anyio.CancelScope) -> None:
+        """Renew the leases, and give requests what other processes have sent to them."""
         with scope:
-            await writer.run()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(writer.run)
+                if self._inbox_reader is not None:
+                    tasks.start_soon(self._inbox_reader.run)
 
     async def __aexit__(self, *exc_info: object) -> None:
         group = self._group
@@ -259,8 +273,8 @@ class Runtime(Generic[DepsT]):
             self._cancel_now(group, _CANCELLED)
             raise
         finally:
-            if self._lease_renewal is not None:
-                self._lease_renewal.cancel()
+            if self._store_tasks is not None:
+                self._store_tasks.cancel()
             try:
                 await self._leave()
             finally:  # A cancellation while handlers still end must not keep the parts open.
@@ -437,6 +451,25 @@ class Runtime(Generic[DepsT]):
         """
         return self._sessions.get(request_id) or self._ended.get(request_id)
 
+    def request(
+        self, request_id: str, *, authorize: Authorize | None = None, options: OptionsFor | None = None
+    ) -> RequestHandle:
+        """Return a handle that watches and commands a request, whichever process runs it.
+
+        Use it where a request comes from outside, such as a web page's id: another worker process may run it. The
+        request is looked up when the handle is used, so this raises nothing, and costs nothing. `authorize` decides who
+        may give a command: see `RequestHandle`. `options` are as for `recall`.
+        """
+        writer = self._journal_writer
+        return RequestHandle(
+            request_id,
+            local=self.session,
+            stored=None if writer is None else self._stored(writer, options),
+            authorize=authorize,
+            seconds=self._inbox_seconds,
+            answer_seconds=_ANSWER_SECONDS,
+        )
+
     def statistics(self) -> RuntimeStatistics:
         """Return the numbers of this runtime and of its parts. Costs O(requests + listeners), and nothing otherwise."""
         admission, writer = self._admission, self._journal_writer
@@ -494,7 +527,7 @@ class Runtime(Generic[DepsT]):
                 "the store has no journal, so there is nothing to resume; give Runtime a store that lasts, "
                 "such as SqliteStore('toolbus.db')"
             )
-        unfinished = self._unfinished(writer, options)
+        unfinished = UnfinishedRequests(self._stored(writer, options), writer)
         found = await unfinished.resume(self._start_resumed, limit)
         if watch:
             self._keep_watching(unfinished, found)
@@ -512,12 +545,12 @@ class Runtime(Generic[DepsT]):
             return session.snapshot().result
         if self._journal_writer is None:
             return None
-        return await self._unfinished(self._journal_writer, options).recall(request_id)
+        return await self._stored(self._journal_writer, options).recall(request_id)
 
     # ------------------------------------------------------------------------------------------------- internals
 
-    def _unfinished(self, writer: JournalWriter, options: OptionsFor | None) -> UnfinishedRequests:
-        return UnfinishedRequests(self.store, writer, self._continue, options, self._defaults.get("instructions"))
+    def _stored(self, writer: JournalWriter, options: OptionsFor | None) -> StoredRequests:
+        return StoredRequests(self.store, writer.store, self._continue, options, self._defaults.get("instructions"))
 
     def _keep_watching(self, unfinished: UnfinishedRequests, found: Resumption) -> None:
         self._check_usable({})  # The runtime may have begun to close meanwhile.
