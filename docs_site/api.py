@@ -93,20 +93,30 @@ def pages_of(api: API) -> dict[str, Page]:
 
 
 def _page(api: API, path: str) -> Page:
+    module = api.modules[path]
     names = api.names_of(path)
-    here = [name for name in names if api.home(f"{path}.{name}") == f"{path}.{name}"]
+    here = [name for name in names if api.home(f"{path}.{name}") == f"{path}.{name}" and _is_ours(module, name)]
     parts = [f"# `{path}`\n\nAfter reading this page, you can use every public name of `{path}`.\n"]
     members = "".join(f"\n        - {name}" for name in here)
     parts.append(f"::: {path}\n    options:\n      members:{members or ' false'}\n")
     if elsewhere := [name for name in names if name not in here]:
         parts.append("## Names described elsewhere\n\n| name | described in |\n| --- | --- |")
-        parts += [_row(f"{path}.{name}", api.home(f"{path}.{name}")) for name in elsewhere]
-    return Page(path_of(path), "\n".join(parts) + "\n", str(api.modules[path].filepath))
+        parts += [_row(api, path, name) for name in elsewhere]
+    return Page(path_of(path), "\n".join(parts) + "\n", str(module.filepath))
 
 
-def _row(path: str, home: str) -> str:
-    module, _, name = home.rpartition(".")
-    return f'| <span id="{path}">`{path.rpartition(".")[2]}`</span> | [`{module}.{name}`]({module}.md#{home}) |'
+def _is_ours(module: Any, name: str) -> bool:
+    """Return whether the sources have the definition. A name of another library, or from an unpacked tuple, has none."""
+    return not module.members[name].is_alias or module.members[name].resolved
+
+
+def _row(api: API, path: str, name: str) -> str:
+    """The row of a name that another module describes, or another library."""
+    home = api.home(f"{path}.{name}")
+    shown = f'| <span id="{path}.{name}">`{name}`</span> | '
+    if home == f"{path}.{name}":
+        return f"{shown}`{api.modules[path].members[name].target_path}` |"
+    return f"{shown}[`{home}`]({home.rpartition('.')[0]}.md#{home}) |"
 
 
 def _first_line(member: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,10 +17,11 @@ from .api import API, FOLDER, as_markdown, pages_of, path_of
 from .copies import write_copies
 from .pages import Entry, Page, index_of, laid_out
 
-__all__ = ["BuildError", "build", "navigation"]
+__all__ = ["BuildError", "build", "navigation", "run_zensical"]
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGURATION = Path(__file__).with_name("zensical.yml")
+STYLES = Path(__file__).with_name("extra.css")
 
 
 class BuildError(Exception):
@@ -41,11 +43,12 @@ def build(folder: Path) -> Path:
         _write(folder / "pages" / path, page.markdown)
     for path, picture in pictures.items():
         _write(folder / "pages" / path, picture.read_bytes())
+    _write(folder / "pages" / "extra.css", STYLES.read_bytes())
     (folder / "src").symlink_to(ROOT / "src")
     added = {"docs_dir": "pages", "site_dir": "site", "nav": navigation(pages, sections)}
     lines = "".join(f"{name}: {json.dumps(value)}\n" for name, value in added.items())  # JSON is YAML too
     _write(folder / "mkdocs.yml", f"{CONFIGURATION.read_text(encoding='utf-8')}\n{lines}")
-    _run_zensical(folder)
+    run_zensical(folder)
     plain = {path_of(module): as_markdown(api, module) for module in api.modules}
     copied = {path: replace(page, markdown=plain.get(path, page.markdown)) for path, page in pages.items()}
     write_copies(folder / "site", copied, sections)
@@ -83,7 +86,8 @@ def _tab(pages: Mapping[str, Page], entries: Sequence[Entry], left: dict[str, No
     return tab
 
 
-def _run_zensical(folder: Path) -> None:
+def run_zensical(folder: Path) -> None:
+    """Let zensical build the folder, by its mkdocs.yml. A warning raises a `BuildError` with all of its output."""
     done = subprocess.run(
         [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", "mkdocs.yml"],
         check=False,
@@ -96,7 +100,8 @@ def _run_zensical(folder: Path) -> None:
         errors="replace",
     )
     if done.returncode:
-        raise BuildError(f"zensical has found mistakes in the pages:\n{done.stdout}")
+        report = re.sub(r"\x1b\[[\d;]*m", "", done.stdout).partition("Traceback")[0]
+        raise BuildError(f"zensical has found mistakes in the pages:\n{report}")
 
 
 def _write(path: Path, content: str | bytes) -> None:
