@@ -8,7 +8,7 @@
 
 hostile     hostile model servers, MCP servers, schemas, patterns and files
 kills       processes that are killed at random moments, on SQLite and PostgreSQL
-remote      faults of workers, the NATS server and the network at random moments
+remote      faults of workers, the NATS server and the network at random moments; approvals
 fuzzing     the tests of Hypothesis without a fixed seed
 simulation  whole worlds from seeds that were never used
 mutations   random changes of src/toolbus; the tests have to notice 98 % of them

@@ -27,6 +27,7 @@ __all__ = ["PARTS", "Outcome", "Part", "Time", "fuzzing", "hostile", "kills", "r
 
 _JOBS = os.cpu_count() or 1
 _PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+_APPROVALS = 1_000  # how many approvals from another process one run gives
 _FAULTS = 20  # how many random moments each fault of remote calls has in one run
 _KILLS = 40  # how many random moments one run has, in addition to the named ones
 _ENDS_SECONDS = 20.0  # how long a command may take to end once its time is over
@@ -189,11 +190,21 @@ def kills(seed: int, given: Time) -> Outcome:
 
 
 def remote(seed: int, given: Time) -> Outcome:
-    """Stop and kill workers, kill the NATS server and cut the network at random moments of calls that run elsewhere."""
+    """Stop and kill workers, kill the NATS server and cut the network at random moments of calls that run elsewhere.
+
+    Also approve requests from another process, and kill their owners.
+    """
 
     def command(seed: int) -> tuple[list[str], dict[str, str]]:
-        variables = {"TOOLBUS_FAULTS": str(_FAULTS), "TOOLBUS_FAULTS_SEED": str(seed % 2**32)}
-        return ["tests/remote/test_nats_faults.py", "-n", str(_JOBS), "-rs"], variables
+        variables = {
+            "TOOLBUS_FAULTS": str(_FAULTS),
+            "TOOLBUS_FAULTS_SEED": str(seed % 2**32),
+            "TOOLBUS_APPROVALS": str(_APPROVALS),
+            "TOOLBUS_APPROVALS_SEEDS": str(_FAULTS),
+            "TOOLBUS_APPROVALS_SEED": str(seed % 2**32),
+        }
+        tests = ["tests/remote/test_nats_faults.py", "tests/handles/test_commands_survive_kills.py"]
+        return [*tests, "-n", str(_JOBS), "-rs"], variables
 
     outcome, counts = _tests(seed, given, command)
     outcome.summary = _said(counts, "runs", "passed", "failed", "skipped", "cut off")

@@ -16,6 +16,7 @@ import contextlib
 import importlib
 import inspect
 import io
+import logging
 import os
 import re
 import runpy
@@ -103,6 +104,8 @@ def run_python(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> int
     monkeypatch.setitem(sys.modules, "snippets_before", module)
     monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
     loaded = set(sys.modules)
+    log = logging.getLogger("toolbus")
+    logs, level, propagate = [*log.handlers], log.level, log.propagate
     ran = 0
     printed = ""
     try:
@@ -118,6 +121,8 @@ def run_python(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> int
             ran += 1
             printed = _run(each, module, folder)
     finally:
+        log.handlers[:], log.propagate = logs, propagate  # A page may configure the log, for the whole process.
+        log.setLevel(level)
         for name in set(sys.modules) - loaded:  # the page's own files
             if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(folder)):
                 del sys.modules[name]

@@ -21,6 +21,7 @@ __all__ = [
     "Denied",
     "EmptyReply",
     "Fault",
+    "InboxFull",
     "InvalidArguments",
     "InvalidHistory",
     "InvalidOutput",
@@ -28,6 +29,7 @@ __all__ = [
     "LimitReached",
     "MissingExtra",
     "NativeOutputUnsupported",
+    "NotAuthorized",
     "NotRunning",
     "Overloaded",
     "ProtocolViolation",
@@ -47,6 +49,7 @@ __all__ = [
     "ToolError",
     "ToolRetry",
     "ToolbusError",
+    "UnknownRequest",
     "UnserialisableResult",
 ]
 
@@ -95,6 +98,28 @@ class NotRunning(ToolbusError, RuntimeError):
 
     fault = "caller"
     code = "not_running"
+
+
+class NotAuthorized(ToolbusError):
+    """The application's `authorize` has refused a command to a request. The request has not seen it."""
+
+    fault = "caller"
+    code = "not_authorized"
+
+
+class UnknownRequest(ToolbusError, LookupError):
+    """Neither this process nor its store has a request with this id, or it was deleted since."""
+
+    fault = "caller"
+    code = "unknown_request"
+
+
+class InboxFull(ToolbusError):
+    """Too many inputs wait for one request, whose process does not take them. This one was not sent."""
+
+    fault = "environment"
+    code = "inbox_full"
+    retryable = True
 
 
 class Overloaded(ToolbusError):

@@ -1,9 +1,10 @@
 """The protocols of storage, for all that outlives a process: conversations, the journal of requests, and their leases.
 
-There are three protocols, from small to large. A session writes its facts to a `Journal`. A `Store` keeps
-conversations, and may have a `JournalStore`, which keeps the facts of requests so that another process can continue
-them. The contracts are documented here; `toolbus.testing.check_store` checks implementations. Knows messages and
-events, and must not know a store.
+There are four protocols. A session writes its facts to a `Journal`. A `Store` keeps conversations, and may have a
+`JournalStore`, which keeps the facts of requests so that another process can continue them. A journal that is an
+`Inbox` as well brings the inputs of people and other systems to the process that runs a request. The contracts are
+documented here; `toolbus.testing.check_store` checks implementations. Knows messages and events, and must not know a
+store.
 """
 
 from __future__ import annotations
@@ -16,15 +17,20 @@ from .events import Event, RequestCancelled, RequestCompleted, RequestFailed
 from .messages import Message
 
 __all__ = [
+    "MAX_WAITING_INPUTS",
     "ConversationRecord",
     "Durability",
     "Ending",
     "Entry",
     "FactReader",
+    "Inbox",
+    "InboxReceipt",
+    "InputState",
     "Journal",
     "JournalStore",
     "Pruned",
     "RequestRecord",
+    "SettledState",
     "Store",
     "StoreStatistics",
     "StoredFact",
@@ -78,7 +84,8 @@ class Entry:
     `seq` is the position of the first fact. `epoch` is that of the lease that the writer holds. With `seq` 0 the
     request begins: `owner` and `lease_seconds` are those of its first lease, and `agreed` is everything else that is
     needed to continue it, as JSON values. With `ending` it ends: `turn` holds the messages that it adds to its
-    conversation, in the same transaction, and the lease is released.
+    conversation, in the same transaction, and the lease is released. `received` are the ids of those of the facts that
+    came from the request's inbox: in the same transaction their inputs become "taken".
     """
 
     request_id: str
@@ -91,6 +98,7 @@ class Entry:
     agreed: Mapping[str, Any] | None = None
     ending: Ending | None = None
     turn: Sequence[Message] = ()
+    received: Sequence[str] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -286,3 +294,64 @@ class JournalStore(Protocol):
     async def statistics(self) -> StoreStatistics:
         """Return the content of the store as numbers, and its work since it was opened."""
         ...
+
+
+InputState: TypeAlias = Literal["unknown", "ended", "waiting", "taken", "refused"]
+"""The state of an input in an inbox: see `InboxReceipt`."""
+
+SettledState: TypeAlias = Literal["taken", "refused"]
+"""The state of an input that does not wait any more."""
+
+
+@dataclass(slots=True, kw_only=True, frozen=True)
+class InboxReceipt:
+    """The state of an input, as its inbox knows it now.
+
+    "unknown": the store has no such request, or no such input. "waiting": the input is durable, and whoever holds the
+    request's lease, now or later, takes it; `is_held` is true if somebody holds the lease now. "taken": it is a fact of
+    the request. "refused": the request had no use for it; `reason` is empty, or says what was wrong with it. "ended":
+    the request has ended, and the input is not part of it.
+    """
+
+    state: InputState
+    is_held: bool = False
+    reason: str = ""
+
+
+@runtime_checkable
+class Inbox(Protocol):
+    """The inputs that other processes have for requests: decisions, steering, cancellations, and external answers.
+
+    Part of a `JournalStore` whose requests can be commanded from any process. An input is an event, and its `event_id`
+    identifies it. It waits until the process that holds the lease has appended it as a fact (`Entry.received`) or has
+    refused it, also if that is another process than the one that held the lease when the input came. Inputs are deleted
+    together with their request. The errors are those of `JournalStore`.
+    """
+
+    async def send(self, event: Event) -> InboxReceipt:
+        """Put an input into the inbox of its request, and return its state; "waiting" is durable when this returns.
+
+        An input that was sent before is not sent a second time. Nothing is kept for a request that is unknown or has
+        ended. Cancellation leaves it either sent or not sent. Raises `InboxFull` if `MAX_WAITING_INPUTS` inputs wait
+        for the request.
+        """
+        ...
+
+    async def receipt(self, request_id: str, event_id: str) -> InboxReceipt:
+        """Return the state of an input."""
+        ...
+
+    async def waiting(self, owner: str, *, limit: int = 1_000) -> Sequence[Event]:
+        """Return the inputs that wait for requests whose lease `owner` has, in the order in which they were sent.
+
+        At most `limit`, and none for the owner "". An input that cannot be read is left out, and logged by the store.
+        """
+        ...
+
+    async def settle(self, request_id: str, event_id: str, state: SettledState, reason: str = "") -> None:
+        """End the waiting of an input that is not part of an append. Does nothing for one that does not wait."""
+        ...
+
+
+MAX_WAITING_INPUTS = 1_000
+"""The number of inputs that may wait for one request: see `Inbox.send`."""

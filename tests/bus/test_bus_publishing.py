@@ -386,7 +386,7 @@ async def test_statistics_tell_depths_and_peaks_and_losses():
     assert now.settled_remembered == 2
     assert (now.late, now.dead_letters, now.receiver_failures) == (1, 1, 0)
     assert now.receivers == 2
-    assert now.position == 3 + 5
+    assert now.position == 3 + 6
     assert [each.name for each in now.subscriptions] == ["slow", ""]
     of_slow = now.subscriptions[0]
     assert (of_slow.capacity, of_slow.buffered, of_slow.peak) == (2, 1, 2)

@@ -29,6 +29,7 @@ from toolbus.events import (
     StatusChanged,
     SteeringAdded,
     SubscriberLagged,
+    SubscriptionFull,
     TextDelta,
     ToolCallCompleted,
     ToolCallFailed,
@@ -71,6 +72,8 @@ def said(event: Event) -> Said:
             own = (event.call_id, event.letter_type)
         case ReceiverFailed():
             own = (event.event_type,)
+        case SubscriptionFull():
+            own = (event.capacity, event.ended)
         case CancelRequested():
             own = (event.reason,)
         case SteeringAdded():
@@ -133,6 +136,8 @@ class Listener:
     merged: int = 0
     dropped: int = 0
     position: int = 0
+    is_full: bool = False  # since the reader has come to a gap
+    reports: bool = False  # what has to be told: that it is full
 
     def offer(self, position: int, event: Event) -> bool:
         """Take an event in. False when the predicate raised."""
@@ -168,8 +173,9 @@ class Listener:
             return
         signals = [place for place, each in enumerate(self.inside) if each.is_signal]
         if self.overflow == "disconnect" or (event.is_fact and not signals):
-            self.failed_at, self.is_open = position, False
+            self.failed_at, self.is_open, self.reports = position, False, True
             return
+        self.reports, self.is_full = not self.is_full, True
         self.matched += 1
         self.inside.append(entry)
         if not event.is_fact and (self.overflow == "drop_newest" or not signals):
@@ -197,6 +203,7 @@ class Listener:
             entry = self.inside.pop(0)
             self.position = entry.last
             if entry.event is None:
+                self.is_full = False
                 return ("gap", entry.first, entry.last, entry.count)
             self.delivered += 1
             words = said(entry.event)
@@ -280,6 +287,9 @@ class AnyBus(RuleBasedStateMachine):
         for listener in self.hearing(event):
             if listener.is_open and not listener.offer(self.position, event):
                 self.fail(event)
+            if listener.reports:
+                listener.reports, ended = False, listener.failed_at is not None
+                self.tell(SubscriptionFull(name="", capacity=listener.capacity, ended=ended))
 
     def hearing(self, event: Event) -> list[Listener]:
         is_open = [each for each in self.listeners if each.is_open]

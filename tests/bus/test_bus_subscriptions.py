@@ -159,7 +159,7 @@ async def test_a_gap_is_announced_in_place_with_the_positions_of_the_bus():
     assert isinstance(lagged, SubscriberLagged)
     assert (lagged.first_position, lagged.last_position, lagged.count) == (2, 6, 3)
     assert said(rest) == ["3", "4"]
-    assert subscription.position == 10
+    assert subscription.position == 11, "one position is of `SubscriptionFull`"
 
 
 @pytest.mark.guarantee("G02")
@@ -175,9 +175,11 @@ async def test_no_result_is_lost_to_a_reader_that_is_too_slow_for_the_signals(ov
         events = drain(subscription)
     assert [event.call_id for event in events if isinstance(event, ToolCallCompleted)] == list("abcde")
     reported = sum(event.count for event in events if isinstance(event, SubscriberLagged))
-    assert reported + sum(not isinstance(event, SubscriberLagged) for event in events) == 505
+    assert reported + sum(not isinstance(event, SubscriberLagged) for event in events) == 506
     statistics = subscription.statistics()
-    assert statistics.matched == statistics.delivered + statistics.merged + statistics.dropped == 505
+    assert statistics.matched == statistics.delivered + statistics.merged + statistics.dropped == 506, (
+        "with `SubscriptionFull`"
+    )
     assert (statistics.peak, statistics.buffered) == (5, 0)
 
 
@@ -424,7 +426,7 @@ async def test_a_subscriber_that_never_reads_affects_nobody():
             assert bus.publish(signal(str(number))) is True
         assert bus.publish(completed("c")) is True
         assert drain(other) == heard
-        assert len(heard) == 501
+        assert len(heard) == 502, "with `SubscriptionFull`"
         assert hangs.statistics().buffered == 1
 
 

@@ -158,7 +158,10 @@ class TestExitStatus:
             (("ask", "what", "timeout"), "unrecognized arguments: timeout (see toolbus --help)"),
             (("ask", "q", "--log-level", "loud"), "invalid choice: 'loud'"),
             (("frob",), "invalid choice: 'frob'"),
-            ((), "name a command: ask, chat, resume, store, worker, tools, events, replay or simulate (see toolbus --help)"),
+            (
+                (),
+                "name a command: ask, chat, resume, status, store, worker, tools, events, replay or simulate (see toolbus --help)",
+            ),
             (("chat", "--dir", "nowhere"), "--dir nowhere does not exist"),
             (("tools", "--dir", "nowhere"), "--dir nowhere does not exist"),
         ],

@@ -20,7 +20,9 @@ HOW_TO = (DOCS / "how-to" / "ask-about-your-files.md").read_text(encoding="utf-8
 STORE = [f"store {each}" for each in ("stats", "list", "show", "prune", "verify", "export", "import")]
 
 
-@pytest.mark.parametrize("command", ["ask", "chat", "resume", *STORE, "events", "tools", "replay", "simulate"])
+@pytest.mark.parametrize(
+    "command", ["ask", "chat", "resume", "status", *STORE, "events", "tools", "replay", "simulate"]
+)
 def test_every_option_stands_on_the_page(toolbus: Command, command: str):
     reported = toolbus(*command.split(), "--help").out.partition("\n\n")[0]
     options = set(re.findall(r"(?<![\w-])(--[a-z-]+|-[a-z])\b", reported))

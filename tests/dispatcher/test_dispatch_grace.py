@@ -14,6 +14,7 @@ from dispatch_desk import Desk
 
 from toolbus import EventBus, ToolDispatcher, ToolRegistry, tool
 from toolbus.errors import ConfigurationError
+from toolbus.events import ToolCallOverdue
 from toolbus.testing import advance, assert_idle, settle, virtual_backends
 from toolbus.tools import Tool
 
@@ -72,6 +73,8 @@ def block() -> Iterator[Block]:
 
 async def test_a_handler_that_still_runs_past_its_grace_is_named_once(caplog: pytest.LogCaptureFixture):
     desk = Desk()
+    published: list[ToolCallOverdue] = []
+    desk.bus.connect(ToolCallOverdue, published.append)
     async with ToolDispatcher(desk.bus, ToolRegistry([stubborn(60)]), grace_seconds=5) as dispatcher:
         desk.ask("stubborn")
         await settle()
@@ -85,6 +88,9 @@ async def test_a_handler_that_still_runs_past_its_grace_is_named_once(caplog: py
         assert (len(named(caplog)), dispatcher.statistics().overdue) == (1, ("stubborn",))
         await advance(10)
         assert (len(named(caplog)), dispatcher.statistics().overdue) == (1, ())
+    assert [(each.call_id, each.name, each.runs_in, each.seconds) for each in published] == [
+        ("c", "stubborn", "task", 5)
+    ]
 
 
 async def test_a_handler_that_ends_within_its_grace_is_not_named(caplog: pytest.LogCaptureFixture):
@@ -157,6 +163,8 @@ async def test_a_call_that_becomes_overdue_while_the_watch_ends_is_watched(caplo
 @pytest.mark.guarantee("G14")
 async def test_a_thread_that_still_runs_past_its_grace_is_named_once(block: Block, caplog: pytest.LogCaptureFixture):
     desk = Desk()
+    published: list[ToolCallOverdue] = []
+    desk.bus.connect(ToolCallOverdue, published.append)
     async with ToolDispatcher(desk.bus, ToolRegistry([block.tool]), grace_seconds=5) as dispatcher:
         desk.ask("block")
         await block.wait()
@@ -169,6 +177,7 @@ async def test_a_thread_that_still_runs_past_its_grace_is_named_once(block: Bloc
         while dispatcher.statistics().overdue:
             await anyio.lowlevel.checkpoint()
     assert len(named(caplog)) == 1
+    assert [each.runs_in for each in published] == ["thread"]
 
 
 async def test_leaving_the_block_waits_for_a_handler_and_names_it(caplog: pytest.LogCaptureFixture):

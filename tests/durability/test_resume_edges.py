@@ -412,7 +412,9 @@ async def test_a_runtime_leaves_alone_what_it_runs_itself(wall: Wall) -> None:
 
 @pytest.mark.guarantee("G20")
 @pytest.mark.parametrize("finds_out", ["at a step", "at a renewal"])
-async def test_who_has_lost_a_lease_stops_its_handlers_and_tells_no_ending(wall: Wall, finds_out: str) -> None:
+async def test_who_has_lost_a_lease_stops_its_handlers_and_tells_no_ending(
+    wall: Wall, finds_out: str, caplog: pytest.LogCaptureFixture
+) -> None:
     stopped: list[str] = []
 
     def tools(lab: Lab) -> list[Any]:
@@ -446,7 +448,11 @@ async def test_who_has_lost_a_lease_stops_its_handlers_and_tells_no_ending(wall:
         assert not result.journaled
         assert "taken over by another process" in result.reason or "lease" in str(result.error)
         assert [each.type async for each in events][-1] != "request_completed"
-        reported = {each.type for each in heard[before:]} - {"tool_call_late"}
+        assert [each.type for each in heard].count("request_taken_over") == 1
+        line = f"request {session.request_id} stops here: another process has taken it over"
+        assert [each.levelname for each in caplog.records if each.getMessage() == line] == ["WARNING"]
+        assert "its store failed" not in caplog.text
+        reported = {each.type for each in heard[before:]} - {"tool_call_late", "request_taken_over"}
         assert reported <= ({"tool_call_completed"} if finds_out == "at a step" else set())
         assert (await again.result()).outcome == "completed"
     facts = await facts_of(store, session.request_id)

@@ -48,6 +48,11 @@ SIGNALS = [
     "StatusChanged",
     "ToolCallLate",
     "SubscriberLagged",
+    "ToolCallOverdue",
+    "ApprovalOverdue",
+    "LoopBlocked",
+    "SubscriptionFull",
+    "RequestTakenOver",
     "ReceiverFailed",
     "DeadLetter",
 ]

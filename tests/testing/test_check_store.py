@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
+import wrong_inboxes as inboxes
 import wrong_journals as journals
 import wrong_stores as wrong
 
@@ -99,6 +100,13 @@ WRONG: dict[str, tuple[type[wrong.Right], ...]] = {
     "fencing-of-two-stores": (journals.KeepsEpochsInMind,),
     "ended-elsewhere": (journals.KeepsEndingsInMind,),
     "fencing-in-flight": (journals.LooksAtItsLeaseFirst,),
+    "inbox": (inboxes.GivesTheNewestFirst, inboxes.GivesTheInputsOfAll, inboxes.SettlesAgain),
+    "inbox-sent-twice": (inboxes.SendsAgain,),
+    "inbox-endings": (inboxes.KeepsWhatNobodyTakes,),
+    "inbox-appends": (inboxes.TakesBeforeItAppends, inboxes.NeverTakes),
+    "inbox-bound": (inboxes.HasNoBound,),
+    "inbox-deleted": (inboxes.KeepsInputs,),
+    "inbox-of-the-next-holder": (inboxes.RemembersTheHolder,),
     "closing-with-a-journal": (wrong.AppendsNothingWhenClosed,),
     "survival": (wrong.ForgetsForItselfAlone,),
     "survival-of-requests": (wrong.GivesLeasesBackWhenClosed,),
@@ -139,6 +147,7 @@ ALSO: dict[type[wrong.Right], set[str]] = {
     journals.ReleasesForAnybody: {"fencing", "fencing-of-two-stores"},
     journals.LooksBeforeItTakes: {"one-taker-of-two-stores"},
     journals.NamesTheNewestLease: {"fencing-of-two-stores"},
+    inboxes.GivesTheNewestFirst: {"inbox-appends", "inbox-of-the-next-holder"},
 }
 """What a store that fails one check cannot but fail too."""
 COSTLY = {name for name in WRONG if name.startswith("large-") or "cancelled" in name}

@@ -9,7 +9,7 @@ import pytest
 from testing.planted_bugs import PLANTED
 from toolbus.testing.simulation import SimulationFailed, run_seed
 
-MOST_SEEDS = 2_000
+MOST_SEEDS = 10_000
 
 
 def found(most: int = MOST_SEEDS) -> SimulationFailed | None:

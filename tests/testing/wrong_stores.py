@@ -10,10 +10,22 @@ import anyio
 import anyio.lowlevel
 
 from toolbus.errors import StoreError
+from toolbus.events import Event
 from toolbus.messages import AssistantMessage, Message, UserMessage
 from toolbus.records import replace
-from toolbus.storage import ConversationRecord, Entry, JournalStore, Pruned, RequestRecord, StoredFact, StoreStatistics
+from toolbus.storage import (
+    ConversationRecord,
+    Entry,
+    InboxReceipt,
+    JournalStore,
+    Pruned,
+    RequestRecord,
+    SettledState,
+    StoredFact,
+    StoreStatistics,
+)
 from toolbus.stores.memory import MemoryStore
+from toolbus.stores.memory._journal import MemoryJournal
 
 MIB = 2**20
 T = TypeVar("T")
@@ -24,8 +36,8 @@ class Right:
 
     def __init__(self, data: MemoryStore | None = None) -> None:
         self.data = data or MemoryStore(journal=True)
-        assert self.data.journal is not None
-        self.requests: JournalStore = self.data.journal
+        assert isinstance(self.data.journal, MemoryJournal)
+        self.requests = self.data.journal
 
     def reopened(self) -> Right:
         return type(self)(self.data)
@@ -77,6 +89,18 @@ class Right:
 
     async def statistics(self) -> StoreStatistics:
         return await self.requests.statistics()
+
+    async def send(self, event: Event) -> InboxReceipt:
+        return await self.requests.send(event)
+
+    async def receipt(self, request_id: str, event_id: str) -> InboxReceipt:
+        return await self.requests.receipt(request_id, event_id)
+
+    async def waiting(self, owner: str, *, limit: int = 1_000) -> Sequence[Event]:
+        return await self.requests.waiting(owner, limit=limit)
+
+    async def settle(self, request_id: str, event_id: str, state: SettledState, reason: str = "") -> None:
+        await self.requests.settle(request_id, event_id, state, reason)
 
     async def known(self, request_id: str) -> RequestRecord:
         record = await self.requests.request(request_id)

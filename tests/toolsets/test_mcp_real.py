@@ -62,7 +62,11 @@ async def test_what_can_be_called_is_offered_and_gives_what_models_and_people_ca
         assert status.protocol == "2025-11-25"
         assert not any("sampling" in each or "elicitation" in each for each in status.tools)  # it asks for those
         why = "it can be called only as a task, which toolbus does not support"
-        reported = [each.getMessage() for each in caplog.records if each.name == "toolbus.mcp" and each.levelno == logging.WARNING]
+        reported = [
+            each.getMessage()
+            for each in caplog.records
+            if each.name == "toolbus.mcp" and each.levelno == logging.WARNING
+        ]
         assert reported == [f"tool 'simulate-research-query' of MCP server 'every' is left out: {why}"]
 
         call = Caller(mcp.registry)

@@ -16,7 +16,8 @@ import anyio.lowlevel
 
 from ..clock import SessionClock, refuse_elsewhere
 from ..errors import BusError
-from ..events import Event, ReceiverFailed
+from ..events import Event, ReceiverFailed, SubscriptionFull
+from ..records import replace
 from ._buffer import EventBuffer, Overflow
 from ._subscriptions import EventT, Receivers, Subscription, exception_text, expand_kinds, is_stray_cancellation
 
@@ -215,7 +216,7 @@ class Broadcast:
                     del table[key]
 
         return Subscription(
-            EventBuffer(capacity, overflow),
+            EventBuffer(capacity, overflow, lambda buffer: self._subscription_full(buffer, name, request_id or "")),
             types=frozenset(wanted),
             where=where,
             until=until,
@@ -238,6 +239,18 @@ class Broadcast:
         """Return all open subscriptions, each once."""
         tables = (*self._by_type.values(), *self._by_request.values())
         return list({id(each): each for table in tables for each in table}.values())
+
+    def _subscription_full(self, buffer: EventBuffer, name: str, request_id: str) -> None:
+        has_ended = buffer.failed_at is not None
+        _logger.warning(
+            "subscription %r: its reader is too slow for its %d events, so %s",
+            name,
+            buffer.capacity,
+            "it has ended" if has_ended else "signals are dropped",
+            extra={"request_id": request_id},
+        )
+        full = SubscriptionFull(name=name, capacity=buffer.capacity, ended=has_ended)
+        self.announce(replace(full, at=self.envelope_of(full)["at"]))
 
     def _listener_failed(self, name: str, event: Event, exc: BaseException) -> None:
         self.receiver_failures += 1

@@ -8,6 +8,7 @@ Every operation costs the same, however full the buffer is.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Literal, TypeAlias, get_args
 
 from .._option_checks import at_least, check, one_of
@@ -49,11 +50,14 @@ class EventBuffer:
 
     A capacity below 1, or an unknown policy, raises `ConfigurationError`. `offer` puts an event in and returns whether
     the buffer still works. Once it does not, `failed_at` is the position of the event that did not fit, and the reader
-    gets the events that are inside and no more.
+    gets the events that are inside and no more. `on_full(buffer)` is called when the buffer fails, and
+    when it drops its first event since the reader has come to a gap; it must not raise.
     """
 
     __slots__ = (
         "_head",
+        "_is_full",
+        "_on_full",
         "_signals",
         "capacity",
         "dropped",
@@ -67,7 +71,9 @@ class EventBuffer:
         "taken",
     )
 
-    def __init__(self, capacity: int, policy: Overflow) -> None:
+    def __init__(
+        self, capacity: int, policy: Overflow, on_full: Callable[[EventBuffer], None] = lambda _: None
+    ) -> None:
         self.capacity = check("capacity", capacity, at_least(1))
         self.policy: Overflow = check("overflow", policy, _OVERFLOWS)
         self.length = 0
@@ -78,6 +84,8 @@ class EventBuffer:
         self.dropped = 0
         self.position = 0
         self.failed_at: int | None = None
+        self._on_full = on_full
+        self._is_full = False  # whether `on_full` was called since the reader has come to a gap
         head = _Node(0, None)  # the fixed node of the ring: the oldest node is after it, and the newest before it
         self._head = head.before = head.after = head
         self._signals: deque[_Node] = deque()  # nodes that may be dropped, oldest first
@@ -110,6 +118,7 @@ class EventBuffer:
         self._unlink(node)
         self.position = node.last
         if node.event is None:
+            self._is_full = False
             return SubscriberLagged(first_position=node.position, last_position=node.last, count=node.count)
         if not node.event.is_fact:
             self._signals.popleft()
@@ -122,7 +131,11 @@ class EventBuffer:
         if self.policy == "disconnect" or (event.is_fact and not self._signals):
             self.offered -= 1
             self.failed_at = position
+            self._on_full(self)
             return False
+        if not self._is_full:
+            self._is_full = True
+            self._on_full(self)
         if not event.is_fact and (self.policy == "drop_newest" or not self._signals):
             self.dropped += 1
             self._make_gap(self._append(_Node(position, None)))

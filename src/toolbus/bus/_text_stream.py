@@ -1,22 +1,34 @@
 """A request's text as an async iterator of pieces, made from its events.
 
-Knows subscriptions. Must not know sessions.
+Knows events, wherever they come from. Must not know sessions.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from typing import Any, Protocol
 
 from ..core.endings import explain
 from ..events import ModelResponded, ModelRetrying, RequestCompleted, RequestFailed, TextDelta
 from ..messages import AssistantMessage
-from ._subscriptions import Subscription
 
-__all__ = ["TextStream"]
+__all__ = ["EventSource", "TextStream"]
+
+
+class EventSource(Protocol):
+    """The events of one request, for one reader: a `Subscription`, or the events of a request in another process."""
+
+    async def __anext__(self) -> Any:
+        """Wait for the next event. Raises `StopAsyncIteration` after the last one."""
+        ...
+
+    def close(self) -> None:
+        """Stop listening. Idempotent."""
+        ...
 
 
 class TextStream:
-    """The pieces of text of one request, in order. Made by `RequestSession.text`.
+    """The pieces of text of one request, in order. Made by `RequestSession.text` and `RequestHandle.text`.
 
     Cancelling a wait for the next piece loses nothing: the iteration can be continued. `aclose` (also by
     `contextlib.aclosing`) closes the subscription, which is closed by itself when the request ends. For one reader.
@@ -33,12 +45,15 @@ class TextStream:
         "_held",
         "_last",
         "_ready",
+        "_source",
         "_streamed",
-        "_subscription",
     )
 
-    def __init__(self, subscription: Subscription, *, final_only: bool) -> None:
-        self._subscription = subscription
+    kinds = (TextDelta, ModelResponded, ModelRetrying, RequestCompleted, RequestFailed)
+    """The types of events that `source` has to give."""
+
+    def __init__(self, source: EventSource, *, final_only: bool) -> None:
+        self._source = source
         self._final_only = final_only
         self._held: list[str] = []  # the pieces of a round that may or may not be the last one
         self._ready: deque[str] = deque()
@@ -52,7 +67,7 @@ class TextStream:
 
     async def __anext__(self) -> str:
         while not self._ready:
-            event = await anext(self._subscription)
+            event = await self._source.__anext__()
             if isinstance(event, TextDelta):
                 self._begins_message |= event.message_id != self._streamed
                 self._streamed = event.message_id
@@ -82,7 +97,7 @@ class TextStream:
 
     async def aclose(self) -> None:
         """Stop listening. Idempotent."""
-        self._subscription.close()
+        self._source.close()
 
     def _end_message(self, message: AssistantMessage) -> None:
         # The reply of a provider that does not stream has had no pieces.

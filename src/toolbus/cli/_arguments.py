@@ -102,6 +102,11 @@ exit status:
 
 See toolbus store COMMAND --help for the options of a command."""
 
+_STATUS = """\
+Show what runs or waits in a store: each unfinished request, the process that
+holds its lease, and the questions that wait for a person. A request whose
+lease is free waits for toolbus resume, or for Runtime.resume."""
+
 _WORKER = """\
 Run the calls of one pool on this machine, for sessions elsewhere that send
 them with a NatsExecutor. The first Ctrl-C or SIGTERM drains the worker: it
@@ -201,6 +206,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_conversing(chat)
     _add_output(chat)
     _add_resume(commands.add_parser("resume", help="resume interrupted requests", **_texts(_RESUME, _RESUME_EXAMPLES)))
+    status = commands.add_parser("status", help="show what is unfinished", **_texts(_STATUS, ""))
+    _add_store_path(status)
+    status.add_argument("--json", action="store_true", help="print one JSON object")
+    _add_debug(status)
     _add_store(commands.add_parser("store", help="inspect the store", **_texts(_STORE, _STORE_EXAMPLES)))
 
     _add_worker(

@@ -30,7 +30,7 @@ def run(arguments: list[str]) -> int:
 
         return main(["--version"])
     if options.command is None:
-        named = "ask, chat, resume, store, worker, tools, events, replay or simulate"
+        named = "ask, chat, resume, status, store, worker, tools, events, replay or simulate"
         print(f"toolbus: name a command: {named} (see toolbus --help)", file=sys.stderr)
         return USAGE
     screen = open_screen(sys.stdout, sys.stderr, os.environ)
@@ -70,6 +70,10 @@ def _command(options: argparse.Namespace, screen: Screen, *, debug: bool) -> int
         from ._commands.resume import resume  # noqa: PLC0415
 
         return resume(options, screen, debug=debug)
+    if options.command == "status":
+        from ._commands.status import show_status  # noqa: PLC0415
+
+        return show_status(options, screen)
     if options.command == "store":
         from ._commands.store import run_store_command  # noqa: PLC0415
 

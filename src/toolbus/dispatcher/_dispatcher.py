@@ -60,7 +60,8 @@ class DispatcherStatistics:
     handlers run, without the idle ones, which are kept for later calls. `cached` is the number of results that are
     kept, `cache_hits` the number of calls that were answered with another call's result. `overdue` names the tools of
     handlers that were cancelled and still run, and of threads that were given up. `stranded` counts the tasks in which
-    a tool has left a cancel scope or a task group open.
+    a tool has left a cancel scope or a task group open, and `blocked` how often a tool has blocked the event loop for
+    more than half a second.
     """
 
     running: int
@@ -78,6 +79,7 @@ class DispatcherStatistics:
     cache_hits: int
     overdue: tuple[str, ...]
     stranded: int
+    blocked: int
 
 
 class ToolDispatcher:
@@ -146,7 +148,7 @@ class ToolDispatcher:
         self._stranded = StrandedTasks()
         self._workers = WorkerPool[Job](ready, self._perform, self._give_up, self._start, self._stranded.stay)
         self._schedule = Schedule(max_concurrency, max_threads, max_processes, ready, self._workers.call)
-        self._overdue = Overdue(grace_seconds, self._start)
+        self._overdue = Overdue(grace_seconds, self._reports, self._start)
         self._retrying = 0
         self._on_cancelled = on_cancelled
         self._disconnect: Callable[[], None] = _nothing
@@ -545,6 +547,7 @@ class ToolDispatcher:
             cache_hits=self._cache.hits,
             overdue=tuple(job.tool.name for job in self._overdue),
             stranded=len(self._stranded),
+            blocked=self._reports.blocks,
         )
 
 

@@ -1,4 +1,4 @@
-"""Calls whose handlers were cancelled and still run: counted, and logged when they outlive their grace period.
+"""Calls whose handlers were cancelled and still run: counted, and reported when they outlive their grace period.
 
 Knows a call and the event loop's clock. Cancels nothing and waits for no handler: the dispatcher has cancelled them.
 """
@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from ._reports import ids_of, logger
-
 if TYPE_CHECKING:
+    from ._reports import Reports
     from ._schedule import Job, Key
 
 __all__ = ["Overdue"]
@@ -29,9 +28,10 @@ class Overdue:
     threads, so these are logged at once then: nothing could log them later.
     """
 
-    __slots__ = ("_grace_seconds", "_is_closing", "_start", "_unlogged", "_watch", "jobs")
+    __slots__ = ("_grace_seconds", "_is_closing", "_reports", "_start", "_unlogged", "_watch", "jobs")
 
-    def __init__(self, grace_seconds: float, start: Callable[..., Any]) -> None:
+    def __init__(self, grace_seconds: float, reports: Reports, start: Callable[..., Any]) -> None:
+        self._reports = reports
         self._grace_seconds = grace_seconds
         self._start = start
         self.jobs: dict[Key, Job] = {}
@@ -100,7 +100,4 @@ class Overdue:
 
     def _log(self, key: Key) -> None:
         del self._unlogged[key]
-        job = self.jobs[key]
-        what = "handler" if job.run is None else "thread"
-        words = job.request.call_id, what, job.tool.name
-        logger.warning("call %s: the %s of tool %s outlives its call", *words, extra=ids_of(job.request))
+        self._reports.overdue(self.jobs[key], self._grace_seconds)

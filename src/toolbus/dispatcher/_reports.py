@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..events import (
     Event,
+    LoopBlocked,
     ToolCallCompleted,
     ToolCallFailed,
+    ToolCallOverdue,
     ToolCallProgress,
     ToolCallRequested,
     ToolCallRetrying,
@@ -26,9 +28,9 @@ if TYPE_CHECKING:
     from ..failures import Failure
     from ._schedule import Job
 
-__all__ = ["Reports", "as_sent", "ids_of", "logger"]
+__all__ = ["Reports", "as_sent"]
 
-logger = logging.getLogger("toolbus.dispatcher")
+_logger = logging.getLogger("toolbus.dispatcher")
 
 
 class Reports:
@@ -38,10 +40,11 @@ class Reports:
     failure of such a call is published either, because the closing may have caused it.
     """
 
-    __slots__ = ("_bus", "is_closing")
+    __slots__ = ("_bus", "blocks", "is_closing")
 
     def __init__(self, bus: EventBus) -> None:
         self._bus = bus
+        self.blocks = 0  # how often a handler has blocked the event loop
         self.is_closing = False
 
     def started(self, job: Job) -> None:
@@ -54,7 +57,7 @@ class Reports:
         """Publish that an attempt failed, and that another one follows after `delay_seconds`. The cause is logged."""
         message = "call %s: tool %s failed in attempt %d and is tried again in %.2f s"
         words = job.request.call_id, job.tool.name, job.attempt, delay_seconds
-        log_exception(logger, logging.WARNING, message, *words, cause=cause, ids=ids_of(job.request))
+        log_exception(_logger, logging.WARNING, message, *words, cause=cause, ids=_ids_of(job.request))
         request = job.request
         if self._bus.arbitration.wants(ToolCallRetrying, request.request_id):
             self._bus.publish(
@@ -109,7 +112,7 @@ class Reports:
         if cause is not None and not failure.shown:
             words = job.request.call_id, job.tool.name, raised_at(cause)
             log_exception(
-                logger, logging.ERROR, "call %s: tool %s failed: %s", *words, cause=cause, ids=ids_of(job.request)
+                _logger, logging.ERROR, "call %s: tool %s failed: %s", *words, cause=cause, ids=_ids_of(job.request)
             )
         late, now = job.settled, self._leave(job)
         may_be_why = self.is_closing or (cause is not None and is_cancellation(cause))
@@ -127,24 +130,39 @@ class Reports:
         self._bus.publish(_masked(job, event) if late else event, cause=cause)
 
     def blocked(self, job: Job, seconds: float) -> None:
-        """Log that the handler, or an interceptor of its result, has kept the event loop from everything else."""
-        logger.warning(
+        """Report that the handler, or an interceptor of its result, has kept the event loop from everything else."""
+        self.blocks += 1
+        _logger.warning(
             "call %s: tool %s (or an interceptor of its result) blocked the event loop for %.1f s, and with it every "
             "other request; write a handler that takes time as a plain `def`, which runs in a thread",
             job.request.call_id,
             job.tool.name,
             seconds,
-            extra=ids_of(job.request),
+            extra=_ids_of(job.request),
         )
+        request = job.request
+        if self._bus.arbitration.wants(LoopBlocked, request.request_id):
+            self._bus.publish(LoopBlocked(**_envelope(request, self._bus.clock()), seconds=seconds))
+
+    def overdue(self, job: Job, seconds: float) -> None:
+        """Report that the handler, or its thread, still runs so long after it was cancelled."""
+        request, is_thread = job.request, job.run is not None
+        words = request.call_id, "thread" if is_thread else "handler", job.tool.name
+        _logger.warning("call %s: the %s of tool %s outlives its call", *words, extra=_ids_of(request))
+        if self._bus.arbitration.wants(ToolCallOverdue, request.request_id):
+            runs_in = "thread" if is_thread else "task"
+            self._bus.publish(
+                ToolCallOverdue(**_envelope(request, self._bus.clock()), runs_in=runs_in, seconds=seconds)
+            )
 
     def left_open(self, job: Job) -> None:
         """Log that the handler, or an interceptor of its result, has left a cancel scope or a task group open."""
-        logger.error(
+        _logger.error(
             "call %s: tool %s has left a cancel scope or a task group open in the task that ran it, so that task takes "
             "no other call; open a client in the application's lifespan, or with `async with` inside the handler",
             job.request.call_id,
             job.tool.name,
-            extra=ids_of(job.request),
+            extra=_ids_of(job.request),
         )
 
     def refused(self, request: ToolCallRequested, failure: Failure) -> None:
@@ -186,9 +204,9 @@ def as_sent(job: Job, rendered: Rendered) -> Rendered:
             # This is the application's code.
             if keyboard_interrupt_of(exc):
                 raise
-            ids = ids_of(job.request)
+            ids = _ids_of(job.request)
             words = job.request.call_id, tool.name
-            log_exception(logger, logging.WARNING, "call %s: summarize of tool %s failed", *words, cause=exc, ids=ids)
+            log_exception(_logger, logging.ERROR, "call %s: summarize of tool %s failed", *words, cause=exc, ids=ids)
             return rendered
     include = tool.include_data
     if include is None and view is not None and view.options:
@@ -209,6 +227,6 @@ def _envelope(request: ToolCallRequested, at: float) -> dict[str, Any]:
     }
 
 
-def ids_of(request: ToolCallRequested) -> dict[str, Any]:
+def _ids_of(request: ToolCallRequested) -> dict[str, Any]:
     """Return the extra fields of a log record about a call."""
     return {"request_id": request.request_id, "call_id": request.call_id, "metadata": request.metadata}

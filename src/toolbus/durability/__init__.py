@@ -32,25 +32,34 @@ Invariants:
 8. The journal has the options of a request that are data. Functions and objects (deps, tools, an output type) are
    given again by the application, and a request that lacks something is refused with `ResumeMismatch` and its lease
    given back. Otherwise it would continue as a different request, or be blocked for the next attempt.
+9. An input from the inbox stops waiting in the transaction that appends its fact. If that were two transactions, a
+   crash in between would lose the input, or give it to the request twice.
 """
 
 from __future__ import annotations
 
 from ._agreed_options import FUNCTION, agreed_options, limits_in, messages_from, messages_to_json, options_in
+from ._inbox_reader import InboxReader, inbox_of
 from ._journal_writer import JournalWriter, OnStoreFailure, journal_writer_of
-from ._resume import OptionsFor, Resumption, UnfinishedRequests
+from ._resume import Resumption, UnfinishedRequests
 from ._store_calls import ANSWER_SECONDS, call_store_in_time
+from ._stored_requests import Make, OptionsFor, ReadAlong, StoredRequests
 
 __all__ = [
     "ANSWER_SECONDS",
     "FUNCTION",
+    "InboxReader",
     "JournalWriter",
+    "Make",
     "OnStoreFailure",
     "OptionsFor",
+    "ReadAlong",
     "Resumption",
+    "StoredRequests",
     "UnfinishedRequests",
     "agreed_options",
     "call_store_in_time",
+    "inbox_of",
     "journal_writer_of",
     "limits_in",
     "messages_from",

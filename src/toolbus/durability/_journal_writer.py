@@ -91,6 +91,8 @@ class JournalWriter:
         self.lease_seconds = lease_seconds
         self.store = store
         self._on_failure = on_failure
+        # The ids of inputs from the inbox that sessions have and that the store still has as waiting.
+        self.received: set[str] = set()
         self._requests: dict[str, _JournaledRequest] = {}
         self._pending = PendingCalls()
         self._clock: SessionClock | None = None  # None until `open`
@@ -102,13 +104,13 @@ class JournalWriter:
 
     @property
     def store_fails(self) -> bool:
-        """True if the store is away, as far as the last call that is repeated has shown."""
+        """True if the store is away, as far as is known from the last call that wrote something."""
         return self._pending.fails
 
     @property
     def leases(self) -> int:
-        """The number of requests that run or wait in this runtime."""
-        return len(self._requests)
+        """The number of requests whose leases this process holds, as far as it knows. Costs O(requests)."""
+        return sum(each.written > 0 and not each.has_ended for each in self._requests.values())
 
     @property
     def calls_pending(self) -> int:
@@ -122,6 +124,11 @@ class JournalWriter:
     def is_pending(self, request_id: str) -> bool:
         """Return whether the store has still to learn that the request was left here, or has ended."""
         return request_id in self._pending or request_id in self._leaving
+
+    def session(self, request_id: str) -> RequestSession | None:
+        """Return the session of a request that runs or waits in this runtime; None for any other."""
+        request = self._requests.get(request_id)
+        return None if request is None else request.session
 
     def register(
         self, session: RequestSession, *, history_length: int = 0, resumed: RequestRecord | None = None
@@ -149,10 +156,14 @@ class JournalWriter:
             request.unwritten = None
             raise
         except StoreError as exc:
+            if exc.retryable:
+                self._pending.report(exc)
             if self._on_failure == "stop":
                 raise
             self._warn(request, exc)
             return None
+        if self._pending.fails and not self._pending:
+            self._pending.report(None)
         self._watch_size(request, size_bytes)
         return size_bytes
 
@@ -173,6 +184,8 @@ class JournalWriter:
             request.tries_since = anyio.current_time()
             entry.owner, entry.lease_seconds = self.owner, self.lease_seconds
             entry.agreed = self._agreed(request)
+        if self.received:
+            entry.received = [fact.event_id for fact in facts if fact.event_id in self.received]
         if (ending := ending_of(facts[-1])) is not None:
             entry.ending, entry.turn = ending, tuple(session.snapshot().turn)
         return entry
@@ -413,10 +426,11 @@ class JournalWriter:
             request_id = request.session.request_id
             record = await call_store(self.store.request(request_id))
             if record is not None and record.epoch != request.epoch and self._requests.get(request_id) is request:
-                request.session.leave(str(LeaseLost(request_id, request.epoch)), even_if_cancelled=True)
+                request.session.lose(LeaseLost(request_id, request.epoch))
 
 
 def _joined(before: Entry, after: Entry) -> Entry:
     """Return two entries of one request as one. `after` may repeat the end of `before`, whose write was cut short."""
     facts = [*before.facts[: after.seq - before.seq], *after.facts]
-    return replace(before, facts=facts, ending=after.ending, turn=after.turn)
+    received = [*{**dict.fromkeys(before.received), **dict.fromkeys(after.received)}]
+    return replace(before, facts=facts, ending=after.ending, turn=after.turn, received=received)

@@ -1,38 +1,28 @@
-"""The requests that another process or another runtime has begun: found in the store, and restored from their facts.
+"""The requests that another process or another runtime has begun: found in the store, and continued here.
 
-Options that are data come from the journal; functions and objects (deps, tools, a type of output) are given again by
-the application. Knows sessions, stores and the journal writer. Must not know the runtime, which gives it `make`.
+Knows sessions, the requests of the store, and the journal writer. Must not know the runtime.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, cast
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 
 import anyio
 
 from .._logs import logger
-from ..errors import ApplicationError, ResumeMismatch, StoreDamaged, StoreError, ToolbusError
-from ..events import RequestStarted
-from ..messages import Message, UserMessage
-from ..request_result import RequestResult, result_from
-from ..session import Instructions, RequestOptions, RequestSession, Resumed, check_options
-from ..storage import RequestRecord, Store, ending_of
-from ._agreed_options import limits_in, memo_in, messages_from, options_in, provider_name
+from ..errors import ResumeMismatch, StoreError, ToolbusError
+from ..session import RequestSession
+from ..storage import RequestRecord
+from ._agreed_options import provider_name
 from ._journal_writer import JournalWriter
 from ._store_calls import call_store_in_time
+from ._stored_requests import StoredRequests
 
-__all__ = ["OptionsFor", "ResumeProblem", "Resumption", "UnfinishedRequests"]
+__all__ = ["ResumeProblem", "Resumption", "UnfinishedRequests"]
 
 _WATCH_SECONDS = 1.0  # between two looks at the store: one read of an index
 _TRY_AGAIN_SECONDS = 60.0  # until a request that cannot continue is tried again
-
-OptionsFor: TypeAlias = Callable[[RequestRecord], Mapping[str, Any]]
-"""A function that returns the options which a request gets again: those of `Runtime.run`, `output` included."""
-
-Make: TypeAlias = Callable[[Sequence[Message], Any, RequestOptions, str, Resumed], RequestSession]
-"""A function that makes a session of messages, an output type, options, a request id, and the facts so far."""
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
@@ -63,25 +53,11 @@ class Resumption:
 
 
 class UnfinishedRequests:
-    """The requests of a store that a runtime can resume or recall. `make` makes the session of a request.
+    """The requests of a store that a runtime can resume."""
 
-    `instructions` are those of the runtime, and `options` are as for `Runtime.resume`.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        writer: JournalWriter,
-        make: Make,
-        options: OptionsFor | None,
-        instructions: Instructions | None,
-    ) -> None:
-        self._instructions = instructions
-        self._store = store
+    def __init__(self, requests: StoredRequests, writer: JournalWriter) -> None:
+        self._requests = requests
         self._writer = writer
-        self._journal = writer.store
-        self._make = make
-        self._options = options
 
     async def resume(
         self, start: Callable[[RequestSession], None], limit: int, *, without: Collection[str] = ()
@@ -93,7 +69,7 @@ class UnfinishedRequests:
         sessions: list[RequestSession] = []
         problems: list[ResumeProblem] = []
         held = 0
-        for record in await call_store_in_time(self._journal.unfinished(limit=limit + len(without))):
+        for record in await call_store_in_time(self._requests.journal.unfinished(limit=limit + len(without))):
             if record.request_id in without:
                 continue
             try:
@@ -154,7 +130,10 @@ class UnfinishedRequests:
         if taken is None:
             return None
         try:
-            session = await self._session(taken)
+            found = await self._requests.restore(taken)
+            found.check_output()
+            found.check_ending()
+            session = found.session
             _compare_providers(taken, session)
             writer.register(session, resumed=taken)
             start(session)
@@ -163,82 +142,6 @@ class UnfinishedRequests:
                 await writer.return_lease(taken)
             raise
         return session
-
-    async def recall(self, request_id: str) -> RequestResult[Any] | None:
-        """Return the result of a request that has ended; None for any other."""
-        record = await call_store_in_time(self._journal.request(request_id))
-        if record is None or record.ending is None:
-            return None
-        state = (await self._session(record)).snapshot().view.state
-        return None if state.ending is None else replace(result_from(state, lambda _: None, None), journaled=True)
-
-    async def _session(self, record: RequestRecord) -> RequestSession:
-        """Return a session restored from the journal's facts. Raises `ResumeMismatch`, `StoreDamaged`."""
-        agreed = record.agreed
-        facts = [each.fact for each in await call_store_in_time(self._journal.facts(record.request_id))]
-        if not facts or not isinstance(facts[0], RequestStarted):
-            raise ResumeMismatch(f"request {record.request_id} cannot continue: its first fact is not request_started")
-        stored: int = agreed.get("history_stored", 0)
-        history = await call_store_in_time(self._store.history(record.conversation_id)) if stored else ()
-        given = self._given(record)
-        options = _options_of(record, given)
-        # It is not sent: the facts have the prompt.
-        prompt = UserMessage(content="-")
-        limits = given.get("limits")
-        resumed = Resumed(
-            facts=facts,
-            history=history[:stored],
-            size_bytes=record.size_bytes,
-            granted=agreed.get("granted") or {},
-            memo=memo_in(agreed),
-            seconds=None if limits is None else limits.timeout_seconds,
-            instructions=self._instructions_of(given, agreed),
-        )
-        session = self._make(
-            [*messages_from(agreed.get("history")), prompt],
-            options.pop("output", None),
-            cast("RequestOptions", {**options, "conversation_id": record.conversation_id}),
-            record.request_id,
-            resumed,
-        )
-        if record.ending not in ((ending,) if (ending := ending_of(facts[-1])) else (None, "abandoned")):
-            what = f"its record has the ending {record.ending}, and its last fact is {facts[-1].type}"
-            text = f"the journal of request {record.request_id} is damaged: {what}"
-            raise StoreDamaged(text, request_id=record.request_id, seq=len(facts) - 1)
-        return session
-
-    def _instructions_of(self, given: Mapping[str, Any], agreed: Mapping[str, Any]) -> tuple[str, str] | None:
-        """Return the instructions of the resumed request and those in its journal, if both are text."""
-        now, before = given.get("instructions") or self._instructions, agreed.get("instructions")
-        return (now, before) if isinstance(now, str) and isinstance(before, str) else None
-
-    def _given(self, record: RequestRecord) -> Mapping[str, Any]:
-        """Return the options that the application gives again. Raises `ApplicationError` if its function raises."""
-        if self._options is None:
-            return {}
-        try:
-            given = dict(self._options(record))
-        except ToolbusError:
-            raise
-        except Exception as exc:
-            raise ApplicationError(f"options raised {type(exc).__name__}: {exc}") from exc
-        check_options({name: each for name, each in given.items() if name != "output"}, RequestOptions, "resume")
-        return given
-
-
-def _options_of(record: RequestRecord, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of the journal, replaced by those that are `given` now. Raises `ResumeMismatch`."""
-    agreed = record.agreed
-    options = {**options_in(agreed), "limits": limits_in(agreed)}
-    if isinstance(approval := agreed.get("needs_approval"), bool):
-        options["needs_approval"] = approval
-    wanted = agreed.get("output")
-    if wanted and given.get("output") is None:
-        raise ResumeMismatch(
-            f"request {record.request_id} was asked for a structured output ({wanted}), whose type is not in the "
-            "journal; give it: runtime.resume(options=lambda request: {'output': ...})"
-        )
-    return {**options, **{name: value for name, value in given.items() if value is not None}}
 
 
 def _compare_providers(record: RequestRecord, session: RequestSession) -> None:

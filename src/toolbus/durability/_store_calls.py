@@ -79,10 +79,10 @@ class PendingCalls:
         except LeaseLost:
             return None
         except StoreError as exc:
-            self._log(exc)
+            self.report(exc)
             return exc
         if ends_outage:
-            self._log(None)
+            self.report(None)
         return None
 
     async def wait(self, until: float) -> None:
@@ -107,7 +107,8 @@ class PendingCalls:
                 # The other calls would fail in the same way, and meanwhile the leases have to be renewed.
                 return
 
-    def _log(self, problem: StoreError | None) -> None:
+    def report(self, problem: StoreError | None) -> None:
+        """Note that a call of the store has failed, or that the store answers. Logs a change."""
         if problem is None and self._fails:
             _logger.info("the store answers again")
         elif problem is not None and not self._fails:

@@ -116,3 +116,48 @@ class DeadLetter(Event, kw_only=True, frozen=True):
     letter_id: str
     call_id: str = ""
     reason: str
+
+
+class ToolCallOverdue(Event, kw_only=True, frozen=True):
+    """A call was cancelled, and its handler still runs `seconds` later: in a task, or in a thread. Published once."""
+
+    call_id: str
+    name: str
+    runs_in: Literal["task", "thread"]
+    seconds: float
+
+
+class ApprovalOverdue(Event, kw_only=True, frozen=True):
+    """A call has waited for a person's decision for `seconds`: see `remind_seconds` of `Runtime`. Published once."""
+
+    call_id: str
+    name: str
+    seconds: float
+
+
+class LoopBlocked(Event, kw_only=True, frozen=True):
+    """The event loop was kept from all requests for `seconds`. Published when that is over.
+
+    `call_id` and `name` are those of the tool call that did it, if that is known. Otherwise `stack` has the functions
+    that ran meanwhile, innermost first: see `blocked_loop_seconds` of `Runtime`.
+    """
+
+    seconds: float
+    call_id: str = ""
+    name: str = ""
+    stack: str = ""
+
+
+class SubscriptionFull(Event, kw_only=True, frozen=True):
+    """The buffer of the subscription `name` is full, because its reader is too slow. It belongs to no request.
+
+    It loses signals from now on, or it has `ended`. Published again only after its reader has come to what was lost.
+    """
+
+    name: str
+    capacity: int
+    ended: bool
+
+
+class RequestTakenOver(Event, kw_only=True, frozen=True):
+    """Another process has the request now, because the lease of this process had run out. Nothing more follows here."""

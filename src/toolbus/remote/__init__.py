@@ -1,11 +1,14 @@
-"""Tool calls that run on other machines. `toolbus.remote.nats` carries them over NATS JetStream.
+"""Tool calls that run on other machines, and requests that do: `toolbus.remote.nats`, and `Client`.
+
+`Client` reaches requests through the store that their runtimes use: see `toolbus.handles`. The rest of the package is
+about calls, which `toolbus.remote.nats` carries over NATS JetStream.
 
 Beside the sessions, `_executor` sends the calls of a pool and publishes what comes back. On the other machine,
 `_worker` is a bus and a dispatcher of its own, and the bridge from the transport to them. `_transport` is the seam
 between these two and a broker.
 
-Knows the bus, tools and the dispatcher. Must not know models, stores or the journal: whether a call is requested again
-after a restart is decided by the session.
+Knows the bus, tools and the dispatcher; only `Client` knows sessions and stores. Must not know models: whether a call
+is requested again after a restart is decided by the session.
 
 Invariants:
 
@@ -22,3 +25,9 @@ Invariants:
    tool's definition is the one by which the call was checked. Otherwise a forged or an outdated call would run.
 6. Remaining seconds are sent, and no wall clock is: the clocks of two machines differ.
 """
+
+from __future__ import annotations
+
+from ._client import Client
+
+__all__ = ["Client"]

@@ -40,5 +40,14 @@ from ..session import RequestOptions
 from ._executors import PoolExecutor
 from ._runtime import Runtime
 from ._statistics import RuntimeHealth, RuntimeStatistics
+from ._tally import ModelStatistics, ToolStatistics
 
-__all__ = ["PoolExecutor", "RequestOptions", "Runtime", "RuntimeHealth", "RuntimeStatistics"]
+__all__ = [
+    "ModelStatistics",
+    "PoolExecutor",
+    "RequestOptions",
+    "Runtime",
+    "RuntimeHealth",
+    "RuntimeStatistics",
+    "ToolStatistics",
+]

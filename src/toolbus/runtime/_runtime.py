@@ -15,22 +15,26 @@ from typing import TYPE_CHECKING, Any, Generic, Never, Self, TypeVar, Unpack, ge
 import anyio
 
 from .._open_scopes import StrandedTasks
-from .._option_checks import NOT_NEGATIVE, check, one_of, shown
+from .._option_checks import FLAG, NOT_NEGATIVE, POSITIVE, check, one_of, or_none, shown
 from ..bus import EventBus
 from ..core.tokens import Calibration
 from ..core.transcript import repair
 from ..dispatcher import ToolDispatcher
 from ..durability import (
+    InboxReader,
     JournalWriter,
     OnStoreFailure,
     OptionsFor,
     Resumption,
+    StoredRequests,
     UnfinishedRequests,
     call_store_in_time,
+    inbox_of,
     journal_writer_of,
 )
 from ..errors import ConfigurationError, NotRunning, StoreError
 from ..events import ApprovalRequested, ToolCallCompleted, ToolCallFailed, ToolCallLate, new_id
+from ..handles import Authorize, RequestHandle
 from ..messages import Message, PromptLike, UserMessage
 from ..protocols import Provider
 from ..providers import missing_provider_message, resolve
@@ -59,7 +63,10 @@ from ._admission import Admission, Ticket
 from ._conversations import ConversationState
 from ._ended import EndedSessions
 from ._executors import PoolExecutor, check_pools
+from ._loop_watch import watch_loop
+from ._reminders import Reminders
 from ._statistics import RuntimeHealth, RuntimeStatistics, health_of, requests_waiting
+from ._tally import Tally
 
 if TYPE_CHECKING:
     import anyio.abc
@@ -73,6 +80,7 @@ _CANCELLED = "the runtime was cancelled"
 _CLOSING = "the runtime is closing"
 # A shielded write has a deadline: the time in which a store has to report a fault (G21).
 _REMEMBER_SECONDS = 5.0
+_ANSWER_SECONDS = 5.0  # the time in which a command to another process has to become a fact
 
 _TWO_LINES = """
 
@@ -101,11 +109,19 @@ class Runtime(Generic[DepsT]):
     it was cancelled is logged. A session that has ended can be had from `session` and `recall` for
     `keep_ended_seconds`, so that a reader who comes late misses nothing; at most 10,000 are kept, and 64 MiB of them.
 
+    What is stuck is logged, counted (`toolbus.telemetry`) and published, each once: a handler that outlives its call, a
+    subscription whose reader is too slow, a request whose lease another process has taken. With `remind_seconds` also
+    a question that nobody has answered for so long (`ApprovalOverdue`), and with `blocked_loop_seconds`, such as 0.5,
+    whatever keeps the event loop from everything else for longer, with the functions that run meanwhile
+    (`LoopBlocked`); a thread looks four times in that time. A tool that blocks the loop is named in any case. With
+    `detailed_statistics`, `statistics` has the numbers of each tool and model, which costs about 1 us for each call.
+
     `store` keeps conversations; without one they are in memory. A store with a journal also keeps what requests do,
     before they do it, so that `resume` continues them in another process. The lease on each request is renewed; it runs
     out `lease_seconds` after this process has stopped renewing it. If such a store fails, a request fails before its
     next effect, and is left for `resume`. With `on_store_failure="warn"` the request continues and a warning is logged;
-    a crash would lose what it did since.
+    a crash would lose what it did since. If the store has an inbox, other processes may command the requests that run
+    here: the runtime looks into it every `inbox_seconds` while it has requests. See `request`.
 
     Leaving the block cleanly drains: no new requests are accepted, running ones get `drain_seconds`, and the rest is
     cancelled, or left for `resume` if there is a journal. Leaving it by an exception does so at once. Then the store is
@@ -119,7 +135,7 @@ class Runtime(Generic[DepsT]):
     # The state from entering the runtime until it is left.
     _group: anyio.abc.TaskGroup | None = None
     _stranded: StrandedTasks  # the tasks of `_group`
-    _lease_renewal: anyio.CancelScope | None = None
+    _store_tasks: anyio.CancelScope | None = None  # of the tasks that renew leases and read the inbox
     _watch: anyio.CancelScope | None = None  # of the task that takes over what other processes leave
     _thread = 0
     _closing = False
@@ -145,17 +161,25 @@ class Runtime(Generic[DepsT]):
         on_store_failure: OnStoreFailure = "stop",
         lease_seconds: float = 30.0,
         keep_ended_seconds: float = 60.0,
+        inbox_seconds: float = 0.25,
+        remind_seconds: float | None = None,
+        blocked_loop_seconds: float | None = None,
+        detailed_statistics: bool = False,
         **defaults: Unpack[SessionOptions[DepsT]],
     ) -> None:
         check_options(defaults, SessionOptions, "Runtime", beside=_PARAMETERS)
         self._on_busy: OnBusy = check("on_busy", on_busy, one_of(*get_args(OnBusy)))
         self._drain_seconds = check("drain_seconds", drain_seconds, NOT_NEGATIVE)
         self._ended = EndedSessions(check("keep_ended_seconds", keep_ended_seconds, NOT_NEGATIVE))
+        check("remind_seconds", remind_seconds, or_none(POSITIVE))
+        self._reminders = None if remind_seconds is None else Reminders(remind_seconds)
+        self._blocked_loop_seconds = check("blocked_loop_seconds", blocked_loop_seconds, or_none(POSITIVE))
         self._made: dict[str, Provider] = {}  # providers made from names, which the runtime closes
         self.providers = self._given(provider, providers) or self._from_environment()
         self.provider = self.providers[0]
         self.tools = tool_registry(tools)
         self.bus = bus if bus is not None else EventBus()
+        self._tally = Tally(self.bus) if check("detailed_statistics", detailed_statistics, FLAG) else None
         self.store: Store = store if store is not None else MemoryStore()
         self.dispatcher = ToolDispatcher(
             self.bus,
@@ -168,6 +192,9 @@ class Runtime(Generic[DepsT]):
         )
         self._defaults = defaults
         self.journal = self._journal_writer = journal_writer_of(self.store, lease_seconds, on_store_failure)
+        inbox, self._inbox_seconds = inbox_of(self.store), check("inbox_seconds", inbox_seconds, POSITIVE)
+        writer = self._journal_writer
+        self._inbox_reader = None if inbox is None or writer is None else InboxReader(inbox, writer, inbox_seconds)
         self._executors = tuple(executors)
         self._narrator = self._narrator_of(narrator)
         self._conversations = ConversationState()
@@ -208,6 +235,12 @@ class Runtime(Generic[DepsT]):
             if self._narrator is not None:
                 await stack.enter_async_context(self._narrator.on(self.bus))
             stack.callback(self.bus.connect(ToolCallLate, self._conversations.late))
+            if self._tally is not None:
+                stack.callback(self.bus.connect(Tally.KINDS, self._tally))
+            if self._reminders is not None:
+                await stack.enter_async_context(self._reminders.on(self.bus))
+            if (seconds := self._blocked_loop_seconds) is not None:
+                stack.enter_context(watch_loop(self.bus, seconds, lambda: self.dispatcher.statistics().blocked))
             # The store is opened here, so that its faults are raised at the start.
             if (opens := getattr(self.store, "open", None)) is not None:
                 await opens()
@@ -216,13 +249,17 @@ class Runtime(Generic[DepsT]):
         self._group = await self._stranded.open()
         if self._journal_writer is not None:
             self._journal_writer.open()
-            self._lease_renewal = anyio.CancelScope()
-            self._group.start_soon(self._renew_leases, self._journal_writer, self._lease_renewal)
+            self._store_tasks = anyio.CancelScope()
+            self._group.start_soon(self._serve_store, self._journal_writer, self._store_tasks)
         return self
 
-    async def _renew_leases(self, writer: JournalWriter, scope: anyio.CancelScope) -> None:
+    async def _serve_store(self, writer: JournalWriter, scope: anyio.CancelScope) -> None:
+        """Renew the leases, and give requests what other processes have sent to them."""
         with scope:
-            await writer.run()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(writer.run)
+                if self._inbox_reader is not None:
+                    tasks.start_soon(self._inbox_reader.run)
 
     async def __aexit__(self, *exc_info: object) -> None:
         group = self._group
@@ -236,8 +273,8 @@ class Runtime(Generic[DepsT]):
             self._cancel_now(group, _CANCELLED)
             raise
         finally:
-            if self._lease_renewal is not None:
-                self._lease_renewal.cancel()
+            if self._store_tasks is not None:
+                self._store_tasks.cancel()
             try:
                 await self._leave()
             finally:  # A cancellation while handlers still end must not keep the parts open.
@@ -414,6 +451,25 @@ class Runtime(Generic[DepsT]):
         """
         return self._sessions.get(request_id) or self._ended.get(request_id)
 
+    def request(
+        self, request_id: str, *, authorize: Authorize | None = None, options: OptionsFor | None = None
+    ) -> RequestHandle:
+        """Return a handle that watches and commands a request, whichever process runs it.
+
+        Use it where a request comes from outside, such as a web page's id: another worker process may run it. The
+        request is looked up when the handle is used, so this raises nothing, and costs nothing. `authorize` decides who
+        may give a command: see `RequestHandle`. `options` are as for `recall`.
+        """
+        writer = self._journal_writer
+        return RequestHandle(
+            request_id,
+            local=self.session,
+            stored=None if writer is None else self._stored(writer, options),
+            authorize=authorize,
+            seconds=self._inbox_seconds,
+            answer_seconds=_ANSWER_SECONDS,
+        )
+
     def statistics(self) -> RuntimeStatistics:
         """Return the numbers of this runtime and of its parts. Costs O(requests + listeners), and nothing otherwise."""
         admission, writer = self._admission, self._journal_writer
@@ -427,12 +483,16 @@ class Runtime(Generic[DepsT]):
             store_calls_pending=0 if writer is None else writer.calls_pending,
             dispatcher=self.dispatcher.statistics(),
             bus=self.bus.statistics(),
+            tools={} if self._tally is None else self._tally.tools(),
+            models={} if self._tally is None else self._tally.models(),
         )
 
     def health(self) -> RuntimeHealth:
         """Return whether this runtime takes requests now, and what is wrong with it. For probes: it never waits."""
         stopped = "the runtime is not running" if self._group is None else _CLOSING if self._closing else ""
-        return health_of(self._admission, self._journal_writer, self.dispatcher.statistics(), stopped=stopped)
+        overdue = 0 if self._reminders is None else self._reminders.overdue(self.bus)
+        numbers = self.dispatcher.statistics()
+        return health_of(self._admission, self._journal_writer, numbers, stopped=stopped, questions_overdue=overdue)
 
     def pending_approvals(self) -> tuple[ApprovalRequested, ...]:
         """Return the questions of all requests that run here and that a person has still to answer, oldest first.
@@ -467,7 +527,7 @@ class Runtime(Generic[DepsT]):
                 "the store has no journal, so there is nothing to resume; give Runtime a store that lasts, "
                 "such as SqliteStore('toolbus.db')"
             )
-        unfinished = self._unfinished(writer, options)
+        unfinished = UnfinishedRequests(self._stored(writer, options), writer)
         found = await unfinished.resume(self._start_resumed, limit)
         if watch:
             self._keep_watching(unfinished, found)
@@ -485,12 +545,12 @@ class Runtime(Generic[DepsT]):
             return session.snapshot().result
         if self._journal_writer is None:
             return None
-        return await self._unfinished(self._journal_writer, options).recall(request_id)
+        return await self._stored(self._journal_writer, options).recall(request_id)
 
     # ------------------------------------------------------------------------------------------------- internals
 
-    def _unfinished(self, writer: JournalWriter, options: OptionsFor | None) -> UnfinishedRequests:
-        return UnfinishedRequests(self.store, writer, self._continue, options, self._defaults.get("instructions"))
+    def _stored(self, writer: JournalWriter, options: OptionsFor | None) -> StoredRequests:
+        return StoredRequests(self.store, writer.store, self._continue, options, self._defaults.get("instructions"))
 
     def _keep_watching(self, unfinished: UnfinishedRequests, found: Resumption) -> None:
         self._check_usable({})  # The runtime may have begun to close meanwhile.
@@ -640,8 +700,9 @@ class Runtime(Generic[DepsT]):
         except Exception as exc:
             ids = {"request_id": session.request_id, "conversation_id": session.conversation_id}
             bug = None if isinstance(exc, StoreError) else exc
+            level = logging.WARNING if bug is None else logging.ERROR
             text = "request %s: the store failed, and this turn is not remembered: %s"
-            _logger.error(text, session.request_id, exc, exc_info=bug, extra=ids)
+            _logger.log(level, text, session.request_id, exc, exc_info=bug, extra=ids)
 
     def _from_environment(self) -> tuple[Provider, ...]:
         named = os.environ.get("TOOLBUS_PROVIDER")

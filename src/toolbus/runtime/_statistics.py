@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ..bus import BusStatistics
@@ -10,6 +10,7 @@ from ..dispatcher import DispatcherStatistics
 from ..durability import JournalWriter
 from ..session import RequestSession
 from ._admission import Admission
+from ._tally import ModelStatistics, ToolStatistics
 
 __all__ = ["RuntimeHealth", "RuntimeStatistics", "health_of", "requests_waiting"]
 
@@ -21,9 +22,10 @@ class RuntimeStatistics:
     `running` counts the requests that have begun and not ended, sub-requests excluded. `waiting` counts those among
     them in which every open call waits for a person. `queued` counts the requests that wait for a slot or for their
     conversation, and `places` those that could be taken now. `approvals` is the number of questions to people. `leases`
-    counts the requests that run here with a journal, and `store_calls_pending` the calls that the store has still to
+    counts the requests whose leases this process holds, and `store_calls_pending` the calls that the store has still to
     take; both are 0 without a journal. What the store has stored is in `await runtime.store.statistics()`, which reads
-    the store.
+    the store. `tools` has the numbers of each tool, and `models` those of each model, by "VENDOR:MODEL", since the
+    runtime was made, with those of sub-requests; both are empty without `Runtime(detailed_statistics=True)`.
     """
 
     running: int
@@ -35,6 +37,8 @@ class RuntimeStatistics:
     store_calls_pending: int
     dispatcher: DispatcherStatistics
     bus: BusStatistics
+    tools: Mapping[str, ToolStatistics]
+    models: Mapping[str, ModelStatistics]
 
 
 @dataclass(slots=True, frozen=True)
@@ -60,7 +64,12 @@ def requests_waiting(sessions: Iterable[RequestSession]) -> int:
 
 
 def health_of(
-    admission: Admission, writer: JournalWriter | None, dispatcher: DispatcherStatistics, *, stopped: str
+    admission: Admission,
+    writer: JournalWriter | None,
+    dispatcher: DispatcherStatistics,
+    *,
+    stopped: str,
+    questions_overdue: int,
 ) -> RuntimeHealth:
     """Return the health of a runtime. `stopped` says why it takes no requests at all, or is empty."""
     reasons = [stopped] if stopped else []
@@ -72,6 +81,8 @@ def health_of(
     if dispatcher.overdue:
         names = ", ".join(sorted(set(dispatcher.overdue)))
         reasons.append(f"{len(dispatcher.overdue)} cancelled calls still run: {names}")
+    if questions_overdue:
+        reasons.append(f"{questions_overdue} calls have waited too long for a person's decision")
     if dispatcher.stranded:
         reasons.append(f"tools have left a cancel scope or a task group open in {dispatcher.stranded} tasks")
     return RuntimeHealth(ready=ready, reasons=tuple(reasons))

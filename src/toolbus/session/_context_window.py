@@ -300,7 +300,7 @@ def _counter(tokenizer: Tokenizer | None, request_id: str) -> Tokenizer:
             problem = exc
         if not is_logged:
             is_logged = True
-            logger.warning(
+            logger.error(
                 "request %s: the tokenizer failed: texts are estimated",
                 request_id,
                 exc_info=problem,

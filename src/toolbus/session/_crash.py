@@ -9,7 +9,7 @@ from .._logs import logger
 from ..bus import EventBus, Mailbox
 from ..core.transcript import repair
 from ..core.turn import CallState, Phase, TurnState, add_spent, result_message, spent_so_far
-from ..errors import StoreError, ToolbusError
+from ..errors import LeaseLost, StoreError, ToolbusError
 from ..events import TerminalEvent, ToolCallCompleted, ToolCallFailed
 
 __all__ = ["log_failure", "settle_broken"]
@@ -20,7 +20,10 @@ def log_failure(exc: Exception, request_id: str) -> None:
 
     An error of the application is not logged, because its caller gets it.
     """
-    if isinstance(exc, StoreError):
+    if isinstance(exc, LeaseLost):
+        text = "request %s stops here: another process has taken it over"
+        logger.warning(text, request_id, extra={"request_id": request_id})
+    elif isinstance(exc, StoreError):
         text = "request %s stops here, since its store failed: %s"
         logger.warning(text, request_id, exc, extra={"request_id": request_id})
     elif not (isinstance(exc, ToolbusError) and exc.fault == "caller"):

@@ -20,11 +20,7 @@ from ..events import (
     ApprovalRequested,
     CancelRequested,
     Event,
-    ModelResponded,
-    ModelRetrying,
-    RequestCompleted,
     RequestEnding,
-    RequestFailed,
     Spent,
     SteeringAdded,
     TextDelta,
@@ -293,6 +289,30 @@ class SessionHandle:
             return self._bus.publish(replace(answer, **self._state.envelope(self._bus.clock())))
         raise BusError(f"the answer to call {answer.call_id!r} is refused: {problem}")
 
+    def deliver(self, given: Event) -> bool:
+        """Give the request an input from another process: what `cancel`, `steer`, `approve` and `inject` publish.
+
+        `given` keeps its id, so that an input which comes twice counts once. Returns whether the request takes it, as
+        far as is known now: see `recorded`. Raises `BusError` for an event that is not such an input, for one of
+        another request, and what `inject` raises. See `steer` for threads.
+        """
+        if given.event_id in self._taken:
+            return True
+        if isinstance(given, ApprovalDecided):
+            return self._decide(given)
+        if given.request_id != self.request_id:
+            raise BusError(f"an input of request {given.request_id!r} was given to request {self.request_id!r}")
+        if isinstance(given, (CancelRequested, SteeringAdded)):
+            if self._state.ending is not None or self._result is not None or self._view.left:
+                return False
+            self._open_mailbox()
+            return self._bus.publish(replace(given, **self._state.envelope(self._bus.clock())))
+        return self.inject(given)
+
+    def has_taken(self, event_id: str) -> bool:
+        """Return whether an input with this id has become a fact of the request here, or its answer in any process."""
+        return event_id in self._taken
+
     def approve(
         self,
         question: ApprovalRequested,
@@ -320,6 +340,11 @@ class SessionHandle:
         asked = (decision.request_id, decision.call_id)
         is_open = any((each.request_id, each.call_id) == asked for each in self.pending_approvals)
         return is_open and self._bus.publish(decision)
+
+    @property
+    def is_accepted(self) -> bool:
+        """True once `accepted` returns at once: the request has begun and, with a journal, is durable."""
+        return self._is_accepted
 
     def _ask(self, kind: Callable[..., CancelRequested | SteeringAdded], **fields: str) -> bool:
         if self._state.ending is not None or self._result is not None:
@@ -375,8 +400,7 @@ class SessionHandle:
         not stream gives whole texts. When the model is asked again (`ModelRetrying`), its text begins anew: a reader
         gets what came before, an empty line, and the whole new text.
         """
-        kinds = (TextDelta, ModelResponded, ModelRetrying, RequestCompleted, RequestFailed)
-        subscription = self._listen(kinds, 1_000, "coalesce", begins=Cursor(self.request_id))
+        subscription = self._listen(TextStream.kinds, 1_000, "coalesce", begins=Cursor(self.request_id))
         return TextStream(subscription, final_only=final_only)
 
     def _listen(

@@ -42,6 +42,7 @@ from ..events import (
     RequestCancelled,
     RequestFailed,
     RequestResumed,
+    RequestTakenOver,
     RoundStarted,
     StatusChanged,
     SteeringAdded,
@@ -97,6 +98,7 @@ class RequestSession(SessionHandle):
         "_begun",
         "_clock",
         "_error",
+        "_is_taken_over",
         "_is_writing",
         "_logs",
         "_observed",
@@ -147,6 +149,7 @@ class RequestSession(SessionHandle):
         self._error: ToolbusError | None = None  # the error that broke the session, other than one of the model
         self._begun = False
         self._awaited: AwaitCalls | None = None  # the command that the session waits for
+        self._is_taken_over = False  # whether another process has the request's lease
         self._is_writing = False  # also after a write that was cut short
         # The reason to leave it with if its task is cancelled; with "", a cancelled request ends.
         self._when_cancelled = ""
@@ -480,16 +483,13 @@ class RequestSession(SessionHandle):
 
     # ------------------------------------------------------------------------------------------------- the end
 
-    def leave(self, reason: str, *, even_if_cancelled: bool = False) -> bool:
+    def leave(self, reason: str) -> bool:
         """Stop, and leave the request unfinished in its journal, so that another process can continue it.
 
         Calls that run are given up here; results that have come are kept. The result is `cancelled` and `resumable`; no
         ending is published. A request that has not begun, or has no journal, is cancelled. A request whose task is
-        cancelled at the same moment ends, unless `even_if_cancelled` says to leave it. Returns False if the request has
-        already ended.
+        cancelled at the same moment ends. Returns False if the request has already ended.
         """
-        if even_if_cancelled:
-            self._when_cancelled = reason
         if self._journal is None or self._state.phase is NEW:
             return self.cancel(reason)
         if self._state.ending is not None:
@@ -498,6 +498,18 @@ class RequestSession(SessionHandle):
         if self._scope is not None:
             self._scope.cancel()
         return True
+
+    def lose(self, lost: LeaseLost) -> None:
+        """Leave the request, also if its task is cancelled at the same moment: another process has its lease."""
+        self._when_cancelled = str(lost)
+        if self.leave(str(lost)):
+            self._log_failure(lost)
+
+    def _log_failure(self, exc: Exception) -> None:
+        """Log the error that ends the request here; once, if another process has the request."""
+        if not self._is_taken_over:
+            self._is_taken_over = isinstance(exc, LeaseLost)
+            log_failure(exc, self.request_id)
 
     async def _abandon(self, *, by_host: bool) -> None:
         """End a request whose task the host cancelled, or that is left. Awaits nothing but the journal."""
@@ -512,7 +524,7 @@ class RequestSession(SessionHandle):
                 while (inputs := self._drain(SteeringAdded)) or self._unpublished:
                     await self._last_step(inputs)
             except Exception as exc:  # A journal that has refused a write is not used again.
-                log_failure(exc, self.request_id)
+                self._log_failure(exc)
                 self._view.left = str(exc)
             finally:  # asyncio may cancel the task once more.
                 self._settle_broken()
@@ -577,7 +589,7 @@ class RequestSession(SessionHandle):
         if self._is_ending_published and isinstance(exc, RuntimeError):
             self._view.report_left_open()
             return
-        log_failure(exc, self.request_id)
+        self._log_failure(exc)
         state, fails = self._state, isinstance(exc, StoreError) and self._journal is not None
         # Any process may continue a request from the facts that its journal has.
         self._view.left = str(exc) if fails and state.facts else ""
@@ -603,6 +615,8 @@ class RequestSession(SessionHandle):
         # An ending whose write was cut short is in the journal, or is yet to be written there.
         self._result.resumable = bool(self._view.left or (self._unpublished and self._error is None))
         if self._view.left:
+            if self._is_taken_over and self._bus.arbitration.wants(RequestTakenOver, self.request_id):
+                self._bus.arbitration.announce(RequestTakenOver(**self._state.envelope(self._clock())))
             # No ending is published that would close them.
             self._bus.arbitration.close_subscriptions(self.request_id)
             if self._view.status_line is not None:

@@ -102,7 +102,10 @@ class Turn:
 
 @dataclass(slots=True)
 class Written:
-    """An entry as it is stored, without its hashes: `rows` are types and data, `blobs` the large texts by digest."""
+    """An entry as it is stored, without its hashes.
+
+    `rows` are types and data, `blobs` the large texts by digest, and `received` the ids of inputs that become "taken".
+    """
 
     request_id: str
     conversation_id: str
@@ -114,6 +117,7 @@ class Written:
     begun: Begun | None = None
     ending: str | None = None
     turn: Turn | None = None
+    received: Sequence[str] = ()
 
 
 # ------------------------------------------------------------------------------------------------- to bytes
@@ -132,6 +136,7 @@ def written(entry: Entry) -> Written:
             size += len(data)
             rows.append((fact.type, data))
         made = Written(entry.request_id, entry.conversation_id, entry.epoch, entry.seq, rows, size, blobs)
+        made.received = entry.received
         if entry.seq == 0:
             agreed = split(json_bytes(dict(entry.agreed or {})), blobs)
             made.begun = Begun(entry.owner, entry.lease_seconds, agreed)

@@ -54,7 +54,12 @@ MODEL_RETRIES = "toolbus.model.retries"
 TOOL_CALLS = "toolbus.tool.calls"
 APPROVALS_WAITING = "toolbus.approvals.waiting"
 LATE_RESULTS = "toolbus.tool.late_results"
-EVENTS_MISSED = "toolbus.subscriptions.missed"
+CALLS_OVERDUE = "toolbus.tool.overdue"
+LOOP_BLOCKED = "toolbus.loop.blocked"
+SUBSCRIPTIONS_FULL = "toolbus.subscriptions.full"
+APPROVALS_OVERDUE = "toolbus.approvals.overdue"
+REQUESTS_RESUMED = "toolbus.requests.resumed"
+LEASES_LOST = "toolbus.leases.lost"
 DEAD_LETTERS = "toolbus.dead_letters"
 
 # The variable that says whether content is recorded, and its values with which it is, in spans.

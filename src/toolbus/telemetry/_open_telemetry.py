@@ -58,8 +58,8 @@ class OpenTelemetry(Instrumentation):
         """Count what is published on `bus` from now on, and return the function that stops that.
 
         Counted are tool calls by outcome (also those that were refused or timed out), results that came too late, dead
-        letters, events that slow subscribers missed, model retries, questions to people that wait for an answer, and
-        cost by model.
+        letters, model retries, cost by model, questions to people that wait for an answer, requests that were resumed,
+        and what is stuck: see `Runtime`.
         """
         return self._counts.connect(bus)
 

@@ -18,15 +18,20 @@ from ..bus import EventBus
 from ..errors import ToolbusError
 from ..events import (
     ApprovalDecided,
+    ApprovalOverdue,
     ApprovalRequested,
     DeadLetter,
     Event,
+    LoopBlocked,
     ModelResponded,
     ModelRetrying,
-    SubscriberLagged,
+    RequestResumed,
+    RequestTakenOver,
+    SubscriptionFull,
     ToolCallCompleted,
     ToolCallFailed,
     ToolCallLate,
+    ToolCallOverdue,
     ToolCallRequested,
 )
 from ..failures import ReportedFailure, is_cancellation
@@ -312,7 +317,17 @@ class Counts:
         self._letters = counter(names.DEAD_LETTERS, unit="{letter}", description="Events for which nobody had a use")
         self._retries = counter(names.MODEL_RETRIES, unit="{retry}", description="Model calls that are made again")
         self._cost = counter(names.MODEL_COST, unit="{USD}", description="Cost of replies, by the table of prices")
-        self._lagged = counter(names.EVENTS_MISSED, unit="{event}", description="Events that slow subscribers missed")
+        self._overdue = counter(names.CALLS_OVERDUE, unit="{call}", description="Cancelled calls that still run")
+        self._full = counter(names.SUBSCRIPTIONS_FULL, unit="{time}", description="Slow readers that lose events")
+        self._forgotten = counter(names.APPROVALS_OVERDUE, unit="{question}", description="Questions left unanswered")
+        self._resumed = counter(names.REQUESTS_RESUMED, unit="{request}", description="Requests continued here")
+        self._lost = counter(names.LEASES_LOST, unit="{lease}", description="Requests that others have taken over")
+        self._blocked = meter.create_histogram(
+            names.LOOP_BLOCKED,
+            unit="s",
+            explicit_bucket_boundaries_advisory=_SECONDS,
+            description="Times in which the event loop was blocked",
+        )
         self._waiting = meter.create_up_down_counter(
             names.APPROVALS_WAITING, unit="{question}", description="Questions that wait for a person"
         )
@@ -324,7 +339,14 @@ class Counts:
             ApprovalDecided: self._answer,
             ToolCallLate: lambda late: self._late.add(1, {names.TOOL_NAME: late.name}),
             DeadLetter: lambda letter: self._letters.add(1, {names.LETTER: letter.letter_type}),
-            SubscriberLagged: lambda lagged: self._lagged.add(lagged.count),
+            ToolCallOverdue: lambda overdue: self._overdue.add(1, {names.TOOL_NAME: overdue.name}),
+            LoopBlocked: lambda blocked: self._blocked.record(
+                blocked.seconds, {names.TOOL_NAME: blocked.name} if blocked.name else {}
+            ),
+            SubscriptionFull: lambda _full: self._full.add(1),
+            ApprovalOverdue: lambda overdue: self._forgotten.add(1, {names.TOOL_NAME: overdue.name}),
+            RequestResumed: lambda _resumed: self._resumed.add(1),
+            RequestTakenOver: lambda _taken: self._lost.add(1),
             ModelRetrying: lambda retrying: self._retries.add(1, {names.ERROR_TYPE: retrying.reason}),
             ModelResponded: self._spend,
         }

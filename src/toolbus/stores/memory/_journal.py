@@ -10,10 +10,19 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ...clock import wall_time
-from ...errors import LeaseLost, StoreError
-from ...events import decode, encode
+from ...errors import InboxFull, LeaseLost, StoreError
+from ...events import Event, decode, encode
 from ...messages import Message
-from ...storage import Entry, Pruned, RequestRecord, StoredFact, StoreStatistics
+from ...storage import (
+    MAX_WAITING_INPUTS,
+    Entry,
+    InboxReceipt,
+    Pruned,
+    RequestRecord,
+    SettledState,
+    StoredFact,
+    StoreStatistics,
+)
 
 __all__ = ["Conversations", "MemoryJournal"]
 
@@ -39,10 +48,13 @@ class _Request:
     record: RequestRecord
     # Each fact as the position of its step's last fact, and its JSON.
     facts: list[tuple[int, bytes]] = field(default_factory=list[tuple[int, bytes]])
+    # The inputs that were sent to it, by id, and of those that do not wait any more their receipts.
+    inputs: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    settled: dict[str, InboxReceipt] = field(default_factory=dict[str, InboxReceipt])
 
 
 class MemoryJournal:
-    """See `JournalStore`. Never suspends. Sizes are those of the facts as JSON."""
+    """See `JournalStore` and `Inbox`. Never suspends. Sizes are those of the facts as JSON."""
 
     def __init__(self, conversations: Conversations) -> None:
         self._conversations = conversations
@@ -60,6 +72,8 @@ class MemoryJournal:
         record.facts = len(request.facts)
         record.size_bytes += size_bytes
         self._appends += 1
+        for event_id in entry.received:
+            await self.settle(entry.request_id, event_id, "taken")
         if entry.ending is not None:
             _end(record, entry.ending)
             if entry.turn:
@@ -150,6 +164,44 @@ class MemoryJournal:
         if request is None or request.record.epoch != epoch or request.record.ending is not None:
             return None
         return request.record
+
+    async def send(self, event: Event) -> InboxReceipt:
+        """See `Inbox`."""
+        request = self._requests.get(event.request_id)
+        if request is not None and request.record.ending is None and event.event_id not in request.inputs:
+            if len(request.inputs) - len(request.settled) >= MAX_WAITING_INPUTS:
+                raise InboxFull(f"{MAX_WAITING_INPUTS} inputs wait for request {event.request_id}")
+            request.inputs[event.event_id] = encode(event)
+        return await self.receipt(event.request_id, event.event_id)
+
+    async def receipt(self, request_id: str, event_id: str) -> InboxReceipt:
+        """See `Inbox`."""
+        request = self._requests.get(request_id)
+        if request is None:
+            return InboxReceipt(state="unknown")
+        if (settled := request.settled.get(event_id)) is not None:
+            return settled
+        if request.record.ending is not None:
+            return InboxReceipt(state="ended")
+        if event_id not in request.inputs:
+            return InboxReceipt(state="unknown")
+        return InboxReceipt(state="waiting", is_held=request.record.lease_until > wall_time())
+
+    async def waiting(self, owner: str, *, limit: int = 1_000) -> Sequence[Event]:
+        """See `Inbox`. The inputs of one request are in the order in which they were sent."""
+        held = [each for each in self._requests.values() if owner and each.record.owner == owner]
+        return [
+            decode(written)
+            for request in held
+            for event_id, written in request.inputs.items()
+            if event_id not in request.settled
+        ][:limit]
+
+    async def settle(self, request_id: str, event_id: str, state: SettledState, reason: str = "") -> None:
+        """See `Inbox`."""
+        request = self._requests.get(request_id)
+        if request is not None and event_id in request.inputs and event_id not in request.settled:
+            request.settled[event_id] = InboxReceipt(state=state, reason=reason)
 
     async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
         """See `JournalStore`."""

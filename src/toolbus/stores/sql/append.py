@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from ...errors import LeaseLost, StoreError
 from .._encoding import Begun, Head, Turn, Written, chain_start, chained, conversation_start
+from . import inbox
 from .database import Database, Row, Rows
 
 __all__ = ["MANY", "append_all", "remember", "restore"]
@@ -179,6 +180,7 @@ class _Group:
         self._blobs: dict[bytes, bytes] = {}
         self._uses: list[tuple[str, bytes]] = []
         self._turns: list[Turn] = []
+        self._received: list[Row] = []
         for entry in entries:
             try:
                 self._add(entry, self._head(entry))
@@ -224,6 +226,8 @@ class _Group:
         if entry.blobs:
             self._blobs.update(entry.blobs)
             self._uses += [(f"request {request_id}", digest) for digest in entry.blobs]
+        if entry.received:
+            self._received += [(request_id, event_id) for event_id in entry.received]
         return Head(entry.epoch, seq, head.size_bytes + entry.size_bytes, last)
 
     def add_all(self, entries: Sequence[Written], begun: Begun) -> None:
@@ -248,6 +252,8 @@ class _Group:
         for statement, rows in ((MOVE, self._moved), (END, self._ended)):
             if rows and database.run_many(statement, rows) != len(rows):
                 raise _Refused
+        if self._received:
+            database.run_many(inbox.TAKE, self._received)
         if self._facts:
             database.insert(_FACTS, self._facts)
         if self._turns:

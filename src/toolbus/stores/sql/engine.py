@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from ...events import Event
 from ...messages import Message
-from ...storage import ConversationRecord, Entry, Pruned, RequestRecord, StoredFact
+from ...storage import ConversationRecord, Entry, InboxReceipt, Pruned, RequestRecord, SettledState, StoredFact
 from .._encoding import Written, turn_of, written
 from .._thread import ANSWER_SECONDS, DatabaseThread
 from .._threaded_store import ThreadedStore
 from . import archive as _archiving
 from . import functions as _functions
+from . import inbox as _inbox
 from . import read as _reading
 from . import upkeep as _upkeep
 from .append import append_all, remember
@@ -31,7 +33,7 @@ _T = TypeVar("_T")
 
 
 class DatabaseStore(ThreadedStore):
-    """A store in a database, both `Store` and `JournalStore`. May be used from several event loops at once.
+    """A store in a database: `Store`, `JournalStore` and `Inbox`. May be used from several event loops at once.
 
     One thread writes, and puts all appends that wait into one transaction. Another thread, with a connection of its
     own, reads, so that long reads do not delay commits. Both start at their first job, and each call is answered
@@ -128,6 +130,24 @@ class DatabaseStore(ThreadedStore):
                 done.conversations += some.conversations
                 done.size_bytes += some.size_bytes
         return done
+
+    # ---------------------------------------------------------------------------------------------- the inbox
+
+    async def send(self, event: Event) -> InboxReceipt:
+        """See `Inbox.send`."""
+        return await self._write(lambda database: _inbox.send(database, event))
+
+    async def receipt(self, request_id: str, event_id: str) -> InboxReceipt:
+        """See `Inbox.receipt`."""
+        return await self._read(lambda database: _inbox.receipt(database, request_id, event_id))
+
+    async def waiting(self, owner: str, *, limit: int = 1_000) -> Sequence[Event]:
+        """See `Inbox.waiting`."""
+        return await self._read(lambda database: _inbox.waiting(database, owner, limit))
+
+    async def settle(self, request_id: str, event_id: str, state: SettledState, reason: str = "") -> None:
+        """See `Inbox.settle`."""
+        await self._write(lambda database: _inbox.settle(database, request_id, event_id, state, reason))
 
     # ------------------------------------------------------------------------------------------- the archive
 

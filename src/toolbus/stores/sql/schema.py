@@ -74,6 +74,16 @@ CREATE TABLE blob_uses (
     PRIMARY KEY (owner, digest)
 );
 CREATE INDEX blob_uses_by_digest ON blob_uses (digest);
+CREATE TABLE inbox (
+    request_id {text} NOT NULL,
+    event_id {text} NOT NULL,
+    position {whole} NOT NULL,
+    data {blob} NOT NULL,
+    state {text} NOT NULL,
+    reason {text} NOT NULL,
+    PRIMARY KEY (request_id, event_id)
+);
+CREATE INDEX inbox_waiting ON inbox (request_id, position) WHERE state = 'waiting';
 """
 
 

@@ -25,6 +25,7 @@ _HASH = "SELECT hash FROM facts WHERE request_id = ? AND seq = ?"
 _SIZES = "SELECT length(data) FROM facts WHERE request_id = ? AND seq < ?"
 _DELETE = (
     "DELETE FROM facts WHERE request_id = ?",
+    "DELETE FROM inbox WHERE request_id = ?",
     "DELETE FROM agreements WHERE request_id = ?",
     "DELETE FROM requests WHERE request_id = ?",
 )

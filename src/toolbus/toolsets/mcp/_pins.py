@@ -70,9 +70,9 @@ class Pins:
         try:
             beside.write_bytes(orjson.dumps(dict(self._pins), option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS))
             beside.replace(self._path)
-        except OSError:
+        except OSError as exc:
             # The pins are still used by this process.
-            _logger.exception("the pins of MCP tools could not be written to %s", self._path)
+            _logger.warning("the pins of MCP tools could not be written to %s: %s", self._path, exc)
 
 
 def _read(path: object) -> dict[str, str]:

@@ -19,13 +19,14 @@ from collections.abc import Collection
 import anyio
 
 from ....records import replace
+from ....storage import Inbox
 from .._checks import Check, ContractReport, run_all, run_check, words_of
-from . import _appending, _ending, _histories, _leases, _outliving
-from ._bench import CHECKS, EMPTY, JOURNAL, SHARED, Bench, LetPass, MakeStore, Reopen
+from . import _appending, _ending, _histories, _inbox, _leases, _outliving
+from ._bench import CHECKS, EMPTY, INBOX, JOURNAL, SHARED, Bench, LetPass, MakeStore, Reopen
 
 __all__ = ["LetPass", "MakeStore", "Reopen", "check_store", "store_checks"]
 
-_CHECKS = CHECKS.of(_histories, _appending, _ending, _leases, _outliving)
+_CHECKS = CHECKS.of(_histories, _appending, _ending, _leases, _inbox, _outliving)
 
 
 def store_checks() -> dict[str, str]:
@@ -54,8 +55,9 @@ async def check_store(
     open it. The suite closes the stores that both return.
 
     Without `reopen`, the checks about two processes, and about data that outlive the first, are left out; for a store
-    without a `journal`, the checks about requests are. The report names them. `only` runs only the named checks,
-    `without` all but the named ones: the names are those of `store_checks()`.
+    without a `journal`, the checks about requests are, and for one whose journal is not an `Inbox`, those about inputs.
+    The report names them. `only` runs only the named checks, `without` all but the named ones: the names are those of
+    `store_checks()`.
 
     Nearly all leases last an hour, or run out when they begin. If time has to pass, the suite awaits `let_pass` with
     the seconds: less than one in all, and of real time by default. Pass a function that moves the store's clock, if the
@@ -71,7 +73,8 @@ async def check_store(
     bench = Bench(make_store, reopen, let_pass=let_pass, patience_seconds=patience_seconds)
     try:
         await bench.prepare(own=False)
-        lacks = {JOURNAL: bench.store.journal is None, SHARED: reopen is None}
+        journal = bench.store.journal
+        lacks = {JOURNAL: journal is None, INBOX: not isinstance(journal, Inbox), SHARED: reopen is None}
         cannot = {need for need, is_missing in lacks.items() if is_missing}
         await run_all(chosen, bench, cannot, lambda each: _run(each, bench))
     finally:

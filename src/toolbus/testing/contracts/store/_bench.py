@@ -21,6 +21,7 @@ __all__ = [
     "CHECKS",
     "EMPTY",
     "HOUR",
+    "INBOX",
     "JOURNAL",
     "MOMENTS",
     "SHARED",
@@ -46,7 +47,8 @@ LetPass: TypeAlias = Callable[[float], Awaitable[object]]
 JOURNAL: Final = "journal"
 SHARED: Final = "shared"
 EMPTY: Final = "empty"
-"""The needs of a check: a journal; two stores over the same data; an empty store of its own."""
+INBOX: Final = "inbox"
+"""The needs of a check: a journal; two stores over the same data; an empty store of its own; an inbox."""
 
 HOUR: Final = 3_600.0
 MOMENTS: Final[tuple[float, ...]] = (0, 1, 2, 3, 5, 8, 0.0003, 0.001, 0.003)

@@ -1,0 +1,117 @@
+"""The command `toolbus status`: shows the requests of a store that are unfinished, who holds them, and what waits."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from ...core.plain_text import clean, one_line
+from ...errors import StoreError
+from ...events import ApprovalDecided, ApprovalRequested, Event, ToolCallCompleted, ToolCallFailed
+from ...storage import RequestRecord
+from .._open_store import CommandStore, ago, closing, existing, holder_of, run
+from .._terminal.screen import Screen
+from .._terminal.text import cells, cut, escape_json
+
+__all__ = ["show_status"]
+
+_PROMPT_COLUMNS = 50
+
+
+@dataclass(slots=True, frozen=True)
+class _Unfinished:
+    """One unfinished request. `holder` is empty if its lease is free. `waiting` are the questions that nobody answered.
+
+    `damage` says why its journal cannot be read.
+    """
+
+    record: RequestRecord
+    prompt: str
+    holder: str
+    waiting: Sequence[ApprovalRequested]
+    damage: str
+
+    def as_json(self) -> dict[str, Any]:
+        record = self.record
+        return {
+            "request_id": record.request_id,
+            "conversation_id": record.conversation_id,
+            "begun_at": record.begun_at,
+            "facts": record.facts,
+            "size_bytes": record.size_bytes,
+            "holder": self.holder or None,
+            "lease_seconds": round(max(0.0, record.lease_until - time.time()), 1) if self.holder else 0.0,
+            "waiting": [{"call_id": each.call_id, "name": each.name, "since": each.at} for each in self.waiting],
+            "damage": self.damage or None,
+            "prompt": self.prompt,
+        }
+
+
+def show_status(options: argparse.Namespace, screen: Screen) -> int:
+    """Run `toolbus status`, and return the exit status. Raises `ConfigurationError` and `StoreError`."""
+    found = existing(options)
+    return _print([], options, screen) if found is None else run(_status, found[0], options, screen)
+
+
+async def _status(store: CommandStore, options: argparse.Namespace, screen: Screen) -> int:
+    async with closing(store):
+        try:
+            await store.open()
+        except OSError as exc:
+            raise StoreError(f"{store.path} cannot be opened: {exc.strerror or exc}") from exc
+        listed: list[_Unfinished] = []
+        for each in await store.requests(is_unfinished=True):
+            record = each.record
+            journal = await store.salvage(record.request_id)
+            holder = record.owner if holder_of(record) != "nobody" else ""
+            damage = "" if journal.damage is None else str(journal.damage)
+            listed.append(_Unfinished(record, each.prompt, holder, _waiting([at.fact for at in journal.facts]), damage))
+    return _print(listed, options, screen)
+
+
+def _waiting(facts: Sequence[Event]) -> Sequence[ApprovalRequested]:
+    """Return the questions among a request's facts that are still open, in the order of asking."""
+    found: dict[str, ApprovalRequested] = {}
+    for each in facts:
+        if isinstance(each, ApprovalRequested):
+            found[each.call_id] = each
+        elif isinstance(each, (ApprovalDecided, ToolCallCompleted, ToolCallFailed)):
+            found.pop(each.call_id, None)
+    return list(found.values())
+
+
+def _print(listed: Sequence[_Unfinished], options: argparse.Namespace, screen: Screen) -> int:
+    held = sum(bool(each.holder) for each in listed)
+    counts = {
+        "unfinished": len(listed),
+        "held": held,
+        "free": len(listed) - held,
+        "waiting": sum(len(each.waiting) for each in listed),
+    }
+    if options.json:
+        whole = {**counts, "requests": [each.as_json() for each in listed]}
+        screen.data(escape_json(orjson.dumps(whole, option=orjson.OPT_INDENT_2).decode()))
+        return 0
+    screen.data("unfinished requests: {unfinished}; held: {held}; free: {free}; questions: {waiting}".format(**counts))
+    rows = [_row(each) for each in listed]
+    widths = [max(map(cells, column)) for column in zip(*rows, strict=True)]
+    for each, row in zip(listed, rows, strict=True):
+        padded = [text + " " * (width - cells(text)) for text, width in zip(row, widths, strict=True)]
+        screen.data("  ".join(padded).rstrip())
+        for question in each.waiting:
+            screen.data(clean(f"  waits for a decision: {question.name}, asked {ago(question.at)}"))
+        if each.damage:
+            screen.data(clean(f"  damaged: {one_line(each.damage)}"))
+    return 0
+
+
+def _row(each: _Unfinished) -> Sequence[str]:
+    record = each.record
+    holder = f"held by {each.holder.rpartition(':')[0]}" if each.holder else "free"
+    texts = record.request_id, ago(record.begun_at), holder, cut(one_line(each.prompt), _PROMPT_COLUMNS)
+    return [clean(text) for text in texts]

@@ -1,0 +1,83 @@
+"""The reader of a runtime's inbox: it gives sessions the inputs that other processes have sent to their requests.
+
+Knows sessions, the journal writer and the protocol of the inbox. Must not know who has sent an input, nor how.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import anyio
+import anyio.abc
+
+from ..errors import BusError, StoreError
+from ..events import Event
+from ..session import RequestSession
+from ..storage import Inbox, Store
+from ._journal_writer import JournalWriter
+from ._store_calls import call_store_in_time
+
+__all__ = ["InboxReader", "inbox_of"]
+
+_logger = logging.getLogger("toolbus.store")
+
+
+def inbox_of(store: Store) -> Inbox | None:
+    """Return the inbox of a store, or None if it has none."""
+    journal = store.journal
+    return journal if isinstance(journal, Inbox) else None
+
+
+class InboxReader:
+    """The inputs for the requests of one runtime. It asks the store every `seconds`, while requests run here."""
+
+    def __init__(self, inbox: Inbox, writer: JournalWriter, seconds: float) -> None:
+        self._inbox = inbox
+        self._writer = writer
+        self._seconds = seconds
+        self._fails = False
+
+    async def run(self) -> None:
+        """Give inputs to sessions until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            while True:
+                await anyio.sleep(self._seconds)
+                if self._writer.leases:
+                    await self._look(tasks)
+
+    async def _look(self, tasks: anyio.abc.TaskGroup) -> None:
+        try:
+            waiting = await call_store_in_time(self._inbox.waiting(self._writer.owner))
+        except StoreError as exc:
+            if not self._fails:
+                _logger.warning("the store failed, and inputs from other processes wait until it answers: %s", exc)
+            self._fails = True
+            return
+        if self._fails:
+            self._fails = False
+            _logger.info("the store answers again, and inputs from other processes are read")
+        for given in waiting:
+            session = self._writer.session(given.request_id)
+            # A session that has not continued yet has not asked its open questions again.
+            if session is not None and session.is_accepted and given.event_id not in self._writer.received:
+                self._writer.received.add(given.event_id)
+                tasks.start_soon(self._give, session, given)
+
+    async def _give(self, session: RequestSession, given: Event) -> None:
+        """Give an input to a session, and settle it unless an append does."""
+        try:
+            reason, is_old = "", session.has_taken(given.event_id)
+            try:
+                is_taken = session.deliver(given) and await session.recorded(given)
+            except BusError as exc:
+                is_taken, reason = False, str(exc)
+                _logger.warning("request %s: an input from another process is refused: %s", given.request_id, exc)
+            if is_taken and not is_old:
+                return  # The append has settled it.
+            if is_taken or not session.snapshot().view.is_left:
+                state = "taken" if is_taken else "refused"
+                await call_store_in_time(self._inbox.settle(given.request_id, given.event_id, state, reason))
+        except StoreError:
+            return  # It still waits, for this process or the next one that has the lease.
+        finally:
+            self._writer.received.discard(given.event_id)

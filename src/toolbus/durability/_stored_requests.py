@@ -1,0 +1,212 @@
+"""The requests of a store, restored from their facts: to continue them, to return their results, or to read along.
+
+Options that are data come from the journal; functions and objects (deps, tools, a type of output) are given again by
+the application. Knows sessions and stores. Must not know leases, nor the runtime, which gives it `make`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, cast
+
+from ..core.turn import apply, with_messages
+from ..errors import (
+    ApplicationError,
+    ProtocolViolation,
+    ResumeMismatch,
+    StoreDamaged,
+    ToolbusError,
+    UnknownRequest,
+)
+from ..events import ApprovalDecided, ApprovalRequested, Event, RequestStarted
+from ..messages import Message, UserMessage
+from ..request_result import RequestResult, result_from
+from ..session import Instructions, RequestOptions, RequestSession, Resumed, check_options
+from ..storage import JournalStore, RequestRecord, Store, ending_of
+from ._agreed_options import limits_in, memo_in, messages_from, options_in
+from ._store_calls import call_store_in_time
+
+__all__ = ["Make", "OptionsFor", "ReadAlong", "Restored", "StoredRequests"]
+
+OptionsFor: TypeAlias = Callable[[RequestRecord], Mapping[str, Any]]
+"""A function that returns the options which a request gets again: those of `Runtime.run`, `output` included."""
+
+Make: TypeAlias = Callable[[Sequence[Message], Any, RequestOptions, str, Resumed], RequestSession]
+"""A function that makes a session of messages, an output type, options, a request id, and the facts so far."""
+
+
+@dataclass(slots=True, frozen=True)
+class Restored:
+    """A request as its journal has it: a session that has not begun, with all facts applied."""
+
+    record: RequestRecord
+    session: RequestSession
+    facts: Sequence[Event]
+
+    def check_output(self) -> None:
+        """Raise `ResumeMismatch` if the request was asked for an output whose type was not given again."""
+        wanted = self.record.agreed.get("output")
+        if wanted and self.session.snapshot().view.state.output is None:
+            raise ResumeMismatch(
+                f"request {self.record.request_id} was asked for a structured output ({wanted}), whose type is not in "
+                "the journal; give it: runtime.resume(options=lambda request: {'output': ...})"
+            )
+
+    def check_ending(self) -> None:
+        """Raise `StoreDamaged` if the record, which does not change any more, contradicts the last fact."""
+        record, last = self.record, self.facts[-1]
+        if record.ending not in ((ending,) if (ending := ending_of(last)) else (None, "abandoned")):
+            what = f"its record has the ending {record.ending}, and its last fact is {last.type}"
+            text = f"the journal of request {record.request_id} is damaged: {what}"
+            raise StoreDamaged(text, request_id=record.request_id, seq=len(self.facts) - 1)
+
+
+class StoredRequests:
+    """The requests of a store. `make` makes the session of one.
+
+    `instructions` are those of the runtime, and `options` are as for `Runtime.resume`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        journal: JournalStore,
+        make: Make,
+        options: OptionsFor | None = None,
+        instructions: Instructions | None = None,
+    ) -> None:
+        self.journal = journal
+        self._store = store
+        self._make = make
+        self._options = options
+        self._instructions = instructions
+
+    async def record(self, request_id: str) -> RequestRecord | None:
+        """Return the store's record of a request, or None for an unknown one. Raises `StoreError` in time."""
+        return await call_store_in_time(self.journal.request(request_id))
+
+    async def recall(self, request_id: str) -> RequestResult[Any] | None:
+        """Return the result of a request that has ended; None for any other, and for one without an ending."""
+        record = await self.record(request_id)
+        if record is None or record.ending is None:
+            return None
+        found = await self.restore(record)
+        found.check_output()
+        found.check_ending()
+        state = found.session.snapshot().view.state
+        return None if state.ending is None else replace(result_from(state, lambda _: None, None), journaled=True)
+
+    async def restore(self, record: RequestRecord) -> Restored:
+        """Return a request restored from its facts. Raises `ResumeMismatch`, `ApplicationError` and `StoreError`."""
+        agreed = record.agreed
+        facts = [each.fact for each in await call_store_in_time(self.journal.facts(record.request_id))]
+        if not facts or not isinstance(facts[0], RequestStarted):
+            raise ResumeMismatch(f"request {record.request_id} cannot continue: its first fact is not request_started")
+        stored: int = agreed.get("history_stored", 0)
+        history = await call_store_in_time(self._store.history(record.conversation_id)) if stored else ()
+        given = self._given(record)
+        options = _options_of(record, given)
+        # It is not sent: the facts have the prompt.
+        prompt = UserMessage(content="-")
+        limits = given.get("limits")
+        resumed = Resumed(
+            facts=facts,
+            history=history[:stored],
+            size_bytes=record.size_bytes,
+            granted=agreed.get("granted") or {},
+            memo=memo_in(agreed),
+            seconds=None if limits is None else limits.timeout_seconds,
+            instructions=self._instructions_of(given, agreed),
+        )
+        session = self._make(
+            [*messages_from(agreed.get("history")), prompt],
+            options.pop("output", None),
+            cast("RequestOptions", {**options, "conversation_id": record.conversation_id}),
+            record.request_id,
+            resumed,
+        )
+        return Restored(record, session, facts)
+
+    def _instructions_of(self, given: Mapping[str, Any], agreed: Mapping[str, Any]) -> tuple[str, str] | None:
+        """Return the instructions of the restored request and those in its journal, if both are text."""
+        now, before = given.get("instructions") or self._instructions, agreed.get("instructions")
+        return (now, before) if isinstance(now, str) and isinstance(before, str) else None
+
+    def _given(self, record: RequestRecord) -> Mapping[str, Any]:
+        """Return the options that the application gives again. Raises `ApplicationError` if its function raises."""
+        if self._options is None:
+            return {}
+        try:
+            given = dict(self._options(record))
+        except ToolbusError:
+            raise
+        except Exception as exc:
+            raise ApplicationError(f"options raised {type(exc).__name__}: {exc}") from exc
+        check_options({name: each for name, each in given.items() if name != "output"}, RequestOptions, "resume")
+        return given
+
+
+class ReadAlong:
+    """One request that another process runs, or has run, as its journal grows. For one reader at a time."""
+
+    def __init__(self, requests: StoredRequests, request_id: str) -> None:
+        self._requests = requests
+        self._request_id = request_id
+        self._restored: Restored | None = None
+        self._questions: dict[str, ApprovalRequested] = {}
+        self.has_ended = False
+
+    async def read(self) -> list[Event]:
+        """Return the facts since the last call, and the `MessageAppended` events derived from them; often none.
+
+        `has_ended` is true once the request's last fact was returned, or if it ended without one. Cancellation loses
+        nothing: the next call returns the same. Raises `UnknownRequest`, and what `StoredRequests.restore` raises.
+        """
+        if self._restored is None:
+            record = await self._requests.record(self._request_id)
+            if record is None:
+                raise UnknownRequest(f"the store has no request {self._request_id!r}")
+            self._restored = await self._requests.restore(record)
+            return self._take(self._restored.facts, since_round=0)
+        state = self._restored.session.snapshot().view.state
+        stored = await call_store_in_time(self._requests.journal.facts(self._request_id, start=state.facts))
+        if not stored:
+            record = await self._requests.record(self._request_id)
+            self.has_ended = record is None or record.ending == "abandoned"
+            return []
+        rounds, facts = len(state.rounds), [each.fact for each in stored]
+        try:
+            for fact in facts:
+                apply(state, fact)
+        except ProtocolViolation as exc:
+            at = f"fact {state.facts} of request {self._request_id}"
+            raise ResumeMismatch(f"{at} cannot be applied: {exc}") from exc
+        return self._take(facts, since_round=max(0, rounds - 1))
+
+    @property
+    def questions(self) -> tuple[ApprovalRequested, ...]:
+        """The questions that nobody has answered, as far as was read, in the order of asking."""
+        assert self._restored is not None
+        waiting = self._restored.session.snapshot().view.state.open_calls
+        return tuple([each for call_id, each in self._questions.items() if call_id in waiting])
+
+    def _take(self, facts: Sequence[Event], *, since_round: int) -> list[Event]:
+        assert self._restored is not None
+        self.has_ended = ending_of(facts[-1]) is not None or self._restored.record.ending == "abandoned"
+        for fact in facts:
+            if isinstance(fact, ApprovalRequested):
+                self._questions.pop(fact.call_id, None)
+                self._questions[fact.call_id] = fact
+            elif isinstance(fact, ApprovalDecided):
+                self._questions.pop(fact.call_id, None)
+        return with_messages(self._restored.session.snapshot().view.state, facts, since_round=since_round)
+
+
+def _options_of(record: RequestRecord, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of the journal, replaced by those that are `given` now."""
+    agreed = record.agreed
+    options = {**options_in(agreed), "limits": limits_in(agreed)}
+    if isinstance(approval := agreed.get("needs_approval"), bool):
+        options["needs_approval"] = approval
+    return {**options, **{name: value for name, value in given.items() if value is not None}}

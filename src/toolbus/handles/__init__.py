@@ -1,0 +1,26 @@
+"""Handles to requests in any process: `RequestHandle` watches and commands a request, wherever it runs.
+
+A request that runs here is reached through its session. Any other is read from the store's journal, and its commands go
+into the store's inbox, from which the process that holds its lease takes them. The store is asked at intervals.
+
+Knows sessions and the requests of a store. Must not know the runtime, providers, or which database a store uses.
+
+Invariants:
+
+1. A command is "done" only when its fact is in the journal. The same input may be sent again, to any process: its
+   `event_id` identifies it, so it becomes a fact once. Otherwise a webhook that repeats its delivery would act twice.
+2. A command that was sent outlives the process that runs the request, and the one that has sent it: it waits in the
+   inbox until the next holder of the lease takes it. Otherwise an approval that was acknowledged could be lost.
+3. The events of other processes go to the reader of a handle and never to a bus. On a bus they would start tools.
+4. A reader that changes from a session to the store, because the request moves, misses no fact and gets none twice:
+   both count the same facts (`Cursor`).
+5. `authorize` is asked in the process where the caller is known, before a command is sent. The process that runs the
+   request cannot know who has sent an input.
+"""
+
+from __future__ import annotations
+
+from ._events import RequestEvents
+from ._handle import Authorize, CommandAnswer, RequestHandle
+
+__all__ = ["Authorize", "CommandAnswer", "RequestEvents", "RequestHandle"]

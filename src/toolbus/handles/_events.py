@@ -1,0 +1,129 @@
+"""The events of one request for one reader, wherever the request runs, and also while it moves."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+
+from ..bus import Cursor, Subscription
+from ..durability import ReadAlong
+from ..errors import BusError
+from ..events import EVENT_TYPES, Event, RequestEnding
+from ..session import RequestSession
+
+__all__ = ["RequestEvents"]
+
+
+class RequestEvents:
+    """An asynchronous iterator over the events of one request. Made by `RequestHandle.events`. For one reader.
+
+    While the request runs in this process, all its events come as they happen: see `RequestSession.events`. From a
+    request in another process come its facts, and the `MessageAppended` events derived from them, within the handle's
+    `seconds` after they are written; signals, such as pieces of text, do not. The iteration ends after the request's
+    ending. It continues when the request moves to another process, or comes from one.
+
+    Cancelling a wait for the next event loses nothing. Reading raises `UnknownRequest`, the `StoreError` of the
+    journal, and `ResumeMismatch` for a request whose journal does not fit its conversation; it may be tried again.
+    """
+
+    def __init__(
+        self,
+        request_id: str,
+        session: RequestSession | None,
+        stored: Callable[[], ReadAlong],
+        cursor: Cursor | None,
+        kinds: tuple[type[Any], ...],
+        *,
+        capacity: int,
+        sub_requests: bool,
+        seconds: float,
+    ) -> None:
+        self._stored = stored
+        self._kinds = frozenset(kinds or EVENT_TYPES)
+        self._seconds = seconds
+        self._cursor = cursor or Cursor(request_id)
+        self._from_now = cursor is None
+        self._newest = ""  # the id of the newest fact that was read
+        self._ready: deque[Event] = deque()
+        self._reads: ReadAlong | None = None
+        self._is_over = False
+        # The next look at the store, on the loop's clock: a reader that gives up and comes back waits no longer for it.
+        self._looks_at = 0.0
+        self._heard: Subscription[Any] | None = None
+        if session is not None:
+            # All kinds are read, because only then can the position be known at which the store continues.
+            after = "now" if cursor is None else str(cursor)
+            self._heard = session.events(after=after, capacity=capacity, sub_requests=sub_requests)
+
+    def __aiter__(self) -> RequestEvents:
+        return self
+
+    async def __anext__(self) -> Event:
+        while True:
+            event = await self._next()
+            if type(event) in self._kinds:
+                return event
+
+    @property
+    def cursor(self) -> str:
+        """The position after the newest event that was read, for `events(after=cursor)` of any handle or session.
+
+        Raises `BusError` for events that begin with "now", and for those of some kinds only.
+        """
+        if self._from_now or len(self._kinds) < len(EVENT_TYPES):
+            raise BusError("these events have no cursor; read all events, with events() or events(after=cursor)")
+        return str(self._cursor)
+
+    def close(self) -> None:
+        """Stop reading. Idempotent."""
+        self._is_over = True
+        self._ready.clear()
+        if self._heard is not None:
+            self._heard.close()
+
+    async def aclose(self) -> None:
+        """Stop reading, for `contextlib.aclosing`. Idempotent."""
+        self.close()
+
+    async def _next(self) -> Event:
+        if self._heard is not None and not self._is_over:
+            try:
+                event = await anext(self._heard)
+            except StopAsyncIteration:
+                # The request was left, so that another process continues it.
+                self._heard = None
+            else:
+                self._move(event)
+                self._is_over = isinstance(event, RequestEnding) and event.request_id == self._cursor.request_id
+                return event
+        while not self._ready:
+            if self._is_over:
+                raise StopAsyncIteration
+            await self._read()
+        event = self._ready.popleft()
+        self._move(event)
+        return event
+
+    def _move(self, event: Event) -> None:
+        self._cursor.move(event)
+        if event.is_fact and event.request_id == self._cursor.request_id:
+            self._newest = event.event_id
+
+    async def _read(self) -> None:
+        is_first = self._reads is None
+        if self._reads is None:
+            self._reads = self._stored()
+        else:
+            await anyio.sleep_until(self._looks_at)
+        events = await self._reads.read()
+        self._looks_at = anyio.current_time() + self._seconds
+        if is_first and self._from_now:
+            ids = [each.event_id for each in events]
+            events = events[ids.index(self._newest) + 1 :] if self._newest in ids else []
+        elif is_first:
+            events = self._cursor.after(events)
+        self._ready.extend(events)
+        self._is_over = self._reads.has_ended

@@ -1,0 +1,249 @@
+"""The handle on one request, in this process or in another one: see `RequestHandle`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, TypeAlias
+
+import anyio
+
+from ..bus import Cursor, TextStream
+from ..clock import wall_time
+from ..durability import ReadAlong, StoredRequests, call_store_in_time
+from ..errors import BusError, ConfigurationError, NotAuthorized, StoreError, UnknownRequest
+from ..events import (
+    ApprovalRequested,
+    CancelRequested,
+    Event,
+    SteeringAdded,
+    ToolCallCompleted,
+    ToolCallFailed,
+    encode,
+)
+from ..request_result import RequestResult
+from ..session import RequestSession
+from ..storage import Inbox, InboxReceipt
+from ._events import RequestEvents
+
+__all__ = ["Authorize", "CommandAnswer", "RequestHandle"]
+
+CommandAnswer: TypeAlias = Literal["done", "ended", "queued", "unknown"]
+"""The answer to a command.
+
+"done": it is a fact of the request, in the journal if there is one. "ended": the request, or the question or call that
+the command is for, has ended, and the command has no effect. "queued": it is durable, and takes effect when the request
+is taken over, or as soon as the process that runs the request takes it. "unknown": there is no such request.
+"""
+
+Authorize: TypeAlias = Callable[[Event], bool | Awaitable[bool]]
+"""A function, sync or async, that returns whether the present user may give this command to its request."""
+
+_MAX_BYTES = 8 * 2**20
+
+
+class RequestHandle:
+    """A handle on the request `request_id`, which may run in this process, in another one, or have ended.
+
+        handle = runtime.request(request_id, authorize=lambda command: user.may_decide(command.request_id))
+        for question in await handle.pending_approvals():
+            answer = await handle.approve(question, by=user.name)  # "done", "ended", "queued" or "unknown"
+
+    Made by `Runtime.request` and `toolbus.remote.Client.request`; costs nothing until it is used, and needs no closing.
+    Where the request runs is looked up at each use, so a handle stays valid while its request moves. Each command is
+    checked by `authorize`, if there is one: with anything but True it raises `NotAuthorized`, and the request does not
+    see it. A command waits at most `answer_seconds` to become a fact; after that it is "queued", and not lost: a
+    request whose model is asked takes it after the reply. Cancelling the wait takes nothing back.
+
+    Commands to a request in another process need a store with an inbox, such as `SqliteStore` or `PostgresStore`; for
+    any other store they raise `ConfigurationError`. They raise `StoreError` if the store fails, and `InboxFull`.
+    """
+
+    def __init__(
+        self,
+        request_id: str,
+        *,
+        local: Callable[[str], RequestSession | None],
+        stored: StoredRequests | None,
+        authorize: Authorize | None,
+        seconds: float,
+        answer_seconds: float,
+    ) -> None:
+        self.request_id = request_id
+        self._local = local
+        self._stored = stored
+        self._authorize = authorize
+        self._seconds = seconds
+        self._answer_seconds = answer_seconds
+
+    def __repr__(self) -> str:
+        where = "elsewhere" if self._session() is None else "here"
+        return f"<RequestHandle {self.request_id!r}, {where}>"
+
+    # ------------------------------------------------------------------------------------------------ watching
+
+    def events(
+        self, *kinds: type[Event], after: str = "", capacity: int = 1_000, sub_requests: bool = False
+    ) -> RequestEvents:
+        """Return the request's events, in order, from its beginning to its ending, also while it moves.
+
+        `kinds` and `after` are as for `RequestSession.events`; `after="now"` begins with what comes next. `capacity`
+        and `sub_requests` hold while the request runs here: see `RequestEvents` for what comes from another process.
+        """
+        cursor = None if after == "now" else Cursor.read(self.request_id, after) if after else Cursor(self.request_id)
+        return RequestEvents(
+            self.request_id,
+            self._session(),
+            self._read_along,
+            cursor,
+            kinds,
+            capacity=capacity,
+            sub_requests=sub_requests,
+            seconds=self._seconds,
+        )
+
+    def text(self, *, final_only: bool = False) -> TextStream:
+        """Stream the model's text from the beginning of the request: see `RequestSession.text`.
+
+        The text of a request in another process comes reply by reply, once each is complete.
+        """
+        return TextStream(self.events(*TextStream.kinds), final_only=final_only)
+
+    async def pending_approvals(self) -> tuple[ApprovalRequested, ...]:
+        """Return the questions that a person has still to answer, in the order of asking.
+
+        Those of sub-requests are included for a request that runs here. Empty for a request that has ended. Raises
+        `UnknownRequest`, and the errors of `RequestEvents`.
+        """
+        if (session := self._session()) is not None:
+            return session.pending_approvals
+        reads = self._read_along()
+        await reads.read()
+        return () if reads.has_ended else reads.questions
+
+    async def result(self) -> RequestResult[Any]:
+        """Wait for the end, wherever it comes, and return the result: see `RequestSession.result`.
+
+        A result from the journal lacks the exceptions of handlers. Raises `UnknownRequest`; `StoreError`, also for a
+        request whose ending could not be written; and what `Runtime.recall` raises.
+        """
+        while True:
+            if (session := self._session()) is not None:
+                result = await session.result()
+                if self._stored is None or not result.resumable:
+                    return result
+            stored = self._requests()
+            record = await stored.record(self.request_id)
+            if record is None and session is None:
+                raise UnknownRequest(f"the store has no request {self.request_id!r}")
+            if record is not None and record.ending is not None:
+                found = await stored.recall(self.request_id)
+                if found is None:
+                    raise StoreError(f"request {self.request_id} has ended, and its ending could not be written")
+                return found
+            await anyio.sleep(self._seconds)
+
+    # ---------------------------------------------------------------------------------------------- commands
+
+    async def cancel(self, reason: str = "") -> CommandAnswer:
+        """Ask the request to end as `cancelled`."""
+        return await self._command(CancelRequested(request_id=self.request_id, reason=reason, at=wall_time()))
+
+    async def steer(self, text: str) -> CommandAnswer:
+        """Add a user message at the next round boundary."""
+        return await self._command(SteeringAdded(request_id=self.request_id, text=text, at=wall_time()))
+
+    async def approve(
+        self,
+        question: ApprovalRequested,
+        *,
+        arguments: dict[str, Any] | None = None,
+        by: str = "",
+        reason: str = "",
+        remember: bool = False,
+    ) -> CommandAnswer:
+        """Let the call of one of `pending_approvals` run: see `RequestSession.approve`. The first decision counts."""
+        return await self._command(
+            question.decided(approved=True, arguments=arguments, by=by, reason=reason, remember=remember)
+        )
+
+    async def deny(
+        self, question: ApprovalRequested, *, by: str = "", reason: str = "", remember: bool = False
+    ) -> CommandAnswer:
+        """Deny the call of one of `pending_approvals`. The model reads `reason`."""
+        return await self._command(question.decided(approved=False, by=by, reason=reason, remember=remember))
+
+    async def inject(self, answer: Event) -> CommandAnswer:
+        """Answer a call of an `external` tool: see `RequestSession.inject`.
+
+        The same event may be given again, in any process: it counts once, and the answer is "done". Raises `BusError`
+        for what cannot be an answer to a call of the request.
+        """
+        if not isinstance(answer, (ToolCallCompleted, ToolCallFailed)):
+            kind = type(answer).__name__
+            raise BusError(f"the {kind} is refused: only a ToolCallCompleted or a ToolCallFailed may come from outside")
+        return await self._command(answer)
+
+    async def _command(self, command: Event) -> CommandAnswer:
+        if self._authorize is not None:
+            allowed = self._authorize(command)
+            if (await allowed if inspect.isawaitable(allowed) else allowed) is not True:
+                raise NotAuthorized(f"this {command.type} was not authorized")
+        session = self._session()
+        if session is None or session.snapshot().view.is_left:
+            return await self._send(command)
+        with anyio.move_on_after(self._answer_seconds):
+            return await self._give(session, command)
+        return "queued"
+
+    async def _give(self, session: RequestSession, command: Event) -> CommandAnswer:
+        is_taken = session.deliver(command)
+        if is_taken and command.request_id == self.request_id:  # A sub-request has no journal.
+            is_taken = await session.recorded(command)
+        if is_taken:
+            return "done"
+        return "ended" if not session.snapshot().view.is_left else await self._send(command)
+
+    async def _send(self, command: Event) -> CommandAnswer:
+        """Put a command into the inbox, and wait until the process that runs the request has taken it."""
+        journal = self._requests().journal
+        if len(encode(command)) > _MAX_BYTES:
+            raise ConfigurationError(f"this {command.type} has over {_MAX_BYTES:,} bytes; give a shorter one")
+        if not isinstance(journal, Inbox):
+            raise ConfigurationError(
+                f"request {self.request_id} does not run here, and {type(journal).__name__} has no inbox for commands "
+                "to other processes; use SqliteStore or PostgresStore"
+            )
+        receipt = await call_store_in_time(journal.send(command))
+        with anyio.move_on_after(self._answer_seconds):
+            while receipt.state == "waiting" and receipt.is_held:
+                await anyio.sleep(self._seconds)
+                receipt = await call_store_in_time(journal.receipt(command.request_id, command.event_id))
+        return _answer(receipt)
+
+    # --------------------------------------------------------------------------------------------- the request
+
+    def _session(self) -> RequestSession | None:
+        return self._local(self.request_id)
+
+    def _requests(self) -> StoredRequests:
+        if self._stored is None:
+            raise UnknownRequest(f"no request {self.request_id!r} runs here, and the store has no journal")
+        return self._stored
+
+    def _read_along(self) -> ReadAlong:
+        return ReadAlong(self._requests(), self.request_id)
+
+
+def _answer(receipt: InboxReceipt) -> CommandAnswer:
+    match receipt.state:
+        case "taken":
+            return "done"
+        case "waiting":
+            return "queued"
+        case "unknown":
+            return "unknown"
+        case _:
+            if receipt.reason:
+                raise BusError(receipt.reason)
+            return "ended"

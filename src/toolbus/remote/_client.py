@@ -1,0 +1,100 @@
+"""A client of requests that run in other processes, for a process without a model: see `Client`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Never, Self
+
+from .._option_checks import POSITIVE, check, shown
+from ..bus import EventBus
+from ..durability import OptionsFor, StoredRequests
+from ..errors import ConfigurationError
+from ..handles import Authorize, RequestHandle
+from ..messages import Message
+from ..session import RequestOptions, RequestSession, Resumed, SessionStart
+from ..storage import Store
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+__all__ = ["Client"]
+
+
+class _NoModel:
+    """The provider of requests of which only the facts are read."""
+
+    async def respond(self, _request: object, _emit: object) -> Never:
+        raise ConfigurationError("a Client runs no requests; resume them with a Runtime")
+
+
+class Client:
+    """Handles to requests that run in other processes, for a process without a model, such as one that gets webhooks.
+
+        async with Client(PostgresStore(url)) as client:
+            answer = await client.request(request_id).inject(ToolCallCompleted(...))
+
+    `store` is the one that the runtimes use; the client opens it, and closes it at the end of the block. Handles look
+    into the store every `inbox_seconds`, and a command waits at most `answer_seconds` for the process that runs its
+    request. `options` are as for `Runtime.recall`: `output` types and the like, which no store has. Works on every
+    event loop that the store works on. Raises `ConfigurationError` for a store without a journal.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        options: OptionsFor | None = None,
+        inbox_seconds: float = 0.25,
+        answer_seconds: float = 5.0,
+    ) -> None:
+        if isinstance(store, type) or not hasattr(store, "journal"):
+            raise ConfigurationError(f"store is {shown(store)}; give a Store, such as SqliteStore('toolbus.db')")
+        if store.journal is None:
+            raise ConfigurationError(
+                "the store has no journal, so no other process can be reached through it; give the store of the "
+                "runtimes, such as SqliteStore('toolbus.db')"
+            )
+        self.store = store
+        self._seconds = check("inbox_seconds", inbox_seconds, POSITIVE)
+        self._answer_seconds = check("answer_seconds", answer_seconds, POSITIVE)
+        self._bus = EventBus()  # never entered: no request runs here
+        self._stored = StoredRequests(store, store.journal, self._make, options)
+
+    async def __aenter__(self) -> Self:
+        if (opens := getattr(self.store, "open", None)) is not None:
+            await opens()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.store.aclose()
+
+    def request(self, request_id: str, *, authorize: Authorize | None = None) -> RequestHandle:
+        """Return a handle on a request: see `Runtime.request`."""
+        return RequestHandle(
+            request_id,
+            local=lambda _: None,
+            stored=self._stored,
+            authorize=authorize,
+            seconds=self._seconds,
+            answer_seconds=self._answer_seconds,
+        )
+
+    def _make(
+        self, messages: Sequence[Message], output: Any, options: RequestOptions, request_id: str, resumed: Resumed
+    ) -> RequestSession:
+        others: Any = {name: value for name, value in options.items() if name not in _OF_A_RUNTIME}
+        return RequestSession(
+            self._bus,
+            _NoModel(),  # pyright: ignore[reportArgumentType]
+            messages,
+            conversation_id=options.get("conversation_id") or "",
+            request_id=request_id,
+            output=output,
+            start=SessionStart(resumed=resumed),
+            **others,
+        )
+
+
+_OF_A_RUNTIME = frozenset({"provider", "providers", "tools", "conversation_id", "history", "repair_history", "on_busy"})

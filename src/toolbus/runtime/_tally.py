@@ -1,0 +1,177 @@
+"""The numbers of each tool and model, counted from what is published. Bounded in names, and in bytes for each name.
+
+Knows the bus, its events, and the providers of a request. Must not know sessions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..bus import EventBus
+from ..events import Event, ModelResponded, ModelRetrying, ToolCallCompleted, ToolCallFailed, ToolCallRetrying
+from ..messages import Usage
+
+__all__ = ["ModelStatistics", "Tally", "ToolStatistics"]
+
+_MOST_NAMES = 1_000
+_OTHERS = "(others)"
+# A duration is kept as a power of this number, so that a quantile is off by 5 % at most.
+_GROWTH = 1.1
+_SHORTEST, _LONGEST = 1e-4, 1e5  # seconds: 218 different powers lie between them
+
+
+@dataclass(slots=True, frozen=True)
+class ToolStatistics:
+    """The calls of one tool that were settled. `outcomes` counts them: "completed", or the reason of the failure.
+
+    `retries` counts attempts after the first one. `p50_seconds`, `p95_seconds` and `p99_seconds` are quantiles of the
+    time from the beginning of a handler until its call was settled, correct to 5 %; 0 before the first.
+    """
+
+    calls: int
+    outcomes: Mapping[str, int]
+    retries: int
+    p50_seconds: float
+    p95_seconds: float
+    p99_seconds: float
+
+
+@dataclass(slots=True, frozen=True)
+class ModelStatistics:
+    """The replies of one model. `retries` counts how often it was asked again, or instead of a model that had failed.
+
+    `usage` is the sum of the replies' tokens, and `cost` that of their costs, by the requests' `prices`.
+    """
+
+    calls: int
+    retries: int
+    usage: Usage
+    cost: float
+
+
+class _Quantiles:
+    """A histogram of durations whose boundaries grow by `_GROWTH`."""
+
+    __slots__ = ("_counts", "_total")
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+        self._total = 0
+
+    def add(self, seconds: float) -> None:
+        power = math.floor(math.log(min(max(seconds, _SHORTEST), _LONGEST), _GROWTH))
+        self._counts[power] = self._counts.get(power, 0) + 1
+        self._total += 1
+
+    def at(self, quantile: float) -> float:
+        """Return a duration that this part of all durations does not exceed."""
+        rest = quantile * self._total
+        for power in sorted(self._counts):
+            rest -= self._counts[power]
+            if rest <= 0:
+                return _GROWTH ** (power + 0.5)
+        return 0.0
+
+
+class _OfTool:
+    def __init__(self) -> None:
+        self.outcomes = Counter[str]()
+        self.retries = 0
+        self.durations = _Quantiles()
+
+    def statistics(self) -> ToolStatistics:
+        p50, p95, p99 = map(self.durations.at, (0.5, 0.95, 0.99))
+        return ToolStatistics(self.outcomes.total(), dict(self.outcomes), self.retries, p50, p95, p99)
+
+
+class _OfModel:
+    def __init__(self) -> None:
+        self.calls = self.retries = 0
+        self.usage = Usage()
+        self.cost = 0.0
+
+    def statistics(self) -> ModelStatistics:
+        return ModelStatistics(self.calls, self.retries, self.usage, self.cost)
+
+
+class Tally:
+    """A receiver that counts tool calls and model calls by name. Names beyond 1,000 are counted as "(others)"."""
+
+    KINDS: tuple[type[Event], ...] = (
+        ToolCallCompleted,
+        ToolCallFailed,
+        ToolCallRetrying,
+        ModelResponded,
+        ModelRetrying,
+    )
+
+    def __init__(self, bus: EventBus) -> None:
+        self._bus = bus
+        self._tools: dict[str, _OfTool] = {}
+        self._models: dict[str, _OfModel] = {}
+
+    def __call__(self, event: Event) -> None:
+        """Count one event of `KINDS`."""
+        match event:
+            case ToolCallCompleted():
+                self._settled(event.name, "completed", event.duration_seconds)
+            case ToolCallFailed():
+                # The model may have made up any name of a tool that does not exist.
+                name = _OTHERS if event.reason == "unknown_tool" else event.name
+                self._settled(name, event.reason, event.duration_seconds)
+            case ToolCallRetrying():
+                self._tool(event.name).retries += 1
+            case ModelResponded():
+                model = self._model(self._name_of(event))
+                model.calls += 1
+                model.usage += event.usage
+                model.cost += event.cost or 0.0
+            case ModelRetrying():
+                providers = self._providers(event)
+                if event.provider < len(providers):
+                    self._model(_name(providers[event.provider])).retries += 1
+            case _:
+                raise AssertionError(type(event))
+
+    def tools(self) -> Mapping[str, ToolStatistics]:
+        """Return the numbers of each tool."""
+        return {name: each.statistics() for name, each in self._tools.items()}
+
+    def models(self) -> Mapping[str, ModelStatistics]:
+        """Return the numbers of each model, by "VENDOR:MODEL"."""
+        return {name: each.statistics() for name, each in self._models.items()}
+
+    def _settled(self, name: str, outcome: str, seconds: float) -> None:
+        tool = self._tool(name)
+        tool.outcomes[outcome] += 1
+        if seconds > 0:  # A call that was refused has none.
+            tool.durations.add(seconds)
+
+    def _tool(self, name: str) -> _OfTool:
+        if name not in self._tools and len(self._tools) >= _MOST_NAMES:
+            name = _OTHERS
+        return self._tools.setdefault(name, _OfTool())
+
+    def _model(self, name: str) -> _OfModel:
+        if name not in self._models and len(self._models) >= _MOST_NAMES:
+            name = _OTHERS
+        return self._models.setdefault(name, _OfModel())
+
+    def _providers(self, event: Event) -> Any:
+        return getattr(self._bus.arbitration.view(event.request_id), "providers", ())
+
+    def _name_of(self, event: ModelResponded) -> str:
+        """Return the name under which the model was asked: a reply may name a version of it."""
+        for each in self._providers(event):
+            model: str = getattr(each, "model", "") or ""
+            if each.vendor == event.vendor and model and event.model.startswith(model):
+                return _name(each)
+        return f"{event.vendor}:{event.model}"
+
+
+def _name(provider: Any) -> str:
+    return f"{provider.vendor}:{getattr(provider, 'model', '') or ''}"

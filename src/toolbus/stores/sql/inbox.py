@@ -1,0 +1,79 @@
+"""The inbox of each request: its inputs from other processes, until its session has taken or refused them.
+
+Each function is one transaction, or is called within one that reads. An input is one row, which stays until its request
+is deleted, so that an input that is sent again is recognised.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from ...errors import InboxFull, StoreError
+from ...events import Event, decode, encode
+from ...storage import MAX_WAITING_INPUTS, InboxReceipt
+from .database import Database, Row
+
+__all__ = ["TAKE", "receipt", "send", "settle", "waiting"]
+
+_logger = logging.getLogger("toolbus.store")
+
+TAKE = "UPDATE inbox SET state = 'taken' WHERE request_id = ? AND event_id = ? AND state = 'waiting'"
+"""The statement that a step runs for each of its facts that came from the inbox."""
+
+_REQUEST = "SELECT ending, lease_until > {now} FROM requests WHERE request_id = ?"
+_INPUT = "SELECT state, reason FROM inbox WHERE request_id = ? AND event_id = ?"
+_COUNTS = """SELECT coalesce(sum(CASE WHEN state = 'waiting' THEN 1 ELSE 0 END), 0), coalesce(max(position), -1) + 1
+ FROM inbox WHERE request_id = ?"""
+_SEND = """INSERT INTO inbox (request_id, event_id, position, data, state, reason) VALUES (?, ?, ?, ?, 'waiting', '')
+ ON CONFLICT DO NOTHING"""
+_WAITING = """SELECT i.request_id, i.event_id, i.data FROM inbox i WHERE i.state = 'waiting'
+ AND EXISTS (SELECT 1 FROM requests r WHERE r.request_id = i.request_id AND r.owner = ?)
+ ORDER BY i.request_id, i.position LIMIT ?"""
+_SETTLE = "UPDATE inbox SET state = ?, reason = ? WHERE request_id = ? AND event_id = ? AND state = 'waiting'"
+
+
+def send(database: Database, event: Event) -> InboxReceipt:
+    """See `Inbox.send`."""
+    with database.transaction():
+        # The request's row is locked, so that two inputs that are sent at once get different positions.
+        found = database.one(_REQUEST + database.for_update, (event.request_id,))
+        if found is not None and found[0] is None and not database.rows(_INPUT, (event.request_id, event.event_id)):
+            waits, position = database.rows(_COUNTS, (event.request_id,))[0]
+            if waits >= MAX_WAITING_INPUTS:
+                raise InboxFull(f"{MAX_WAITING_INPUTS} inputs wait for request {event.request_id}")
+            database.run(_SEND, (event.request_id, event.event_id, position, encode(event)))
+        return _receipt(database, event.request_id, event.event_id, found)
+
+
+def receipt(database: Database, request_id: str, event_id: str) -> InboxReceipt:
+    """See `Inbox.receipt`."""
+    return _receipt(database, request_id, event_id, database.one(_REQUEST, (request_id,)))
+
+
+def _receipt(database: Database, request_id: str, event_id: str, request: Row | None) -> InboxReceipt:
+    if request is None:
+        return InboxReceipt(state="unknown")
+    found = database.one(_INPUT, (request_id, event_id))
+    if found is not None and found[0] != "waiting":
+        return InboxReceipt(state=found[0], reason=found[1])
+    if request[0] is not None:
+        return InboxReceipt(state="ended")
+    return InboxReceipt(state="unknown") if found is None else InboxReceipt(state="waiting", is_held=bool(request[1]))
+
+
+def waiting(database: Database, owner: str, limit: int) -> Sequence[Event]:
+    """See `Inbox.waiting`. The inputs of one request are in the order in which they were sent."""
+    found: list[Event] = []
+    for request_id, event_id, data in database.rows(_WAITING, (owner, limit)) if owner else ():
+        try:
+            found.append(decode(bytes(data)))
+        except (StoreError, ValueError) as exc:
+            _logger.warning("request %s: input %s in its inbox cannot be read: %s", request_id, event_id, exc)
+    return found
+
+
+def settle(database: Database, request_id: str, event_id: str, state: str, reason: str) -> None:
+    """See `Inbox.settle`."""
+    with database.transaction():
+        database.run(_SETTLE, (state, reason, request_id, event_id))

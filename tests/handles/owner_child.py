@@ -1,0 +1,63 @@
+"""A process that owns requests: it begins some, or takes over what others have left, until it is killed or told to end.
+
+    python owner_child.py '{"store": URL or path, "begin": 20, "lease_seconds": 1.0, "ledger": FILE}'
+
+It writes the id of each request that it has begun, a line each, then the line "ready"; it ends when its input is closed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from toolbus import Runtime, ToolContext, tool
+from toolbus.storage import Store
+from toolbus.stores.postgres import PostgresStore
+from toolbus.stores.sqlite import SqliteStore
+from toolbus.testing import ScriptedProvider, calls, text
+
+
+def store_at(where: str) -> Store:
+    """The store that parent and children share; what survives a power loss is not what these tests are about."""
+    return PostgresStore(where) if where.startswith("postgres") else SqliteStore(where, durability="process")
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+async def main(options: dict[str, Any]) -> None:
+    ledger = os.open(options["ledger"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    @tool(needs_approval=True, idempotent=True)
+    async def wipe(context: ToolContext[Any], n: int) -> str:
+        """Wipe it."""
+        os.write(ledger, f"{context.idempotency_key} {n}\n".encode())
+        return f"wiped {n}"
+
+    model = ScriptedProvider(lambda request: (calls(("wipe", {"n": 1})), text("Wiped."))[request.round])
+    async with Runtime(
+        model,
+        tools=[wipe],
+        store=store_at(options["store"]),
+        on_approval="wait",
+        lease_seconds=options["lease_seconds"],
+        inbox_seconds=0.05,
+    ) as runtime:
+        for _ in range(options["begin"]):
+            session = runtime.start("go")
+            await session.accepted()
+            _say(session.request_id)
+        await runtime.resume(watch=True)
+        _say("ready")
+        await anyio.to_thread.run_sync(sys.stdin.read)
+
+
+if __name__ == "__main__":
+    anyio.run(main, json.loads(sys.argv[1]))

@@ -1,0 +1,595 @@
+"""Handles: a request is watched and commanded from the process that runs it, and in the same way from any other one."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import anyio
+import pytest
+
+from support.resuming import Lab, Wall, virtual_wall
+from toolbus import RequestSession, Runtime, Tool
+from toolbus.errors import (
+    BusError,
+    ConfigurationError,
+    NotAuthorized,
+    StoreUnavailable,
+    UnknownRequest,
+)
+from toolbus.events import (
+    ApprovalDecided,
+    CancelRequested,
+    DeadLetter,
+    Event,
+    MessageAppended,
+    RequestCompleted,
+    SteeringAdded,
+    TextDelta,
+    ToolCallCompleted,
+    ToolCallRequested,
+)
+from toolbus.handles import RequestHandle
+from toolbus.messages import UserMessage
+from toolbus.records import replace
+from toolbus.remote import Client
+from toolbus.stores.memory import MemoryStore
+from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
+
+anyio_backend = virtual_backends()
+pytestmark = pytest.mark.guarantee("G32")
+
+External: Tool[..., Any] = Tool(
+    "outside", "Ask outside.", {"type": "object"}, external=True, validate=lambda _arguments: None
+)
+
+
+@pytest.fixture(autouse=True)
+def wall() -> Iterator[Wall]:
+    with virtual_wall() as wall:
+        yield wall
+
+
+def store_of() -> MemoryStore:
+    return MemoryStore(journal=True)
+
+
+def node(store: MemoryStore, *steps: Any, lab: Lab | None = None, **options: Any) -> Runtime:
+    """A runtime as another process would have it: `steps` are what its model answers, round by round."""
+    lab = lab or Lab()
+    replies = steps or (calls(("wipe", {"n": 1})), text("Done."))
+    tools = [
+        lab.tool("wipe", 1, needs_approval=True),
+        lab.tool("look", 20, idempotent=True),
+        External,
+    ]
+    model = ScriptedProvider(lambda request: replies[request.round])
+    return Runtime(model, tools=tools, store=store, lease_seconds=30, on_approval="wait", **options)
+
+
+@pytest.fixture(params=["here", "elsewhere", "client"])
+def where(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@asynccontextmanager
+async def handle_on(
+    session: RequestSession, runtime: Runtime, where: str, **options: Any
+) -> AsyncGenerator[RequestHandle]:
+    """A handle on a request of `runtime`: in its own process, in that of another runtime, or in one without a model."""
+    if where == "here":
+        yield runtime.request(session.request_id, **options)
+    elif where == "client":
+        yield Client(runtime.store).request(session.request_id, **options)
+    else:
+        assert isinstance(runtime.store, MemoryStore)
+        async with node(runtime.store) as other:
+            yield other.request(session.request_id, **options)
+
+
+# ----------------------------------------------------------------------------------------------- commands
+
+
+async def test_a_question_is_found_and_approved_wherever_its_request_runs(where: str) -> None:
+    lab = Lab()
+    async with node(store_of(), lab=lab) as runtime:
+        session = runtime.start("go")
+        await settle()
+        async with handle_on(session, runtime, where) as handle:
+            [question] = await handle.pending_approvals()
+            assert await handle.approve(question, by="Ada") == "done"
+            assert await handle.pending_approvals() == ()
+            result = await handle.result()
+            assert (result.outcome, result.text) == ("completed", "Done.")
+            assert await handle.approve(question, by="Bob") == "ended"
+    assert len(lab.runs) == 1
+
+
+async def test_a_denial_reaches_the_model_with_its_reason(where: str) -> None:
+    lab = Lab()
+    async with node(store_of(), lab=lab) as runtime:
+        session = runtime.start("go")
+        await settle()
+        async with handle_on(session, runtime, where) as handle:
+            [question] = await handle.pending_approvals()
+            assert await handle.deny(question, reason="not today") == "done"
+            [call] = (await handle.result()).tool_calls
+            assert (call.reason, "not today" in call.error) == ("denied", True)
+    assert not lab.runs
+
+
+async def test_edited_arguments_are_what_runs(where: str) -> None:
+    async with node(store_of()) as runtime:
+        session = runtime.start("go")
+        await settle()
+        async with handle_on(session, runtime, where) as handle:
+            [question] = await handle.pending_approvals()
+            assert await handle.approve(question, arguments={"n": 7}) == "done"
+            assert (await handle.result()).tool_calls[0].content == "wipe 7"
+
+
+async def test_a_request_is_cancelled_and_steered_wherever_it_runs(where: str) -> None:
+    async with node(store_of(), calls(("look", {"n": 1})), calls(("look", {"n": 2})), text("Done.")) as runtime:
+        session = runtime.start("go")
+        await settle()
+        async with handle_on(session, runtime, where) as handle:
+            assert await handle.steer("be brief") == "done"
+            await advance(25)
+            assert any(isinstance(each, UserMessage) and each.text == "be brief" for each in session.messages)
+            assert await handle.cancel("enough") == "done"
+            result = await handle.result()
+            assert (result.outcome, result.reason) == ("cancelled", "enough")
+            assert await handle.cancel("again") == "ended"
+            assert await handle.steer("again") == "ended"
+
+
+async def test_an_external_answer_counts_once_however_often_and_wherever_it_is_given(where: str) -> None:
+    heard: list[Event] = []
+    async with node(store_of(), calls(("outside", {})), text("Done.")) as runtime:
+        runtime.bus.connect((ToolCallCompleted, DeadLetter), heard.append)
+        session = runtime.start("go")
+        await settle()
+        requested = [each async for each in _until_requested(session)][-1]
+        answer = requested.completed("42")
+        async with handle_on(session, runtime, where) as handle:
+            assert await handle.inject(answer) == "done"
+            assert await handle.inject(answer) == "done"
+            assert (await handle.result()).tool_calls[0].content == "42"
+            assert await handle.inject(replace(answer, event_id="another")) == "ended"
+    assert [each.event_id for each in heard if isinstance(each, ToolCallCompleted)] == [answer.event_id]
+
+
+async def _until_requested(session: RequestSession) -> AsyncGenerator[ToolCallRequested]:
+    async for event in session.events(ToolCallRequested):
+        yield event
+        return
+
+
+async def test_an_answer_to_a_call_of_another_kind_is_refused_with_the_reason(
+    where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with node(store_of(), calls(("look", {"n": 1})), text("Done.")) as runtime:
+        session = runtime.start("go")
+        await settle()
+        requested = [each async for each in _until_requested(session)][-1]
+        async with handle_on(session, runtime, where) as handle:
+            with pytest.raises(BusError, match="look is not an external tool"):
+                await handle.inject(requested.completed("forged"))
+            with pytest.raises(BusError, match="only a ToolCallCompleted or a ToolCallFailed"):
+                await handle.inject(CancelRequested(request_id=session.request_id))
+            assert (await handle.result()).tool_calls[0].content == "look 1"
+
+
+async def test_an_unknown_request_is_answered_at_once() -> None:
+    for handle in (Client(store_of()).request("no such"), node(store_of()).request("no such")):
+        before = anyio.current_time()
+        assert await handle.cancel() == "unknown"
+        assert anyio.current_time() == before
+        for wait in (handle.result, handle.pending_approvals, handle.events().__anext__):
+            with pytest.raises(UnknownRequest, match="no such"):
+                await wait()
+
+
+async def test_a_runtime_without_a_journal_knows_the_requests_that_run_in_it() -> None:
+    async with node(MemoryStore()) as runtime:
+        session = runtime.start("go")
+        await settle()
+        handle = runtime.request(session.request_id)
+        [question] = await handle.pending_approvals()
+        assert await handle.approve(question) == "done"
+        assert (await handle.result()).ok
+        assert [each async for each in handle.text()] == ["Done."]
+        with pytest.raises(UnknownRequest, match="no journal"):
+            await runtime.request("other").cancel()
+
+
+async def test_a_command_for_a_request_that_nobody_runs_waits_for_the_one_that_takes_it_over() -> None:
+    store, lab = store_of(), Lab()
+    async with node(store, lab=lab, drain_seconds=0) as old:
+        session = old.start("go")
+        await settle()
+        [question] = session.pending_approvals
+    handle = Client(store).request(session.request_id)
+    before = anyio.current_time()
+    assert await handle.approve(question) == "queued"
+    assert anyio.current_time() == before
+    async with node(store, lab=lab) as heir:
+        await heir.resume()
+        assert (await handle.result()).tool_calls[0].ok
+    assert len(lab.runs) == 1
+
+
+async def test_a_command_that_was_acknowledged_survives_the_death_of_the_process_that_took_it() -> None:
+    store, lab = store_of(), Lab()
+    journal: Any = store.journal
+    append, dies = journal.append, anyio.Event()
+
+    async def append_or_die(entry: Any) -> int:
+        if entry.received:
+            dies.set()
+            await anyio.sleep_forever()
+        return await append(entry)
+
+    async with node(store, lab=lab) as old:
+        session = old.start("go")
+        await settle()
+        [question] = session.pending_approvals
+        journal.append = append_or_die
+        assert await Client(store).request(session.request_id).approve(question) == "queued"
+        assert dies.is_set()
+        journal.append = append
+        session.leave("as if it had died")
+    async with node(store, lab=lab) as heir:
+        await heir.resume()
+        assert (await heir.request(session.request_id).result()).tool_calls[0].ok
+    assert len(lab.runs) == 1
+
+
+async def test_a_command_is_an_entry_of_the_journal_together_with_its_fact() -> None:
+    store = store_of()
+    journal: Any = store.journal
+    received: list[tuple[list[str], list[str]]] = []
+    append = journal.append
+
+    async def noted(entry: Any) -> int:
+        received.append(([*entry.received], [each.event_id for each in entry.facts]))
+        return await append(entry)
+
+    journal.append = noted
+    async with node(store) as runtime:
+        session = runtime.start("go")
+        await settle()
+        [question] = session.pending_approvals
+        assert await Client(store).request(session.request_id).approve(question) == "done"
+        decisions = [
+            each.fact.event_id
+            for each in await journal.facts(session.request_id)
+            if isinstance(each.fact, ApprovalDecided)
+        ]
+        assert [(ids, ids[0] in facts) for ids, facts in received if ids] == [(decisions, True)]
+
+
+async def test_steering_while_the_model_is_asked_waits_for_the_reply_and_is_not_lost() -> None:
+    store = store_of()
+    async with node(store, text("Thinking.", 2, delays=20), text("Done.")) as runtime:
+        session = runtime.start("go")
+        await settle()
+        assert await Client(store).request(session.request_id).steer("and Rome?") == "queued"
+        result = await session.result()
+        assert result.text == "Done."
+        assert [each.text for each in result.messages if isinstance(each, UserMessage)] == ["go", "and Rome?"]
+
+
+async def test_commands_to_a_request_that_ends_meanwhile_are_answered_as_ended() -> None:
+    store = store_of()
+    async with node(store, text("Thinking.", 2, delays=1)) as runtime:
+        session = runtime.start("go")
+        await settle()
+        assert await Client(store).request(session.request_id).steer("too late?") in ("done", "ended")
+        await session.result()
+        assert await Client(store).request(session.request_id).steer("too late") == "ended"
+
+
+@pytest.mark.parametrize("allowed", [True, False, None, "yes"])
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_only_what_is_authorized_is_sent(where: str, allowed: Any, *, is_async: bool) -> None:
+    asked: list[Event] = []
+
+    def decide(command: Event) -> Any:
+        asked.append(command)
+        return allowed
+
+    async def decide_later(command: Event) -> Any:
+        await anyio.sleep(1)
+        return decide(command)
+
+    async with node(store_of(), calls(("look", {"n": 1})), text("Done.")) as runtime:
+        session = runtime.start("go")
+        await settle()
+        async with handle_on(session, runtime, where, authorize=decide_later if is_async else decide) as handle:
+            if allowed is True:
+                assert await handle.cancel("stop") == "done"
+            else:
+                with pytest.raises(NotAuthorized, match="cancel_requested was not authorized"):
+                    await handle.cancel("stop")
+                assert (await handle.result()).ok
+    assert [(type(each), each.request_id) for each in asked] == [(CancelRequested, session.request_id)]
+
+
+async def test_a_store_without_an_inbox_is_named_when_a_command_has_to_go_elsewhere() -> None:
+    store = store_of()
+    journal: Any = store.journal
+
+    class Plain:
+        def __getattr__(self, name: str) -> Any:
+            if name in ("send", "receipt", "waiting", "settle"):
+                raise AttributeError(name)
+            return getattr(journal, name)
+
+    setattr(store, "_journal", Plain())  # noqa: B010
+    async with node(store, calls(("look", {"n": 1})), text("Done.")) as runtime:
+        session = runtime.start("go")
+        await settle()
+        with pytest.raises(ConfigurationError, match="Plain has no inbox"):
+            await Client(store).request(session.request_id).cancel()
+        assert await runtime.request(session.request_id).cancel() == "done"
+
+
+async def test_a_command_that_is_too_large_is_refused_before_it_is_sent() -> None:
+    store = store_of()
+    async with node(store, calls(("look", {"n": 1})), text("Done.")) as runtime:
+        session = runtime.start("go")
+        await settle()
+        with pytest.raises(ConfigurationError, match="over 8,388,608 bytes"):
+            await Client(store).request(session.request_id).steer("x" * 9_000_000)
+
+
+async def test_an_outage_of_the_store_delays_commands_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    store = store_of()
+    journal: Any = store.journal
+    waiting = journal.waiting
+
+    async def away(owner: str, *, limit: int = 1_000) -> Any:
+        raise StoreUnavailable("away")
+
+    with caplog.at_level(logging.INFO, "toolbus.store"):
+        async with node(store) as runtime:
+            session = runtime.start("go")
+            await settle()
+            [question] = session.pending_approvals
+            journal.waiting = away
+            assert await Client(store).request(session.request_id).approve(question) == "queued"
+            journal.waiting = waiting
+            assert (await session.result()).ok
+    assert [each.getMessage() for each in caplog.records if "inputs from other processes" in each.getMessage()] == [
+        "the store failed, and inputs from other processes wait until it answers: away",
+        "the store answers again, and inputs from other processes are read",
+    ]
+
+
+async def test_sub_requests_questions_are_answered_where_they_run() -> None:
+    inner = Lab()
+    below = Runtime(
+        ScriptedProvider(lambda request: (calls(("wipe", {"n": 1})), text("Inside."))[request.round]),
+        tools=[inner.tool("wipe", 1, needs_approval=True)],
+    )
+    model = ScriptedProvider(lambda request: (calls(("hand_over", {"task": "x"})), text("Done."))[request.round])
+    tools = [below.as_tool("hand_over", "Hand it over.")]
+    async with Runtime(model, tools=tools, store=store_of(), on_approval="wait") as runtime:
+        session = runtime.start("go")
+        await settle()
+        handle = runtime.request(session.request_id)
+        [question] = await handle.pending_approvals()
+        assert question.request_id != session.request_id
+        assert await handle.approve(question) == "done"
+        assert await handle.approve(question) == "ended"
+        assert (await handle.result()).ok
+    assert len(inner.runs) == 1
+
+
+# ------------------------------------------------------------------------------------------------ watching
+
+
+async def test_the_events_of_another_process_are_those_of_the_session_without_signals(where: str) -> None:
+    async with node(store_of(), calls(("look", {"n": 1})), text("Done.", 3)) as runtime:
+        session = runtime.start("go")
+        reads = session.events()
+        await settle()
+        async with handle_on(session, runtime, where) as handle:
+            events = [each async for each in handle.events()]
+            own = [each async for each in reads]
+            late = [each async for each in handle.events()]
+    facts = [each for each in own if each.is_fact]
+    assert any(isinstance(each, MessageAppended) for each in facts)
+    assert [each for each in events if each.is_fact] == facts
+    assert [each for each in late if each.is_fact] == facts
+    assert any(isinstance(each, TextDelta) for each in events) == (where == "here")
+
+
+async def test_a_reader_comes_back_at_every_event_in_another_process_and_misses_no_fact() -> None:
+    async with node(store_of(), calls(("look", {"n": 1}), ("look", {"n": 2})), text("Done.", 3)) as runtime:
+        session = runtime.start("go")
+        cursors: list[str] = []
+        reads = session.events()
+        own: list[Event] = []
+        async for event in reads:
+            own.append(event)
+            cursors.append(reads.cursor)
+        facts = [each for each in own if each.is_fact]
+        for number, cursor in enumerate(cursors, 1):
+            read = sum(each.is_fact for each in own[:number])
+            again = Client(runtime.store).request(session.request_id).events(after=cursor)
+            rest = [each async for each in again]
+            assert rest == facts[read:]
+            assert not rest or again.cursor.partition(".")[0] == str(len(facts))
+
+
+async def test_events_of_some_kinds_come_alone_and_have_no_cursor(where: str) -> None:
+    async with node(store_of(), calls(("look", {"n": 1})), text("Done.")) as runtime:
+        session = runtime.start("go")
+        await settle()
+        async with handle_on(session, runtime, where) as handle:
+            reads = handle.events(ToolCallRequested, RequestCompleted)
+            assert [type(each) async for each in reads] == [ToolCallRequested, RequestCompleted]
+            with pytest.raises(BusError, match="no cursor"):
+                _ = reads.cursor
+
+
+async def test_from_now_on_only_later_events_come(where: str) -> None:
+    async with node(store_of(), calls(("look", {"n": 1})), text("Done.")) as runtime:
+        session = runtime.start("go")
+        await settle()
+        async with handle_on(session, runtime, where) as handle:
+            reads, found = handle.events(after="now"), list[Event]()
+            async with anyio.create_task_group() as tasks:
+
+                async def read() -> None:
+                    found.extend([each async for each in reads])
+
+                tasks.start_soon(read)
+                await settle()
+                await session.result()
+    assert not any(isinstance(each, ToolCallRequested) for each in found)
+    assert isinstance(found[-1], RequestCompleted)
+
+
+async def test_the_text_of_another_process_comes_reply_by_reply(where: str) -> None:
+    async with node(store_of(), calls(("look", {"n": 1}), text="Let me see."), text("It is so.", 3)) as runtime:
+        session = runtime.start("go")
+        await settle()
+        async with handle_on(session, runtime, where) as handle:
+            assert "".join([each async for each in handle.text()]) == "Let me see.\n\nIt is so."
+            assert "".join([each async for each in handle.text(final_only=True)]) == "It is so."
+
+
+@pytest.mark.parametrize("after", ["", "now"])
+async def test_a_reader_continues_where_its_request_moves(after: str) -> None:
+    store, lab = store_of(), Lab()
+    steps = (calls(("look", {"n": 1})), calls(("look", {"n": 2})), text("Done."))
+    found: list[Event] = []
+    async with node(store) as heir:
+        async with node(store, *steps, lab=lab, drain_seconds=0) as old:
+            session = old.start("go")
+            await settle()
+            reads = old.request(session.request_id).events(after=after)
+            waits = old.request(session.request_id).result
+            async with anyio.create_task_group() as tasks:
+
+                async def read() -> None:
+                    found.extend([each async for each in reads])
+
+                async def wait() -> None:
+                    assert (await waits()).text == "Done."
+
+                tasks.start_soon(read)
+                tasks.start_soon(wait)
+                await advance(22)
+                await old.drain()
+                heir.providers = old.providers
+                await heir.resume()
+        stored: Any = store.journal
+        facts = [each.fact.event_id for each in await stored.facts(session.request_id)]
+    heard = [each.event_id for each in found if each.is_fact and not each.is_derived]
+    assert heard == (facts if not after else facts[facts.index(heard[0]) :])
+    assert len(heard) > 4
+
+
+async def test_a_wait_for_an_event_that_is_cancelled_loses_nothing(where: str) -> None:
+    async with node(store_of(), calls(("look", {"n": 1})), text("Done.")) as runtime:
+        session = runtime.start("go")
+        await settle()
+        async with handle_on(session, runtime, where) as handle:
+            reads, found = handle.events(), list[Event]()
+            while True:
+                with anyio.move_on_after(0.1), contextlib.suppress(StopAsyncIteration):
+                    while True:
+                        found.append(await anext(reads))
+                if found and isinstance(found[-1], RequestCompleted):
+                    break
+            facts = [each async for each in session.events() if each.is_fact]
+    assert [each for each in found if each.is_fact] == facts
+
+
+async def test_closed_events_end() -> None:
+    async with node(store_of()) as runtime:
+        session = runtime.start("go")
+        await settle()
+        for handle in (runtime.request(session.request_id), Client(runtime.store).request(session.request_id)):
+            reads = handle.events()
+            await anext(reads)
+            await reads.aclose()
+            with pytest.raises(StopAsyncIteration):
+                await anext(reads)
+        session.cancel()
+
+
+async def test_the_result_of_an_abandoned_request_says_that_its_ending_is_missing() -> None:
+    store = store_of()
+    async with node(store, drain_seconds=0) as runtime:
+        session = runtime.start("go")
+        await settle()
+    journal: Any = store.journal
+    assert await journal.abandon(session.request_id, 1)
+    handle = Client(store).request(session.request_id)
+    with pytest.raises(Exception, match="its ending could not be written"):
+        await handle.result()
+    assert await handle.pending_approvals() == ()
+    assert (await handle.cancel()) == "ended"
+    assert [each async for each in handle.events()]
+
+
+async def test_a_structured_output_needs_its_type_for_the_result_only() -> None:
+    store = store_of()
+    async with node(store, text('{"n": 3}')) as runtime:
+        session = runtime.start("go", output=dict[str, int])
+        await session.result()
+        plain = Client(store).request(session.request_id)
+        assert [each async for each in plain.events()]
+        with pytest.raises(Exception, match="structured output"):
+            await plain.result()
+        typed = Client(store, options=lambda _: {"output": dict[str, int]}).request(session.request_id)
+        assert (await typed.result()).output == {"n": 3}
+
+
+async def test_a_handle_shows_where_its_request_is() -> None:
+    async with node(store_of()) as runtime:
+        session = runtime.start("go")
+        await settle()
+        name = f"<RequestHandle {session.request_id!r}, "
+        assert repr(runtime.request(session.request_id)) == f"{name}here>"
+        assert repr(Client(runtime.store).request(session.request_id)) == f"{name}elsewhere>"
+        session.cancel()
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Client(MemoryStore()), "the store has no journal"),
+        (lambda: Client(cast("Any", MemoryStore)), "give a Store"),
+        (lambda: Client(store_of(), inbox_seconds=0), "inbox_seconds"),
+        (lambda: node(store_of(), inbox_seconds=-1), "inbox_seconds"),
+    ],
+)
+async def test_wrong_options_are_refused(make: Callable[[], object], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        make()
+
+
+async def test_steering_that_came_in_another_process_is_given_before_the_next_round() -> None:
+    store = store_of()
+    async with node(store, calls(("look", {"n": 1})), text("Done.")) as runtime:
+        session = runtime.start("go")
+        await settle()
+        heard: list[Event] = []
+        runtime.bus.connect(SteeringAdded, heard.append)
+        handle = Client(store).request(session.request_id)
+        answers: list[Awaitable[Any]] = [handle.steer(str(number)) for number in range(5)]
+        for each in answers:
+            assert await each == "done"
+        result = await session.result()
+    said = [each.text for each in result.messages if isinstance(each, UserMessage)]
+    assert said == ["go", "0", "1", "2", "3", "4"]
+    assert len(heard) == 5

@@ -1,0 +1,118 @@
+"""Whatever blocks the event loop is named while it does so, with the functions that run. Real time, as a thread looks."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from toolbus import Runtime, tool
+from toolbus.errors import ConfigurationError
+from toolbus.events import LoopBlocked
+from toolbus.testing import ScriptedProvider, calls, text
+
+pytestmark = pytest.mark.anyio
+SECONDS = 0.05
+
+
+class Lines(logging.Handler):
+    """Sets `written` when the watching thread writes its line, so that what blocks the loop knows when to end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = threading.Event()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "is blocked" in record.getMessage():
+            self.lines.append(record.getMessage())
+            self.written.set()
+
+    def block(self) -> None:
+        """Block the thread until the watch has reported that."""
+        assert self.written.wait(10)
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    handler = Lines()
+    logging.getLogger("toolbus.runtime").addHandler(handler)
+    yield handler
+    logging.getLogger("toolbus.runtime").removeHandler(handler)
+
+
+def runtime_of(*tools: object, seconds: float | None = SECONDS) -> Runtime:
+    provider = ScriptedProvider([calls(*[(each.name, {}) for each in tools]), text("done")])  # type: ignore[attr-defined]
+    return Runtime(provider, tools=tools, blocked_loop_seconds=seconds)  # type: ignore[arg-type]
+
+
+async def until(heard: list[LoopBlocked]) -> None:
+    with anyio.fail_after(10):
+        while not heard:
+            await anyio.lowlevel.checkpoint()
+
+
+async def test_code_that_blocks_the_loop_is_named_while_it_blocks_and_published_afterwards(lines: Lines):
+    heard: list[LoopBlocked] = []
+
+    def work_for_long() -> None:
+        lines.block()
+
+    async with runtime_of() as runtime:
+        runtime.bus.connect(LoopBlocked, heard.append)
+        work_for_long()
+        await until(heard)
+        await anyio.lowlevel.checkpoint()
+    (line,) = lines.lines
+    assert line.startswith("the event loop is blocked for more than 0.1 s, by wait (")
+    innermost = line.index("block (")
+    assert innermost < line.index("work_for_long (") < line.index("test_code_that_blocks")
+    (blocked,) = heard
+    assert blocked.seconds >= SECONDS
+    assert "work_for_long (" in blocked.stack
+    assert (blocked.name, blocked.request_id, "\n" in line) == ("", "", False)
+
+
+async def test_a_tool_that_blocks_the_loop_is_one_event_with_its_name(lines: Lines, monkeypatch: pytest.MonkeyPatch):
+    heard: list[LoopBlocked] = []
+    monkeypatch.setattr("toolbus.dispatcher._thread_run._BLOCKING_SECONDS", SECONDS)
+
+    @tool
+    async def spin() -> str:
+        """Block the loop."""
+        lines.block()
+        return "done"
+
+    async with runtime_of(spin) as runtime:
+        runtime.bus.connect(LoopBlocked, heard.append)
+        session = runtime.start("go")
+        await session.result()
+        assert [(each.name, each.request_id) for each in heard] == [("spin", session.request_id)]
+        assert runtime.statistics().dispatcher.blocked == 1
+        await anyio.sleep(3 * SECONDS)  # in which the watch would publish an event of its own
+        assert len(heard) == 1
+    assert "spin (" in lines.lines[0]
+
+
+async def test_the_watch_ends_with_the_runtime_and_is_off_unless_asked_for():
+    def watching() -> bool:
+        return any("watches" in each.name for each in threading.enumerate())
+
+    async with runtime_of(seconds=None):
+        assert not watching()
+    async with runtime_of():
+        assert watching()
+    for each in threading.enumerate():
+        if "watches" in each.name:
+            each.join(10)
+    assert not watching()
+
+
+@pytest.mark.parametrize("seconds", [0, -1, "5"])
+def test_seconds_that_make_no_sense_are_refused(seconds: object):
+    with pytest.raises(ConfigurationError, match="blocked_loop_seconds is"):
+        Runtime(ScriptedProvider([text("x")]), blocked_loop_seconds=seconds)  # type: ignore[arg-type]

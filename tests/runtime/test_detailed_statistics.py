@@ -1,0 +1,104 @@
+"""`Runtime(detailed_statistics=True)`: the numbers of each tool and model."""
+
+from __future__ import annotations
+
+import random
+
+import anyio
+import pytest
+
+from toolbus import EventBus, Runtime, ToolError, tool
+from toolbus.errors import ConfigurationError, ProviderUnavailable
+from toolbus.events import ToolCallCompleted
+from toolbus.messages import Usage
+from toolbus.runtime._tally import Tally
+from toolbus.testing import ScriptedProvider, calls, error, text, virtual_backends
+
+anyio_backend = virtual_backends()
+USAGE = Usage(input_tokens=100, output_tokens=10)
+
+
+@tool(retries=1)
+async def slow(seconds: float) -> str:
+    """Take time."""
+    await anyio.sleep(seconds)
+    if seconds == 3:
+        raise ConnectionError
+    return "done"
+
+
+@tool
+async def refusing() -> str:
+    """Fail."""
+    raise ToolError("no")
+
+
+async def test_tools_are_counted_by_outcome_with_quantiles_of_their_time() -> None:
+    asked = [("slow", {"seconds": each}) for each in (1.0, 2.0, 2.0, 3.0)]
+    provider = ScriptedProvider([calls(*asked, ("refusing", {}), ("made_up", {}), ("slow", {})), text("done")])
+    async with Runtime(provider, tools=[slow, refusing], detailed_statistics=True) as runtime:
+        assert (runtime.statistics().tools, runtime.statistics().models) == ({}, {})
+        await runtime.run("go")
+        found = runtime.statistics().tools
+    assert {name: each.outcomes for name, each in found.items()} == {
+        "slow": {"completed": 3, "error": 1, "invalid_arguments": 1},
+        "refusing": {"error": 1},
+        "(others)": {"unknown_tool": 1},
+    }
+    assert (found["slow"].calls, found["slow"].retries, found["refusing"].retries) == (5, 1, 0)
+    assert found["slow"].p50_seconds == pytest.approx(2, rel=0.05)
+    assert 6 < found["slow"].p99_seconds < 8, "two attempts of 3 s, with a wait between them"
+    assert found["(others)"].p50_seconds == 0
+
+
+async def test_models_are_counted_by_the_name_under_which_they_are_asked() -> None:
+    class Dated(ScriptedProvider):
+        model = "small"
+
+    provider = Dated([error(ProviderUnavailable("busy", retryable=True)), text("done", usage=USAGE)], vendor="maker")
+    async with Runtime(provider, detailed_statistics=True) as runtime:
+        await runtime.run("go")
+        found = runtime.statistics().models
+    assert sum(each.calls for each in found.values()) == 1
+    assert found["maker:small"].retries == 1
+    assert sum((each.usage for each in found.values()), Usage()) == USAGE
+
+
+async def test_without_the_option_nothing_is_counted() -> None:
+    async with Runtime(ScriptedProvider([calls(("refusing", {})), text("done")]), tools=[refusing]) as runtime:
+        await runtime.run("go")
+        assert (runtime.statistics().tools, runtime.statistics().models) == ({}, {})
+
+
+async def test_counting_ends_with_the_runtime() -> None:
+    bus = EventBus()
+    runtime = Runtime(ScriptedProvider([calls(("refusing", {})), text("done")]), tools=[refusing], bus=bus, detailed_statistics=True)  # fmt: skip
+    async with runtime:
+        await runtime.run("go")
+    assert bus.statistics().receivers == 0
+    assert runtime.statistics().tools["refusing"].calls == 1
+
+
+def test_names_are_bounded_and_quantiles_are_correct_to_five_percent() -> None:
+    tally = Tally(EventBus())
+    for number in range(2_000):
+        tally(ToolCallCompleted(call_id="c", content="", name=f"tool {number}", duration_seconds=1.0))
+    assert len(tally.tools()) == 1_001
+    assert tally.tools()["(others)"].calls == 1_000
+    chance, times = random.Random(7), list[float]()
+    for _ in range(5_000):
+        times.append(chance.lognormvariate(0, 2))
+        tally(ToolCallCompleted(call_id="c", content="", name="tool 1", duration_seconds=times[-1]))
+    times.sort()
+    found = tally.tools()["tool 1"]
+    assert found.p50_seconds == pytest.approx(times[2_500], rel=0.06)
+    assert found.p99_seconds == pytest.approx(times[4_950], rel=0.06)
+    tally = Tally(EventBus())
+    for odd in (0.0, 1e-30, 1e30):
+        tally(ToolCallCompleted(call_id="c", content="", name="odd", duration_seconds=odd))
+    assert tally.tools()["odd"].p99_seconds < 2e5
+
+
+def test_a_value_that_is_no_flag_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="detailed_statistics is"):
+        Runtime(ScriptedProvider([text("x")]), detailed_statistics="yes")  # type: ignore[arg-type]
