@@ -257,9 +257,9 @@ class _ToolSpan(Recorded):
         measured = {
             names.OPERATION: names.EXECUTE_TOOL,
             names.TOOL_NAME: requested.name,
-            names.TOOL_TYPE: "function",
         }
         known = {
+            names.TOOL_TYPE: "function",
             names.TOOL_CALL_ID: requested.provider_call_id or requested.call_id,
             names.CONVERSATION: requested.conversation_id,
             names.REQUEST_ID: requested.request_id,
