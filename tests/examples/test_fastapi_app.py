@@ -21,11 +21,11 @@ from urllib.parse import unquote
 import anyio
 import httpx2
 import pytest
-from http_serving import Serving, serving
 
 from fastapi_app import create_app
 from fastapi_app.app import MAX_BODY_BYTES, runtime_from_environment
 from fastapi_app.sse import EventStreamResponse, event_frames
+from support.http_serving import Serving, serving
 from toolbus import EventBus, Runtime, tool
 from toolbus.errors import ConfigurationError
 from toolbus.events import RequestCancelled, RequestCompleted, RequestStarted, TextDelta

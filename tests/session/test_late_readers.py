@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from toolbus import EventBus, RequestSession, Runtime, tool
+from toolbus import EventBus, RequestSession, Runtime, Tool, tool
 from toolbus.errors import BusError, ConfigurationError
 from toolbus.events import (
     Event,
@@ -18,6 +18,7 @@ from toolbus.events import (
     RoundStarted,
     TextDelta,
     ToolCallCompleted,
+    ToolCallRequested,
 )
 from toolbus.messages import AssistantMessage
 from toolbus.protocols import Emit, ModelReply, ModelRequest, TextPiece
@@ -85,6 +86,24 @@ async def test_who_comes_in_mid_reply_gets_the_text_so_far_and_then_its_pieces()
         model.goes_on.set()
         assert [piece async for piece in late] == ["One, two, ", "three."]
         assert [type(each) for each in [each async for each in new]][:2] == [TextDelta, ModelResponded]
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+async def test_who_comes_right_after_an_answer_hears_it_once(store: str, tmp_path: Path) -> None:
+    ask = Tool(name="ask", description="Ask outside.", schema={"type": "object"}, external=True)
+    kept = MemoryStore() if store == "memory" else SqliteStore(tmp_path / "toolbus.db")
+    model = ScriptedProvider([calls(("ask", {})), text("Good.")])
+    async with Runtime(model, tools=[ask], store=kept) as runtime:
+        session = runtime.start("Ask.")
+        async with session.events(ToolCallRequested) as requests:
+            requested = await anext(requests)
+        assert session.inject(requested.completed("yes"))
+        # Nobody has run since, so the session has not taken the answer yet.
+        heard = [each async for each in session.events()]
+        again = [each async for each in session.events()]
+    for events in (heard, again):
+        assert [each.content for each in events if isinstance(each, ToolCallCompleted)] == ["yes"]
+    assert without_signals(heard) == without_signals(again)
 
 
 async def test_every_moment_of_a_request_is_early_enough() -> None:

@@ -44,7 +44,7 @@ from ._bus import EventBus
 from ._cursor import Cursor
 from ._mailbox import Mailbox
 from ._subscriptions import BusStatistics, EventT, Past, Subscription
-from ._text_stream import TextStream
+from ._text_stream import TextFold, TextStream
 
 __all__ = [
     "Arbitration",
@@ -56,5 +56,6 @@ __all__ = [
     "Overflow",
     "Past",
     "Subscription",
+    "TextFold",
     "TextStream",
 ]

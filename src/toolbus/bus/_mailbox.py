@@ -79,6 +79,11 @@ class Mailbox:
         elif self.on_put is not None:
             self.on_put(event)
 
+    @property
+    def waiting(self) -> Sequence[Event]:
+        """The events that have come in since the last `drain`."""
+        return tuple(self._items)
+
     def __len__(self) -> int:
         return len(self._items)
 

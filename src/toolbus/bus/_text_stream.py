@@ -9,10 +9,10 @@ from collections import deque
 from typing import Any, Protocol
 
 from ..core.endings import explain
-from ..events import ModelResponded, ModelRetrying, RequestCompleted, RequestFailed, TextDelta
+from ..events import Event, ModelResponded, ModelRetrying, RequestCompleted, RequestFailed, TextDelta
 from ..messages import AssistantMessage
 
-__all__ = ["EventSource", "TextStream"]
+__all__ = ["EventSource", "TextFold", "TextStream"]
 
 
 class EventSource(Protocol):
@@ -27,61 +27,40 @@ class EventSource(Protocol):
         ...
 
 
-class TextStream:
-    """The pieces of text of one request, in order. Made by `RequestSession.text` and `RequestHandle.text`.
+class TextFold:
+    """The fold from events to pieces of text, as `TextStream` describes them. Pure.
 
-    Cancelling a wait for the next piece loses nothing: the iteration can be continued. `aclose` (also by
-    `contextlib.aclosing`) closes the subscription, which is closed by itself when the request ends. For one reader.
-
-    Texts of different rounds are parted by an empty line. An answer that is not the text of a model's reply, such as
-    that of `task_complete`, comes as one piece at the end. The text of a request that was stopped or has failed ends
-    with a sentence in brackets that says why, such as `[I stopped after 10 steps without finishing.]`.
+    With `final_only`, the text of rounds that have called tools is left out, so pieces are held until their round ends.
     """
 
-    __slots__ = (
-        "_begins_message",
-        "_final_only",
-        "_has_text",
-        "_held",
-        "_last",
-        "_ready",
-        "_source",
-        "_streamed",
-    )
+    __slots__ = ("_begins_message", "_final_only", "_has_text", "_held", "_last", "_ready", "_streamed")
 
-    kinds = (TextDelta, ModelResponded, ModelRetrying, RequestCompleted, RequestFailed)
-    """The types of events that `source` has to give."""
-
-    def __init__(self, source: EventSource, *, final_only: bool) -> None:
-        self._source = source
+    def __init__(self, *, final_only: bool = False) -> None:
         self._final_only = final_only
         self._held: list[str] = []  # the pieces of a round that may or may not be the last one
-        self._ready: deque[str] = deque()
+        self._ready: list[str] = []
         self._streamed = ""  # the id of the message that is streamed
         self._has_text = False  # whether the reader has got any text, or will get the text in `_ready`
         self._begins_message = False  # whether the next piece is the first of its message
         self._last = ""  # the text of the newest reply that the reader has got
 
-    def __aiter__(self) -> TextStream:
-        return self
-
-    async def __anext__(self) -> str:
-        while not self._ready:
-            event = await self._source.__anext__()
-            if isinstance(event, TextDelta):
-                self._begins_message |= event.message_id != self._streamed
-                self._streamed = event.message_id
-                if self._final_only:
-                    self._held.append(event.text)
-                else:
-                    self._give(event.text)
-            elif isinstance(event, ModelRetrying):  # The pieces of this reply are void.
-                self._held.clear()
-            elif isinstance(event, ModelResponded):
-                self._end_message(event.message)
-            elif isinstance(event, (RequestCompleted, RequestFailed)):
-                self._end(event)
-        return self._ready.popleft()
+    def feed(self, event: Event) -> list[str]:
+        """Return the pieces that follow from an event."""
+        if isinstance(event, TextDelta):
+            self._begins_message |= event.message_id != self._streamed
+            self._streamed = event.message_id
+            if self._final_only:
+                self._held.append(event.text)
+            else:
+                self._give(event.text)
+        elif isinstance(event, ModelRetrying):  # The pieces of this reply are void.
+            self._held.clear()
+        elif isinstance(event, ModelResponded):
+            self._end_message(event.message)
+        elif isinstance(event, (RequestCompleted, RequestFailed)):
+            self._end(event)
+        ready, self._ready = self._ready, []
+        return ready
 
     def _give(self, piece: str) -> None:
         self._ready.append(f"\n\n{piece}" if self._begins_message and self._has_text else piece)
@@ -95,10 +74,6 @@ class TextStream:
                 self._begins_message = True
                 self._give(text)
 
-    async def aclose(self) -> None:
-        """Stop listening. Idempotent."""
-        self._source.close()
-
     def _end_message(self, message: AssistantMessage) -> None:
         # The reply of a provider that does not stream has had no pieces.
         if message.text and message.message_id != self._streamed:
@@ -109,3 +84,37 @@ class TextStream:
                 self._give(piece)
             self._last = message.text or self._last
         self._held.clear()
+
+
+class TextStream:
+    """The pieces of text of one request, in order. Made by `RequestSession.text` and `RequestHandle.text`.
+
+    Cancelling a wait for the next piece loses nothing: the iteration can be continued. `aclose` (also by
+    `contextlib.aclosing`) closes the subscription, which is closed by itself when the request ends. For one reader.
+
+    Texts of different rounds are parted by an empty line. An answer that is not the text of a model's reply, such as
+    that of `task_complete`, comes as one piece at the end. The text of a request that was stopped or has failed ends
+    with a sentence in brackets that says why, such as `[I stopped after 10 steps without finishing.]`.
+    """
+
+    __slots__ = ("_fold", "_ready", "_source")
+
+    kinds = (TextDelta, ModelResponded, ModelRetrying, RequestCompleted, RequestFailed)
+    """The types of events that `source` has to give."""
+
+    def __init__(self, source: EventSource, *, final_only: bool) -> None:
+        self._source = source
+        self._fold = TextFold(final_only=final_only)
+        self._ready: deque[str] = deque()
+
+    def __aiter__(self) -> TextStream:
+        return self
+
+    async def __anext__(self) -> str:
+        while not self._ready:
+            self._ready.extend(self._fold.feed(await self._source.__anext__()))
+        return self._ready.popleft()
+
+    async def aclose(self) -> None:
+        """Stop listening. Idempotent."""
+        self._source.close()

@@ -444,9 +444,12 @@ class SessionHandle:
         if not count:
             return None
 
+        # Without a journal, inputs are published when they come, and the next step makes them facts.
+        inputs = self._mailbox.waiting if self._mailbox is not None and not self._mailbox.publishes_inputs else ()
+
         async def past() -> Sequence[Event]:
             facts = kept if journal is None else (await journal.facts_of(self.request_id))[:count]
-            return [*with_messages(state, facts), *opened]
+            return [*with_messages(state, facts), *inputs, *opened]
 
         return past
 

@@ -1,0 +1,67 @@
+"""What pages show of a request and send back: the streams of Vercel's AI SDK and of AG-UI, and server-sent events.
+
+    incoming = read_vercel(await request.body())
+    session = runtime.start(incoming.prompt, conversation_id=incoming.conversation_id)
+    return VercelResponse(session)
+
+The encoders and readers are pure, and need no web framework. The responses need Starlette (the extra `web`), which is
+imported when the first of them is used; FastAPI is Starlette, too. The package knows events, messages and the words of
+endings. It must not know sessions, handles or runtimes: a response takes anything with `events()`, so that requests of
+other processes are shown in the same way. Its invariants:
+
+1. An encoder's chunks follow from the events only, so a page that comes late, in any process, ends with the same
+   message. If they depended on time, or on what was sent before, a reload would show something else.
+2. What a page has at the end is the transcript, byte for byte. Pieces are shown as they come as long as they are the
+   beginning of the whole; after a gap the rest waits for the whole reply. Otherwise a slow page would keep a hole.
+3. What was begun is closed, once: texts, reasoning, calls and steps, also when a reply is void, when the request ends,
+   and when the server stops. A page would show it as arriving for ever, and AG-UI's client refuses such a run.
+4. What a page says is a claim. Of the history, only the newest message is read; a decision or a result counts only for
+   a call that is open, for the definition that was shown, and for tools that the page may run. Otherwise a page could
+   put words into the model's mouth, or approve what nobody saw.
+5. Errors are one sentence for people (`core.endings`). Ids, options and tracebacks are in the log, where whoever
+   reads them may do so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .._lazy import imported_when_used
+from ._agui import AguiEncoder
+from ._encoder import Chunk, EventEncoder, sse_frame
+from ._incoming import AnswerableRequest, ClientAnswer, ClientDecision, ClientRequest, read_agui, read_vercel
+from ._vercel import VercelEncoder
+
+if TYPE_CHECKING:
+    from ._responses import AguiResponse, EventReader, EventsResponse, ShownRequest, TextResponse, VercelResponse
+
+__all__ = [
+    "AguiEncoder",
+    "AguiResponse",
+    "AnswerableRequest",
+    "Chunk",
+    "ClientAnswer",
+    "ClientDecision",
+    "ClientRequest",
+    "EventEncoder",
+    "EventReader",
+    "EventsResponse",
+    "ShownRequest",
+    "TextResponse",
+    "VercelEncoder",
+    "VercelResponse",
+    "read_agui",
+    "read_vercel",
+    "sse_frame",
+]
+
+_MODULES = {
+    "AguiResponse": "._responses",
+    "EventReader": "._responses",
+    "EventsResponse": "._responses",
+    "ShownRequest": "._responses",
+    "TextResponse": "._responses",
+    "VercelResponse": "._responses",
+}
+
+__getattr__, __dir__ = imported_when_used(__name__, _MODULES, __all__)

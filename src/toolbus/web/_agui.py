@@ -1,0 +1,168 @@
+"""The words of the AG-UI protocol, version 1, as `HttpAgent` of `@ag-ui/client` and CopilotKit read them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import UTC, datetime
+from typing import Any
+
+from ..events import (
+    ApprovalRequested,
+    PlanChanged,
+    RequestCancelled,
+    RequestEnding,
+    RequestFailed,
+    StatusChanged,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallProgress,
+)
+from ..messages import ImagePart, Part, TextPart
+from ..messages.wire import split_data_url
+from ..records import fields_of
+from ._encoder import LOST, VOID_CALL, EventEncoder, ShownCall
+from ._incoming import approval_id
+
+__all__ = ["AguiEncoder"]
+
+_PROTOCOL_VERSION = "1.0"
+_DECISION = {
+    "type": "object",
+    "properties": {
+        "approved": {"type": "boolean"},
+        "reason": {"type": "string"},
+        "arguments": {"type": "object", "description": "The arguments, edited"},
+    },
+    "required": ["approved"],
+}
+
+
+class AguiEncoder(EventEncoder):
+    """The events of an AG-UI run, whose ids the client has chosen: `input.conversation_id` and `input.run_id`.
+
+    A question to a person is an interrupt, and a call of `client_tools` ends the run without a result: the client
+    answers with its next run. Progress, status and plan are custom events. See `EventEncoder` for the rest.
+    """
+
+    def __init__(
+        self, thread_id: str, run_id: str, *, client_tools: Collection[str] = (), answered: Collection[str] = ()
+    ) -> None:
+        super().__init__(client_tools=client_tools, answered=answered)
+        self._run = {"threadId": thread_id, "runId": run_id}
+
+    def on_start(self, request_id: str, conversation_id: str) -> None:  # noqa: ARG002 -- the base's
+        self.emit("RUN_STARTED", **self._run, protocolVersion=_PROTOCOL_VERSION)
+
+    def on_step(self, number: int) -> None:
+        self.emit("STEP_STARTED", stepName=f"round-{number}")
+
+    def on_step_end(self, number: int) -> None:
+        self.emit("STEP_FINISHED", stepName=f"round-{number}")
+
+    def on_text_start(self, shown_id: str) -> None:
+        self.emit("TEXT_MESSAGE_START", messageId=shown_id, role="assistant")
+
+    def on_text(self, shown_id: str, piece: str) -> None:
+        self.emit("TEXT_MESSAGE_CONTENT", messageId=shown_id, delta=piece)
+
+    def on_text_end(self, shown_id: str) -> None:
+        self.emit("TEXT_MESSAGE_END", messageId=shown_id)
+
+    def on_reasoning_start(self, shown_id: str) -> None:
+        self.emit("REASONING_START", messageId=shown_id)
+        self.emit("REASONING_MESSAGE_START", messageId=shown_id, role="reasoning")
+
+    def on_reasoning(self, shown_id: str, piece: str) -> None:
+        self.emit("REASONING_MESSAGE_CONTENT", messageId=shown_id, delta=piece)
+
+    def on_reasoning_end(self, shown_id: str) -> None:
+        self.emit("REASONING_MESSAGE_END", messageId=shown_id)
+        self.emit("REASONING_END", messageId=shown_id)
+
+    def on_call(self, call: ShownCall, reply_id: str) -> None:
+        self.emit("TOOL_CALL_START", toolCallId=call.shown_id, toolCallName=call.name, parentMessageId=reply_id)
+
+    def on_arguments(self, call: ShownCall, piece: str) -> None:
+        self.emit("TOOL_CALL_ARGS", toolCallId=call.shown_id, delta=piece)
+
+    def on_whole_call(self, call: ShownCall, rest: str) -> None:
+        if rest:
+            self.on_arguments(call, rest)
+        self.emit("TOOL_CALL_END", toolCallId=call.shown_id)
+
+    def on_arguments_known(self, call: ShownCall) -> None:
+        """Add nothing: the arguments were shown as the model wrote them, and cannot be replaced."""
+
+    def on_void_call(self, call: ShownCall) -> None:
+        if call.state == "arriving":
+            self.emit("TOOL_CALL_END", toolCallId=call.shown_id)
+        self._answer(call, VOID_CALL)
+
+    def _answer(self, call: ShownCall, content: str | list[dict[str, Any]]) -> None:
+        if self.has_answered(call):
+            return  # The client has put the result among its messages, and would have it twice.
+        message_id = f"{call.shown_id}_result"
+        self.emit("TOOL_CALL_RESULT", messageId=message_id, toolCallId=call.shown_id, content=content, role="tool")
+
+    def on_question(self, call: ShownCall, question: ApprovalRequested) -> None:
+        """Add nothing: questions are asked at the end of the run."""
+
+    def on_progress(self, call: ShownCall, event: ToolCallProgress) -> None:
+        value = {"toolCallId": call.shown_id, "message": event.message, "done": event.done, "total": event.total}
+        self.emit("CUSTOM", name="progress", value=value)
+
+    def on_result(self, call: ShownCall, event: ToolCallCompleted) -> None:
+        parts = [_part(each) for each in event.parts]
+        self._answer(call, [{"type": "text", "text": event.content}, *parts] if parts else event.content)
+
+    def on_failure(self, call: ShownCall, event: ToolCallFailed) -> None:
+        self._answer(call, event.error)
+
+    def on_status(self, event: StatusChanged) -> None:
+        self.emit("CUSTOM", name="status", value={"stage": event.stage, "text": event.text})
+
+    def on_plan(self, event: PlanChanged) -> None:
+        self.emit("CUSTOM", name="plan", value=[fields_of(each) for each in event.steps])
+
+    def on_end(self, ending: RequestEnding, explanation: str) -> None:
+        usage = [{"inputTokens": ending.usage.input_tokens, "outputTokens": ending.usage.output_tokens}]
+        if isinstance(ending, RequestFailed):
+            self.emit("RUN_ERROR", message=explanation, code=ending.reason, usage=usage)
+            return
+        outcome = {"type": "cancelled" if isinstance(ending, RequestCancelled) else "success"}
+        said = {"result": {"explanation": explanation}} if explanation else {}
+        self.emit("RUN_FINISHED", **self._run, outcome=outcome, usage=usage, **said)
+
+    def on_pause(self, waiting: list[ShownCall]) -> None:
+        # Both a question and a tool of the page may be open. A success may not have a question.
+        questions = [(each, each.question) for each in waiting if each.state == "asked"]
+        interrupts = [_interrupt(call, question) for call, question in questions if question is not None]
+        outcome: dict[str, Any] = {"type": "interrupt", "interrupts": interrupts}
+        if not interrupts:
+            outcome = {"type": "success", "pendingToolCallIds": [each.shown_id for each in waiting]}
+        self.emit("RUN_FINISHED", **self._run, outcome=outcome)
+
+    def on_lost(self) -> None:
+        self.emit("RUN_ERROR", message=LOST, code="stream_closed")
+
+
+def _interrupt(call: ShownCall, question: ApprovalRequested) -> dict[str, Any]:
+    expires = datetime.fromtimestamp(question.at + question.deadline, UTC)
+    return {
+        "id": approval_id(question),
+        "reason": "tool_approval",
+        "toolCallId": call.shown_id,
+        "responseSchema": _DECISION,
+        "expiresAt": expires.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "metadata": {"toolName": call.name, "arguments": dict(call.arguments)},
+    }
+
+
+def _part(part: Part) -> dict[str, Any]:
+    if isinstance(part, TextPart):
+        return {"type": "text", "text": part.text}
+    inline = split_data_url(part.url)
+    source = {"type": "url", "value": part.url}
+    if inline is not None:
+        source = {"type": "data", "mimeType": inline[0], "value": inline[1]}
+    return {"type": "image" if isinstance(part, ImagePart) else "document", "source": source}

@@ -1,0 +1,555 @@
+"""The fold from a request's events to what a page shows: messages in pieces, tool calls, questions and an ending. Pure.
+
+Both protocols have the same states, so they are decided here, and each encoder only words them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, ClassVar, TypeAlias
+
+from ..core.arguments import encodable
+from ..core.endings import explain
+from ..events import (
+    ApprovalDecided,
+    ApprovalRequested,
+    Event,
+    ModelResponded,
+    ModelRetrying,
+    PlanChanged,
+    ReasoningDelta,
+    RequestCancelled,
+    RequestCompleted,
+    RequestEnding,
+    RequestFailed,
+    RequestResumed,
+    RequestStarted,
+    RoundStarted,
+    StatusChanged,
+    SubscriberLagged,
+    TextDelta,
+    ToolArgumentsDelta,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallProgress,
+    ToolCallRequested,
+)
+from ..messages import ToolCall
+from ..records import json_bytes
+
+__all__ = ["Chunk", "EventEncoder", "PieceWise", "ShownCall", "sse_frame"]
+
+Chunk: TypeAlias = dict[str, Any]
+"""One chunk of a protocol: a dictionary of JSON values with a `type`."""
+
+VOID_CALL = "This call was not finished."
+LOST = "The connection ends here, and the work is not finished."
+
+
+def sse_frame(data: Chunk | str, *, event: str = "", event_id: str = "") -> bytes:
+    """Return one server-sent event. A dictionary is written as JSON on one line, a text as it is.
+
+    Values that JSON does not have are written as text.
+    """
+    head = (f"id: {event_id}\n" if event_id else "") + (f"event: {event}\n" if event else "")
+    body = data.encode() if isinstance(data, str) else json_bytes(data, str)
+    return head.encode() + b"data: " + body + b"\n\n"
+
+
+_ANSWERS = (ApprovalDecided, ToolCallCompleted, ToolCallFailed)
+_WAITING = frozenset({"asked", "called"})
+
+
+class PieceWise:
+    """A text that is shown in pieces: its id, what was shown of it, and whether the rest has to wait for the whole."""
+
+    __slots__ = ("_length", "_pieces", "holds", "shown_id")
+
+    def __init__(self, shown_id: str, *, holds: bool = False) -> None:
+        self.shown_id = shown_id
+        self.holds = holds
+        self._pieces: list[str] = []
+        self._length = 0
+
+    def takes(self, piece: str) -> bool:
+        """Note a piece, and return whether it may be shown now.
+
+        After a gap, or half of a surrogate pair, all that follows waits for the whole text.
+        """
+        self.holds = self.holds or encodable(piece) != piece
+        if not self.holds:
+            self._pieces.append(piece)
+            self._length += len(piece)
+        return not self.holds
+
+    def rest(self, whole: str) -> str | None:
+        """Return the part of the whole text that was not shown; None if the text shown is not its beginning."""
+        shown = "".join(self._pieces)
+        return whole[self._length :] if whole.startswith(shown) else None
+
+
+class ShownCall:
+    """One tool call as the page has it. `shown_id` is its `call_id`, with `~2` and so on after a void beginning."""
+
+    __slots__ = ("arguments", "call_id", "is_open", "name", "pieces", "question", "shown_id", "state", "text")
+
+    def __init__(self, call_id: str, shown_id: str, name: str) -> None:
+        self.call_id = call_id
+        self.shown_id = shown_id
+        self.name = name
+        self.pieces = PieceWise(shown_id)
+        self.state = "arriving"  # then "whole"; "asked", "called" (by the page) or "running"; "settled"
+        self.is_open = False  # whether its whole arguments were shown
+        self.arguments: Mapping[str, Any] = {}
+        self.text = ""  # the whole arguments, as the model wrote them
+        self.question: ApprovalRequested | None = None
+
+
+class EventEncoder(ABC):
+    """The events of one request, in order, as chunks of a protocol.
+
+        encoder = VercelEncoder(client_tools=["ask_location"])
+        async with session.events() as events:
+            async for event in events:
+                for chunk in encoder.feed(event): ...
+
+    `client_tools` are the external tools that the page itself runs. `answered` are the calls whose answers have come
+    with the request of the page: what it has already (all chunks until the first answer) is left out. Without I/O or a
+    clock; not thread-safe.
+    """
+
+    media_type: ClassVar[str] = "text/event-stream"
+    headers: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, *, client_tools: Collection[str] = (), answered: Collection[str] = ()) -> None:
+        self._client_tools = frozenset(client_tools)
+        self._answered: frozenset[str] = frozenset(answered)
+        self._left_out = self._answered
+        self._out: list[Chunk] = []
+        self._request_id = ""
+        self._conversation_id = ""
+        self._has_begun = False
+        self._has_ended = False
+        self._has_gap = False  # since the newest reply that is whole
+        self._step: int | None = None
+        self._reply_id = ""  # the id of the reply that arrives, or has arrived
+        self._last_text = ""  # the text of the newest whole reply
+        self._text: PieceWise | None = None
+        self._reasoning: PieceWise | None = None
+        self._arriving: dict[int, ShownCall] = {}
+        self._calls: dict[str, ShownCall] = {}
+        self._void_calls: dict[str, int] = {}
+
+    @property
+    def ended(self) -> bool:
+        """True after the ending of the request, or after `pause` or `close`: no chunk may follow."""
+        return self._has_ended
+
+    @property
+    def waits_for_client(self) -> bool:
+        """True while nothing can happen before the page answers: each open call is a question or one of its tools."""
+        open_calls = [each for each in self._calls.values() if each.state != "settled"]
+        return bool(open_calls) and not self._arriving and all(each.state in _WAITING for each in open_calls)
+
+    @property
+    def waits_for_effect(self) -> bool:
+        """True while none of the `answered` calls has been decided or settled: nothing was sent yet."""
+        return bool(self._left_out)
+
+    def feed(self, event: Event) -> list[Chunk]:
+        """Return the chunks of one event. Events of sub-requests, and those that a page does not show, have none."""
+        if isinstance(event, SubscriberLagged):
+            self._note_gap()
+        take = self._takes.get(type(event))
+        if take is None or self._has_ended or event.request_id != (self._request_id or event.request_id):
+            return []
+        self._request_id, self._conversation_id = event.request_id, event.conversation_id
+        if self._left_out and self._ends_left_out(event):
+            self._out.clear()
+            self._left_out = frozenset[str]()
+            self._has_begun, self._step = False, None
+        if not self._has_begun:
+            self._has_begun = True
+            self.on_start(self._request_id, self._conversation_id)
+        take(self, event)
+        if self._left_out:
+            self._out.clear()
+        return self._taken()
+
+    def _ends_left_out(self, event: Event) -> bool:
+        """Return whether the page does not have this event: it is the first of an answer, or the ending."""
+        is_answer = isinstance(event, _ANSWERS) and event.call_id in self._left_out
+        return is_answer or isinstance(event, (RequestCompleted, RequestFailed, RequestCancelled))
+
+    def pause(self) -> list[Chunk]:
+        """End the stream because `waits_for_client`, and return its last chunks. The request itself stays open.
+
+        If the answers of the page did not count, the page is asked once more.
+        """
+        return self._stop(self._pause)
+
+    def close(self) -> list[Chunk]:
+        """End the stream of a request that has not ended, because its server stops, and return the last chunks."""
+        return self._stop(self.on_lost)
+
+    def _stop(self, last_words: Callable[[], None]) -> list[Chunk]:
+        if self._has_ended:
+            return []
+        self._void_reply()
+        self._end_step()
+        if self._left_out or not self._has_begun:
+            self._out.clear()
+            self.on_start(self._request_id, self._conversation_id)
+        last_words()
+        self._has_ended = True
+        return self._taken()
+
+    def _pause(self) -> None:
+        waiting = [each for each in self._calls.values() if each.state in _WAITING]
+        if self._left_out:
+            for call in waiting:
+                self.on_arguments_known(call)
+                if call.question is not None and call.state == "asked":
+                    self.on_question(call, call.question)
+        self.on_pause(waiting)
+
+    def _taken(self) -> list[Chunk]:
+        taken, self._out = self._out, []
+        return taken
+
+    def emit(self, kind: str, **fields: Any) -> None:
+        """Add a chunk."""
+        self._out.append({"type": kind, **fields})
+
+    def has_answered(self, call: ShownCall) -> bool:
+        """Return whether the page itself has brought the result of the call with its request."""
+        return call.call_id in self._answered and call.name in self._client_tools
+
+    def is_client_tool(self, name: str) -> bool:
+        """Return whether the page runs the tool."""
+        return name in self._client_tools
+
+    # ------------------------------------------------------------------------------------------------ the reply
+
+    def _note_gap(self) -> None:
+        self._has_gap = True
+        for each in (self._text, self._reasoning, *(call.pieces for call in self._arriving.values())):
+            if each is not None:
+                each.holds = True
+
+    def _expect_reply(self, message_id: str) -> None:
+        if message_id != self._reply_id:
+            self._void_reply()
+            self._reply_id = message_id
+
+    def _take_text(self, event: TextDelta) -> None:
+        self._expect_reply(event.message_id)
+        if self._text is None:
+            self._text = PieceWise(event.message_id, holds=self._has_gap)
+            self.on_text_start(event.message_id)
+        if self._text.takes(event.text) and event.text:
+            self.on_text(self._text.shown_id, event.text)
+
+    def _take_reasoning(self, event: ReasoningDelta) -> None:
+        self._expect_reply(event.message_id)
+        if self._reasoning is None:
+            self._reasoning = PieceWise(f"{event.message_id}_r", holds=self._has_gap)
+            self.on_reasoning_start(self._reasoning.shown_id)
+        if self._reasoning.takes(event.text) and event.text:
+            self.on_reasoning(self._reasoning.shown_id, event.text)
+
+    def _take_arguments(self, event: ToolArgumentsDelta) -> None:
+        self._expect_reply(event.message_id)
+        call = self._arriving.get(event.index)
+        if call is None:
+            call = self._new_call(f"{event.request_id}_{event.round}_{event.index}", event.name)
+            self._arriving[event.index] = call
+            # The reader may have begun in the middle of the arguments, which are an object.
+            call.pieces.holds = self._has_gap or not event.text.startswith("{")
+        if call.pieces.takes(event.text) and event.text:
+            self.on_arguments(call, event.text)
+
+    def _new_call(self, call_id: str, name: str) -> ShownCall:
+        count = self._void_calls.get(call_id, 0)
+        call = ShownCall(call_id, f"{call_id}~{count + 1}" if count else call_id, name)
+        self.on_call(call, self._reply_id)
+        return call
+
+    def _take_reply(self, event: ModelResponded) -> None:
+        message = event.message
+        self._expect_reply(message.message_id)
+        self._finish_reasoning(message.reasoning)
+        self._finish_text(message.text)
+        self._last_text = message.text or self._last_text
+        arriving, self._arriving = self._arriving, {}
+        for call in message.tool_calls:
+            index = next((at for at, each in arriving.items() if each.call_id == call.call_id), None)
+            self._finish_call(call, None if index is None else arriving.pop(index))
+        for left in arriving.values():
+            self._void_call(left)
+        self._has_gap = False
+
+    def _finish_text(self, whole: str) -> None:
+        rest = whole if self._text is None else self._text.rest(whole)
+        if self._text is not None and rest is None:
+            # The pieces that were shown are not the beginning of the reply, which is shown anew.
+            self.on_text_end(self._text.shown_id)
+            self._text, rest = None, whole
+            self._reply_id += "_2"
+        if rest and self._text is None:
+            self._text = PieceWise(self._reply_id)
+            self.on_text_start(self._reply_id)
+        if self._text is not None:
+            if rest:
+                self.on_text(self._text.shown_id, rest)
+            self.on_text_end(self._text.shown_id)
+            self._text = None
+
+    def _finish_reasoning(self, whole: str) -> None:
+        rest = whole if self._reasoning is None else self._reasoning.rest(whole)
+        if self._reasoning is not None and rest is None:
+            # The reader began in the middle of it. Some providers stream reasoning that their reply does not repeat.
+            self.on_reasoning_end(self._reasoning.shown_id)
+            self._reasoning, rest = None, whole
+            self._reply_id += "_2" if whole else ""
+        if rest and self._reasoning is None:
+            self._reasoning = PieceWise(f"{self._reply_id}_r")
+            self.on_reasoning_start(self._reasoning.shown_id)
+        if self._reasoning is not None:
+            if rest:
+                self.on_reasoning(self._reasoning.shown_id, rest)
+            self.on_reasoning_end(self._reasoning.shown_id)
+            self._reasoning = None
+
+    def _finish_call(self, made: ToolCall, arriving: ShownCall | None) -> None:
+        whole = made.arguments or "{}"
+        rest = whole if arriving is None else arriving.pieces.rest(whole)
+        if arriving is not None and (rest is None or arriving.name != made.name):
+            self._void_call(arriving)
+            arriving, rest = None, whole
+        call = arriving or self._new_call(made.call_id, made.name)
+        call.state, call.text = "whole", whole
+        self._calls[call.call_id] = call
+        self.on_whole_call(call, rest or "")
+
+    def _void_call(self, call: ShownCall) -> None:
+        self._void_calls[call.call_id] = self._void_calls.get(call.call_id, 0) + 1
+        self.on_void_call(call)
+
+    def _void_reply(self) -> None:
+        """Close what has arrived of a reply that will not be finished."""
+        if self._text is None and self._reasoning is None and not self._arriving:
+            return
+        text, reasoning, arriving = self._text, self._reasoning, self._arriving
+        self._text = self._reasoning = None
+        self._arriving, self._has_gap = {}, False
+        if reasoning is not None:
+            self.on_reasoning_end(reasoning.shown_id)
+        if text is not None:
+            self.on_text_end(text.shown_id)
+        for call in arriving.values():
+            self._void_call(call)
+        if self._step is not None and not self._has_ended:
+            self.on_void_reply()
+
+    def _take_retry(self, _event: ModelRetrying | RequestResumed) -> None:
+        self._void_reply()
+
+    # ------------------------------------------------------------------------------------------------ steps and calls
+
+    def _take_start(self, _event: RequestStarted) -> None:
+        """Note the whole reply that is newest: there is none yet. The first event of any kind begins the stream."""
+        self._last_text = ""
+
+    def _take_round(self, event: RoundStarted) -> None:
+        self._void_reply()
+        self._end_step()
+        self._step = event.round
+        self.on_step(event.round)
+
+    def _end_step(self) -> None:
+        if self._step is not None:
+            self.on_step_end(self._step)
+            self._step = None
+
+    def _opened(self, event: ToolCallRequested | ApprovalRequested) -> ShownCall:
+        call = self._calls.get(event.call_id)
+        if call is None:  # The reader began after the reply.
+            call = self._calls[event.call_id] = self._new_call(event.call_id, event.name)
+            self.on_whole_call(call, json_bytes(event.arguments, str).decode())
+        if not call.is_open or call.arguments != event.arguments:
+            call.is_open, call.arguments = True, event.arguments
+            self.on_arguments_known(call)
+        return call
+
+    def _take_request(self, event: ToolCallRequested) -> None:
+        self._opened(event).state = "called" if event.name in self._client_tools else "running"
+
+    def _take_question(self, event: ApprovalRequested) -> None:
+        call = self._opened(event)
+        call.state, call.question = "asked", event
+        self.on_question(call, event)
+
+    def _take_decision(self, event: ApprovalDecided) -> None:
+        if call := self._open_call(event.call_id):
+            call.state = "running"
+
+    def _open_call(self, call_id: str) -> ShownCall | None:
+        call = self._calls.get(call_id)
+        return None if call is None or call.state == "settled" else call
+
+    def _take_progress(self, event: ToolCallProgress) -> None:
+        call = self._open_call(event.call_id)
+        if call is not None and call.is_open:
+            self.on_progress(call, event)
+
+    def _take_result(self, event: ToolCallCompleted) -> None:
+        if call := self._open_call(event.call_id):
+            call.state = "settled"
+            self.on_result(call, event)
+
+    def _take_failure(self, event: ToolCallFailed) -> None:
+        if call := self._open_call(event.call_id):
+            call.state = "settled"
+            self.on_failure(call, event)
+
+    def _take_status(self, event: StatusChanged) -> None:
+        self.on_status(event)
+
+    def _take_plan(self, event: PlanChanged) -> None:
+        self.on_plan(event)
+
+    def _take_ending(self, event: RequestEnding) -> None:
+        self._has_ended = True
+        self._void_reply()
+        # An answer that is not the text of a reply, such as that of a tool that ends the request.
+        if isinstance(event, RequestCompleted) and event.text and event.text != self._last_text:
+            self._reply_id = f"{event.request_id}_answer"
+            self._finish_text(event.text)
+        for call in self._calls.values():
+            if call.state != "settled":
+                self.on_void_call(call)
+        self._end_step()
+        self.on_end(event, explain(event))
+
+    # ------------------------------------------------------------------------------------------------ the words
+
+    @abstractmethod
+    def on_start(self, request_id: str, conversation_id: str) -> None:
+        """Word the beginning of the stream."""
+
+    @abstractmethod
+    def on_step(self, number: int) -> None:
+        """Word the beginning of a round."""
+
+    @abstractmethod
+    def on_step_end(self, number: int) -> None:
+        """Word the end of a round."""
+
+    @abstractmethod
+    def on_text_start(self, shown_id: str) -> None:
+        """Word the beginning of a text."""
+
+    @abstractmethod
+    def on_text(self, shown_id: str, piece: str) -> None:
+        """Word a piece of a text."""
+
+    @abstractmethod
+    def on_text_end(self, shown_id: str) -> None:
+        """Word the end of a text."""
+
+    @abstractmethod
+    def on_reasoning_start(self, shown_id: str) -> None:
+        """Word the beginning of the model's reasoning."""
+
+    @abstractmethod
+    def on_reasoning(self, shown_id: str, piece: str) -> None:
+        """Word a piece of the model's reasoning."""
+
+    @abstractmethod
+    def on_reasoning_end(self, shown_id: str) -> None:
+        """Word the end of the model's reasoning."""
+
+    def on_void_reply(self) -> None:  # noqa: B027 -- not every protocol can take a reply back
+        """Word that what was shown of the reply is void. Its parts are closed."""
+
+    @abstractmethod
+    def on_call(self, call: ShownCall, reply_id: str) -> None:
+        """Word that a call begins to arrive."""
+
+    @abstractmethod
+    def on_arguments(self, call: ShownCall, piece: str) -> None:
+        """Word a piece of a call's arguments."""
+
+    @abstractmethod
+    def on_whole_call(self, call: ShownCall, rest: str) -> None:
+        """Word that the reply with the call is whole. `rest` is the part of its arguments that was not shown."""
+
+    @abstractmethod
+    def on_arguments_known(self, call: ShownCall) -> None:
+        """Word that `call.arguments` are valid, or have been edited by a person."""
+
+    @abstractmethod
+    def on_void_call(self, call: ShownCall) -> None:
+        """Word that a call will not run."""
+
+    @abstractmethod
+    def on_question(self, call: ShownCall, question: ApprovalRequested) -> None:
+        """Word that a person has to approve the call."""
+
+    @abstractmethod
+    def on_progress(self, call: ShownCall, event: ToolCallProgress) -> None:
+        """Word the progress of a call."""
+
+    @abstractmethod
+    def on_result(self, call: ShownCall, event: ToolCallCompleted) -> None:
+        """Word the result of a call."""
+
+    @abstractmethod
+    def on_failure(self, call: ShownCall, event: ToolCallFailed) -> None:
+        """Word the failure of a call."""
+
+    @abstractmethod
+    def on_status(self, event: StatusChanged) -> None:
+        """Word the status line."""
+
+    @abstractmethod
+    def on_plan(self, event: PlanChanged) -> None:
+        """Word the model's plan."""
+
+    @abstractmethod
+    def on_end(self, ending: RequestEnding, explanation: str) -> None:
+        """Word the end of the request. `explanation` is a sentence for people; empty for a whole answer."""
+
+    @abstractmethod
+    def on_pause(self, waiting: list[ShownCall]) -> None:
+        """Word the end of a stream that waits for the page."""
+
+    @abstractmethod
+    def on_lost(self) -> None:
+        """Word the end of a stream whose request has not ended."""
+
+    # ------------------------------------------------------------------------------------------------ the table
+
+    _takes: ClassVar[Mapping[type[Event], Callable[[Any, Any], None]]] = {
+        RequestStarted: _take_start,
+        RequestResumed: _take_retry,
+        RoundStarted: _take_round,
+        TextDelta: _take_text,
+        ReasoningDelta: _take_reasoning,
+        ToolArgumentsDelta: _take_arguments,
+        ModelResponded: _take_reply,
+        ModelRetrying: _take_retry,
+        ToolCallRequested: _take_request,
+        ApprovalRequested: _take_question,
+        ApprovalDecided: _take_decision,
+        ToolCallProgress: _take_progress,
+        ToolCallCompleted: _take_result,
+        ToolCallFailed: _take_failure,
+        StatusChanged: _take_status,
+        PlanChanged: _take_plan,
+        RequestCompleted: _take_ending,
+        RequestFailed: _take_ending,
+        RequestCancelled: _take_ending,
+    }

@@ -1,0 +1,385 @@
+"""The reading of what pages send: `useChat` of the AI SDK, and AG-UI's `RunAgentInput`. Pure.
+
+Only the newest message is read: the history in a body is what the page says, and the server has its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, cast
+
+import orjson
+
+from ..errors import BusError, DecodeError, InvalidHistory
+from ..events import ApprovalRequested, Event, ToolCallCompleted, ToolCallFailed
+from ..messages import FilePart, ImagePart, Part, TextPart, UserMessage, from_vercel
+from ..messages.wire import label, list_at, mapping_at, text_at
+from ..records import json_bytes
+from ..schemas import MAX_VALUES, has_many_values
+
+__all__ = [
+    "AnswerableRequest",
+    "ClientAnswer",
+    "ClientDecision",
+    "ClientRequest",
+    "approval_id",
+    "read_agui",
+    "read_vercel",
+]
+
+_Wire: TypeAlias = Mapping[str, Any]
+MAX_BODY_BYTES = 4 * 1024 * 1024
+_MAX_ANSWERS = 1_000
+
+
+class AnswerableRequest(Protocol):
+    """A request that takes answers: a `RequestSession`, or a `RequestHandle`, whose members are awaited."""
+
+    request_id: str
+
+    @property
+    def pending_approvals(self) -> Any:
+        """The questions that are open, or an async function that returns them."""
+        ...
+
+    @property
+    def approve(self) -> Callable[..., Any]:
+        """The function that lets a call run."""
+        ...
+
+    @property
+    def deny(self) -> Callable[..., Any]:
+        """The function that denies a call."""
+        ...
+
+    @property
+    def inject(self) -> Callable[..., Any]:
+        """The function that answers the call of an external tool."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientDecision:
+    """A person's decision on one call. `definition` is that of the question: see `ApprovalRequested`."""
+
+    call_id: str
+    definition: str
+    approved: bool
+    reason: str = ""
+    arguments: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientAnswer:
+    """The result of a call that the page has run. `error` is set for a failure; `content` is text for the model."""
+
+    call_id: str
+    name: str
+    content: str = ""
+    data: Any = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientRequest:
+    """The content of one HTTP request of a page: a prompt, or answers to calls that a request waits for.
+
+    All of it is a claim: the application decides who may use `conversation_id`. `prompt` is None where the page sends
+    answers. `regenerate` asks for another answer to the same prompt. `run_id` is that of AG-UI, and empty otherwise.
+    """
+
+    conversation_id: str
+    run_id: str = ""
+    prompt: UserMessage | None = None
+    decisions: tuple[ClientDecision, ...] = ()
+    answers: tuple[ClientAnswer, ...] = ()
+    regenerate: bool = False
+
+    @property
+    def answered(self) -> frozenset[str]:
+        """The ids of the calls that the page answers, for the `answered` of an encoder or a response."""
+        return frozenset(each.call_id for each in (*self.decisions, *self.answers))
+
+    @property
+    def request_id(self) -> str:
+        """The id of the request whose calls are answered; empty if there are none, or they are not of one request."""
+        found = {each.rsplit("_", 2)[0] for each in self.answered}
+        return found.pop() if len(found) == 1 else ""
+
+    async def answer(self, request: AnswerableRequest, *, client_tools: Collection[str] = (), by: str = "") -> int:
+        """Give the decisions and answers to their request, and return how many of them count.
+
+        Those that do not count change nothing: of calls that are not open (any more), on another definition of the
+        tool than the one that was shown, or of a tool that is not one of `client_tools` (which the page may run). One
+        that is queued for the process of its request counts. `by` names the person.
+        """
+        counted = 0
+        questions: Sequence[ApprovalRequested] = ()
+        if self.decisions:
+            pending: Any = request.pending_approvals
+            questions = await pending() if inspect.ismethod(pending) else pending
+        for decision in self.decisions:
+            asked = (decision.call_id, decision.definition)
+            for question in questions:
+                if (question.call_id, question.definition) == asked:
+                    counted += await _counts(_decided(request, question, decision, by))
+        for given in self.answers:
+            if given.name in client_tools:
+                counted += await _inject(request, given)
+        return counted
+
+
+async def _counts(answer: Any) -> bool:
+    """Return whether a command counts, from the answer of a session or a handle."""
+    return (await answer if inspect.isawaitable(answer) else answer) in {True, "done", "queued"}
+
+
+def _decided(request: AnswerableRequest, question: ApprovalRequested, decision: ClientDecision, by: str) -> Any:
+    if decision.approved:
+        return request.approve(question, arguments=decision.arguments, by=by, reason=decision.reason)
+    return request.deny(question, by=by, reason=decision.reason)
+
+
+async def _inject(request: AnswerableRequest, given: ClientAnswer) -> bool:
+    # The id of the event is that of the call, so an answer that is sent twice is one answer.
+    about = {
+        "request_id": request.request_id,
+        "call_id": given.call_id,
+        "name": given.name,
+        "event_id": f"{given.call_id}_page",
+    }
+    answer: Event
+    if given.error:
+        answer = ToolCallFailed(**cast("Any", about), reason="error", error=given.error)
+    else:
+        answer = ToolCallCompleted(**cast("Any", about), content=given.content, data=given.data)
+    try:
+        return await _counts(request.inject(answer))
+    except BusError:
+        return False
+
+
+def approval_id(question: ApprovalRequested) -> str:
+    """Return the id of a question on a page. A decision with it covers only the definition that was asked about."""
+    return f"{question.call_id}.{question.definition}"
+
+
+# ------------------------------------------------------------------------------------------------- reading
+
+
+def read_vercel(body: bytes | str | _Wire, *, max_bytes: int = MAX_BODY_BYTES) -> ClientRequest:
+    """Read the body that `useChat` sends, of the AI SDK 6 or 7, with all messages or only the newest as `message`.
+
+    The newest message is the user's, or the assistant's with decisions and results of calls in its last step. Raises
+    `DecodeError`, with the path of what is wrong, for a body that is not such an object, that has more than
+    `max_bytes` (unless it was read already) or 100,000 values, or that asks nothing.
+    """
+    wire = _object(body, max_bytes)
+    with _as_decode_error():
+        messages = list_at(0, wire.get("messages"), "messages") or [wire.get("message")]
+        index = len(messages) - 1
+        newest = mapping_at(index, messages[-1], "a message")
+        about: dict[str, Any] = {
+            "conversation_id": text_at(index, wire.get("id"), "id"),
+            "regenerate": wire.get("trigger") == "regenerate-message",
+        }
+        if newest.get("role") == "user":
+            return ClientRequest(prompt=_prompt(index, newest), **about)
+        if newest.get("role") != "assistant":
+            raise InvalidHistory(index, f"the newest message has the role {label(newest.get('role'))!r}, not user")
+        parts = [mapping_at(index, each, "a part") for each in list_at(index, newest.get("parts"), "parts")]
+        begins = [at for at, each in enumerate(parts) if each.get("type") == "step-start"]
+        step = parts[begins[-1] :] if begins else parts
+        decisions, answers = _answers_of(index, step)
+    if not decisions and not answers:
+        raise DecodeError("the newest message is the assistant's, and has no answer to a call")
+    return ClientRequest(decisions=decisions, answers=answers, **about)
+
+
+def _answers_of(index: int, step: Sequence[_Wire]) -> tuple[tuple[ClientDecision, ...], tuple[ClientAnswer, ...]]:
+    decisions: list[ClientDecision] = []
+    answers: list[ClientAnswer] = []
+    for part in step:
+        kind, state = label(part.get("type")) or "", label(part.get("state"))
+        if kind != "dynamic-tool" and not kind.startswith("tool-"):
+            continue
+        approval = mapping_at(index, part.get("approval") or {}, "approval")
+        if state == "approval-responded":
+            approved = approval.get("approved")
+            if not isinstance(approved, bool):
+                raise InvalidHistory(index, "approval.approved must be true or false")
+            asked = text_at(index, approval.get("id"), "approval.id")
+            decisions.append(
+                _decision(asked, approved=approved, reason=text_at(index, approval.get("reason"), "approval.reason"))
+            )
+        elif kind != "dynamic-tool" and state in {"output-available", "output-error"}:
+            name, call_id = kind.removeprefix("tool-"), text_at(index, part.get("toolCallId"), "toolCallId")
+            if state == "output-error":
+                error = text_at(index, part.get("errorText"), "errorText")
+                answers.append(ClientAnswer(call_id=_call_id(call_id), name=name, error=error or "The call failed."))
+            else:
+                answers.append(_answer(call_id, name, part.get("output")))
+    return _bounded(decisions), _bounded(answers)
+
+
+def read_agui(body: bytes | str | _Wire, *, max_bytes: int = MAX_BODY_BYTES) -> ClientRequest:
+    """Read AG-UI's `RunAgentInput`, of version 1. `conversation_id` is its `threadId`.
+
+    Entries of `resume` are decisions: the payload of a resolved one is `{"approved": true, "reason": "...",
+    "arguments": {...}}`, and a cancelled one denies. The results after the newest reply are answers. Without any of
+    these, the newest message has to be the user's. Raises as `read_vercel` does.
+    """
+    wire = _object(body, max_bytes)
+    with _as_decode_error():
+        messages = list_at(0, wire.get("messages"), "messages")
+        index = len(messages) - 1
+        about: dict[str, Any] = {
+            "conversation_id": text_at(index, wire.get("threadId"), "threadId"),
+            "run_id": text_at(index, wire.get("runId"), "runId"),
+        }
+        entries = list_at(index, wire.get("resume"), "resume")
+        decisions = _bounded([_resumed(index, mapping_at(index, each, "an entry of resume")) for each in entries])
+        answers = _results(messages)
+        if decisions or answers:
+            return ClientRequest(decisions=decisions, answers=answers, **about)
+        newest: _Wire = mapping_at(index, messages[-1], "a message") if messages else {}
+        if newest.get("role") != "user":
+            raise InvalidHistory(index, f"the newest message has the role {label(newest.get('role'))!r}, not user")
+        content = newest.get("content")
+        if isinstance(content, str):
+            return ClientRequest(prompt=_checked(index, UserMessage(content=content)), **about)
+        parts = [_agui_part(index, mapping_at(index, each, "a part")) for each in list_at(index, content, "content")]
+        return ClientRequest(prompt=_checked(index, UserMessage(content=tuple(parts))), **about)
+
+
+def _resumed(index: int, entry: _Wire) -> ClientDecision:
+    asked, status = text_at(index, entry.get("interruptId"), "interruptId"), label(entry.get("status"))
+    if status == "cancelled":
+        return _decision(asked, approved=False)
+    if status != "resolved":
+        raise InvalidHistory(index, f"resume has the status {status!r}, not one of resolved, cancelled")
+    payload = mapping_at(index, entry.get("payload"), "the payload of resume")
+    approved, arguments = payload.get("approved"), payload.get("arguments")
+    if not isinstance(approved, bool):
+        raise InvalidHistory(index, "the payload of resume must say whether the call is approved, as true or false")
+    edited = None if arguments is None else dict(mapping_at(index, arguments, "arguments"))
+    return _decision(asked, approved=approved, reason=text_at(index, payload.get("reason"), "reason"), arguments=edited)
+
+
+def _results(messages: Sequence[Any]) -> tuple[ClientAnswer, ...]:
+    """Return the results of tools at the end of the messages. The names are those of the reply before them."""
+    tail: list[tuple[int, _Wire]] = []
+    for index in range(len(messages) - 1, -1, -1):
+        message = mapping_at(index, messages[index], "a message")
+        if message.get("role") == "tool":
+            tail.append((index, message))
+        elif message.get("role") != "reasoning":
+            break
+        if len(tail) > _MAX_ANSWERS:
+            break
+    names: dict[str, str] = {}
+    if tail and tail[-1][0] > 0:
+        index = tail[-1][0] - 1
+        reply = mapping_at(index, messages[index], "a message")
+        for each in list_at(index, reply.get("toolCalls"), "toolCalls"):
+            call = mapping_at(index, each, "a call")
+            function = mapping_at(index, call.get("function"), "function")
+            names[text_at(index, call.get("id"), "id")] = text_at(index, function.get("name"), "name")
+    found: list[ClientAnswer] = []
+    for index, message in reversed(tail):
+        call_id = text_at(index, message.get("toolCallId"), "toolCallId")
+        error = text_at(index, message.get("error"), "error")
+        answer = _answer(call_id, names.get(call_id, ""), message.get("content"))
+        found.append(ClientAnswer(call_id=answer.call_id, name=answer.name, error=error) if error else answer)
+    return _bounded(found)
+
+
+def _agui_part(index: int, part: _Wire) -> Part:
+    kind = label(part.get("type"))
+    if kind == "text":
+        return TextPart(text=text_at(index, part.get("text"), "a part's text"))
+    if kind not in {"image", "audio", "video", "document"}:
+        raise InvalidHistory(index, f"a part of type {kind!r} is not one of text, image, audio, video, document")
+    source = mapping_at(index, part.get("source"), "a source")
+    value = text_at(index, source.get("value"), "a source's value")
+    media_type = text_at(index, source.get("mimeType"), "mimeType")
+    if source.get("type") == "data":
+        value = f"data:{media_type};base64,{value}"
+    elif source.get("type") != "url":
+        raise InvalidHistory(index, f"a source of type {label(source.get('type'))!r} is not one of data, url")
+    if kind == "image":
+        return ImagePart(url=value)
+    return FilePart(url=value, media_type=media_type or "application/octet-stream")
+
+
+# ------------------------------------------------------------------------------------------------- shared
+
+
+def _object(body: bytes | str | _Wire, max_bytes: int) -> _Wire:
+    if isinstance(body, Mapping):
+        return body
+    data = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else bytes(body)
+    if len(data) > max_bytes:
+        raise DecodeError(f"the body has {len(data)} bytes, and at most {max_bytes} are read")
+    if has_many_values(data):
+        raise DecodeError(f"the body has more than {MAX_VALUES} values; send only the newest message")
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError as exc:
+        raise DecodeError(f"the body is not JSON: {exc}") from None
+    if not isinstance(value, dict):
+        raise DecodeError(f"the body must be an object, not {type(value).__name__}")
+    return cast("_Wire", value)
+
+
+@contextmanager
+def _as_decode_error() -> Generator[None]:
+    try:
+        yield
+    except InvalidHistory as exc:
+        raise DecodeError(f"messages[{exc.index}]: {exc.problem}") from None
+
+
+def _prompt(index: int, message: _Wire) -> UserMessage:
+    try:
+        (found,) = from_vercel([{"role": "user", "parts": message.get("parts")}])
+    except InvalidHistory as exc:
+        raise InvalidHistory(index, exc.problem) from None
+    assert isinstance(found, UserMessage)
+    return _checked(index, found)
+
+
+def _checked(index: int, prompt: UserMessage) -> UserMessage:
+    if not prompt.content or (isinstance(prompt.content, str) and not prompt.content.strip()):
+        raise InvalidHistory(index, "the newest message is empty")
+    return prompt
+
+
+def _call_id(shown_id: str) -> str:
+    """Return the `call_id` of a call on a page: see `ShownCall`."""
+    return shown_id.partition("~")[0]
+
+
+def _decision(
+    asked: str, *, approved: bool, reason: str = "", arguments: dict[str, Any] | None = None
+) -> ClientDecision:
+    call_id, _, definition = asked.rpartition(".")
+    return ClientDecision(call_id=call_id, definition=definition, approved=approved, reason=reason, arguments=arguments)
+
+
+def _answer(call_id: str, name: str, output: object) -> ClientAnswer:
+    try:
+        written = json_bytes(output).decode()
+    except (TypeError, RecursionError) as exc:
+        raise DecodeError(f"the output of call {call_id[:80]!r} cannot be kept: {exc}") from None
+    data, content = (None, output) if isinstance(output, str) else (output, written)
+    return ClientAnswer(call_id=_call_id(call_id), name=name, content=content, data=data)
+
+
+def _bounded(found: list[Any]) -> tuple[Any, ...]:
+    if len(found) > _MAX_ANSWERS:
+        raise DecodeError(f"the body has more than {_MAX_ANSWERS} answers")
+    return tuple(found)

@@ -1,0 +1,421 @@
+"""Responses of a web application that show a request: Starlette's, so FastAPI takes them, too."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import anyio
+
+from .._option_checks import FLAG, POSITIVE, check
+from ..bus import Cursor, TextFold
+from ..core.endings import explain
+from ..errors import ConfigurationError, MissingExtra, SubscriptionOverflow
+from ..events import (
+    Event,
+    ModelResponded,
+    ModelRetrying,
+    RequestCancelled,
+    RequestCompleted,
+    RequestFailed,
+    RequestResumed,
+    SubscriberLagged,
+    TextDelta,
+    encode,
+)
+from ..records import replace
+from ._agui import AguiEncoder
+from ._encoder import LOST, Chunk, EventEncoder, sse_frame
+from ._incoming import ClientRequest
+from ._vercel import VercelEncoder
+
+try:
+    from starlette.responses import PlainTextResponse, StreamingResponse
+except ImportError as exc:
+    raise MissingExtra("web", "starlette") from exc
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+__all__ = ["AguiResponse", "EventReader", "EventsResponse", "ShownRequest", "TextResponse", "VercelResponse"]
+
+_ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
+_SETTLING_SECONDS = 0.05
+"""The time in which events that were under way may come before a page is asked for its answer."""
+_ANSWER_SECONDS = 5.0
+"""The time in which the answers of a page take effect, perhaps in another process, before it is asked once more."""
+_LAST_WORDS_SECONDS = 1.0
+"""The time that a client gets to read the last frame of a stream that the server has to end."""
+
+
+class EventReader(Protocol):
+    """The events of a request for one reader. A `Subscription` is one."""
+
+    @property
+    def cursor(self) -> str:
+        """The position after the newest event that was read."""
+        ...
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        """Iterate over the events."""
+        ...
+
+    async def aclose(self) -> None:
+        """Stop listening."""
+        ...
+
+
+class ShownRequest(Protocol):
+    """A request that can be shown: a `RequestSession`, or a `RequestHandle` to a request of any process."""
+
+    request_id: str
+
+    def events(self, *, after: str = "", capacity: int = 1_000) -> EventReader:
+        """Subscribe to the events, from the beginning or after a cursor."""
+        ...
+
+    def cancel(self, reason: str = "") -> object:
+        """Ask the request to end, at once or as an awaitable."""
+        ...
+
+
+class _EventStream(StreamingResponse):
+    """A response that sends frames, and a comment whenever nothing was sent for `heartbeat_seconds`.
+
+    It sends by itself, because the base class leaves an async generator open when a client disconnects.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        source: ShownRequest,
+        *,
+        heartbeat_seconds: float = 15.0,
+        cancel_on_disconnect: bool = False,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self._heartbeat_seconds = check("heartbeat_seconds", heartbeat_seconds, POSITIVE)
+        self._cancel_on_disconnect = check("cancel_on_disconnect", cancel_on_disconnect, FLAG)
+        self._source = source
+        self._after = ""
+        self._sent_at = 0.0
+        self._is_complete = False
+        own = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})}
+        super().__init__(self._frames(), headers=own)
+
+    @abstractmethod
+    def _frames(self) -> AsyncGenerator[bytes]:
+        """Yield the frames, to the end of the request."""
+        ...
+
+    @abstractmethod
+    def _last_words(self) -> bytes:
+        """Return the frames that end a stream before its request has ended; nothing after its last frame."""
+        ...
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._after = self._after or dict(scope["headers"]).get(b"last-event-id", b"").decode("latin-1")
+        try:
+            Cursor.read("", self._after or "0.0")
+        except ConfigurationError as exc:
+            await PlainTextResponse(f"Last-Event-ID: {exc}", 400)(scope, receive, send)
+            return
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._watch, receive, group.cancel_scope)
+                await self._send_all(send)
+                group.cancel_scope.cancel()
+        except* OSError:  # servers of ASGI 2.4 raise it in `send` when the client has disconnected
+            await self._on_disconnect()
+        if self.background is not None:
+            await self.background()
+
+    async def _watch(self, receive: Receive, sending: anyio.CancelScope) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        await self._on_disconnect()
+        sending.cancel()
+
+    async def _on_disconnect(self) -> None:
+        # A server reports a disconnection also after the last frame.
+        if self._cancel_on_disconnect and not self._is_complete:
+            cancelled = self._source.cancel("the client went away")  # without effect once the request has ended
+            if inspect.isawaitable(cancelled):
+                await cancelled
+
+    async def _send_all(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        self._sent_at = anyio.current_time()
+        try:
+            async with aclosing(self._frames()) as frames, anyio.create_task_group() as heart:
+                heart.start_soon(self._beat, send)
+                async for each in frames:
+                    await self._send(send, each)
+                heart.cancel_scope.cancel()
+            self._is_complete = True
+        finally:
+            # The server may have cancelled this task, or the source may have failed.
+            with anyio.move_on_after(_LAST_WORDS_SECONDS, shield=True):
+                await send({"type": "http.response.body", "body": self._last_words(), "more_body": False})
+
+    async def _beat(self, send: Send) -> None:
+        while True:
+            await anyio.sleep_until(self._sent_at + self._heartbeat_seconds)
+            if anyio.current_time() >= self._sent_at + self._heartbeat_seconds:
+                await self._send(send, b": \n\n")
+
+    async def _send(self, send: Send, body: bytes) -> None:
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+        self._sent_at = anyio.current_time()
+
+
+class EventsResponse(_EventStream):
+    """Every event of a request as a server-sent event, in order: `id: CURSOR`, `event: TYPE`, `data: JSON`.
+
+    The ending of the request is the last event. A browser that reconnects sends `Last-Event-ID`, and gets what it does
+    not have, from any process that has the request's journal; `after` does the same. Events that the application's
+    metadata makes hard to write have text for such values. The stream ends with the event `stream_closed` if the server
+    stops, if the request continues in another process, or if the client is too slow for more than 1,000 facts: then it
+    should connect again. A slow client may miss signals, and gets `subscriber_lagged` for them.
+
+    A comment is sent after `heartbeat_seconds` without an event. A client that goes away changes nothing, unless
+    `cancel_on_disconnect` is true.
+    """
+
+    def __init__(
+        self,
+        source: ShownRequest,
+        *,
+        after: str = "",
+        heartbeat_seconds: float = 15.0,
+        cancel_on_disconnect: bool = False,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(
+            source,
+            heartbeat_seconds=heartbeat_seconds,
+            cancel_on_disconnect=cancel_on_disconnect,
+            headers=headers,
+        )
+        self._after = after
+        self._has_ended = False
+
+    async def _frames(self) -> AsyncGenerator[bytes]:
+        async with aclosing(self._source.events(after=self._after)) as events:
+            try:
+                async for event in events:
+                    self._has_ended = isinstance(event, _ENDINGS) and event.request_id == self._source.request_id
+                    data = encode(event, default=str).decode()
+                    yield sse_frame(data, event=event.type, event_id=events.cursor)
+            except (SubscriptionOverflow, ConfigurationError):
+                return
+
+    def _last_words(self) -> bytes:
+        return b"" if self._has_ended else sse_frame({"error": LOST}, event="stream_closed")
+
+
+class TextResponse(_EventStream):
+    """The text of a request in pieces, as `session.text()` has it: `event: text` with `{"text": "..."}`.
+
+    The event `end` is the last one, with `outcome`, `reason` and, for people, `explanation`; a stream without it was
+    cut off, and a client that reconnects with `Last-Event-ID` gets the rest. See `EventsResponse` for everything else.
+    """
+
+    def __init__(
+        self,
+        source: ShownRequest,
+        *,
+        after: str = "",
+        heartbeat_seconds: float = 15.0,
+        cancel_on_disconnect: bool = False,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(
+            source,
+            heartbeat_seconds=heartbeat_seconds,
+            cancel_on_disconnect=cancel_on_disconnect,
+            headers=headers,
+        )
+        self._after = after
+        self._has_ended = False
+
+    async def _frames(self) -> AsyncGenerator[bytes]:
+        fold = TextFold()
+        missing = _MissingText(Cursor.read(self._source.request_id, self._after or "0.0"))
+        async with aclosing(self._source.events()) as events:
+            try:
+                async for event in events:
+                    known, new = missing.split(event)
+                    for each in known:
+                        fold.feed(each)
+                    text = "".join(piece for each in new for piece in fold.feed(each))
+                    if text:
+                        yield sse_frame({"text": text}, event="text", event_id=events.cursor)
+                    if isinstance(event, _ENDINGS):
+                        self._has_ended = True
+                        yield sse_frame(_end_of(event), event="end")
+            except SubscriptionOverflow:
+                return
+
+    def _last_words(self) -> bytes:
+        return b"" if self._has_ended else sse_frame({"error": LOST}, event="stream_closed")
+
+
+def _end_of(ending: RequestCompleted | RequestFailed | RequestCancelled) -> dict[str, str]:
+    outcome = ending.outcome if isinstance(ending, RequestCompleted) else ending.type.removeprefix("request_")
+    about = {"request_id": ending.request_id, "outcome": outcome, "reason": ending.reason}
+    return {**about, "explanation": explain(ending)}
+
+
+class _MissingText:
+    """The part of a request's text that a client does not have. `known` is the cursor of what it has."""
+
+    __slots__ = ("_facts", "_given", "_has_gap", "_known_chars", "_known_facts")
+
+    def __init__(self, known: Cursor) -> None:
+        self._known_facts = known.facts
+        self._known_chars = known.chars  # of the reply that was arriving after these facts
+        self._facts = 0
+        self._given = 0  # characters of the reply that is arriving
+        self._has_gap = False
+
+    def split(self, event: Event) -> tuple[list[Event], list[Event]]:
+        """Return the events that the client knows, and the others. After a gap, text waits for the whole reply."""
+        self._facts += event.is_fact
+        if event.is_fact and self._facts <= self._known_facts:
+            return [event], []
+        self._has_gap |= isinstance(event, SubscriberLagged)
+        known = self._known_chars
+        if isinstance(event, TextDelta):
+            if self._has_gap:
+                return [], []
+            self._known_chars, self._given = 0, self._given + len(event.text)
+            return [replace(event, text=event.text[:known])] if known else [], [replace(event, text=event.text[known:])]
+        if isinstance(event, ModelResponded):
+            message, given = event.message, known or self._given
+            rest: list[Event] = [event]
+            if (given or self._has_gap) and message.text[given:]:
+                rest.insert(0, TextDelta(message_id=message.message_id, text=message.text[given:]))
+            self._begin_anew()
+            return [TextDelta(message_id=message.message_id, text=message.text[:known])] if known else [], rest
+        if isinstance(event, (ModelRetrying, RequestResumed)):
+            self._begin_anew()
+            return [TextDelta(message_id="void", text="void")] if known else [], [event]
+        return [], [event]
+
+    def _begin_anew(self) -> None:
+        self._known_chars = self._given = 0
+        self._has_gap = False
+
+
+class _PageResponse(_EventStream):
+    """A response that sends the chunks of an encoder."""
+
+    def __init__(
+        self,
+        source: ShownRequest,
+        encoder: EventEncoder,
+        *,
+        stays_open: bool,
+        heartbeat_seconds: float,
+        cancel_on_disconnect: bool,
+        headers: Mapping[str, str] | None,
+    ) -> None:
+        self._encoder = encoder
+        self._stays_open = check("stays_open", stays_open, FLAG)
+        super().__init__(
+            source,
+            heartbeat_seconds=heartbeat_seconds,
+            cancel_on_disconnect=cancel_on_disconnect,
+            headers={**encoder.headers, **(headers or {})},
+        )
+
+    async def _frames(self) -> AsyncGenerator[bytes]:
+        encoder = self._encoder
+        async with aclosing(self._source.events()) as events:
+            iterator = aiter(events)
+            try:
+                while not encoder.ended:
+                    pauses = encoder.waits_for_client and not self._stays_open
+                    seconds = _ANSWER_SECONDS if encoder.waits_for_effect else _SETTLING_SECONDS
+                    chunks: list[Chunk] = []
+                    with anyio.move_on_after(seconds if pauses else math.inf) as patience:
+                        chunks = encoder.feed(await anext(iterator))
+                    if patience.cancelled_caught:
+                        chunks = encoder.pause()
+                    if chunks:
+                        yield b"".join(sse_frame(each) for each in chunks)
+            except (StopAsyncIteration, SubscriptionOverflow):
+                return
+
+    def _last_words(self) -> bytes:
+        return b"".join(sse_frame(each) for each in self._encoder.close())
+
+
+class VercelResponse(_PageResponse):
+    """A request as a UI message stream for `useChat`: see `VercelEncoder` for `client_tools`, `answered`, `version`.
+
+    The stream ends with the request, and also when the page has to answer before anything can happen, because `useChat`
+    sends approvals and results with its next request: give them to the session with `ClientRequest.answer`, and respond
+    with `answered=incoming.answered`. With `stays_open` it waits until somebody else has answered. A page that
+    reconnects (`resume: true`) gets the message from its beginning, and ends with the same. If the server stops, or a
+    client is too slow for more than 1,000 facts, the last chunk is an `error`. See `EventsResponse` for the rest.
+    """
+
+    def __init__(
+        self,
+        source: ShownRequest,
+        *,
+        client_tools: Collection[str] = (),
+        answered: Collection[str] = (),
+        version: Literal[6, 7] = 6,
+        stays_open: bool = False,
+        heartbeat_seconds: float = 15.0,
+        cancel_on_disconnect: bool = False,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(
+            source,
+            VercelEncoder(client_tools=client_tools, answered=answered, version=version),
+            stays_open=stays_open,
+            heartbeat_seconds=heartbeat_seconds,
+            cancel_on_disconnect=cancel_on_disconnect,
+            headers=headers,
+        )
+
+    def _last_words(self) -> bytes:
+        return super()._last_words() + sse_frame("[DONE]")
+
+
+class AguiResponse(_PageResponse):
+    """A request as an AG-UI run, for `HttpAgent`: see `AguiEncoder` for the options, `VercelResponse` for the rest.
+
+    `incoming` is what the client sent, whose thread, run and answers the run is about.
+    """
+
+    def __init__(
+        self,
+        source: ShownRequest,
+        incoming: ClientRequest,
+        *,
+        client_tools: Collection[str] = (),
+        stays_open: bool = False,
+        heartbeat_seconds: float = 15.0,
+        cancel_on_disconnect: bool = False,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(
+            source,
+            AguiEncoder(
+                incoming.conversation_id, incoming.run_id, client_tools=client_tools, answered=incoming.answered
+            ),
+            stays_open=stays_open,
+            heartbeat_seconds=heartbeat_seconds,
+            cancel_on_disconnect=cancel_on_disconnect,
+            headers=headers,
+        )

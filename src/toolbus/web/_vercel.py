@@ -1,0 +1,158 @@
+"""The words of Vercel's UI message stream, as `useChat` of the AI SDK 6 and 7 reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar, Literal
+
+import orjson
+
+from .._option_checks import Rule, check
+from ..events import (
+    ApprovalRequested,
+    PlanChanged,
+    RequestCancelled,
+    RequestCompleted,
+    RequestEnding,
+    RequestFailed,
+    StatusChanged,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallProgress,
+)
+from ..messages import ToolMessage, to_vercel
+from ..records import fields_of
+from ._encoder import LOST, VOID_CALL, EventEncoder, ShownCall
+from ._incoming import approval_id
+
+__all__ = ["VercelEncoder"]
+
+_VERSIONS = Rule(lambda given: given in {6, 7}, "it must be 6 or 7, the version of the AI SDK")
+
+
+def _parsed(text: str) -> Any:
+    """Return the value of arguments that may be invalid, or their text."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
+
+
+class VercelEncoder(EventEncoder):
+    """The chunks of a UI message stream: one message of the assistant, whose id is the request's.
+
+    The default is understood by versions 6 and 7 of the AI SDK. With `version=7`, a reply that the model is asked for
+    again disappears from the page (`reset-step`); before, its text stays above the new one. Calls are dynamic tools,
+    except those of `client_tools`, which are the page's own. See `EventEncoder` for the rest.
+    """
+
+    headers: ClassVar[Mapping[str, str]] = {"x-vercel-ai-ui-message-stream": "v1"}
+
+    def __init__(
+        self, *, client_tools: Collection[str] = (), answered: Collection[str] = (), version: Literal[6, 7] = 6
+    ) -> None:
+        super().__init__(client_tools=client_tools, answered=answered)
+        self._version = check("version", version, _VERSIONS)
+
+    def on_start(self, request_id: str, conversation_id: str) -> None:
+        metadata = {"requestId": request_id, "conversationId": conversation_id}
+        self.emit("start", messageId=request_id, messageMetadata=metadata)
+
+    def on_step(self, number: int) -> None:  # noqa: ARG002 -- the base's
+        self.emit("start-step")
+
+    def on_step_end(self, number: int) -> None:  # noqa: ARG002 -- the base's
+        self.emit("finish-step")
+
+    def on_text_start(self, shown_id: str) -> None:
+        self.emit("text-start", id=shown_id)
+
+    def on_text(self, shown_id: str, piece: str) -> None:
+        self.emit("text-delta", id=shown_id, delta=piece)
+
+    def on_text_end(self, shown_id: str) -> None:
+        self.emit("text-end", id=shown_id)
+
+    def on_reasoning_start(self, shown_id: str) -> None:
+        self.emit("reasoning-start", id=shown_id)
+
+    def on_reasoning(self, shown_id: str, piece: str) -> None:
+        self.emit("reasoning-delta", id=shown_id, delta=piece)
+
+    def on_reasoning_end(self, shown_id: str) -> None:
+        self.emit("reasoning-end", id=shown_id)
+
+    def on_void_reply(self) -> None:
+        if self._version >= 7:
+            self.emit("reset-step")
+
+    def _emit_of(self, kind: str, call: ShownCall, **fields: Any) -> None:
+        dynamic: dict[str, Any] = {} if self.is_client_tool(call.name) else {"dynamic": True}
+        self.emit(kind, toolCallId=call.shown_id, **fields, **dynamic)
+
+    def on_call(self, call: ShownCall, reply_id: str) -> None:  # noqa: ARG002 -- the base's
+        self._emit_of("tool-input-start", call, toolName=call.name)
+
+    def on_arguments(self, call: ShownCall, piece: str) -> None:
+        self.emit("tool-input-delta", toolCallId=call.shown_id, inputTextDelta=piece)
+
+    def on_whole_call(self, call: ShownCall, rest: str) -> None:
+        """Add nothing: the whole arguments follow, or an error."""
+
+    def on_arguments_known(self, call: ShownCall) -> None:
+        self._emit_of("tool-input-available", call, toolName=call.name, input=dict(call.arguments))
+
+    def on_void_call(self, call: ShownCall) -> None:
+        self._fail(call, VOID_CALL)
+
+    def _fail(self, call: ShownCall, text: str) -> None:
+        if call.is_open:
+            self._emit_of("tool-output-error", call, errorText=text)
+        else:
+            self._emit_of("tool-input-error", call, toolName=call.name, input=_parsed(call.text), errorText=text)
+
+    def on_question(self, call: ShownCall, question: ApprovalRequested) -> None:
+        self.emit("tool-approval-request", toolCallId=call.shown_id, approvalId=approval_id(question))
+
+    def on_progress(self, call: ShownCall, event: ToolCallProgress) -> None:
+        output = {"message": event.message, "done": event.done, "total": event.total}
+        self._emit_of("tool-output-available", call, output=output, preliminary=True)
+
+    def on_result(self, call: ShownCall, event: ToolCallCompleted) -> None:
+        output: Any = event.content if event.data is None else event.data
+        if event.parts:  # The form that a page gets from `to_vercel` after a reload.
+            message = ToolMessage(call_id=event.call_id, name=event.name, content=event.content, parts=event.parts)
+            output = to_vercel([message], form="ui")[0]["parts"][-1]["output"]
+        self._emit_of("tool-output-available", call, output=output)
+
+    def on_failure(self, call: ShownCall, event: ToolCallFailed) -> None:
+        if event.reason == "denied" and call.question is not None:
+            self.emit("tool-output-denied", toolCallId=call.shown_id)
+        else:
+            self._fail(call, event.error)
+
+    def on_status(self, event: StatusChanged) -> None:
+        self.emit("data-status", data={"stage": event.stage, "text": event.text}, transient=True)
+
+    def on_plan(self, event: PlanChanged) -> None:
+        self.emit("data-plan", id="plan", data=[fields_of(each) for each in event.steps])
+
+    def on_end(self, ending: RequestEnding, explanation: str) -> None:
+        outcome = ending.outcome if isinstance(ending, RequestCompleted) else ending.type.removeprefix("request_")
+        usage = {"inputTokens": ending.usage.input_tokens, "outputTokens": ending.usage.output_tokens}
+        reason = {"completed": "stop", "failed": "error"}.get(outcome, "other")
+        metadata = {"outcome": outcome, "explanation": explanation, "usage": usage}
+        if isinstance(ending, RequestCancelled):
+            self.emit("message-metadata", messageMetadata=metadata)
+            self.emit("abort", reason=explanation)
+            return
+        self.emit("finish", finishReason=reason, messageMetadata=metadata)
+        if isinstance(ending, RequestFailed):
+            # A page reads nothing after an error.
+            self.emit("error", errorText=explanation)
+
+    def on_pause(self, waiting: list[ShownCall]) -> None:  # noqa: ARG002 -- the base's
+        self.emit("finish", finishReason="tool-calls")
+
+    def on_lost(self) -> None:
+        self.emit("error", errorText=LOST)

@@ -1,0 +1,114 @@
+// The real clients: `node clients.mjs MODULES PORT KIND SCENE`. Prints one line of JSON: what the client ends with.
+import { createRequire } from "node:module";
+import { pathToFileURL } from "node:url";
+
+const [modules, address, kind, scene] = process.argv.slice(2);
+const require = createRequire(pathToFileURL(`${modules}/x.js`));
+const load = async (name) => import(pathToFileURL(require.resolve(name)));
+const report = { errors: [], chunks: [], turns: 0 };
+const cancel = () => fetch(`${address}/cancel`, { method: "POST" });
+
+async function vercel(version) {
+  const ai = await load(`ai-${version}`);
+  // The class that useChat of React is made of, with its state in an object.
+  class Page extends ai.AbstractChat {
+    constructor(options) {
+      const state = {
+        status: "ready", error: undefined, messages: [],
+        pushMessage(m) { this.messages = [...this.messages, m]; },
+        popMessage() { this.messages = this.messages.slice(0, -1); },
+        replaceMessage(i, m) { this.messages = this.messages.map((each, at) => (at === i ? structuredClone(m) : each)); },
+        snapshot: (x) => structuredClone(x),
+      };
+      super({ ...options, state });
+    }
+  }
+  const again = (o) =>
+    report.turns < 9 &&
+    (ai.lastAssistantMessageIsCompleteWithApprovalResponses(o) ||
+      (ai.lastAssistantMessageIsCompleteWithToolCalls(o) && o.messages.at(-1).parts.some((p) => p.type === "tool-locate" && p.state === "output-available" && !report.sent?.has(p.toolCallId) && (report.sent ??= new Set()).add(p.toolCallId))));
+  const transport = new ai.DefaultChatTransport({
+    api: `${address}/vercel/${scene}?v=${version}`,
+    fetch: async (url, options) => {
+      report.turns += 1;
+      const response = await fetch(url, options);
+      if (!response.ok) report.errors.push(`${response.status} ${await response.clone().text()}`);
+      return response;
+    },
+    prepareReconnectToStreamRequest: ({ id }) => ({ api: `${address}/vercel/${scene}/${id}/stream` }),
+  });
+  const chat = new Page({
+    id: `chat-${version}-${scene}`,
+    transport,
+    sendAutomaticallyWhen: again,
+    onError: (e) => report.errors.push(`${e.name}: ${e.message}`),
+    onToolCall: ({ toolCall }) => {
+      if (toolCall.dynamic || toolCall.toolName !== "locate") return;
+      void chat.addToolOutput({ tool: "locate", toolCallId: toolCall.toolCallId, output: { city: "Kyiv", n: report.turns } });
+    },
+    onData: (part) => report.chunks.push(part.type),
+  });
+  const sending = scene === "image"
+    ? chat.sendMessage({ text: "What is this?", files: [{ type: "file", mediaType: "image/png", filename: "a.png", url: "data:image/png;base64,iVBORw0KGgo=" }] })
+    : chat.sendMessage({ text: "hi" });
+  if (scene === "cancel") {
+    while (!JSON.stringify(chat.messages).includes("I am begin")) await new Promise((r) => setTimeout(r, 10));
+    await cancel();
+  }
+  await sending;
+  for (let turn = 0; turn < 5; turn++) {
+    const asked = chat.messages.at(-1).parts.filter((p) => p.state === "approval-requested");
+    if (!asked.length) break;
+    for (const part of asked) {
+      await chat.addToolApprovalResponse({ id: part.approval.id, approved: part.input.path !== "/b", reason: "because" });
+    }
+    while (chat.status !== "ready" && chat.status !== "error") await new Promise((r) => setTimeout(r, 10));
+  }
+  while (chat.status !== "ready" && chat.status !== "error") await new Promise((r) => setTimeout(r, 10));
+  report.status = chat.status;
+  report.messages = chat.messages;
+  const late = new Page({ id: chat.id, transport, onError: (e) => report.errors.push(`late ${e.name}: ${e.message}`) });
+  if (scene !== "error") {
+    await late.resumeStream();
+    report.late = late.messages;
+  }
+}
+
+async function agui() {
+  const { HttpAgent } = await load("@ag-ui/client");
+  const agent = new HttpAgent({
+    url: `${address}/agui/${scene}`,
+    threadId: `thread-${scene}`,
+    initialMessages: [{ id: "u1", role: "user", content: scene === "image" ? [{ type: "text", text: "What?" }, { type: "image", source: { type: "data", value: "iVBORw0KGgo=", mimeType: "image/png" } }] : "hi" }],
+  });
+  const warn = console.warn;
+  console.warn = (...args) => { report.errors.push(`warning: ${args.join(" ")}`); warn(...args); };
+  let resume;
+  for (report.turns = 1; report.turns < 9; report.turns++) {
+    let outcome, text = "";
+    const running = agent.runAgent({ runId: `run-${report.turns}`, ...(resume && { resume }) }, {
+      onEvent: ({ event }) => {
+        report.chunks.push(event.type);
+        text += event.delta ?? "";
+        if (scene === "cancel" && text.includes("I am begin") && !report.cancelled) { report.cancelled = true; void cancel(); }
+      },
+      onRunFinishedEvent: ({ event }) => { outcome = event.outcome; },
+      onRunErrorEvent: ({ event }) => { report.errors.push(event.message); },
+      onRunFailed: ({ error }) => { report.errors.push(`failed: ${error.message}`); },
+    });
+    await running;
+    report.outcome = outcome;
+    const open = agent.messages.flatMap((m) => m.toolCalls ?? []).filter((c) => !agent.messages.some((m) => m.toolCallId === c.id));
+    const interrupts = outcome?.interrupts ?? [];
+    resume = interrupts.map((i) => ({ interruptId: i.id, status: "resolved", payload: { approved: i.metadata.arguments.path !== "/b", reason: "because" } }));
+    const locate = open.filter((c) => c.function.name === "locate");
+    for (const call of locate) agent.addMessage({ id: `t-${call.id}`, role: "tool", toolCallId: call.id, content: JSON.stringify({ city: "Kyiv" }) });
+    if (!interrupts.length) resume = undefined;
+    if (!interrupts.length && !locate.length) break;
+  }
+  report.messages = agent.messages;
+}
+
+await (kind === "agui" ? agui() : vercel(kind));
+delete report.sent;
+console.log(JSON.stringify(report));

@@ -1,0 +1,212 @@
+"""Thousands of simulated requests through both encoders: the protocols' rules hold for each, live and for late pages."""
+
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from toolbus.events import (
+    Event,
+    ModelResponded,
+    RequestCompleted,
+    RequestStarted,
+    SubscriberLagged,
+    ToolCallCompleted,
+)
+from toolbus.testing.simulation import run_seed
+from toolbus.testing.simulation._tools import EXTERNAL
+from toolbus.testing.simulation._watch import Watch
+from toolbus.web import AguiEncoder, EventEncoder, VercelEncoder
+from toolbus.web._encoder import PieceWise, ShownCall
+from web.ui_grammar import Chunk, check_agui, check_vercel
+
+SEEDS = int(os.environ.get("TOOLBUS_WEB_SEEDS", "300"))
+
+
+def vercel_7(**options: Any) -> EventEncoder:
+    return VercelEncoder(version=7, **options)
+
+
+def agui(**options: Any) -> EventEncoder:
+    return AguiEncoder("thread", "run", **options)
+
+
+CHECKS: dict[str, tuple[Callable[..., EventEncoder], Callable[..., dict[str, str]]]] = {
+    "vercel 6": (VercelEncoder, check_vercel),
+    "vercel 7": (vercel_7, check_vercel),
+    "ag-ui": (agui, check_agui),
+}
+
+
+def lives_of(seeds: Iterable[int], monkeypatch: pytest.MonkeyPatch) -> Iterable[tuple[int, list[list[Event]]]]:
+    """For each seed, the events of each request in each process that heard of it, in order."""
+    heard: dict[tuple[int, str], list[Event]] = {}
+    watch = Watch.__call__
+
+    def listen(self: Watch, event: Event) -> None:
+        heard.setdefault((id(self), event.request_id), []).append(event)
+        watch(self, event)
+
+    monkeypatch.setattr(Watch, "__call__", listen)
+    for seed in seeds:
+        run_seed(seed)
+        yield seed, list(heard.values())
+        heard.clear()
+
+
+def streamed(encoder: EventEncoder, events: Sequence[Event]) -> list[Chunk]:
+    """A stream to the end of the events: their ending, or the end of the server."""
+    chunks = [chunk for event in events for chunk in encoder.feed(event)]
+    return chunks + encoder.close()
+
+
+def with_gaps(events: Sequence[Event]) -> list[Event]:
+    """The events as a slow reader gets them: of three signals, the first is lost."""
+    found: list[Event] = []
+    signals = 0
+    for position, event in enumerate(events):
+        signals += not event.is_fact
+        lost = not event.is_fact and signals % 3 == 1
+        found.append(SubscriberLagged(first_position=position, last_position=position, count=1) if lost else event)
+    return found
+
+
+def check_texts(texts: dict[str, str], events: Sequence[Event]) -> None:
+    """What a page ends with is what the model has said."""
+    for event in events:
+        if isinstance(event, ModelResponded) and event.message.text:
+            found = [text for shown, text in texts.items() if shown.startswith(event.message.message_id)]
+            assert found[-1] == event.message.text
+
+
+def check_results(chunks: Sequence[Chunk], events: Sequence[Event]) -> None:
+    """Each result of a call that the page shows is there, as it is."""
+    begins = {"tool-input-start", "TOOL_CALL_START"}
+    shown = {each["toolCallId"].partition("~")[0]: each["toolCallId"] for each in chunks if each["type"] in begins}
+    found = {
+        each["toolCallId"]: each.get("output", each.get("content"))
+        for each in chunks
+        if each["type"] in {"tool-output-available", "TOOL_CALL_RESULT"} and "preliminary" not in each
+    }
+    for event in events:
+        if isinstance(event, ToolCallCompleted) and event.call_id in shown and not event.parts:
+            assert found[shown[event.call_id]] in (event.content, event.data)
+
+
+def check_life(events: list[Event]) -> int:
+    """Check the streams of one request in one process, and return how many there were."""
+    streams = 0
+    for made, check in CHECKS.values():
+        facts = [each for each in events if each.is_fact]
+        for heard in (events, facts, events[len(events) // 2 :], with_gaps(events)):
+            for client_tools in ((), EXTERNAL):
+                if not any(made(client_tools=client_tools).feed(event) for event in heard):
+                    continue
+                chunks = streamed(made(client_tools=client_tools), heard)
+                check_texts(check(chunks), heard)
+                check_results(chunks, heard)
+                streams += 1
+    return streams
+
+
+def check_pauses(events: list[Event]) -> int:
+    """Check that a page that has answered gets what it does not have, and nothing twice. Return the number of pauses."""
+    if not isinstance(events[0], RequestStarted):
+        return 0
+    pauses = 0
+    for made, check in CHECKS.values():
+        encoder = made(client_tools=EXTERNAL)
+        chunks: list[Chunk] = []
+        for event in events:
+            chunks += encoder.feed(event)
+            if encoder.waits_for_client:
+                before = check([*chunks, *encoder.pause()])
+                waiting = open_calls(chunks)
+                rest = streamed(made(client_tools=EXTERNAL, answered=waiting), events)
+                after = check(rest, known=waiting - (pages_own(chunks) if check is check_agui else set()))
+                assert not before.keys() & after.keys()
+                check_texts(before | after, events)
+                pauses += 1
+                break
+    return pauses
+
+
+def pages_own(chunks: Sequence[Chunk]) -> set[str]:
+    """The calls that the page itself answers. A client of AG-UI has their results already."""
+    return {each["toolCallId"] for each in chunks if each.get("toolCallName") in EXTERNAL}
+
+
+def open_calls(chunks: Sequence[Chunk]) -> set[str]:
+    """The calls of a stream that have neither a result nor an error."""
+    shown = {each["toolCallId"] for each in chunks if each["type"] in {"tool-input-start", "TOOL_CALL_START"}}
+    ended = {"tool-output-available", "tool-output-error", "tool-output-denied", "tool-input-error", "TOOL_CALL_RESULT"}
+    return shown - {each["toolCallId"] for each in chunks if each["type"] in ended and "preliminary" not in each}
+
+
+def check_seeds(seeds: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """Check the requests of the first seeds. Return how many requests and pauses there were."""
+    requests = pauses = 0
+    for seed, lives in lives_of(range(seeds), monkeypatch):
+        for events in lives:
+            try:
+                check_life(events)
+                pauses += check_pauses(events)
+            except Exception as exc:
+                exc.add_note(f"seed {seed}, request {events[0].request_id}")
+                raise
+            requests += 1
+    return requests, pauses
+
+
+def test_the_rules_hold_for_simulated_requests(monkeypatch: pytest.MonkeyPatch):
+    requests, pauses = check_seeds(SEEDS, monkeypatch)
+    assert requests > 2 * SEEDS
+    assert pauses > SEEDS / 10
+
+
+def nothing(*_: object) -> None:
+    """Forget to do it."""
+
+
+def no_rest(_pieces: PieceWise, _whole: str) -> str:
+    return ""
+
+
+def rest_without_a_look(pieces: PieceWise, whole: str) -> str:
+    return whole[pieces._length :]
+
+
+def everything(_encoder: EventEncoder, _event: Event) -> bool:
+    return True
+
+
+def ends_instead(encoder: AguiEncoder, _waiting: list[ShownCall]) -> None:
+    encoder.on_end(RequestCompleted(), "")
+
+
+BUGS: dict[str, tuple[type, str, Callable[..., object]]] = {
+    "void replies stay open": (EventEncoder, "_void_reply", nothing),
+    "steps stay open": (EventEncoder, "_end_step", nothing),
+    "the rest of a text is forgotten": (PieceWise, "rest", no_rest),
+    "a gap is not noticed": (PieceWise, "rest", rest_without_a_look),
+    "void calls are forgotten": (VercelEncoder, "on_void_call", nothing),
+    "results are forgotten": (EventEncoder, "_take_result", nothing),
+    "a call is shown with its results only": (AguiEncoder, "on_call", nothing),
+    "a page gets everything again": (EventEncoder, "_ends_left_out", everything),
+    "pages are not asked": (AguiEncoder, "on_pause", ends_instead),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch):
+    where, name, wrong = BUGS[bug]
+    monkeypatch.setattr(where, name, wrong)
+    if name == "_take_result":
+        monkeypatch.setattr(EventEncoder, "_takes", {**EventEncoder._takes, ToolCallCompleted: wrong})
+    with pytest.raises((AssertionError, LookupError)):
+        check_seeds(60, monkeypatch)

@@ -1,0 +1,178 @@
+"""The real clients from npm against a real server: `ai` 6 and 7 (the class under `useChat`), and `@ag-ui/client` 1.
+
+They validate what they read. What they end with is the transcript, byte for byte.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import anyio
+import pytest
+from ui_app import CLIENT_TOOLS, PIXEL, SCENES, TOOLS, Chat
+
+from support import npm_servers
+from support.http_serving import serving
+from toolbus import Runtime
+from toolbus.messages import AssistantMessage, ImagePart, ToolMessage, UserMessage
+from toolbus.request_result import RequestResult
+from toolbus.testing import ScriptedProvider
+
+CLIENTS = npm_servers.LOCKED.parents[1] / "web" / "clients.mjs"
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """uvicorn runs on asyncio only."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _installed() -> None:
+    """Outside of the tests, whose calls have deadlines."""
+    npm_servers.installed()
+
+
+@pytest.fixture
+async def chat() -> AsyncGenerator[Chat]:
+    async with Runtime(ScriptedProvider([]), tools=TOOLS) as runtime:
+        yield Chat(runtime)
+
+
+async def ends_with(chat: Chat, kind: str, scene: str) -> tuple[dict[str, Any], RequestResult[Any]]:
+    """What the client reports, and the result of its request."""
+    async with serving(chat.app) as server:
+        address = str(server.client.base_url).rstrip("/")
+        node = npm_servers.program("memory")["command"]
+        done = await anyio.run_process(
+            [node, str(CLIENTS), str(npm_servers.installed()), address, kind, scene], check=False
+        )
+        assert done.returncode == 0, done.stderr.decode()[-3000:]
+        (session,) = chat.sessions
+        with anyio.fail_after(5):
+            result = await session.result()
+    assert result.outcome == {"error": "failed", "cancel": "cancelled"}.get(scene, "completed")
+    return json.loads(done.stdout), result
+
+
+@pytest.mark.parametrize("version", ["6", "7"])
+@pytest.mark.parametrize("scene", SCENES)
+async def test_use_chat_ends_with_the_transcript(chat: Chat, scene: str, version: str):
+    report, result = await ends_with(chat, version, scene)
+    if scene == "error":
+        assert report["errors"] == ["Error: I could not finish because of an internal error."]
+        assert report["status"] == "error"
+        assert "secret" not in json.dumps(report)
+    else:
+        assert report["errors"] == []
+        assert report["status"] == "ready"
+    user, page = report["messages"]
+    assert user["role"] == "user"
+    assert page["id"] == result.request_id
+    check_page(page["parts"], result, scene, version)
+    if scene not in {"error", "cancel", "retry"}:
+        (late,) = report["late"]
+        assert visible(late["parts"]) == visible(page["parts"])
+
+
+def visible(parts: list[dict[str, Any]]) -> list[Any]:
+    """What a person sees of a message."""
+    shown = [{name: each.get(name) for name in ("type", "text", "output", "errorText")} for each in parts]
+    return [each for each in shown if each["type"] != "step-start"]
+
+
+def check_page(parts: list[dict[str, Any]], result: RequestResult[Any], scene: str, version: str) -> None:
+    """Compare a message of a page with the transcript."""
+    replies = [each for each in result.new_messages if isinstance(each, AssistantMessage)]
+    texts = [each["text"] for each in parts if each["type"] == "text"]
+    if scene == "retry" and version == "6":
+        assert texts.pop(0) == "I begin bad"
+    assert texts == [each.text for each in replies if each.text]
+    assert [each["text"] for each in parts if each["type"] == "reasoning"] == [
+        each.reasoning for each in replies if each.reasoning
+    ]
+    assert all(each.get("state") in {None, "done"} for each in parts if each["type"] in {"text", "reasoning"}), parts
+    calls = {each["toolCallId"]: each for each in parts if "toolCallId" in each}
+    results = [each for each in result.new_messages if isinstance(each, ToolMessage)]
+    if scene == "retry" and version == "6":
+        void = [each["state"] for call_id, each in calls.items() if "~" not in call_id]
+        assert void == ["output-error"] * 2
+        calls = {call_id: each for call_id, each in calls.items() if "~" in call_id}
+    assert {each.partition("~")[0] for each in calls} == {each.call_id for each in results}
+    for message in results:
+        check_call(calls.get(f"{message.call_id}~2") or calls[message.call_id], message)
+
+
+def check_call(part: dict[str, Any], message: ToolMessage) -> None:
+    """Compare a call on a page with its result."""
+    assert part["type"] == (f"tool-{message.name}" if message.name in CLIENT_TOOLS else "dynamic-tool")
+    if message.is_error:
+        assert part["state"] in {"output-error", "output-denied"}
+        assert part["state"] == "output-denied" or part["errorText"] in message.content
+    else:
+        assert part["state"] == "output-available"
+        output = part["output"]
+        if message.parts:
+            assert output["value"][0] == {"type": "text", "text": message.content}
+            assert PIXEL.endswith(output["value"][1]["data"])
+        else:
+            assert output == (json.loads(message.content) if isinstance(output, dict) else message.content)
+
+
+@pytest.mark.parametrize("scene", SCENES)
+async def test_an_agent_of_ag_ui_ends_with_the_transcript(chat: Chat, scene: str):
+    report, result = await ends_with(chat, "agui", scene)
+    expected = ["I could not finish because of an internal error."] if scene == "error" else []
+    assert report["errors"] == expected
+    messages = report["messages"]
+    by_role = {role: [each for each in messages if each["role"] == role] for role in ("assistant", "tool", "reasoning")}
+    replies = [each for each in result.new_messages if isinstance(each, AssistantMessage)]
+    texts = [each["content"] for each in by_role["assistant"] if each.get("content")]
+    if scene == "retry":
+        assert texts.pop(0) == "I begin bad"
+    assert texts == [each.text for each in replies if each.text]
+    assert [each["content"] for each in by_role["reasoning"]] == [each.reasoning for each in replies if each.reasoning]
+    made = {call["id"]: call["function"] for each in by_role["assistant"] for call in each.get("toolCalls", ())}
+    for reply in replies:
+        for call in reply.tool_calls:
+            shown = made.get(f"{call.call_id}~2") or made[call.call_id]
+            assert shown == {"name": call.name, "arguments": call.arguments}
+    answers = {each["toolCallId"]: each["content"] for each in by_role["tool"]}
+    assert answers.keys() == made.keys()
+    for message in result.new_messages:
+        if isinstance(message, ToolMessage):
+            check_answer(answers.get(f"{message.call_id}~2") or answers[message.call_id], message)
+    if scene == "cancel":
+        assert report["outcome"] == {"type": "cancelled"}
+
+
+def check_answer(content: Any, message: ToolMessage) -> None:
+    """Compare a result on a page with the transcript."""
+    if message.parts:
+        assert content[0] == {"type": "text", "text": message.content}
+        assert content[1]["source"]["mimeType"] == "image/png"
+    elif message.is_error:
+        assert content in message.content
+    else:
+        assert content == message.content
+
+
+@pytest.mark.parametrize("kind", ["6", "7", "agui"])
+async def test_images_of_the_user_reach_the_model(chat: Chat, kind: str):
+    _, result = await ends_with(chat, kind, "image")
+    (prompt, *_) = result.new_messages
+    assert isinstance(prompt, UserMessage)
+    assert prompt.content[-1 if kind == "agui" else 0] == ImagePart(url="data:image/png;base64,iVBORw0KGgo=")
+
+
+@pytest.mark.parametrize("kind", ["6", "7", "agui"])
+async def test_decisions_and_results_of_the_page_count(chat: Chat, kind: str):
+    _, result = await ends_with(chat, kind, "approval")
+    assert [(each.name, each.ok, each.reason) for each in result.tool_calls] == [
+        ("remove", True, ""),
+        ("remove", False, "denied"),
+        ("weather", True, ""),
+    ]

@@ -1,0 +1,349 @@
+"""The responses, called as a server calls them: rejoining, disconnects, heartbeats, shutdown and slow clients."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import anyio
+import pytest
+from starlette.responses import Response
+from ui_grammar import check_agui, check_vercel
+
+from toolbus import EventBus, RequestSession, Runtime, Tool, tool
+from toolbus.events import Event, RequestCompleted, RequestStarted, TextDelta, decode
+from toolbus.providers.scripted import ScriptedProvider, calls, hang, text
+from toolbus.testing import virtual_backends
+from toolbus.web import (
+    AguiResponse,
+    ClientRequest,
+    EventsResponse,
+    TextResponse,
+    VercelEncoder,
+    VercelResponse,
+    sse_frame,
+)
+
+anyio_backend = virtual_backends()
+INCOMING = ClientRequest(conversation_id="thread", run_id="run")
+Respond = Callable[[Any], Response]
+ALL: dict[str, Respond] = {
+    "events": EventsResponse,
+    "text": TextResponse,
+    "vercel": VercelResponse,
+    "ag-ui": lambda source: AguiResponse(source, INCOMING),
+}
+
+
+class Client:
+    """A client that reads `frames` frames and then goes away. Frames are dictionaries of their fields."""
+
+    def __init__(self, frames: int | None = None, *, last_event_id: str = "", reads: anyio.Event | None = None) -> None:
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.frames: list[dict[str, str]] = []
+        self.comments = 0
+        self.ended = False
+        self._left = anyio.Event()
+        self._limit = frames
+        self._reads = reads
+        head = [(b"last-event-id", last_event_id.encode())] if last_event_id else []
+        self._scope = {"type": "http", "method": "GET", "path": "/", "headers": head, "asgi": {"spec_version": "2.3"}}
+
+    async def read(self, response: Response) -> Client:
+        """Read the response, to its end or as far as the client wants."""
+        await response(self._scope, self._receive, self._send)
+        return self
+
+    def leave(self) -> None:
+        """Go away."""
+        self._left.set()
+
+    async def _receive(self) -> dict[str, Any]:
+        await self._left.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        await anyio.lowlevel.checkpoint()
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.headers = {name.decode(): value.decode() for name, value in message["headers"]}
+            return
+        if self._reads is not None:
+            await self._reads.wait()
+        for block in message["body"].decode().split("\n\n"):
+            fields = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
+            self.comments += block.startswith(":")
+            if fields and not self._left.is_set():
+                self.frames.append(fields)
+            if self._limit is not None and len(self.frames) >= self._limit:
+                self._left.set()
+        if not message.get("more_body"):
+            self.ended = True
+            self._left.set()  # a server reports this at the end of every response
+
+    @property
+    def chunks(self) -> list[dict[str, Any]]:
+        """The data of all frames."""
+        return [json.loads(each["data"]) for each in self.frames if each["data"] != "[DONE]"]
+
+    @property
+    def text(self) -> str:
+        """The text of a `TextResponse`."""
+        return "".join(json.loads(each["data"])["text"] for each in self.frames if each["event"] == "text")
+
+
+@tool
+async def look_up(city: str) -> str:
+    """Look up a city."""
+    await anyio.sleep(0.5)
+    return f"{city} is sunny"
+
+
+ANSWER = "It is sunny in Paris, and in Rome it is sunny, too."
+
+
+def long_script() -> list[Any]:
+    return [
+        calls(("look_up", {"city": "Paris"}), ("look_up", {"city": "Rome"}), text="Let me see.", delays=0.1),
+        text(ANSWER, list(ANSWER), delays=0.1),
+    ]
+
+
+def facts_of(frames: Sequence[dict[str, str]]) -> list[Event]:
+    events = [decode(each["data"]) for each in frames]
+    return [each for each in events if each.is_fact]
+
+
+def texts_of(frames: Sequence[dict[str, str]]) -> dict[str, str]:
+    """What a page shows that is made of these events."""
+    encoder = VercelEncoder()
+    return check_vercel([chunk for each in frames for chunk in encoder.feed(decode(each["data"]))])
+
+
+async def test_a_client_that_comes_back_at_any_of_fifty_points_misses_nothing():
+    async with Runtime(ScriptedProvider(long_script()), tools=[look_up]) as runtime:
+        session = runtime.start("How is the weather?")
+        wholes: dict[str, Client] = {}
+        pairs: dict[tuple[str, int], tuple[Client, Client]] = {}
+
+        async def whole(kind: str) -> None:
+            wholes[kind] = await Client().read(ALL[kind](session))
+
+        async def broken(kind: str, frames: int) -> None:
+            first = await Client(frames).read(ALL[kind](session))
+            await anyio.sleep(0.05 * (frames % 7))
+            position = first.frames[-1]["id"]
+            second = await Client(last_event_id=position).read(ALL[kind](session))
+            pairs[kind, frames] = first, second
+
+        async with anyio.create_task_group() as group:
+            for kind in ("events", "text"):
+                group.start_soon(whole, kind)
+                for frames in range(1, 51):
+                    group.start_soon(broken, kind, frames)
+    facts = facts_of(wholes["events"].frames)
+    assert isinstance(facts[-1], RequestCompleted)
+    shown = texts_of(wholes["events"].frames)
+    assert list(shown.values()) == ["Let me see.", ANSWER]
+    for (kind, frames), (first, second) in pairs.items():
+        assert len(first.frames) == frames
+        both = [*first.frames, *second.frames]
+        if kind == "events":
+            assert facts_of(both) == facts
+            assert texts_of(both) == shown
+        else:
+            assert first.text + second.text == wholes["text"].text, frames
+            assert both[-1]["event"] == "end"
+    assert wholes["text"].text == f"Let me see.\n\n{ANSWER}"
+
+
+@pytest.mark.parametrize("kind", ALL)
+async def test_every_response_begins_at_once_and_says_what_it_is(kind: str):
+    session = RequestSession(EventBus(), ScriptedProvider([text("Hi.")]), "Hello?")
+    await session.run()
+    client = await Client().read(ALL[kind](session))
+    assert (client.status, client.ended) == (200, True)
+    assert client.headers["content-type"].startswith("text/event-stream")
+    assert client.headers["cache-control"] == "no-store"
+    assert client.headers.get("x-vercel-ai-ui-message-stream") == ("v1" if kind == "vercel" else None)
+    if kind == "vercel":
+        assert check_vercel(client.chunks) == {f"{session.request_id}_r0": "Hi."}
+        assert client.frames[-1] == {"data": "[DONE]"}
+    elif kind == "ag-ui":
+        assert check_agui(client.chunks) == {f"{session.request_id}_r0": "Hi."}
+
+
+@pytest.mark.parametrize("cancels", [False, True])
+@pytest.mark.parametrize("kind", ["events", "vercel"])
+async def test_a_client_that_goes_away_cancels_the_request_only_where_that_was_asked(kind: str, cancels: bool):
+    async with Runtime(ScriptedProvider([hang(after=text("I am beg"))])) as runtime:
+        session = runtime.start("Hello?")
+        made: Any = {"events": EventsResponse, "vercel": VercelResponse}[kind]
+        await Client(3).read(made(session, cancel_on_disconnect=cancels))
+        with anyio.move_on_after(1):
+            await session.result()
+        assert session.ended is cancels
+        session.cancel()
+
+
+async def test_a_response_that_has_ended_cancels_nothing():
+    ask: Tool[..., Any] = Tool(name="ask", description="Ask.", schema={"type": "object"}, external=True)
+    async with Runtime(ScriptedProvider([calls(("ask", {})), text("Good.")]), tools=[ask]) as runtime:
+        session = runtime.start("Ask.")
+        client = await Client().read(VercelResponse(session, client_tools=["ask"], cancel_on_disconnect=True))
+        check_vercel(client.chunks)
+        assert client.chunks[-1]["finishReason"] == "tool-calls"
+        await anyio.sleep(1)
+        assert not session.ended
+        session.cancel()
+
+
+async def test_a_stream_that_stays_open_waits_for_the_answers_of_others():
+    ask: Tool[..., Any] = Tool(name="ask", description="Ask.", schema={"type": "object"}, external=True)
+    async with Runtime(ScriptedProvider([calls(("ask", {})), text("Good.")]), tools=[ask]) as runtime:
+        session = runtime.start("Ask.")
+
+        async def answer() -> None:
+            await anyio.sleep(5)
+            session.inject(made.completed("yes"))
+
+        async with session.events() as events, anyio.create_task_group() as group:
+            made: Any = next(iter([each async for each in until(events, "tool_call_requested")][-1:]))
+            group.start_soon(answer)
+            client = await Client().read(VercelResponse(session, client_tools=["ask"], stays_open=True))
+        assert check_vercel(client.chunks) == {f"{session.request_id}_r1": "Good."}
+
+
+async def until(events: AsyncIterator[Event], kind: str) -> AsyncIterator[Event]:
+    async for event in events:
+        yield event
+        if event.type == kind:
+            return
+
+
+@pytest.mark.parametrize("kind", ALL)
+async def test_a_quiet_stream_has_heartbeats(kind: str):
+    async with Runtime(ScriptedProvider([text("Hi.", 1, delays=100)])) as runtime:
+        session = runtime.start("Hello?")
+        client = await Client().read(ALL[kind](session))
+        assert client.comments == 6  # one in 15 seconds
+        assert client.ended
+
+
+@pytest.mark.parametrize("kind", ALL)
+async def test_a_server_that_stops_sends_a_last_frame(kind: str):
+    async with Runtime(ScriptedProvider([hang(after=text("I am beg"))])) as runtime:
+        session = runtime.start("Hello?")
+        client = Client()
+        with anyio.move_on_after(5):
+            await client.read(ALL[kind](session))
+        assert client.ended
+        check_last(kind, client)
+        session.cancel()
+
+
+def check_last(kind: str, client: Client) -> None:
+    """The stream was closed in the words of its protocol."""
+    words = "The connection ends here, and the work is not finished."
+    if kind == "vercel":
+        check_vercel(client.chunks)
+        assert client.chunks[-1] == {"type": "error", "errorText": words}
+    elif kind == "ag-ui":
+        check_agui(client.chunks)
+        assert client.chunks[-1]["message"] == words
+    else:
+        assert client.frames[-1] == {
+            "event": "stream_closed",
+            "data": json.dumps({"error": words}, separators=(",", ":")),
+        }
+
+
+class Elsewhere:
+    """A request of another process, whose events end before the request does."""
+
+    request_id = "r1"
+    cursor = "1.0"
+
+    def __init__(self, events: Sequence[Event], error: Exception | None = None) -> None:
+        self._events = iter(events)
+        self._error = error
+
+    def events(self, *, after: str = "", capacity: int = 1_000) -> Any:
+        return self
+
+    def cancel(self, reason: str = "") -> None:
+        """Nobody asks for it."""
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+    def __aiter__(self) -> Elsewhere:
+        return self
+
+    async def __anext__(self) -> Event:
+        await anyio.lowlevel.checkpoint()
+        for event in self._events:
+            return event
+        raise self._error or StopAsyncIteration
+
+
+@pytest.mark.parametrize("kind", ALL)
+async def test_a_request_that_continues_elsewhere_or_breaks_ends_its_streams(kind: str):
+    events = [RequestStarted(request_id="r1", deadline=9), TextDelta(request_id="r1", message_id="m", text="I am")]
+    check_last(kind, await Client().read(ALL[kind](Elsewhere(events))))
+    client = Client()
+    with pytest.raises(ExceptionGroup) as caught:
+        await client.read(ALL[kind](Elsewhere(events, ValueError("the store"))))
+    assert caught.group_contains(ValueError, match="the store")
+    check_last(kind, client)
+
+
+@pytest.mark.parametrize("last", ["nonsense", "-1.0", "1", "9" * 5000])
+async def test_a_wrong_last_event_id_is_refused(last: str):
+    client = await Client(last_event_id=last).read(EventsResponse(Elsewhere([])))
+    assert client.status == 400
+
+
+async def test_a_cursor_of_another_request_ends_the_stream():
+    session = RequestSession(EventBus(), ScriptedProvider([text("Hi.")]), "Hello?")
+    await session.run()
+    client = await Client(last_event_id="9999.0").read(EventsResponse(session))
+    assert [each["event"] for each in client.frames] == ["stream_closed"]
+
+
+async def test_a_slow_client_gets_the_whole_text_and_holds_up_nobody():
+    words = "word " * 5_000
+    bus = EventBus()
+    session = RequestSession(bus, ScriptedProvider([text(words, 5_000)]), "Talk.")
+    reads = anyio.Event()
+    clients = {kind: Client(reads=reads) for kind in ALL}
+    async with anyio.create_task_group() as group:
+        for kind, client in clients.items():
+            group.start_soon(client.read, ALL[kind](session))
+        await anyio.wait_all_tasks_blocked()
+        result = await session.run()
+        assert result.text == words
+        peaks = [each.peak for each in bus.statistics().subscriptions]
+        reads.set()
+    assert all(peak <= 1_001 for peak in peaks)
+    assert clients["text"].text == words
+    assert list(check_vercel(clients["vercel"].chunks).values()) == [words]
+    assert list(check_agui(clients["ag-ui"].chunks).values()) == [words]
+    assert any(each["event"] == "subscriber_lagged" for each in clients["events"].frames)
+    assert clients["events"].frames[-1]["event"] == "request_completed"
+
+
+def test_a_frame_is_one_event_whatever_is_in_it():
+    assert sse_frame({"a": "x\n\ndata: y\r"}, event="text", event_id="1.2") == (
+        b'id: 1.2\nevent: text\ndata: {"a":"x\\n\\ndata: y\\r"}\n\n'
+    )
+    assert sse_frame({"a": "\ud800"}) == b'data: {"a":"?"}\n\n'
+
+
+def test_encoders_need_no_web_framework():
+    program = "import sys, toolbus.web as w; w.VercelEncoder(); w.read_agui; assert 'starlette' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,0 +1,180 @@
+"""A small chat application: each scene is a script of the model, served for `useChat` and for AG-UI."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from toolbus import Runtime, Tool, ToolContext, tool
+from toolbus.errors import DecodeError, ProviderUnavailable, ToolError
+from toolbus.messages import ImagePart, TextPart
+from toolbus.providers.scripted import Script, ScriptedProvider, Step, calls, error, hang, text
+from toolbus.session import RequestSession
+from toolbus.web import (
+    AguiResponse,
+    ClientRequest,
+    EventsResponse,
+    TextResponse,
+    VercelResponse,
+    read_agui,
+    read_vercel,
+)
+
+PIXEL = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+@tool
+async def weather(city: str, context: ToolContext[Any]) -> dict[str, str]:
+    """Look up the weather."""
+    await context.progress("looking", done=1, total=2)
+    if city == "Atlantis":
+        raise ToolError("there is no such city")
+    return {"city": city, "sky": "clear"}
+
+
+@tool(needs_approval=True)
+async def remove(path: str) -> str:
+    """Remove a file."""
+    return f"removed {path}"
+
+
+@tool
+async def photo() -> list[TextPart | ImagePart]:
+    """Take a photo."""
+    return [TextPart(text="a pixel"), ImagePart(url=PIXEL)]
+
+
+LOCATE: Tool[..., Any] = Tool(
+    name="locate",
+    description="Ask the page where the user is.",
+    schema={"type": "object", "properties": {"precise": {"type": "boolean"}}},
+    external=True,
+)
+TOOLS: list[Tool[..., Any]] = [weather, remove, photo, LOCATE]
+CLIENT_TOOLS = ["locate"]
+
+SCENES: dict[str, Callable[[], list[Step]]] = {
+    "text": lambda: [text("Grüße, 世界 🌍!\nBye.", delays=0.01)],
+    "reasoning": lambda: [text("Yes.", reasoning="Let me think about this.", delays=0.01)],
+    "tools": lambda: [
+        calls(("weather", {"city": "Paris"}), ("weather", {"city": "Rome"}), text="Let me look. "),
+        text("Clear in both."),
+    ],
+    "refused": lambda: [
+        calls(("weather", {"town": 1}), ("nope", {}), ("weather", '{"city":'), ("weather", {"city": "Atlantis"})),
+        text("Sorry."),
+    ],
+    "approval": lambda: [
+        calls(("remove", {"path": "/a"}), ("remove", {"path": "/b"}), ("weather", {"city": "Rome"}), text="May I?"),
+        text("Done with that."),
+    ],
+    "client": lambda: [
+        calls(("locate", {"precise": True}), ("weather", {"city": "Rome"})),
+        calls(("locate", {}), text="Once more."),
+        text("You are in Kyiv."),
+    ],
+    "both": lambda: [calls(("locate", {}), ("remove", {"path": "/a"})), text("Both.")],
+    "image": lambda: [calls(("photo", {})), text("A pixel.")],
+    "error": lambda: [calls(("weather", {"city": "Rome"})), error(ValueError("secret-token at 0x7f"))],
+    "retry": lambda: [
+        error(
+            ProviderUnavailable("busy", retryable=True, retry_after_seconds=0.01),
+            after=calls(("weather", {"city": "Oslo"}), ("weather", {"city": "Bonn"}), text="I begin bad"),
+        ),
+        calls(("weather", {"city": "Rome"}), text="I begin well."),
+        text("It is clear."),
+    ],
+    "cancel": lambda: [calls(("weather", {"city": "Rome"}), text="Wait. "), hang(after=text("I am begin"))],
+    "quiet": lambda: [text("After a while.", delays=[0.2])],
+}
+
+
+class Chat:
+    """The application, and the requests that it has begun, newest last."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.sessions: list[RequestSession] = []
+        self.bodies: list[Any] = []
+        self.app = Starlette(
+            routes=[
+                Route("/vercel/{scene}", self.vercel, methods=["POST"]),
+                Route("/vercel/{scene}/{chat}/stream", self.resumed),
+                Route("/agui/{scene}", self.agui, methods=["POST"]),
+                Route("/events/{request_id}", self.events),
+                Route("/text/{request_id}", self.text),
+                Route("/cancel", self.cancel, methods=["POST"]),
+            ]
+        )
+
+    async def start(self, scene: str, incoming: ClientRequest) -> RequestSession:
+        """Begin a request, or give its answers to the one that waits."""
+        if incoming.prompt is not None:
+            script: Script = SCENES[scene]()
+            session = self.runtime.start(
+                incoming.prompt, provider=ScriptedProvider(script), conversation_id=incoming.conversation_id
+            )
+            self.sessions.append(session)
+            return session
+        session = self.session(incoming.request_id)
+        await incoming.answer(session, client_tools=CLIENT_TOOLS, by="page")
+        return session
+
+    def session(self, request_id: str) -> RequestSession:
+        """The session of a request that was begun here."""
+        (found,) = [each for each in self.sessions if each.request_id == request_id]
+        return found
+
+    async def vercel(self, request: Request) -> Response:
+        """Answer `useChat`."""
+        body = await request.body()
+        self.bodies.append(await request.json())
+        try:
+            incoming = read_vercel(body)
+        except DecodeError as exc:
+            return JSONResponse({"error": str(exc)}, 400)
+        session = await self.start(request.path_params["scene"], incoming)
+        version = 7 if request.query_params.get("v") == "7" else 6
+        return VercelResponse(
+            session,
+            client_tools=CLIENT_TOOLS,
+            answered=incoming.answered,
+            version=version,
+            heartbeat_seconds=0.05,
+            cancel_on_disconnect=True,
+        )
+
+    async def resumed(self, request: Request) -> Response:
+        """Answer a page that was loaded again."""
+        newest = [each for each in self.sessions if each.conversation_id == request.path_params["chat"]]
+        return VercelResponse(newest[-1], client_tools=CLIENT_TOOLS) if newest else Response(status_code=204)
+
+    async def agui(self, request: Request) -> Response:
+        """Answer an `HttpAgent`."""
+        body = await request.body()
+        self.bodies.append(await request.json())
+        try:
+            incoming = read_agui(body)
+        except DecodeError as exc:
+            return JSONResponse({"error": str(exc)}, 400)
+        session = await self.start(request.path_params["scene"], incoming)
+        return AguiResponse(
+            session, incoming, client_tools=CLIENT_TOOLS, heartbeat_seconds=0.05, cancel_on_disconnect=True
+        )
+
+    async def events(self, request: Request) -> Response:
+        """Send the events of a request."""
+        return EventsResponse(self.session(request.path_params["request_id"]))
+
+    async def text(self, request: Request) -> Response:
+        """Send the text of a request."""
+        return TextResponse(self.session(request.path_params["request_id"]))
+
+    async def cancel(self, _request: Request) -> Response:
+        """Cancel the newest request."""
+        return JSONResponse(self.sessions[-1].cancel("enough"))
