@@ -194,5 +194,5 @@ def test_a_question_is_answered_with_and_without_the_cli_extra(
     done = install(extra).run("toolbus", "ask", "What is the default timeout?", "--dir", tmp_path)
     assert done.returncode == 0, done.stderr
     assert "DEFAULT_TIMEOUT_SECONDS = 120" in done.stdout
-    assert "limits.py:3" in done.stdout
+    assert "**`limits.py:3`**" in done.stdout
     assert "\x1b[" not in done.stdout  # no terminal, no colours
