@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class _Server(uvicorn.Server):
-    """Says when it is up, and leaves signals alone."""
+    """A server that says when it is up, and does not touch signals."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -63,7 +63,7 @@ class Serving:
         await self._server.up.wait()
 
     def stop(self) -> None:
-        """What a stop signal does: no new connections, then the lifespan ends."""
+        """Do what a stop signal does: no new connections, then the lifespan ends."""
         self._server.should_exit = True
 
 

@@ -1,4 +1,4 @@
-"""What pages show of a request and send back: the streams of Vercel's AI SDK and of AG-UI, and server-sent events.
+"""The requests that pages show and command: the streams of Vercel's AI SDK and of AG-UI, and server-sent events.
 
     incoming = read_vercel(await request.body())
     session = runtime.start(incoming.prompt, conversation_id=incoming.conversation_id)
