@@ -106,7 +106,7 @@ def _page(api: API, path: str) -> Page:
 
 
 def _is_ours(module: Any, name: str) -> bool:
-    """Return whether the sources have the definition. A name of another library, or from an unpacked tuple, has none."""
+    """Return whether the sources have the definition; names of other libraries and unpacked tuples have none."""
     return not module.members[name].is_alias or module.members[name].resolved
 
 

@@ -57,7 +57,7 @@ class _Layout:
         if path in self.pages or path in self.files:
             return path
         file = self.root / source
-        if file.suffix in (".svg", ".png"):
+        if file.suffix in (".svg", ".png") or (source.startswith("docs/") and file.suffix != ".md"):
             self.files[path] = file
             return path
         text = file.read_text(encoding="utf-8")
