@@ -7,6 +7,8 @@
     python3 dev.py bench                                            measures what toolbus costs, for docs/performance.md
     python3 dev.py bench --quick --only cpu                         measures one figure; its options follow its name
     python3 dev.py soak --minutes 60                                looks for bugs for an hour, with new seeds
+    python3 dev.py docs                                             builds the site of the documentation, and serves it
+    python3 dev.py docs --build                                     only builds it, into .dev/docs/site
     python3 dev.py shape                                            prints sizes, longest parts and imports of packages
     python3 dev.py test                                             runs all that CI checks
     python3 dev.py test -k bus                                      runs only pytest, with these arguments
@@ -15,8 +17,9 @@
 It needs only a checkout, Python 3.11 or newer and a package registry. Everything that it makes lies in .venv, .dev and,
 for another Python, a folder such as .venv-3.13; all of these may be deleted at any time.
 `ask` installs toolbus with its extras; `example` adds what the examples need; `bench` adds what draws the plot, and, in
-separate environments, the runtimes to compare with; `test` and `soak` add the tools of development. The set-up runs
-again only when the lock file, pyproject.toml, this file, Python's minor version or the checkout's path changes.
+separate environments, the runtimes to compare with; `docs` adds what builds the site; `test` and `soak` add the tools
+of development. The set-up runs again only when the lock file, pyproject.toml, this file, Python's minor version or the
+checkout's path changes.
 
 This file uses only the standard library, and names no registry: pip's and uv's configuration on the machine decides.
 """
@@ -62,11 +65,12 @@ STATE = ROOT / ".dev"
 BYTECODE = STATE / "bytecode"
 
 TOOLBUS_COMMANDS = ("ask", "chat", "resume", "store", "events", "tools", "replay", "simulate")
-GROUPS = {  # each one includes those before it
-    "ask": ["--no-default-groups"],
-    "example": ["--no-default-groups", "--group", "examples"],
-    "bench": ["--no-default-groups", "--group", "examples", "--group", "bench"],
-    "test": ["--group", "dev"],
+GROUPS: dict[str, list[str]] = {  # the groups of pyproject.toml that each command needs
+    "ask": [],
+    "example": ["examples"],
+    "bench": ["examples", "bench"],
+    "docs": ["docs"],
+    "test": ["examples", "bench", "docs", "dev"],
 }
 COVERAGE_PERCENT = 95
 QUICK_HALF_SECONDS = 1_800.0
@@ -133,7 +137,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _done(arguments: Sequence[str]) -> int:
-    if not arguments or arguments[0] not in (*TOOLBUS_COMMANDS, "example", "bench", "shape", "soak", "test"):
+    if not arguments or arguments[0] not in (*TOOLBUS_COMMANDS, "example", "bench", "docs", "shape", "soak", "test"):
         print(__doc__)
         return 0 if arguments and arguments[0] in ("-h", "--help") else 2
     command, *rest = arguments
@@ -158,8 +162,9 @@ def _done(arguments: Sequence[str]) -> int:
     if command == "bench":
         os.environ.update(registry_settings(), UV=str(find_uv()))  # for the runtimes to compare with
         become([str(PYTHON), "-m", "benchmarks", *rest], folder=ROOT)
-    if command == "soak":
-        become([str(PYTHON), "-m", "soak", *rest], folder=ROOT)
+    if command in ("docs", "soak"):
+        folder = {"docs": "docs_site"}.get(command, command)
+        become([str(PYTHON), "-m", folder, *rest], folder=ROOT)
     if rest:
         become([str(PYTHON), "-m", "pytest", *rest], folder=ROOT)
     return check_everything()
@@ -288,7 +293,7 @@ def fingerprint() -> str:
     return digest.hexdigest()
 
 
-def read_stamp() -> dict[str, str]:
+def read_stamp() -> dict[str, Any]:
     """The record of what the environment was made from, or an empty one. Without "key", the set-up was cut short."""
     try:
         return json.loads(STAMP.read_bytes())
@@ -298,13 +303,14 @@ def read_stamp() -> dict[str, str]:
 
 def _is_ready(needed: str, key: str) -> bool:
     stamp = read_stamp()
-    enough = list(GROUPS)[list(GROUPS).index(needed) :]
-    return stamp.get("key") == key and stamp.get("holds") in enough and PYTHON.exists()
+    return stamp.get("key") == key and {*GROUPS[needed]} <= {*stamp["holds"]} and PYTHON.exists()
 
 
 def make_environment(needed: str, key: str) -> None:
     """Install what the lock file says. An environment that is incomplete or was moved is made anew."""
     before = read_stamp()
+    held: list[str] = before["holds"] if before.get("key") == key else []
+    groups = sorted({*GROUPS[needed], *held})
     sound = not before or ("key" in before and before["root"] == str(ROOT))
     settings = registry_settings()
     uv = find_uv()
@@ -313,18 +319,19 @@ def make_environment(needed: str, key: str) -> None:
     write_stamp({"root": str(ROOT)})
     # The lock file names one registry. So the locked releases and hashes are exported, and installed from the
     # registry that the machine is configured for.
+    chosen = [part for group in groups for part in ("--group", group)]
     packages, build = STATE / "packages.txt", STATE / "build.txt"
     export = [uv, "export", "--quiet", "--frozen", "--output-file"]
-    run([*export, packages, "--all-extras", *GROUPS[needed]], settings)
+    run([*export, packages, "--all-extras", "--no-default-groups", *chosen], settings)
     run([*export, build, "--only-group", "build"], settings)
-    # `ask` and `example` install what is missing; `test` also removes what is not in the lock file.
+    # The other commands install what is missing; `test` also removes what is not in the lock file.
     verb = ["sync"] if needed == "test" else ["install", "--requirements"]
     install = [uv, "pip", *verb, packages, "--quiet", "--python", PYTHON, "--build-constraints", build]
     try:  # thanks to the hashes, a file in uv's cache is as good as one from the registry
         run([*install, "--offline"], settings)
     except SetupError:
         run(install, settings)
-    write_stamp({"root": str(ROOT), "holds": needed, "key": key})
+    write_stamp({"root": str(ROOT), "holds": groups, "key": key})
 
 
 def python_fits() -> bool:
@@ -336,7 +343,7 @@ def python_fits() -> bool:
     return False
 
 
-def write_stamp(stamp: Mapping[str, str]) -> None:
+def write_stamp(stamp: Mapping[str, Any]) -> None:
     """Replace the stamp in one step."""
     partial = STAMP.with_suffix(".partial")
     partial.write_text(json.dumps(stamp), encoding="utf-8")

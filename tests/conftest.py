@@ -129,7 +129,13 @@ LONGEST = {
     "test_planted_bugs.py",
 }
 """The files with tests of 5 to 15 seconds on an idle machine; on a busy one, each of these tests has five minutes."""
-NOT_QUICK = LONGEST | {"test_benchmarks.py", "test_dev.py", "test_pytest_plugin.py", "test_time_limits.py"}
+NOT_QUICK = LONGEST | {
+    "test_benchmarks.py",
+    "test_dev.py",
+    "test_pytest_plugin.py",
+    "test_site.py",
+    "test_time_limits.py",
+}
 """These files, and files that start many interpreters or that measure: together, a quarter of the suite's time."""
 
 

@@ -33,6 +33,7 @@ from typing import Any
 import anyio
 import pytest
 from benchmarks.__main__ import parse as parse_bench
+from docs_site.__main__ import parse as parse_docs
 from soak.__main__ import parse as parse_soak
 
 from toolbus.cli._arguments import parse as parse_command_line
@@ -46,7 +47,7 @@ _FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,}|~{3,})(?P<language>[\w-]*)"
 _MARK = re.compile(r"<!--\s*(?P<name>no-run|file|output)\b:?\s*(?P<value>.*?)\s*-->")
 _LINK = re.compile(r"\]\((?P<target>[^)#\s]*)(?:#(?P<anchor>[^)\s]+))?\)")
 _PYTHON = re.compile(r"python[\d.]*")
-_OURS = ("src/", "tests/", "docs/", "examples/", "benchmarks/", "dev.py")
+_OURS = ("src/", "tests/", "docs/", "examples/", "benchmarks/", "docs_site/", "dev.py")
 
 
 @dataclass(frozen=True)
@@ -238,6 +239,8 @@ def check_command(words: list[str]) -> None:
         assert not rest[1:] or _is_example(ROOT / "examples" / rest[1]), f"there is no example {rest[1]}"
     elif program == "dev.py" and rest[:1] == ["bench"]:
         _check_options(parse_bench, rest[1:])
+    elif program == "dev.py" and rest[:1] == ["docs"]:
+        _check_options(parse_docs, rest[1:])
     elif program == "dev.py" and rest[:1] == ["soak"]:
         _check_options(parse_soak, rest[1:])
     elif Path(program).name == "toolbus" or (program == "dev.py" and rest[:1] != ["test"]):

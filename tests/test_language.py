@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-READ = ("src/toolbus", "dev.py", "benchmarks", "soak", "examples", "tests/support", "tests/**/conftest.py")
+READ = ("src/toolbus", "dev.py", "benchmarks", "docs_site", "soak", "examples", "tests/support", "tests/**/conftest.py")
 
 QUESTIONS = frozenset(
     "how what whatever when where whether which who whoever whom whose why".split()  # noqa: SIM905 -- a line of words

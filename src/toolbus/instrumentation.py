@@ -22,7 +22,16 @@ from .protocols import ModelReply, ModelRequest, Provider, RequestView
 from .request_result import RequestResult
 from .tool_results import Rendered
 
-__all__ = ["CarriedBy", "Instrumentation", "ModelEnded", "RequestEnded", "ToolEnded", "Work", "continued_here"]
+__all__ = [
+    "CarriedBy",
+    "Instrumentation",
+    "ModelEnded",
+    "RequestEnded",
+    "ToolEnded",
+    "Work",
+    "continued_from",
+    "continued_here",
+]
 
 _logger = logging.getLogger("toolbus.instrumentation")
 
@@ -88,7 +97,8 @@ class Instrumentation:
     def continued(cls, carried: Mapping[str, str]) -> AbstractContextManager[object]:
         """Make the context that was `carried` current. Entered in a handler's process, around the handler.
 
-        The class has to be importable there by its name. What this raises there is not reported.
+        The class has to be importable there by its name. On a worker for remote calls it is entered around `tool`, with
+        all texts in the request's metadata. What this raises is not reported.
         """
         return nullcontext()
 
@@ -181,10 +191,27 @@ def continued_here(carried: Sequence[CarriedBy]) -> Generator[None]:
         for module, name, texts in carried:
             with contextlib.suppress(BaseException):
                 kind = cast("type[Instrumentation]", pkgutil.resolve_name(f"{module}:{name}"))
-                manager = kind.continued(texts)
-                manager.__enter__()
-                stack.push(functools.partial(_leave, manager))
+                _continue(kind, texts, stack)
         yield
+
+
+@contextlib.contextmanager
+def continued_from(metadata: Mapping[str, Any] | None, instrumentation: Sequence[Instrumentation]) -> Generator[None]:
+    """Make current, on a worker, what the `metadata` of a request's events carries. What that raises is dropped."""
+    with contextlib.ExitStack() as stack:
+        texts = {name: text for name, text in (metadata or {}).items() if isinstance(text, str)}
+        for each in instrumentation:
+            with contextlib.suppress(BaseException):
+                _continue(each, texts, stack)
+        yield
+
+
+def _continue(
+    continues: Instrumentation | type[Instrumentation], texts: Mapping[str, str], stack: contextlib.ExitStack
+) -> None:
+    manager = continues.continued(texts)
+    manager.__enter__()
+    stack.push(functools.partial(_leave, manager))
 
 
 def _leave(manager: AbstractContextManager[object], *exc_info: Any) -> None:

@@ -82,6 +82,16 @@ def test_the_environment_of_the_benchmarks_holds_what_draws_and_the_examples_too
     assert len(dev.ran) > count
 
 
+def test_the_site_of_the_documentation_needs_a_group_of_its_own_and_takes_none_away(dev: Any):
+    dev.prepare("example")
+    dev.prepare("docs")
+    assert "--group docs --group examples" in dev.ran[-3]
+    count = len(dev.ran)
+    dev.prepare("example")
+    dev.prepare("docs")
+    assert len(dev.ran) == count
+
+
 def test_the_benchmarks_get_their_options_and_learn_of_uv_and_the_registry(dev: Any, monkeypatch: pytest.MonkeyPatch):
     def become(command: list[str], folder: Path) -> None:
         assert (folder, os.environ["UV"], os.environ["UV_DEFAULT_INDEX"]) == (ROOT, "uv", "mirror")

@@ -92,7 +92,7 @@ async def test_a_store_that_is_away_and_a_call_that_does_not_end_degrade_a_runti
         writer = runtime._journal_writer  # pyright: ignore[reportPrivateUsage]
         assert writer is not None
         await writer._pending.attempt(fails())  # pyright: ignore[reportPrivateUsage]
-        assert "the store does not answer" in runtime.health().reasons
+        assert "the store fails" in runtime.health().reasons
 
 
 @pytest.mark.parametrize("on_store_failure", ["stop", "warn"])
@@ -134,7 +134,7 @@ async def test_a_store_that_refuses_a_step_degrades_a_runtime_until_it_takes_one
                 while runtime.health().degraded:  # until the end of the first request is written as well
                     await anyio.lowlevel.checkpoint()
         assert result.outcome == ("failed" if on_store_failure == "stop" else "completed")
-        assert healths == [("the store does not answer",)]
+        assert healths == [("the store fails",)]
         assert runtime.health().reasons == ()
         assert runtime.statistics().leases == 0
     lines = [each.getMessage() for each in caplog.records if each.getMessage().startswith("the store")]

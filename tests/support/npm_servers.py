@@ -1,4 +1,4 @@
-"""The official MCP servers from npm, in the releases that `npm/package-lock.json` locks by hash.
+"""The official MCP servers from npm, and Chromium, in the releases that `npm/package-lock.json` locks by hash.
 
     McpServer("memory", **npm_servers.program("memory"))
 
@@ -37,7 +37,7 @@ class Program(TypedDict):
 def program(name: str, *args: str) -> Program:
     """Return the program of `@modelcontextprotocol/server-NAME` with these arguments."""
     script = installed() / "node_modules" / "@modelcontextprotocol" / f"server-{name}" / "dist" / "index.js"
-    return {"command": str(_node()[0]), "args": [str(script), *args]}
+    return {"command": node(), "args": [str(script), *args]}
 
 
 @functools.cache
@@ -78,10 +78,15 @@ def _install(folder: Path) -> None:
         )
         if done.returncode:
             raise RuntimeError(
-                "`npm ci` could not install the MCP servers that tests use. Can the registry of npm's configuration be"
+                "`npm ci` could not install the MCP servers and the browser that tests use. Can the registry of npm's configuration be"
                 f" reached?\n{done.stdout.strip()[-2000:]}"
             )
         partial.replace(folder)
+
+
+def node() -> str:
+    """Return the path of Node.js."""
+    return _node()[0]
 
 
 def _node() -> tuple[str, str]:

@@ -156,7 +156,7 @@ class JournalWriter:
             request.unwritten = None
             raise
         except StoreError as exc:
-            if exc.retryable:
+            if not isinstance(exc, StoreDamaged):
                 self._pending.report(exc)
             if self._on_failure == "stop":
                 raise

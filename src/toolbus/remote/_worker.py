@@ -16,6 +16,7 @@ from ..core.approval import definition_of
 from ..dispatcher import ToolDispatcher
 from ..errors import DecodeError, NotRunning
 from ..events import Event, ToolCallCompleted, ToolCallFailed, ToolCallRequested, decode, encode
+from ..instrumentation import Instrumentation, continued_from
 from ..messages import Message
 from ..protocols import CallView
 from ..secrets import secrets_of
@@ -45,7 +46,6 @@ class _View:
 
     options: Mapping[str, Any] = {}
     interceptors: Sequence[Any] = ()
-    instrumentation: Sequence[Any] = ()
     messages: Sequence[Message] = ()
     calls: Mapping[str, CallView] = {}
     begun_with: Mapping[str, Any] | None = None
@@ -53,12 +53,19 @@ class _View:
     is_left = False
     secrets = secrets_of(None)
 
-    def __init__(self, requested: ToolCallRequested, deps: Any, tools: ToolRegistry) -> None:
+    def __init__(
+        self,
+        requested: ToolCallRequested,
+        deps: Any,
+        tools: ToolRegistry,
+        instrumentation: Sequence[Instrumentation],
+    ) -> None:
         self.request_id = requested.request_id
         self.conversation_id = requested.conversation_id
         self.metadata = requested.metadata
         self.deps = deps
         self.tools = tools
+        self.instrumentation = instrumentation
 
     def narrate(self, call_id: str, text: str) -> None:
         """Do nothing: the status line of a request is written where its session runs."""
@@ -91,6 +98,7 @@ class Worker:
         *,
         deps: Any = None,
         max_concurrency: int,
+        instrumentation: Sequence[Instrumentation] = (),
     ) -> None:
         self.bus = EventBus()
         self.running: dict[Key, _Running] = {}
@@ -99,6 +107,7 @@ class Worker:
         self._pool = pool
         self._connect = connect
         self._deps = deps
+        self._instrumentation = instrumentation
         self._most = max_concurrency
         self.is_away = False
         self._refused: set[str] = set()
@@ -242,9 +251,12 @@ class Worker:
                 return True
         if call.is_stopped:
             return False
-        view = _View(requested, self._deps, self._tools)
-        arbitration = self.bus.arbitration
-        if not arbitration.adopt(requested, seconds_left=delivery.seconds_left, attempt=delivery.attempt, view=view):
+        view = _View(requested, self._deps, self._tools, self._instrumentation)
+        seconds, attempt = delivery.seconds_left, delivery.attempt
+        # The handler runs in the context in which its call is adopted.
+        with continued_from(requested.metadata, self._instrumentation):
+            runs = self.bus.arbitration.adopt(requested, seconds_left=seconds, attempt=attempt, view=view)
+        if not runs:
             await delivery.give_back()
             return False
         await call.over.wait()

@@ -30,6 +30,7 @@ import orjson
 from .._option_checks import POSITIVE, check, whole
 from ..bus import EventBus
 from ..errors import ConfigurationError, MissingExtra
+from ..instrumentation import Instrumentation
 from ..tools import Tool, ToolRegistry
 from ._executor import RemoteExecutor
 from ._transport import Begun, Key, Unavailable
@@ -86,7 +87,9 @@ class ToolWorker:
         await ToolWorker("nats://broker:4222", [render], pool="gpu", deps=gpu).run()
 
     `tools` are those tools that the sessions declare, with the same `pool`; others, and those with another definition
-    than a call was checked by, are left to other workers. `deps` become `ToolContext.deps`. A worker that has not
+    than a call was checked by, are left to other workers. `deps` become `ToolContext.deps`. `instrumentation` surrounds
+    each attempt of a tool here; a span of `OpenTelemetry` is the child of the request's span in the session's process,
+    if that has one too. A worker that has not
     renewed its calls for `lease_seconds` is lost: its calls of `idempotent` tools run elsewhere, and all others end as
     `interrupted`. Raises `ConfigurationError` for tools with secret parameters, whose values stay with the session.
     """
@@ -101,6 +104,7 @@ class ToolWorker:
         max_concurrency: int = 100,
         lease_seconds: float = 30.0,
         prefix: str = "toolbus",
+        instrumentation: Iterable[Instrumentation] = (),
     ) -> None:
         check("max_concurrency", max_concurrency, whole(1))
         check("lease_seconds", lease_seconds, POSITIVE)
@@ -113,7 +117,14 @@ class ToolWorker:
             )
         self._broker = _Broker(url, prefix, pool)
         self._lease_seconds = lease_seconds
-        self._worker = Worker(registry, pool, self._link, deps=deps, max_concurrency=max_concurrency)
+        self._worker = Worker(
+            registry,
+            pool,
+            self._link,
+            deps=deps,
+            max_concurrency=max_concurrency,
+            instrumentation=tuple(instrumentation),
+        )
 
     async def run(self, ready: Callable[[], object] = lambda: None) -> None:
         """Run calls until `drain` or cancellation. `ready` is called when the worker is connected.

@@ -6,6 +6,7 @@ every backend. Knows anyio. Must not know sessions.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import deque
 
@@ -16,6 +17,7 @@ from ..errors import ConversationBusy, Overloaded
 
 __all__ = ["Admission", "Ticket"]
 
+_logger = logging.getLogger("toolbus.runtime")
 _LONGEST_WAIT_SECONDS = 60.0  # the upper bound of `Overloaded.retry_after_seconds`
 # The weight of the newest gap between two endings in the running mean that `Overloaded.retry_after_seconds` is made of.
 _WEIGHT = 0.2
@@ -53,7 +55,10 @@ class Ticket:
 
 
 class Admission:
-    """At most `max_running` requests run and `max_queued` wait; one more raises `Overloaded`."""
+    """At most `max_running` requests run and `max_queued` wait; one more raises `Overloaded`, and counts as `refused`.
+
+    The first refusal since a request was taken is logged.
+    """
 
     def __init__(self, max_running: int, max_queued: int) -> None:
         self._max_running = check("max_sessions", max_running, at_least(1))
@@ -68,6 +73,8 @@ class Admission:
         self._last_end = math.nan
         self._mean_gap = 0.0
         self._empty: anyio.Event | None = None
+        self._is_full = False  # whether the newest request was refused
+        self.refused = 0
 
     @property
     def running(self) -> int:
@@ -94,8 +101,13 @@ class Admission:
                 f"conversation {conversation_id!r} has a turn that has not ended yet; try again when it has"
             )
         if self._held >= self._max_running + self._max_queued:
+            self.refused += 1
+            if not self._is_full:
+                self._is_full = True
+                _logger.warning("%d requests run and %d wait, so others are refused", self._running, self.queued)
             seconds = min(max(1.0, math.ceil(self._mean_gap)), _LONGEST_WAIT_SECONDS)
             raise Overloaded(seconds, self._running, self.queued)
+        self._is_full = False
         self._held += 1
         ticket = Ticket(self, conversation_id)
         turns = self._turns.get(conversation_id)

@@ -478,6 +478,7 @@ class Runtime(Generic[DepsT]):
             waiting=requests_waiting(self._sessions.values()),
             queued=admission.queued,
             places=admission.places,
+            refused=admission.refused,
             approvals=len(self.pending_approvals()),
             leases=0 if writer is None else writer.leases,
             store_calls_pending=0 if writer is None else writer.calls_pending,

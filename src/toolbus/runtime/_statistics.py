@@ -21,17 +21,19 @@ class RuntimeStatistics:
 
     `running` counts the requests that have begun and not ended, sub-requests excluded. `waiting` counts those among
     them in which every open call waits for a person. `queued` counts the requests that wait for a slot or for their
-    conversation, and `places` those that could be taken now. `approvals` is the number of questions to people. `leases`
-    counts the requests whose leases this process holds, and `store_calls_pending` the calls that the store has still to
-    take; both are 0 without a journal. What the store has stored is in `await runtime.store.statistics()`, which reads
-    the store. `tools` has the numbers of each tool, and `models` those of each model, by "VENDOR:MODEL", since the
-    runtime was made, with those of sub-requests; both are empty without `Runtime(detailed_statistics=True)`.
+    conversation, `places` those that could be taken now, and `refused` those that were refused with `Overloaded` since
+    the runtime was made. `approvals` is the number of questions to people. `leases` counts the requests whose leases
+    this process holds, and `store_calls_pending` the calls that the store has still to take; both are 0 without a
+    journal. What the store has stored is in `await runtime.store.statistics()`, which reads the store. `tools` has the
+    numbers of each tool, and `models` those of each model, by "VENDOR:MODEL", since the runtime was made, with those of
+    sub-requests; both are empty without `Runtime(detailed_statistics=True)`.
     """
 
     running: int
     waiting: int
     queued: int
     places: int
+    refused: int
     approvals: int
     leases: int
     store_calls_pending: int
@@ -77,7 +79,7 @@ def health_of(
         reasons.append(f"{admission.running} requests run and {admission.queued} wait, so no other one is taken")
     ready = not reasons
     if writer is not None and writer.store_fails:
-        reasons.append("the store does not answer")
+        reasons.append("the store fails")
     if dispatcher.overdue:
         names = ", ".join(sorted(set(dispatcher.overdue)))
         reasons.append(f"{len(dispatcher.overdue)} cancelled calls still run: {names}")

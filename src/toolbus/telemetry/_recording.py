@@ -81,7 +81,7 @@ class Spans:
             description="Tokens of one model call",
         )
         self.running = meter.create_up_down_counter(
-            names.REQUESTS_RUNNING, unit="{request}", description="Requests that run, with sub-requests"
+            names.REQUESTS_RUNNING, unit="{request}", description="Requests that run or wait, with sub-requests"
         )
 
     def request(self, view: RequestView) -> Recorded:

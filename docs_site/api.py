@@ -1,0 +1,161 @@
+"""The API reference: one page for each public module, with every name of its `__all__`.
+
+1. A name is described once, in the public module nearest to its definition. Other modules that export the name list it
+   with a link. Each public name has an anchor on the page of each module that exports it, such as `toolbus.Runtime`.
+2. The sources are read, not imported. mkdocstrings describes the names on the site, and `as_markdown` describes them in
+   plain Markdown, for the copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import griffe
+
+from .pages import Page
+
+__all__ = ["API", "FOLDER", "PlainFields", "as_markdown", "pages_of", "path_of"]
+
+FOLDER = "reference/api"
+
+
+class PlainFields(griffe.Extension):
+    """Fields that a constructor sets, without the expressions that compute them."""
+
+    def on_attribute(self, *, attr: griffe.Attribute, **_: Any) -> None:
+        """Drop the value of a field that only instances have. griffe calls this for each attribute."""
+        if attr.labels == {"instance-attribute"}:
+            attr.value = None
+
+
+class API:
+    """The public modules of a package, by name, with the names that each exports."""
+
+    def __init__(self, sources: Path, package: str = "toolbus") -> None:
+        extensions = griffe.load_extensions(PlainFields)
+        self.root = griffe.load(
+            package, search_paths=[sources], resolve_aliases=True, resolve_external=False, extensions=extensions
+        )
+        self.modules = {module.path: module for module in _public(self.root)}
+        exporting: dict[str, list[str]] = {}
+        for path, module in self.modules.items():
+            for name in self.names_of(path):
+                exporting.setdefault(_defined(module.members[name]), []).append(f"{path}.{name}")
+        self._home = {path: _nearest(defined, paths) for defined, paths in exporting.items() for path in paths}
+
+    def names_of(self, module: str) -> list[str]:
+        """The names of the module's `__all__`, in alphabetical order."""
+        return sorted(map(str, self.modules[module].exports or ()), key=str.casefold)
+
+    def home(self, path: str) -> str:
+        """The public path under which the name at a public path is described."""
+        return self._home[path]
+
+
+def _public(module: Any) -> Iterator[Any]:
+    yield module
+    for name, member in sorted(module.members.items()):
+        if not name.startswith("_") and not member.is_alias and member.is_module:
+            yield from _public(member)
+
+
+def _defined(member: Any) -> str:
+    """The path of a name's definition, or of what a library other than ours defines and we export."""
+    return member.target_path if member.is_alias and not member.resolved else member.canonical_path
+
+
+def _nearest(defined: str, paths: list[str]) -> str:
+    """The path with the most in common with the definition's, and among these the shortest."""
+
+    def common(path: str) -> int:
+        return next((at for at, (a, b) in enumerate(zip(path, f"{defined}.", strict=False)) if a != b), len(path))
+
+    return max(paths, key=lambda path: (common(path), -len(path), path))
+
+
+def path_of(module: str) -> str:
+    """The path of a module's page on the site."""
+    return f"{FOLDER}/{module}.md"
+
+
+def pages_of(api: API) -> dict[str, Page]:
+    """The pages of the API reference, by path; the first one is the list of all modules."""
+    rows = "".join(f"| [`{path}`]({path}.md) | {_first_line(module)} |\n" for path, module in api.modules.items())
+    start = (
+        "# The API reference\n\nAfter reading this page, you know which module has the name that you need. Each page"
+        " describes all public names of one module: what they take, what they return, their fields, and their errors."
+        " [The Python API in tables](../python.md) has fewer words.\n\n| module | about |\n| --- | --- |\n" + rows
+    )
+    index = Page(f"{FOLDER}/index.md", start, "src/toolbus/__init__.py")
+    return {index.path: index} | {path_of(path): _page(api, path) for path in api.modules}
+
+
+def _page(api: API, path: str) -> Page:
+    module = api.modules[path]
+    names = api.names_of(path)
+    here = [name for name in names if api.home(f"{path}.{name}") == f"{path}.{name}" and _is_ours(module, name)]
+    parts = [f"# `{path}`\n\nAfter reading this page, you can use every public name of `{path}`.\n"]
+    members = "".join(f"\n        - {name}" for name in here)
+    parts.append(f"::: {path}\n    options:\n      members:{members or ' false'}\n")
+    if elsewhere := [name for name in names if name not in here]:
+        parts.append("## Names described elsewhere\n\n| name | described in |\n| --- | --- |")
+        parts += [_row(api, path, name) for name in elsewhere]
+    return Page(path_of(path), "\n".join(parts) + "\n", str(module.filepath))
+
+
+def _is_ours(module: Any, name: str) -> bool:
+    """Return whether the sources have the definition; names of other libraries and unpacked tuples have none."""
+    return not module.members[name].is_alias or module.members[name].resolved
+
+
+def _row(api: API, path: str, name: str) -> str:
+    """The row of a name that another module describes, or another library."""
+    home = api.home(f"{path}.{name}")
+    shown = f'| <span id="{path}.{name}">`{name}`</span> | '
+    if home == f"{path}.{name}":
+        return f"{shown}`{api.modules[path].members[name].target_path}` |"
+    return f"{shown}[`{home}`]({home.rpartition('.')[0]}.md#{home}) |"
+
+
+def _first_line(member: Any) -> str:
+    return member.docstring.value.splitlines()[0] if member.docstring else ""
+
+
+def as_markdown(api: API, path: str) -> str:
+    """A module's page in plain Markdown: signatures in fences, and docstrings."""
+    module = api.modules[path]
+    parts = [f"# {path}", module.docstring.value if module.docstring else ""]
+    for name in api.names_of(path):
+        home = api.home(f"{path}.{name}")
+        if home != f"{path}.{name}":
+            parts.append(f"## {name}\n\nDescribed as `{home}`.")
+            continue
+        parts += _described(module.members[name], name, "##")
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _described(member: Any, name: str, heading: str) -> Iterator[str]:
+    if member.is_alias:
+        if not member.resolved:
+            yield f"{heading} {name}\n\nFrom `{member.target_path}`."
+            return
+        member = member.final_target
+    text = member.docstring.value if member.docstring else ""
+    yield f"{heading} {name}\n\n```python\n{_signature(member, name)}\n```\n\n{text}".rstrip()
+    if member.is_class:
+        for each in member.members.values():
+            if not each.name.startswith("_"):
+                yield from _described(each, f"{name}.{each.name}", heading + "#")
+
+
+def _signature(member: Any, name: str) -> str:
+    if member.is_function:
+        shown = member.signature(return_type=True)
+        return f"{'async ' if 'async' in member.labels else ''}def {shown}"
+    if member.is_class:
+        bases = ", ".join(map(str, member.bases))
+        return f"class {name}({bases})" if bases else f"class {name}"
+    annotation = f": {member.annotation}" if member.annotation else ""
+    return f"{name}{annotation}" + (f" = {member.value}" if member.value and len(str(member.value)) < 200 else "")
