@@ -229,7 +229,7 @@ def pages(seed: int, given: Time) -> Outcome:
 
     def command(seed: int) -> tuple[list[str], dict[str, str]]:
         variables = {"TOOLBUS_WEB_SEEDS": str(_WORLDS), "TOOLBUS_WEB_SEED": str(seed % 2**32)}
-        return ["tests/web/test_encoders_simulated.py", "-k", "rules", "-p", "no:timeout"], variables
+        return ["tests/web/test_encoders_simulated.py", "-k", "rules", "-o", "timeout=0"], variables
 
     outcome, counts = _tests(seed, given, command)
     outcome.summary = f"{counts['passed'] * _WORLDS} worlds, {_said(counts, 'runs', 'failed', 'cut off')}"
