@@ -44,7 +44,6 @@ def build(folder: Path) -> Path:
     for path, picture in pictures.items():
         _write(folder / "pages" / path, picture.read_bytes())
     _write(folder / "pages" / "extra.css", STYLES.read_bytes())
-    (folder / "src").symlink_to(ROOT / "src")
     added = {"docs_dir": "pages", "site_dir": "site", "nav": navigation(pages, sections)}
     lines = "".join(f"{name}: {json.dumps(value)}\n" for name, value in added.items())  # JSON is YAML too
     _write(folder / "mkdocs.yml", f"{CONFIGURATION.read_text(encoding='utf-8')}\n{lines}")
@@ -92,7 +91,7 @@ def run_zensical(folder: Path) -> None:
         [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", "mkdocs.yml"],
         check=False,
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},  # zensical.yml names `docs_site.api`
+        env={**os.environ, "PYTHONPATH": str(ROOT), "DOCS_SITE_SOURCES": str(ROOT / "src")},  # zensical.yml needs both
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

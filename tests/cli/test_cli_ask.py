@@ -31,7 +31,8 @@ PLAYED = ("--provider", "scenes:scripted", "--tools", "scenes:everything")
 def test_the_embedded_provider_answers_with_the_lines_and_says_what_it_is(toolbus: Command):
     ended = toolbus("ask", "What is the default timeout?")
     assert ended.status == 0
-    assert "limits.py:3: DEFAULT_TIMEOUT_SECONDS = 120" in ended.out
+    assert "**`limits.py:3`**\n\n```text\n" in ended.out
+    assert "\n3  DEFAULT_TIMEOUT_SECONDS = 120\n" in ended.out
     assert ended.err.splitlines()[0].startswith("toolbus: no model is named, so the embedded 'extractive' provider")
     assert "✓ Search Text" in ended.err
     assert "✓ Read Lines" in ended.err

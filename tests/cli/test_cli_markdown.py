@@ -133,13 +133,15 @@ def test_the_answer_is_laid_out_on_a_terminal_and_nowhere_else(
     assert '"text":"It is **fine**."' in terminal.getvalue()
 
 
-def test_the_lines_that_the_embedded_provider_quotes_are_shown_as_they_are(
+def test_the_lines_that_the_embedded_provider_quotes_are_laid_out_by_file(
     toolbus: Command, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setattr("sys.stdout", terminal)
     toolbus("ask", "What is the default timeout?")
-    assert "\n    limits.py:3: DEFAULT_TIMEOUT_SECONDS = 120\n" in terminal.getvalue()
+    assert "3  DEFAULT_TIMEOUT_SECONDS = 120" in terminal.getvalue()
+    assert "**" not in terminal.getvalue()
+    assert "```" not in terminal.getvalue()
 
 
 def test_a_terminal_that_lacks_the_signs_of_lists_gets_the_text_as_it_is(terminal: Terminal):

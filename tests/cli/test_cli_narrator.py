@@ -182,17 +182,17 @@ def test_progress_takes_the_place_of_the_arguments(terminal: Terminal):
     assert terminal.getvalue() == before
 
 
-@pytest.mark.parametrize("is_markdown", [False, True])
+@pytest.mark.parametrize("laid_out", [False, True])
 def test_a_line_moves_only_while_blocks_of_the_answer_are_awaited_and_never_after_the_end(
-    terminal: Terminal, is_markdown: bool
+    terminal: Terminal, laid_out: bool
 ):
+    terminal.encoding = "utf-8" if laid_out else "latin-1"
     desk = Desk(live=terminal)
-    desk.screen.is_markdown = is_markdown
     desk.tell([ROUND, piece("one\n")])
     before = terminal.getvalue()
     desk.narrator.tick()
-    assert (terminal.getvalue() != before) is is_markdown
-    assert ("Formulating final response..." in terminal.getvalue()) is is_markdown
+    assert (terminal.getvalue() != before) is laid_out
+    assert ("Formulating final response..." in terminal.getvalue()) is laid_out
     desk.tell([replied("one\n"), RequestCompleted(text="one\n")])
     desk.narrator.tick()
     assert terminal.getvalue().endswith("one\n")

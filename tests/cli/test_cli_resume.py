@@ -117,7 +117,7 @@ class TestWhatItNeeds:
         monkeypatch.chdir(elsewhere)
         ended = toolbus("resume", "-t", "scenes:resumable")
         assert ended.status == 0
-        assert "limits.py:3: DEFAULT_TIMEOUT_SECONDS = 120" in ended.out
+        assert "\n3  DEFAULT_TIMEOUT_SECONDS = 120\n" in ended.out
 
     def test_a_directory_that_is_gone_is_reported(self, toolbus: Command, kept: Path):
         cut_off(kept, WRITE, "Write", command={**COMMAND, "dir": "/nowhere"})

@@ -552,7 +552,8 @@ def test_it_starts_as_a_module_answers_from_files_and_stops_on_a_signal(tmp_path
         finally:
             process.kill()
     assert answer["provider"] == "extractive"
-    assert "notes.txt:1: The harbour of Palermo is painted green." in answer["text"]
+    assert "**`notes.txt:1`**" in answer["text"]
+    assert "1  The harbour of Palermo is painted green." in answer["text"]
     assert "Finished server process" in log
 
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import shutil
 import subprocess
 import sys
+import tarfile
+import tomllib
 import zipfile
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +20,6 @@ from environments import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from environments import Environment
 
@@ -59,23 +65,82 @@ def test_the_wheel_holds_the_typed_package_its_licence_and_nothing_else(wheel: P
     assert kinds <= {"py", "typed", "html", "js", "css"}
 
 
-def test_the_wheel_holds_every_module_of_the_source_tree(wheel: Path):
+def test_the_wheel_holds_every_file_of_the_source_tree(wheel: Path):
     with zipfile.ZipFile(wheel) as archive:
-        packed = {name for name in archive.namelist() if name.endswith(".py")}
-    source = ROOT / "src"
-    assert packed == {path.relative_to(source).as_posix() for path in source.rglob("*.py")}
+        packed = {name for name in archive.namelist() if name.startswith("toolbus/")}
+    files = [path for path in (ROOT / "src").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    assert packed == {path.relative_to(ROOT / "src").as_posix() for path in files}
 
 
-def test_the_source_distribution_builds_the_same_modules(wheel: Path, tmp_path: Path):
-    build = [sys.executable, "-m", "hatchling", "build", "--target"]
-    subprocess.run([*build, "sdist", "--directory", str(tmp_path)], check=True, cwd=ROOT, capture_output=True)
-    (archive,) = tmp_path.glob("*.tar.gz")
-    subprocess.run(["tar", "-xzf", str(archive)], check=True, cwd=tmp_path)
-    unpacked = tmp_path / archive.name.removesuffix(".tar.gz")
-    subprocess.run([*build, "wheel", "--directory", str(tmp_path)], check=True, cwd=unpacked, capture_output=True)
-    (again,) = tmp_path.glob("*.whl")
-    with zipfile.ZipFile(wheel) as first, zipfile.ZipFile(again) as second:
-        assert first.namelist() == second.namelist()
+def build(target: str, source: Path, folder: Path, seconds: int) -> Path:
+    """Build in a folder of its own, at a time that `SOURCE_DATE_EPOCH` gives."""
+    command = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(folder)]
+    variables = {**os.environ, "SOURCE_DATE_EPOCH": str(seconds)}
+    subprocess.run(command, check=True, cwd=source, capture_output=True, env=variables)
+    (built,) = folder.iterdir()
+    return built
+
+
+def test_the_same_sources_build_the_same_bytes_also_from_the_source_distribution(tmp_path: Path):
+    first = build("sdist", ROOT, tmp_path / "1", 1_700_000_000)
+    subprocess.run(["tar", "-xzf", str(first), "--touch"], check=True, cwd=tmp_path)  # files get the time of now
+    unpacked = tmp_path / first.name.removesuffix(".tar.gz")
+    again = build("sdist", unpacked, tmp_path / "2", 1_700_000_000)
+    assert again.read_bytes() == first.read_bytes()
+    wheels = [
+        build("wheel", ROOT, tmp_path / "3", 1_700_000_000),
+        build("wheel", unpacked, tmp_path / "4", 1_700_000_000),
+    ]
+    assert wheels[0].read_bytes() == wheels[1].read_bytes()
+    later = build("wheel", ROOT, tmp_path / "later", 1_800_000_000)
+    assert later.read_bytes() != wheels[0].read_bytes(), "SOURCE_DATE_EPOCH has no effect, so the test shows nothing"
+
+
+def test_the_source_distribution_holds_what_its_own_tests_and_pages_need(tmp_path: Path):
+    with tarfile.open(build("sdist", ROOT, tmp_path, 1_700_000_000)) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    wanted = {"README.md", "LICENSE", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CITATION.cff", "dev.py", "uv.lock"}
+    wanted |= {"tests/conftest.py", "docs/README.md", "docs_site/zensical.yml", "examples/quickstart.py"}
+    assert wanted <= names
+    assert [name for name in names if "__pycache__" in name or name.startswith((".dev", ".venv"))] == []
+
+
+def test_the_citation_names_the_version_and_the_licence_of_the_package():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    cited = dict(re.findall(r"^([a-z-]+): (.+)$", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), re.MULTILINE))
+    assert (cited["title"], cited["version"], cited["license"]) == ("toolbus", project["version"], project["license"])
+
+
+def test_type_checkers_know_every_type_of_the_installed_package(bare: Environment, tmp_path: Path):
+    pyright = [
+        Path(sys.executable).with_name("pyright"),
+        "--verifytypes",
+        "toolbus",
+        "--ignoreexternal",
+        "--outputjson",
+    ]
+    path = os.pathsep.join([str(bare.folder / "bin"), os.environ["PATH"]])  # the package that pyright finds
+    variables = {**os.environ, "PATH": path, "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"}
+    done = subprocess.run(pyright, check=False, cwd=tmp_path, capture_output=True, text=True, env=variables)
+    report = json.loads(done.stdout)["typeCompleteness"]
+    assert report["packageRootDirectory"].startswith(str(bare.folder))
+    assert report["exportedSymbolCounts"]["withUnknownType"] == 0
+    assert report["exportedSymbolCounts"]["withKnownType"] > 1_000
+    assert report["missingClassDocStringCount"] == 0
+
+
+def test_mypy_accepts_a_typical_application_of_the_installed_package(bare: Environment, tmp_path: Path):
+    shutil.copy(ROOT / "tests/typing/typical_use.py", tmp_path)
+    options = [
+        "--strict",
+        "--python-executable",
+        str(bare.folder / "bin/python"),
+        "--cache-dir",
+        str(tmp_path / "cache"),
+    ]
+    command = [sys.executable, "-m", "mypy", *options, "typical_use.py"]
+    done = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
 
 
 def test_without_extras_the_package_imports_and_brings_only_the_core_dependencies(bare: Environment):
@@ -130,5 +195,5 @@ def test_a_question_is_answered_with_and_without_the_cli_extra(
     done = install(extra).run("toolbus", "ask", "What is the default timeout?", "--dir", tmp_path)
     assert done.returncode == 0, done.stderr
     assert "DEFAULT_TIMEOUT_SECONDS = 120" in done.stdout
-    assert "limits.py:3" in done.stdout
+    assert "**`limits.py:3`**" in done.stdout
     assert "\x1b[" not in done.stdout  # no terminal, no colours

@@ -19,7 +19,8 @@ from toolbus.tool_results import failure_content, render
 from toolbus.tools import Tool
 from toolbus.toolsets.workspace import workspace_tools
 
-_QUOTED = r"^    (\S+?):(\d+): ?(.*)$"
+_HEADING = r"\*\*`(.+):\d+`\*\*"
+_QUOTED = r" *(\d+)(?:  (.*))?$"
 
 
 @dataclass
@@ -63,7 +64,14 @@ class Conversation:
             self.messages.append(ToolMessage(call_id=call.call_id, name=call.name, content=content, is_error=failed))
 
     def quoted(self) -> list[tuple[str, int, str]]:
-        return [(path, int(line), text) for path, line, text in re.findall(_QUOTED, self.answer, re.MULTILINE)]
+        found: list[tuple[str, int, str]] = []
+        path = ""
+        for line in self.answer.splitlines():
+            if heading := re.fullmatch(_HEADING, line):
+                path = heading[1]
+            elif quoted := re.match(_QUOTED, line):
+                found.append((path, int(quoted[1]), quoted[2] or ""))
+        return found
 
     def quotes(self, file: str, pattern: str) -> bool:
         return any(path.endswith(file) and re.search(pattern, text) for path, _, text in self.quoted())

@@ -34,9 +34,9 @@ _VENDORS = frozenset({*NAMED, "extractive"})
 """Names that always mean a provider of toolbus, and never a module of the user."""
 _FALLBACK = "extractive"
 _NO_MODEL = (
-    "no model is named, so the embedded 'extractive' provider answers: it quotes files, and is not a language model. "
-    "For a model: --provider openai:MODEL, anthropic:MODEL, ollama:MODEL or that of another vendor, or set "
-    "OPENAI_API_KEY or ANTHROPIC_API_KEY"
+    "no model is named, so the embedded 'extractive' provider answers: it quotes files, and is not a language model.\n"
+    "  For a model: set OPENAI_API_KEY or ANTHROPIC_API_KEY, or give --provider openai:MODEL, anthropic:MODEL,\n"
+    "  ollama:MODEL or that of another vendor."
 )
 
 

@@ -79,7 +79,6 @@ def opened(
         prices = load_prices(options.price, limits)
         tools = load_tools(options.dir, options.tools)
         provider, name, remark = load_provider(options.provider)
-        screen.is_markdown = name != "extractive"  # It quotes lines of files as they are.
         if remark and not options.quiet:
             screen.report(f"toolbus: {remark}")
         kept = _kept(options, screen, name)

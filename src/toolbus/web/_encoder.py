@@ -359,7 +359,7 @@ class EventEncoder(ABC):
     # ------------------------------------------------------------------------------------------------ steps and calls
 
     def _take_start(self, _event: RequestStarted) -> None:
-        """Note that no reply is complete yet. The first event of any kind begins the stream."""
+        """Forget the text of earlier replies. The first event of any kind begins the stream."""
         self._last_text = ""
 
     def _take_round(self, event: RoundStarted) -> None:

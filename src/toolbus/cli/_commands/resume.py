@@ -212,7 +212,6 @@ class _Resuming:
             raise ConfigurationError("it needs MCP servers, which resume does not connect; --abandon ends it")
         folder = options.dir or command.get("dir") or "."
         provider, name, _ = load_provider(name)
-        self._screen.is_markdown &= name != "extractive"
         return {
             "provider": provider,
             "tools": load_tools(folder, options.tools),

@@ -62,8 +62,8 @@ class LiveScreen(Screen):
 
     @property
     def waits_for_blocks(self) -> bool:
-        """True if the text is Markdown, for a terminal that can show the signs of lists, quotes and tables."""
-        return self.is_markdown and is_terminal(self._out) and can_write(self._out, "•▌─")
+        """True for a terminal that can show the signs of lists, quotes and tables."""
+        return is_terminal(self._out) and can_write(self._out, "•▌─")
 
     def answer(self, text: str) -> None:
         """Write the blocks that this piece of the model's text completes."""

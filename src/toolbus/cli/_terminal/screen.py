@@ -64,8 +64,6 @@ class Screen:
     """
 
     live = False
-    is_markdown = True
-    """Whether the text of the model is Markdown. A terminal with rich shows that laid out, block by block."""
 
     def __init__(self, out: TextIO | None, err: TextIO | None) -> None:
         self.failure: OSError | None = None

@@ -1,7 +1,8 @@
-"""The text of the answer: its origin, then quoted lines with `path:line`, or the words that were not found. Pure."""
+"""The text of the answer: its origin, then quoted lines by file, or the words that were not found. Pure."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from ...core.text_structure import Line
@@ -15,24 +16,34 @@ _WHAT_THIS_IS = "This answer is made by search, read and quote: no language mode
 
 
 def quoted_answer(weigher: Weigher, passages: list[Passage], turn: Turn) -> str:
-    """Return an answer with the passages, best first, and each line as `path:line: text`."""
+    """Return an answer in Markdown with the passages by file, best first: a heading `path:line`, and numbered lines."""
     found = {term for passage in passages for term in passage.terms}
-    parts = [
-        f"{_WHAT_THIS_IS} The lines that fit best for {_listed(t.text for t in weigher.question.terms if t in found)}:"
-    ]
-    quoted: set[tuple[str, int]] = set()
+    words = _listed(term.text for term in weigher.question.terms if term in found)
+    files: dict[str, dict[int, str]] = {}
     for passage in passages:
-        path = passage.scope.path
-        lines = [*_context(passage), *passage.lines]
-        fresh = [line for line in lines if (path, line.number) not in quoted]
-        quoted.update((path, line.number) for line in fresh)
-        if fresh:
-            parts.append("\n".join(f"    {path}:{line.number}: {line.text.rstrip()}" for line in fresh))
+        lines = files.setdefault(passage.scope.path, {})
+        lines.update((line.number, line.text.rstrip()) for line in (*_context(passage), *passage.lines))
+    parts = [f"{_WHAT_THIS_IS} These lines fit {words} best:"]
+    parts += [_block(path, lines) for path, lines in files.items()]
     missing = [term.text for term in weigher.question.terms if term not in found]
     if missing:
         parts.append(f"Not found near these lines: {_listed(missing)}.")
     parts += _failures(turn)
     return "\n\n".join(parts)
+
+
+def _block(path: str, lines: dict[int, str]) -> str:
+    """Return the lines of a file in their order, in a fence. A mark stands for lines between them that are left out."""
+    numbers = sorted(lines)
+    width = len(str(numbers[-1]))
+    shown: list[str] = []
+    for before, number in zip([numbers[0], *numbers], numbers, strict=False):
+        if number - before > 1:
+            shown.append(f"{'...':>{width}}")
+        shown.append(f"{number:>{width}}  {lines[number]}".rstrip())
+    ticks = max((len(run) for text in lines.values() for run in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, ticks + 1)
+    return "\n".join([f"**`{path}:{numbers[0]}`**", "", f"{fence}text", *shown, fence])
 
 
 def nothing_found_answer(question: Question, turn: Turn) -> str:
