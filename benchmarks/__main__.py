@@ -28,6 +28,7 @@ from .listeners import events
 from .memory import memory, resident_set
 from .overhead import cpu, on_trio
 from .plumbing import FULL, QUICK, Effort, Figure, Goal, Row
+from .remote import remote
 from .scaling import many_rounds, many_sessions
 from .startup import startup
 from .streaming import streaming
@@ -45,8 +46,16 @@ FIGURES: dict[str, Figure] = {
     "resident": resident_set,
     "streaming": streaming,
     "startup": startup,
+    "remote": remote,
 }
-EFFORTS = {"sessions": Effort(5), "rounds": Effort(5), "latency": Effort(5), "memory": Effort(5), "resident": Effort(5)}
+EFFORTS = {
+    "sessions": Effort(5),
+    "rounds": Effort(5),
+    "latency": Effort(5),
+    "memory": Effort(5),
+    "resident": Effort(5),
+    "remote": Effort(5),
+}
 LONGEST_SECONDS = 600.0
 RESULTS = report.ROOT / ".dev" / "bench.json"
 

@@ -328,7 +328,7 @@ async def test_an_answer_that_is_damaged_or_of_another_tool_is_refused_and_the_w
         assert (await session.result()).tool_calls[0].content == "held"
 
 
-async def test_nothing_is_kept_of_a_call_once_its_session_has_the_answer(broker: Broker, notes: Path) -> None:
+async def test_nothing_is_kept_of_a_call_once_its_request_has_ended(broker: Broker, notes: Path) -> None:
     async with worker_here(broker), runtime_of(broker, "quick") as runtime:
         await runtime.run("Go.")
     client: Any = await driver.connect(broker[0].url)
@@ -381,12 +381,12 @@ async def test_only_one_delivery_begins_a_call_and_none_a_call_that_was_settled(
         session_side._link() as session,
         worker_side._link() as worker,
     ):
-        await session.send(key, b"settled", 1.0)
+        await session.send(key, b"settled", 1.0, again=False)
         (late,) = await worker.fetch(1)
-        await session.forget(key)
+        await session.forget("r")
         assert await late.begin() == "settled"
-        await session.send(key, b"call", 1.0)
-        await session.send(key, b"sent again", 1.0)
+        await session.send(key, b"call", 1.0, again=False)
+        await session.send(key, b"sent again", 1.0, again=False)
         (first,) = await worker.fetch(1)
         (second,) = await worker.fetch(1)  # its lease has ended
         assert (first.body, second.body, second.attempt) == (b"call", b"call", 2)
@@ -512,7 +512,7 @@ async def test_a_check_leaves_calls_that_wait_alone_and_nothing_behind(broker: B
     session_side: Any = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
     worker_side: Any = ToolWorker(broker[0].url, TOOLS, pool="gpu", prefix=broker[1])
     async with session_side._link() as session:
-        await session.send(("r", "c"), b"waits", 1.0)
+        await session.send(("r", "c"), b"waits", 1.0, again=False)
         await worker_side.check()
         async with worker_side._link() as worker:
             (delivery,) = await worker.fetch(1)

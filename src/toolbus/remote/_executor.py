@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
-from typing import TypeAlias, cast
+from typing import TypeAlias, TypeVar, cast
 
 import anyio
 import msgspec
@@ -15,6 +15,9 @@ from ..bus import EventBus
 from ..errors import DecodeError
 from ..events import (
     Event,
+    RequestCancelled,
+    RequestCompleted,
+    RequestFailed,
     ToolCallCompleted,
     ToolCallFailed,
     ToolCallPaused,
@@ -35,6 +38,7 @@ from ._transport import Key, SessionLink, Unavailable
 __all__ = ["SIGNALS", "RemoteExecutor", "too_large"]
 
 _Answer: TypeAlias = ToolCallCompleted | ToolCallFailed
+_What = TypeVar("_What", Key, str)
 SIGNALS = (ToolCallStarted, ToolCallProgress, ToolCallRetrying, ToolCallPaused, ToolCallResumed)
 _RETRY_SECONDS = 0.2
 _LOOK_SECONDS = 1.0
@@ -43,6 +47,9 @@ _ALL_LOOKS = 10
 in every tenth, in case a live answer was lost."""
 _LOST_SECONDS = 0.1
 """A call that the broker did not take ends this long before its deadline, or the session would end it as a time-out."""
+_MOST_REQUESTS = 10_000
+"""The most requests whose calls are deleted at their ends; a request that continues elsewhere does not end here."""
+_ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 _LEAVE_SECONDS = 2.0
 """The time in which workers are asked to stop when the executor is left."""
 _logger = logging.getLogger("toolbus.remote")
@@ -73,7 +80,7 @@ class RemoteExecutor:
         self._connect = connect
         self._on_cancelled = on_cancelled
         self._open: dict[Key, _Open] = {}
-        self._answered: set[Key] = set()  # published, and not yet heard on the bus, that is: appended
+        self._requests: dict[str, None] = {}  # those of which the broker keeps something, the oldest first
         self._reconnected = False
         self._pending = 0  # tasks that send, stop or forget a call
 
@@ -86,7 +93,7 @@ class RemoteExecutor:
             self._link.listen(self._on_heard, self._on_reconnected)
             self._group.start_soon(self._look)
             stack.callback(self._bus.connect(ToolCallRequested, self._on_requested))
-            stack.callback(self._bus.connect((ToolCallCompleted, ToolCallFailed), self._on_ended))
+            stack.callback(self._bus.connect(_ENDINGS, self._on_request_ended))
             self._stack = stack.pop_all()
         return self
 
@@ -125,6 +132,7 @@ class RemoteExecutor:
             return
         if self._bus.arbitration.watch(*key, partial(self._on_settled, key)):
             self._open[key] = _Open(requested, view)
+            self._note(requested.request_id)
             self._start(self._send, key)
 
     def _on_settled(self, key: Key) -> None:
@@ -133,20 +141,25 @@ class RemoteExecutor:
         if call is not None and not _is_left(call):
             self._start(self._stop, key)
 
-    def _on_ended(self, event: _Answer) -> None:
-        # With a journal, an answer is broadcast after its append: now nobody needs the broker's copy.
-        key = (event.request_id, event.call_id)
-        if key in self._answered:
-            self._answered.discard(key)
-            self._start(self._forget, key)
+    def _on_request_ended(self, event: Event) -> None:
+        # With a journal, an ending is broadcast after its append: now nobody needs the broker's copies of answers.
+        if event.request_id in self._requests:
+            del self._requests[event.request_id]
+            self._start(self._forget, event.request_id)
 
-    def _start(self, function: Callable[[Key], Awaitable[None]], key: Key) -> None:
+    def _note(self, request_id: str) -> None:
+        """Remember that the broker keeps something of a request; it deletes by itself what nobody deletes for days."""
+        self._requests[request_id] = None
+        if len(self._requests) > _MOST_REQUESTS:
+            del self._requests[next(iter(self._requests))]
+
+    def _start(self, function: Callable[[_What], Awaitable[None]], what: _What) -> None:
         self._pending += 1
-        self._group.start_soon(self._counted, function, key)
+        self._group.start_soon(self._counted, function, what)
 
-    async def _counted(self, function: Callable[[Key], Awaitable[None]], key: Key) -> None:
+    async def _counted(self, function: Callable[[_What], Awaitable[None]], what: _What) -> None:
         try:
-            await function(key)
+            await function(what)
         finally:
             self._pending -= 1
             if not self._pending:
@@ -189,7 +202,7 @@ class RemoteExecutor:
             try:
                 if requested.resumed and await self._found(key):
                     return
-                await self._link.send(key, body, self._left(requested))
+                await self._link.send(key, body, self._left(requested), again=is_away)
             except Unavailable as exc:
                 if not is_away:
                     _logger.warning("call %s was not sent yet: %s", key[1], exc)
@@ -260,24 +273,23 @@ class RemoteExecutor:
     def _publish(self, key: Key, event: _Answer) -> None:
         del self._open[key]
         self._bus.arbitration.unwatch(*key)
-        self._answered.add(key)
-        if not self._bus.publish(event):
-            self._answered.discard(key)
+        self._bus.publish(event)
 
     async def _stop(self, key: Key) -> None:
         await self._quietly(self._link.stop, key)
 
-    async def _forget(self, key: Key) -> None:
-        await self._quietly(self._link.forget, key)
+    async def _forget(self, request_id: str) -> None:
+        await self._quietly(self._link.forget, request_id)
 
     @staticmethod
-    async def _quietly(function: Callable[[Key], Awaitable[None]], key: Key) -> None:
+    async def _quietly(function: Callable[[_What], Awaitable[None]], what: _What) -> None:
         try:
             # Workers are asked to stop also while the host is cancelled.
             with anyio.move_on_after(_LEAVE_SECONDS, shield=True):
-                await function(key)
+                await function(what)
         except Unavailable as exc:
-            _logger.warning("the broker keeps what it has of call %s: %s", key[1], exc)
+            kept = f"call {what[1]}" if isinstance(what, tuple) else f"request {what}"
+            _logger.warning("the broker keeps what it has of %s: %s", kept, exc)
 
 
 def _is_left(call: _Open) -> bool:

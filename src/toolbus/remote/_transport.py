@@ -33,8 +33,11 @@ class SessionLink(Protocol):
     def max_bytes(self) -> int: ...
     def listen(self, heard: Callable[[bytes], None], reconnected: Callable[[], None]) -> None: ...
 
-    async def send(self, key: Key, body: bytes, seconds_left: float) -> None:
-        """Keep a call until a worker has answered it. A call that is kept already is not kept twice."""
+    async def send(self, key: Key, body: bytes, seconds_left: float, *, again: bool) -> None:
+        """Keep a call until a worker has answered it. A call that is kept already is not kept twice.
+
+        `again` says that the call may have been kept, and even answered, before.
+        """
         ...
 
     async def find(self, key: Key) -> bytes | None:
@@ -45,16 +48,17 @@ class SessionLink(Protocol):
         """Tell the worker that a call was settled elsewhere, and delete all that is kept of the call."""
         ...
 
-    async def forget(self, key: Key) -> None:
-        """Delete all that is kept of a call: first the call, and then its answer, which would stop a second run."""
+    async def forget(self, request_id: str) -> None:
+        """Delete all that is kept of a request's calls: first the calls, and then their answers and marks."""
         ...
 
 
 class Delivery(Protocol):
     """One delivery of a call to a worker, with a lease that `renew` prolongs.
 
-    A call whose lease has ended is delivered again. `attempt` counts the deliveries of this call from 1. `key` is where
-    the call was sent to, which only the broker's permissions hold.
+    A call whose lease has ended is delivered again. `attempt` counts the deliveries of this call from 1; `is_again` is
+    true if the call was delivered or sent before, so that it may have an answer. `key` is where the call was sent to,
+    which only the broker's permissions hold.
     """
 
     @property
@@ -67,6 +71,8 @@ class Delivery(Protocol):
     def seconds_left(self) -> float: ...
     @property
     def attempt(self) -> int: ...
+    @property
+    def is_again(self) -> bool: ...
     async def renew(self) -> None: ...
     async def done(self) -> None: ...
     async def give_back(self) -> None: ...

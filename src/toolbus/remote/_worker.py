@@ -233,7 +233,7 @@ class Worker:
     async def _run(self, key: Key, call: _Running, requested: ToolCallRequested) -> bool:
         """Run a call until it is answered or settled elsewhere. Returns whether there is an answer to report."""
         delivery = call.delivery
-        if (known := await self._link.find(key)) is not None:
+        if (delivery.is_again or requested.resumed) and (known := await self._link.find(key)) is not None:
             await self._link.tell(delivery.node, known)
             await delivery.done()
             return False

@@ -180,6 +180,9 @@ class _Broker:
     def subject(self, kind: str, key: Key) -> str:
         return f"{self.prefix}.{kind}.{self.pool}.{_encoded(key[0])}.{_encoded(key[1])}"
 
+    def subjects(self, kind: str, request_id: str) -> str:
+        return f"{self.prefix}.{kind}.{self.pool}.{_encoded(request_id)}.*"
+
     def node(self, node: str) -> str:
         return f"{self.prefix}.node.{self.pool}.{node}"
 
@@ -345,8 +348,10 @@ class _SessionLink:
     def listen(self, heard: Callable[[bytes], None], reconnected: Callable[[], None]) -> None:
         self._heard, self._connection.reconnected = heard, reconnected
 
-    async def send(self, key: Key, body: bytes, seconds_left: float) -> None:
+    async def send(self, key: Key, body: bytes, seconds_left: float, *, again: bool) -> None:
         headers = {"Toolbus-Node": self._node, "Toolbus-Seconds-Left": repr(seconds_left)}
+        if again:
+            headers["Toolbus-Again"] = "1"
         await self._connection.publish(self._broker.subject("call", key), body, headers)
 
     async def find(self, key: Key) -> bytes | None:
@@ -354,11 +359,12 @@ class _SessionLink:
 
     async def stop(self, key: Key) -> None:
         await self._connection.tell(self._broker.stops, orjson.dumps(key))
-        await self.forget(key)
-
-    async def forget(self, key: Key) -> None:
         await self._connection.purge(self._broker.calls, self._broker.subject("call", key))
         await self._connection.purge(self._broker.answers, self._broker.subject("*", key))
+
+    async def forget(self, request_id: str) -> None:
+        await self._connection.purge(self._broker.calls, self._broker.subjects("call", request_id))
+        await self._connection.purge(self._broker.answers, self._broker.subjects("*", request_id))
 
 
 class _WorkerLink:
@@ -473,6 +479,7 @@ class _Delivery:
         except ValueError:
             self.seconds_left = 0.0
         self.attempt: int = message.metadata.num_delivered
+        self.is_again = self.attempt > 1 or "Toolbus-Again" in headers
         self._sequence: int = message.metadata.sequence.stream
 
     async def renew(self) -> None:

@@ -1,0 +1,321 @@
+"""Calls over NATS against the bare client, in the same run and with the same server; idle workers; commands to others.
+
+`python -m benchmarks --only remote`. Both sides keep calls and answers in JetStream, on the disk, and their workers are
+processes of their own: one message for a call, one for its answer, each acknowledged. The bare side knows neither
+deadlines, leases, definitions nor answers that come twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nats
+from nats.errors import TimeoutError as NothingCame
+from nats.js import api
+
+from toolbus import EventBus, ToolRegistry, tool
+from toolbus.bus import Mailbox
+from toolbus.core.approval import definition_of
+from toolbus.events import Event, RequestCompleted, ToolCallCompleted, ToolCallRequested, new_id
+from toolbus.remote import Client
+from toolbus.remote.nats import NatsExecutor, ToolWorker
+from toolbus.stores.sqlite import SqliteStore
+
+from .plumbing import Effort, Goal, Row, alternate, compared, run, shown, shown_us
+
+WIDTHS = {1: 300, 100: 3_000, 1_000: 3_000}
+"""How many calls are open at once, and how many are made in one run."""
+_POOL = "bench"
+_TEXT = "z" * 100
+_CALLS_OF_A_REQUEST = 6  # as in the other figures: at its end, what the broker keeps of them is deleted
+_IDLE_SECONDS = 5.0
+driver: Any = nats
+
+Call = Callable[[], Awaitable[object]]
+
+
+@tool(pool=_POOL, idempotent=True)
+async def echo(said: str) -> str:
+    """Return what was said."""
+    return said
+
+
+# ------------------------------------------------------------------------------------------------ the bare client
+
+
+async def _bare_worker(url: str, name: str) -> None:
+    connection = await driver.connect(url)
+    stream = connection.jetstream()
+    await stream.add_stream(name=name, subjects=[f"{name}.>"])
+    settings = api.ConsumerConfig(durable_name="worker", ack_policy=api.AckPolicy.EXPLICIT, max_ack_pending=10_000)
+    calls = await stream.pull_subscribe(f"{name}.call", durable="worker", config=settings)
+    _say("ready")
+
+    async def answer(message: Any) -> None:
+        await stream.publish(f"{name}.done.{message.headers['id']}", message.data)
+        await message.ack()
+
+    running: set[asyncio.Task[None]] = set()
+    while True:
+        try:
+            messages = await calls.fetch(256, timeout=5)
+        except NothingCame:
+            continue
+        for each in messages:
+            task = asyncio.create_task(answer(each))
+            running.add(task)
+            task.add_done_callback(running.discard)
+
+
+@asynccontextmanager
+async def _bare(url: str, name: str) -> AsyncGenerator[Call]:
+    connection = await driver.connect(url)
+    stream = connection.jetstream()
+    waits: dict[str, asyncio.Future[None]] = {}
+
+    async def answered(message: Any) -> None:
+        waits.pop(message.subject.rsplit(".", 1)[1]).set_result(None)
+
+    await connection.subscribe(f"{name}.done.>", cb=answered)
+
+    async def call() -> None:
+        call_id = new_id()
+        waits[call_id] = answer = asyncio.get_running_loop().create_future()
+        await stream.publish(f"{name}.call", _TEXT.encode(), headers={"Nats-Msg-Id": call_id, "id": call_id})
+        await answer
+
+    yield call
+    await connection.close()
+
+
+# ------------------------------------------------------------------------------------------------ toolbus
+
+
+async def _worker(url: str, name: str) -> None:
+    await ToolWorker(url, [echo], pool=_POOL, prefix=name, max_concurrency=1_000).run(lambda: _say("ready"))
+
+
+@asynccontextmanager
+async def _toolbus(url: str, name: str) -> AsyncGenerator[Call]:
+    bus, tools = EventBus(), ToolRegistry([echo])
+    arguments = {"said": _TEXT}
+    async with NatsExecutor(url, pool=_POOL, prefix=name).on(bus, tools, lambda: None):
+        waits: dict[str, asyncio.Future[Event]] = {}
+
+        def answered(event: ToolCallCompleted) -> None:
+            waits.pop(event.call_id).set_result(event)
+
+        bus.connect(ToolCallCompleted, answered)
+        begun: list[tuple[Mailbox, list[str]]] = []
+
+        async def call() -> None:
+            if not begun or len(begun[-1][1]) == _CALLS_OF_A_REQUEST:
+                begun.append((bus.arbitration.open_mailbox(f"r{new_id()}"), []))
+            mailbox, made = begun[-1]
+            call_id = new_id()
+            made.append(call_id)
+            waits[call_id] = answer = asyncio.get_running_loop().create_future()
+            bus.arbitration.open_calls(mailbox, [call_id])
+            requested = ToolCallRequested(
+                request_id=mailbox.request_id,
+                call_id=call_id,
+                name="echo",
+                arguments=arguments,
+                round=0,
+                deadline=600.0,
+                idempotency_key=call_id,
+                definition=definition_of(tools.specs["echo"]),
+                at=bus.clock(),
+            )
+            bus.arbitration.announce(requested)
+            await answer
+            mailbox.drain()
+            if len(made) == _CALLS_OF_A_REQUEST and not mailbox.open_calls:
+                bus.arbitration.close_mailbox(mailbox)
+                bus.arbitration.announce(RequestCompleted(request_id=mailbox.request_id, outcome="completed", text=""))
+
+        yield call
+
+
+# ------------------------------------------------------------------------------------------------ measuring
+
+
+@dataclass
+class _Ran:
+    """One run of one side: seconds for a call and CPU seconds of this process for a call, and calls a second."""
+
+    latency: float
+    cpu: float
+    rate: float
+
+
+async def _measured(side: Callable[[], Any], width: int, count: int) -> _Ran:
+    async with side() as call:
+        for _ in range(3):
+            await call()
+        latencies: list[float] = []
+        left = iter(range(count))
+
+        async def lane() -> None:
+            for _ in left:
+                began = time.perf_counter()
+                await call()
+                latencies.append(time.perf_counter() - began)
+
+        started, cpu = time.perf_counter(), time.process_time()
+        await asyncio.gather(*[lane() for _ in range(width)])
+        seconds = time.perf_counter() - started
+        return _Ran(statistics.median(latencies), (time.process_time() - cpu) / count, count / seconds)
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+@contextmanager
+def _process(kind: str, url: str, name: str) -> Generator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "benchmarks.remote", kind, url, name]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]) as process:
+        try:
+            assert process.stdout is not None
+            if process.stdout.readline() != "ready\n":
+                raise RuntimeError(f"the {kind} worker did not start")
+            yield process
+        finally:
+            process.kill()
+
+
+async def _calls(url: str, effort: Effort) -> list[Row]:
+    ours, theirs = f"t{new_id()}", f"b{new_id()}"
+    rows: list[Row] = []
+    with _process("toolbus", url, ours), _process("bare", url, theirs):
+        for width, most in WIDTHS.items():
+            count = effort.of(most, least=width if effort.share < 0.01 else 20)
+            runs: dict[str, list[_Ran]] = {"toolbus": [], "bare": []}
+
+            async def side(
+                kind: str, width: int = width, count: int = count, runs: dict[str, list[_Ran]] = runs
+            ) -> float:
+                make = _toolbus if kind == "toolbus" else _bare
+                name = ours if kind == "toolbus" else theirs
+                runs[kind].append(await _measured(lambda: make(url, name), width, count))
+                return 0.0
+
+            await alternate(effort.repeats, lambda: side("toolbus"), lambda: side("bare"))
+            rows += _rows_of(width, runs["toolbus"], runs["bare"])
+    return rows
+
+
+def _rows_of(width: int, ours: list[_Ran], theirs: list[_Ran]) -> list[Row]:
+    at_once = "1 at a time" if width == 1 else f"{width:,} at once"
+    found: list[Row] = []
+    if width == 1:
+        both = compared([each.latency * 1e6 for each in ours], [each.latency * 1e6 for each in theirs])
+        found.append(
+            Row(
+                f"latency of a call over NATS, {at_once}",
+                shown_us(both.ours),
+                f"nats-py, {shown_us(both.theirs)}",
+                both.ratio,
+                both.lowest,
+                both.highest,
+                goal=Goal(1.5),
+            )
+        )
+    both = compared([each.rate for each in ours], [each.rate for each in theirs])
+    cpu = statistics.median(each.cpu for each in ours) * 1e6, statistics.median(each.cpu for each in theirs) * 1e6
+    found.append(
+        Row(
+            f"calls a second over NATS, {at_once}",
+            shown(both.ours),
+            f"nats-py, {shown(both.theirs)}",
+            both.ratio,
+            both.lowest,
+            both.highest,
+            goal=Goal(0.7, at_least=True),
+            remark=f"CPU of a call beside the session: {shown_us(cpu[0])}, with nats-py {shown_us(cpu[1])}",
+        )
+    )
+    return found
+
+
+async def _idle(url: str, effort: Effort) -> Row:
+    """The CPU time of a worker that waits, as thousandths of a second for each second."""
+    import psutil
+
+    seconds = max(0.2, _IDLE_SECONDS * effort.share)
+    shares: list[float] = []
+    with _process("toolbus", url, f"i{new_id()}") as process:
+        watched = psutil.Process(process.pid)
+        for _ in range(min(3, effort.repeats)):
+            before = watched.cpu_times()
+            await asyncio.sleep(seconds)
+            after = watched.cpu_times()
+            spent = after.user + after.system - before.user - before.system
+            shares.append(max(0.01, spent * 1e3 / seconds))
+    median = statistics.median(shares)
+    return Row(
+        "idle worker, CPU for each second",
+        f"{shown(median)} ms",
+        "a second",
+        median,
+        min(shares),
+        max(shares),
+        unit="ms",
+        goal=Goal(10.0),
+    )
+
+
+async def _unknown(effort: Effort) -> Row:
+    """How long a command to an unknown request waits for its answer."""
+    times: list[float] = []
+    with tempfile.TemporaryDirectory(prefix="toolbus-") as folder:
+        async with Client(SqliteStore(Path(folder) / "requests.db")) as client:
+            for number in range(effort.of(100, least=3)):
+                began = time.perf_counter()
+                if await client.request(f"unknown {number}").cancel() != "unknown":
+                    raise RuntimeError("the request is known")
+                times.append((time.perf_counter() - began) * 1e3)
+    median = statistics.median(times)
+    return Row(
+        "a command to an unknown request, on SQLite",
+        f"{shown(median)} ms",
+        "-",
+        median,
+        min(times),
+        max(times),
+        unit="ms",
+        goal=Goal(50.0),
+    )
+
+
+async def _remote(effort: Effort) -> list[Row]:
+    # This is the server that the tests use, from a wheel with the broker's own program.
+    from tests.support.nats_server import NatsServer
+
+    server = NatsServer()
+    try:
+        return [*await _calls(server.url, effort), await _idle(server.url, effort), await _unknown(effort)]
+    finally:
+        server.close()
+
+
+def remote(effort: Effort) -> list[Row]:
+    """Measure calls on another machine, with everything on this one."""
+    return run(_remote, effort)
+
+
+if __name__ == "__main__":
+    kind, url, name = sys.argv[1:]
+    asyncio.run((_worker if kind == "toolbus" else _bare_worker)(url, name))
