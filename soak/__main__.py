@@ -9,6 +9,7 @@
 hostile     hostile model servers, MCP servers, schemas, patterns and files
 kills       processes that are killed at random moments, on SQLite and PostgreSQL
 remote      faults of workers, the NATS server and the network at random moments; approvals
+pages       simulated requests, worded for pages in both protocols
 fuzzing     the tests of Hypothesis without a fixed seed
 simulation  whole worlds from seeds that were never used
 mutations   random changes of src/toolbus; the tests have to notice 98 % of them
@@ -33,7 +34,15 @@ from typing import NoReturn
 from .mutations import mutations
 from .parts import PARTS, Outcome, Part, Time
 
-_SHARES = {"hostile": 1.0, "kills": 2.0, "remote": 2.0, "fuzzing": 2.0, "simulation": 3.0, "mutations": 3.0}
+_SHARES = {
+    "hostile": 1.0,
+    "kills": 2.0,
+    "remote": 2.0,
+    "pages": 1.0,
+    "fuzzing": 2.0,
+    "simulation": 3.0,
+    "mutations": 3.0,
+}
 _MINUTES = 10.0
 
 

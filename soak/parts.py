@@ -1,4 +1,4 @@
-"""The parts of a soak that are commands: the simulation, kills, remote faults, fuzzing and hostile servers.
+"""The parts of a soak that are commands: the simulation, kills, remote faults, pages, fuzzing and hostile servers.
 
 Each part runs its command again and again, with another seed each time, until its time is over. The last run is cut
 off, which is not a failure. This module knows nothing of mutants.
@@ -23,11 +23,24 @@ from pathlib import Path
 
 from .recording import PLACE, ROOT
 
-__all__ = ["PARTS", "Outcome", "Part", "Time", "fuzzing", "hostile", "kills", "remote", "run_recording", "simulation"]
+__all__ = [
+    "PARTS",
+    "Outcome",
+    "Part",
+    "Time",
+    "fuzzing",
+    "hostile",
+    "kills",
+    "pages",
+    "remote",
+    "run_recording",
+    "simulation",
+]
 
 _JOBS = os.cpu_count() or 1
 _PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
 _APPROVALS = 1_000  # how many approvals from another process one run gives
+_WORLDS = 2_000  # how many simulated worlds are worded for pages in one run
 _FAULTS = 20  # how many random moments each fault of remote calls has in one run
 _KILLS = 40  # how many random moments one run has, in addition to the named ones
 _ENDS_SECONDS = 20.0  # how long a command may take to end once its time is over
@@ -211,6 +224,18 @@ def remote(seed: int, given: Time) -> Outcome:
     return outcome
 
 
+def pages(seed: int, given: Time) -> Outcome:
+    """Word simulated requests for pages, in both protocols, and check the protocols' rules."""
+
+    def command(seed: int) -> tuple[list[str], dict[str, str]]:
+        variables = {"TOOLBUS_WEB_SEEDS": str(_WORLDS), "TOOLBUS_WEB_SEED": str(seed % 2**32)}
+        return ["tests/web/test_encoders_simulated.py", "-k", "rules", "-p", "no:timeout"], variables
+
+    outcome, counts = _tests(seed, given, command)
+    outcome.summary = f"{counts['passed'] * _WORLDS} worlds, {_said(counts, 'runs', 'failed', 'cut off')}"
+    return outcome
+
+
 def fuzzing(seed: int, given: Time) -> Outcome:
     """Run the tests of Hypothesis, with fresh seeds and more examples."""
 
@@ -240,6 +265,7 @@ PARTS: dict[str, Part] = {
     "hostile": hostile,
     "kills": kills,
     "remote": remote,
+    "pages": pages,
     "fuzzing": fuzzing,
     "simulation": simulation,
 }

@@ -23,11 +23,11 @@ from toolbus import RequestResult, RequestSession, Runtime
 from toolbus.errors import NotRunning, Overloaded
 from toolbus.providers import choose_from_environment
 from toolbus.toolsets.workspace import workspace_tools
+from toolbus.web import EventsResponse, TextResponse
 
 from .closing import OpenResponses, SentByOwnTask
 from .models import Answer, Question
 from .reading import StrictRoute, refuse_invalid
-from .sse import EventStreamResponse, event_frames, text_frames, until_disconnected
 
 __all__ = ["create_app", "runtime_from_environment"]
 
@@ -72,23 +72,31 @@ async def ask(
     return answer
 
 
-@router.post("/ask/stream")
+@router.post("/ask/stream", response_class=EventsResponse)
 async def ask_stream(
     question: Question, runtime: TheRuntime, request: Request, on_disconnect: OnDisconnect = "cancel"
-) -> EventStreamResponse:
+) -> EventsResponse:
     """Ask, and get every event of the request as a server-sent event; the request's ending is the last one."""
     with started(runtime, question) as session:
-        # The subscription begins before anything is awaited, so no event of the request is missed.
-        return stream(request, session, event_frames(session.events()), on_disconnect)
+        return EventsResponse(session, **streamed(request, session, on_disconnect))
 
 
-@router.post("/ask/text")
+@router.post("/ask/text", response_class=TextResponse)
 async def ask_text(
     question: Question, runtime: TheRuntime, request: Request, on_disconnect: OnDisconnect = "cancel"
-) -> EventStreamResponse:
+) -> TextResponse:
     """Ask, and get the model's text piece by piece."""
     with started(runtime, question) as session:
-        return stream(request, session, text_frames(session), on_disconnect)
+        return TextResponse(session, **streamed(request, session, on_disconnect))
+
+
+@router.get("/requests/{request_id}/events", response_class=EventsResponse)
+async def rejoin(request_id: str, runtime: TheRuntime, request: Request) -> EventsResponse:
+    """Get the events of a request from its beginning, or from the `Last-Event-ID` of a stream that was cut off."""
+    session = runtime.session(request_id)
+    if session is None:
+        raise HTTPException(404, f"no request {request_id!r} is running")
+    return EventsResponse(session, **streamed(request, session, "continue"))
 
 
 @router.post("/requests/{request_id}/cancel", status_code=202)
@@ -121,21 +129,13 @@ def started(runtime: Runtime, question: Question) -> Generator[RequestSession]:
         raise
 
 
-def stream(
-    request: Request, session: RequestSession, frames: AsyncGenerator[bytes], on_disconnect: OnDisconnect
-) -> EventStreamResponse:
-    """The response that sends `frames`, and does what `on_disconnect` says when the client disconnects."""
-
-    def on_close() -> None:
-        if on_disconnect == "cancel":
-            session.cancel("the client went away")  # this has no effect once the request has ended
-
-    return EventStreamResponse(
-        frames,
-        heartbeat_seconds=request.app.state.heartbeat_seconds,
-        on_close=on_close,
-        headers=headers_of(session, get_runtime(request)),
-    )
+def streamed(request: Request, session: RequestSession, on_disconnect: OnDisconnect) -> dict[str, Any]:
+    """The options of a response that is a stream."""
+    return {
+        "heartbeat_seconds": request.app.state.heartbeat_seconds,
+        "cancel_on_disconnect": on_disconnect == "cancel",
+        "headers": headers_of(session, get_runtime(request)),
+    }
 
 
 @asynccontextmanager
@@ -143,7 +143,8 @@ async def watched(request: Request, session: RequestSession, on_disconnect: OnDi
     """Do what `on_disconnect` says when the client disconnects in the block, since a server does not do so itself."""
 
     async def watch() -> None:
-        await until_disconnected(request.receive)
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
         session.cancel("the client went away")
 
     async with anyio.create_task_group() as group:

@@ -106,8 +106,8 @@ class RequestRecord:
     """The record that a store has of one request. Times are seconds since the epoch, by the store's clock.
 
     `epoch` is that of the newest lease, and counts from 1. `owner` is empty and `lease_until` 0 while nobody holds a
-    lease. `ending` stays None while the request is unfinished. `facts` is the number of its facts, `size_bytes` their
-    size.
+    lease; with an empty owner and a later moment, the request is parked until then (`Inbox.park`). `ending` stays None
+    while the request is unfinished. `facts` is the number of its facts, `size_bytes` their size.
     """
 
     request_id: str
@@ -324,7 +324,8 @@ class Inbox(Protocol):
 
     Part of a `JournalStore` whose requests can be commanded from any process. An input is an event, and its `event_id`
     identifies it. It waits until the process that holds the lease has appended it as a fact (`Entry.received`) or has
-    refused it, also if that is another process than the one that held the lease when the input came. Inputs are deleted
+    refused it, also if that is another process than the one that held the lease when the input came. A request that
+    only waits for inputs may be parked: then no process has it. Inputs are deleted
     together with their request. The errors are those of `JournalStore`.
     """
 
@@ -350,6 +351,14 @@ class Inbox(Protocol):
 
     async def settle(self, request_id: str, event_id: str, state: SettledState, reason: str = "") -> None:
         """End the waiting of an input that is not part of an append. Does nothing for one that does not wait."""
+        ...
+
+    async def park(self, request_id: str, epoch: int, seconds: float) -> bool:
+        """Release a lease; the request is not listed as unfinished, nor taken, for `seconds` or until an input comes.
+
+        An input that waits already frees the request at once, and so does one that `send` puts in. Returns False if
+        another owner has the lease by now, or if the request has ended.
+        """
         ...
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from incidents.incident_table import INCIDENTS, PAGE, page
 from incidents.operator_view import Operator
+from support.collected import Collected
 from support.journaled import JournaledStore
 from support.resuming import virtual_wall
 from toolbus import Limits, Runtime, tool
@@ -173,3 +174,33 @@ async def test_a_lease_is_lost():
             assert (await session.result()).resumable
             assert (await again.result()).text == "done"
             operator.assert_seen(stale)
+
+
+async def test_the_questions_of_a_request_that_is_lost_or_left_wait_no_more():
+    @tool(needs_approval=True)
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    def asking() -> ScriptedProvider:
+        return ScriptedProvider([calls(("pay", {})), text("done")])
+
+    def waiting() -> list[int]:
+        return [value for _, value in collected.metrics["toolbus.approvals.waiting"]]
+
+    collected = Collected()
+    with virtual_wall() as wall:
+        store = JournaledStore()
+        stale = Runtime(asking(), tools=[pay], store=store, lease_seconds=3)
+        async with stale, Runtime(asking(), tools=[pay], store=store) as fresh:
+            collected.telemetry.connect(stale.bus)
+            lost = stale.start("lost")
+            await settle()
+            assert waiting() == [1]
+            wall.put_to(wall() + 3_600)
+            (again,) = await fresh.resume()
+            await advance(2)
+            assert (await lost.result()).resumable
+            assert waiting() == [0]
+            again.cancel()
+            await again.result()

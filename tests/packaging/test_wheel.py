@@ -37,6 +37,7 @@ ADAPTERS = {
     "ollama": "import toolbus; toolbus.Runtime(provider='ollama:some-model')",
     "openai": "import toolbus; toolbus.Runtime(provider='openai:some-model')",
     "otel": "from toolbus.telemetry import OpenTelemetry; OpenTelemetry()",
+    "web": "from toolbus.web import EventsResponse",
     "schema": "from toolbus.schemas import json_schema_validator as needs_it; needs_it({'type': 'object', 'required': ['x']})",
 }
 KEYS = "import os; os.environ['OPENAI_API_KEY'] = os.environ['ANTHROPIC_API_KEY'] = 'sk-none'; "

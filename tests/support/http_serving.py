@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class _Server(uvicorn.Server):
-    """A server that says when it is up, and does not touch signals."""
+    """Says when it is up, and leaves signals to the tests."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -63,7 +63,7 @@ class Serving:
         await self._server.up.wait()
 
     def stop(self) -> None:
-        """Do what a stop signal does: no new connections, then the lifespan ends."""
+        """Do the same as a stop signal: take no new connections, then end the lifespan."""
         self._server.should_exit = True
 
 

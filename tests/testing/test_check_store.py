@@ -43,7 +43,7 @@ def clock() -> Iterator[Clock]:
 
 
 async def run(kind: type[wrong.Right], clock: Clock, **options: Any) -> ContractReport:
-    options = {"patience_seconds": 1.0, "let_pass": clock.let_pass, **options}
+    options = {"patience_seconds": 3.0, "let_pass": clock.let_pass, **options}
     return await check_store(kind, reopen=lambda store: store.reopened(), **options)
 
 
@@ -106,6 +106,7 @@ WRONG: dict[str, tuple[type[wrong.Right], ...]] = {
     "inbox-appends": (inboxes.TakesBeforeItAppends, inboxes.NeverTakes),
     "inbox-bound": (inboxes.HasNoBound,),
     "inbox-deleted": (inboxes.KeepsInputs,),
+    "inbox-parking": (inboxes.ParksWhatHasInputs, inboxes.SleepsOn),
     "inbox-of-the-next-holder": (inboxes.RemembersTheHolder,),
     "closing-with-a-journal": (wrong.AppendsNothingWhenClosed,),
     "survival": (wrong.ForgetsForItselfAlone,),

@@ -112,3 +112,24 @@ class RemembersTheHolder(Right):
     async def waiting(self, owner: str, *, limit: int = 1_000) -> Sequence[Event]:
         found = await super().waiting(owner)
         return [each for each in found if self.holders.get(each.event_id) == owner][:limit]
+
+
+class ParksWhatHasInputs(Right):
+    async def park(self, request_id: str, epoch: int, seconds: float) -> bool:
+        request = requests_in(self)[request_id]
+        inputs, request.inputs = request.inputs, {}
+        is_parked = await super().park(request_id, epoch, seconds)
+        request.inputs = inputs
+        return is_parked
+
+
+class SleepsOn(Right):
+    """Does not wake a parked request for an input."""
+
+    async def send(self, event: Event) -> InboxReceipt:
+        request = requests_in(self).get(event.request_id)
+        until = 0.0 if request is None else request.record.lease_until
+        receipt = await super().send(event)
+        if request is not None and not request.record.ending:
+            request.record.lease_until = until
+        return receipt

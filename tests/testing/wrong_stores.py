@@ -102,6 +102,9 @@ class Right:
     async def settle(self, request_id: str, event_id: str, state: SettledState, reason: str = "") -> None:
         await self.requests.settle(request_id, event_id, state, reason)
 
+    async def park(self, request_id: str, epoch: int, seconds: float) -> bool:
+        return await self.requests.park(request_id, epoch, seconds)
+
     async def known(self, request_id: str) -> RequestRecord:
         record = await self.requests.request(request_id)
         assert record is not None

@@ -26,6 +26,7 @@ from toolbus.web._encoder import PieceWise, ShownCall
 from web.ui_grammar import Chunk, check_agui, check_vercel
 
 SEEDS = int(os.environ.get("TOOLBUS_WEB_SEEDS", "300"))
+FIRST = int(os.environ.get("TOOLBUS_WEB_SEED", "0"))
 
 
 def vercel_7(**options: Any) -> EventEncoder:
@@ -151,7 +152,7 @@ def open_calls(chunks: Sequence[Chunk]) -> set[str]:
 def check_seeds(seeds: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
     """Check the requests of the first seeds. Return how many requests and pauses there were."""
     requests = pauses = 0
-    for seed, lives in lives_of(range(seeds), monkeypatch):
+    for seed, lives in lives_of(range(FIRST, FIRST + seeds), monkeypatch):
         for events in lives:
             try:
                 check_life(events)

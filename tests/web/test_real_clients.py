@@ -176,3 +176,17 @@ async def test_decisions_and_results_of_the_page_count(chat: Chat, kind: str):
         ("remove", False, "denied"),
         ("weather", True, ""),
     ]
+
+
+async def test_a_stream_that_the_server_cancels_has_a_last_frame(chat: Chat):
+    async with serving(chat.app, graceful_seconds=0) as server:
+        body = {"id": "c", "messages": [{"role": "user", "parts": [{"type": "text", "text": "hi"}]}]}
+        async with server.client.stream("POST", "/vercel/cancel", json=body) as response:
+            lines = response.aiter_lines()
+            with anyio.fail_after(5):
+                while "I am" not in await anext(lines):
+                    pass
+                server.stop()
+                rest = [each async for each in lines if each.startswith("data:")]
+    assert json.loads(rest[-2].removeprefix("data: "))["type"] == "error"
+    assert rest[-1] == "data: [DONE]"

@@ -302,6 +302,30 @@ async def test_a_request_that_continues_elsewhere_or_breaks_ends_its_streams(kin
     check_last(kind, client)
 
 
+async def stays() -> Any:
+    await anyio.sleep_forever()
+
+
+@pytest.mark.parametrize("kind", ALL)
+async def test_a_server_that_raises_when_the_client_is_gone_is_understood(kind: str):
+    async with Runtime(ScriptedProvider([hang(after=text("I am beg"))])) as runtime:
+        session = runtime.start("Hello?")
+
+        async def send(message: Any) -> None:
+            await anyio.lowlevel.checkpoint()
+            if message.get("body"):
+                raise OSError("the client is gone")
+
+        made: Any = {"events": EventsResponse, "text": TextResponse, "vercel": VercelResponse}.get(kind)
+        response = (
+            made(session, cancel_on_disconnect=True)
+            if made
+            else AguiResponse(session, INCOMING, cancel_on_disconnect=True)
+        )
+        await response({"type": "http", "headers": []}, stays, send)
+        assert (await session.result()).reason == "the client went away"
+
+
 @pytest.mark.parametrize("last", ["nonsense", "-1.0", "1", "9" * 5000])
 async def test_a_wrong_last_event_id_is_refused(last: str):
     client = await Client(last_event_id=last).read(EventsResponse(Elsewhere([])))

@@ -41,9 +41,9 @@ class InboxReader:
         """Give inputs to sessions until cancelled."""
         async with anyio.create_task_group() as tasks:
             while True:
+                await self._writer.wait_for_requests()
                 await anyio.sleep(self._seconds)
-                if self._writer.leases:
-                    await self._look(tasks)
+                await self._look(tasks)
 
     async def _look(self, tasks: anyio.abc.TaskGroup) -> None:
         try:

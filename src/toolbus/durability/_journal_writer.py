@@ -20,7 +20,7 @@ from ..clock import SessionClock
 from ..errors import ConfigurationError, LeaseLost, StoreDamaged, StoreError, StoreUnavailable
 from ..events import Event, ToolCallRequested, new_id
 from ..session import RequestSession
-from ..storage import Entry, JournalStore, RequestRecord, Store, ending_of
+from ..storage import Entry, Inbox, JournalStore, RequestRecord, Store, ending_of
 from ._agreed_options import agreed_options, fields_of, messages_to_json, provider_name
 from ._store_calls import ANSWER_SECONDS, PendingCalls, call_store, call_store_in_time
 
@@ -96,6 +96,7 @@ class JournalWriter:
         self._requests: dict[str, _JournaledRequest] = {}
         self._pending = PendingCalls()
         self._clock: SessionClock | None = None  # None until `open`
+        self._begun = anyio.Event()  # set when a request is registered, and replaced when somebody waits for it
         self._leaving: set[str] = set()  # requests that do not run any more, and whose end is being written
 
     def open(self) -> None:
@@ -125,6 +126,12 @@ class JournalWriter:
         """Return whether the store has still to learn that the request was left here, or has ended."""
         return request_id in self._pending or request_id in self._leaving
 
+    async def wait_for_requests(self) -> None:
+        """Return once a request runs or waits in this runtime; at once if one does."""
+        while not self._requests:
+            self._begun = anyio.Event()
+            await self._begun.wait()
+
     def session(self, request_id: str) -> RequestSession | None:
         """Return the session of a request that runs or waits in this runtime; None for any other."""
         request = self._requests.get(request_id)
@@ -138,6 +145,7 @@ class JournalWriter:
         `resumed` is the store's record of a request that continues here, as it was when its lease was taken.
         """
         request = self._requests[session.request_id] = _JournaledRequest(session, history_length)
+        self._begun.set()
         if resumed is not None:
             request.epoch, request.written = resumed.epoch, resumed.facts
 
@@ -358,7 +366,11 @@ class JournalWriter:
                 raise
 
     async def _release_lease(self, request: _JournaledRequest) -> None:
-        await self.store.release(request.session.request_id, request.epoch)
+        session, seconds = request.session, request.session.snapshot().view.parks_for
+        if seconds and isinstance(self.store, Inbox):
+            await self.store.park(session.request_id, request.epoch, seconds)
+        else:
+            await self.store.release(session.request_id, request.epoch)
 
     async def _abandon(self, request: _JournaledRequest) -> None:
         """End a request that nobody is to continue, unless another process has taken it already."""

@@ -123,6 +123,11 @@ class Runtime(Generic[DepsT]):
     a crash would lose what it did since. If the store has an inbox, other processes may command the requests that run
     here: the runtime looks into it every `inbox_seconds` while it has requests. See `request`.
 
+    With `park_seconds`, a request that was begun with `start` and has for so long waited only for people or for answers
+    to `external` calls leaves the memory of this runtime; the first `resume(watch=True)` that sees an input for it, or
+    its deadline, continues it. Its session's result is then `resumable`, with the reason "parked": watch and command
+    such requests by `request`. Nothing is parked while this runtime does not watch itself.
+
     Leaving the block cleanly drains: no new requests are accepted, running ones get `drain_seconds`, and the rest is
     cancelled, or left for `resume` if there is a journal. Leaving it by an exception does so at once. Then the store is
     closed, also one that was given; a provider is closed only if it was made from a name. The runtime may be entered
@@ -162,6 +167,7 @@ class Runtime(Generic[DepsT]):
         lease_seconds: float = 30.0,
         keep_ended_seconds: float = 60.0,
         inbox_seconds: float = 0.25,
+        park_seconds: float | None = None,
         remind_seconds: float | None = None,
         blocked_loop_seconds: float | None = None,
         detailed_statistics: bool = False,
@@ -194,6 +200,12 @@ class Runtime(Generic[DepsT]):
         self.journal = self._journal_writer = journal_writer_of(self.store, lease_seconds, on_store_failure)
         inbox, self._inbox_seconds = inbox_of(self.store), check("inbox_seconds", inbox_seconds, POSITIVE)
         writer = self._journal_writer
+        self._park_seconds = check("park_seconds", park_seconds, or_none(POSITIVE))
+        if park_seconds is not None and inbox is None:
+            raise ConfigurationError(
+                "park_seconds needs a store with an inbox, through which an answer wakes a parked request; "
+                "use SqliteStore or PostgresStore"
+            )
         self._inbox_reader = None if inbox is None or writer is None else InboxReader(inbox, writer, inbox_seconds)
         self._executors = tuple(executors)
         self._narrator = self._narrator_of(narrator)
@@ -260,6 +272,30 @@ class Runtime(Generic[DepsT]):
                 tasks.start_soon(writer.run)
                 if self._inbox_reader is not None:
                     tasks.start_soon(self._inbox_reader.run)
+                if self._park_seconds is not None:
+                    tasks.start_soon(self._park_what_waits, self._park_seconds)
+
+    async def _park_what_waits(self, seconds: float) -> None:
+        """Park the requests in which nothing has happened for `seconds`, while this runtime takes requests over."""
+        since: dict[str, tuple[int, float]] = {}
+        while True:
+            await anyio.sleep(seconds / 2)
+            if self._watch is None or self._closing:
+                continue
+            now, before, since = anyio.current_time(), since, {}
+            for request_id in [*self._tickets]:
+                facts = self._waits_at(request_id)
+                if facts:
+                    seen, began = before.get(request_id, (0, now))
+                    since[request_id] = facts, began if seen == facts else now
+                    if now - since[request_id][1] >= seconds:
+                        self._sessions[request_id].park()
+
+    def _waits_at(self, request_id: str) -> int:
+        """Return the number of facts of a request that waits for inputs; 0 for any other."""
+        session = self._sessions.get(request_id)
+        view = None if session is None else session.snapshot().view
+        return 0 if view is None or not view.waits_for_inputs else view.state.facts
 
     async def __aexit__(self, *exc_info: object) -> None:
         group = self._group

@@ -499,6 +499,20 @@ class RequestSession(SessionHandle):
             self._scope.cancel()
         return True
 
+    def park(self) -> bool:
+        """Leave a request that only waits for inputs, until one comes or its next deadline passes: see `Inbox.park`.
+
+        Returns False, and leaves it running, if it does anything else. Its questions are asked again, and its external
+        calls requested again, when it is resumed.
+        """
+        command = self._awaited
+        if command is None or self._unpublished or self._is_writing or not self._view.waits_for_inputs:
+            return False
+        if self._mailbox is None or len(self._mailbox):
+            return False
+        self._view.parked = self._state.facts, max(0.0, command.deadline - self._clock())
+        return self.leave("parked")
+
     def lose(self, lost: LeaseLost) -> None:
         """Leave the request, also if its task is cancelled at the same moment: another process has its lease."""
         self._when_cancelled = str(lost)

@@ -74,6 +74,7 @@ class SessionView:
         "metadata",
         "model_call",
         "options",
+        "parked",
         "providers",
         "request_id",
         "secrets",
@@ -112,6 +113,7 @@ class SessionView:
         self.window = window
         self.stops = False
         self.left = ""
+        self.parked: tuple[int, float] | None = None  # the number of facts when it was parked, and for how many seconds
         self.waits = False
         self.model_call: ModelCall | None = None  # the call of the model that is in flight, or was cut short
         self.secrets = RequestSecrets(state)
@@ -139,6 +141,21 @@ class SessionView:
         """True if every open call waits for a person's decision, and nothing else happens."""
         calls = self.state.open_calls
         return bool(calls) and all(each.status is CallStatus.WAITING for each in calls.values())
+
+    @property
+    def waits_for_inputs(self) -> bool:
+        """True if every open call waits for a person, or for an answer from outside, and nothing else happens."""
+        state = self.state
+        external = {name for name, spec in state.tools.items() if spec.external}
+        return bool(state.open_calls) and all(
+            each.status is CallStatus.WAITING or (each.status is CallStatus.REQUESTED and each.call.name in external)
+            for each in state.open_calls.values()
+        )
+
+    @property
+    def parks_for(self) -> float:
+        """The seconds for which nobody has to run the request that is left here; 0 if it has to continue at once."""
+        return self.parked[1] if self.parked is not None and self.parked[0] == self.state.facts else 0.0
 
     @property
     def messages(self) -> Sequence[Message]:

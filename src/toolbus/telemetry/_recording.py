@@ -25,6 +25,9 @@ from ..events import (
     LoopBlocked,
     ModelResponded,
     ModelRetrying,
+    RequestCancelled,
+    RequestCompleted,
+    RequestFailed,
     RequestResumed,
     RequestTakenOver,
     SubscriptionFull,
@@ -254,9 +257,9 @@ class _ToolSpan(Recorded):
         measured = {
             names.OPERATION: names.EXECUTE_TOOL,
             names.TOOL_NAME: requested.name,
-            names.TOOL_TYPE: "function",
         }
         known = {
+            names.TOOL_TYPE: "function",
             names.TOOL_CALL_ID: requested.provider_call_id or requested.call_id,
             names.CONVERSATION: requested.conversation_id,
             names.REQUEST_ID: requested.request_id,
@@ -331,7 +334,7 @@ class Counts:
         self._waiting = meter.create_up_down_counter(
             names.APPROVALS_WAITING, unit="{question}", description="Questions that wait for a person"
         )
-        self._asked = set[tuple[str, str]]()  # the request and the call of each of these questions
+        self._asked: dict[str, set[str]] = {}  # the calls of these questions, by the id of their request
         self._counters: dict[type[Event], Callable[[Any], None]] = {
             ToolCallCompleted: self._settled,
             ToolCallFailed: self._settled,
@@ -346,7 +349,10 @@ class Counts:
             SubscriptionFull: lambda _full: self._full.add(1),
             ApprovalOverdue: lambda overdue: self._forgotten.add(1, {names.TOOL_NAME: overdue.name}),
             RequestResumed: lambda _resumed: self._resumed.add(1),
-            RequestTakenOver: lambda _taken: self._lost.add(1),
+            RequestTakenOver: self._lose,
+            RequestCompleted: self._end,
+            RequestFailed: self._end,
+            RequestCancelled: self._end,
             ModelRetrying: lambda retrying: self._retries.add(1, {names.ERROR_TYPE: retrying.reason}),
             ModelResponded: self._spend,
         }
@@ -363,16 +369,25 @@ class Counts:
         self._answer(event)
 
     def _ask(self, event: ApprovalRequested) -> None:
-        key = event.request_id, event.call_id
-        if key not in self._asked:
-            self._asked.add(key)
+        asked = self._asked.setdefault(event.request_id, set())
+        if event.call_id not in asked:
+            asked.add(event.call_id)
             self._waiting.add(1)
 
     def _answer(self, event: ApprovalDecided | ToolCallCompleted | ToolCallFailed) -> None:
-        key = event.request_id, event.call_id
-        if key in self._asked:
-            self._asked.remove(key)
+        asked = self._asked.get(event.request_id)
+        if asked is not None and event.call_id in asked:
+            asked.remove(event.call_id)
             self._waiting.add(-1)
+
+    def _end(self, event: Event) -> None:
+        """Forget the questions of a request that has ended, or was left: its calls may have no terminal event."""
+        if asked := self._asked.pop(event.request_id, None):
+            self._waiting.add(-len(asked))
+
+    def _lose(self, event: RequestTakenOver) -> None:
+        self._lost.add(1)
+        self._end(event)
 
     def _spend(self, event: ModelResponded) -> None:
         if event.cost:

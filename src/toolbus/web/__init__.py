@@ -1,4 +1,4 @@
-"""The requests that pages show and command: the streams of Vercel's AI SDK and of AG-UI, and server-sent events.
+"""Requests on pages: the streams of Vercel's AI SDK and of AG-UI, server-sent events, and the reading of answers.
 
     incoming = read_vercel(await request.body())
     session = runtime.start(incoming.prompt, conversation_id=incoming.conversation_id)

@@ -99,7 +99,7 @@ class ShownCall:
         self.shown_id = shown_id
         self.name = name
         self.pieces = PieceWise(shown_id)
-        self.state = "arriving"  # then "whole"; "asked", "called" (by the page) or "running"; "settled"
+        self.state = "arriving"  # then "whole"; at last "asked", "called" (of the page) or "running"
         self.is_open = False  # whether its whole arguments were shown
         self.arguments: Mapping[str, Any] = {}
         self.text = ""  # the whole arguments, as the model wrote them
@@ -138,7 +138,7 @@ class EventEncoder(ABC):
         self._text: PieceWise | None = None
         self._reasoning: PieceWise | None = None
         self._arriving: dict[int, ShownCall] = {}
-        self._calls: dict[str, ShownCall] = {}
+        self._calls: dict[str, ShownCall] = {}  # those of whole replies, until they are settled
         self._void_calls: dict[str, int] = {}
 
     @property
@@ -149,8 +149,8 @@ class EventEncoder(ABC):
     @property
     def waits_for_client(self) -> bool:
         """True while nothing can happen before the page answers: each open call is a question or one of its tools."""
-        open_calls = [each for each in self._calls.values() if each.state != "settled"]
-        return bool(open_calls) and not self._arriving and all(each.state in _WAITING for each in open_calls)
+        calls = self._calls.values()
+        return bool(calls) and not self._arriving and all(each.state in _WAITING for each in calls)
 
     @property
     def waits_for_effect(self) -> bool:
@@ -359,7 +359,7 @@ class EventEncoder(ABC):
     # ------------------------------------------------------------------------------------------------ steps and calls
 
     def _take_start(self, _event: RequestStarted) -> None:
-        """Note that no reply is complete yet. The first event of any kind begins the stream."""
+        """Forget the text of earlier replies. The first event of any kind begins the stream."""
         self._last_text = ""
 
     def _take_round(self, event: RoundStarted) -> None:
@@ -392,26 +392,20 @@ class EventEncoder(ABC):
         self.on_question(call, event)
 
     def _take_decision(self, event: ApprovalDecided) -> None:
-        if call := self._open_call(event.call_id):
+        if call := self._calls.get(event.call_id):
             call.state = "running"
 
-    def _open_call(self, call_id: str) -> ShownCall | None:
-        call = self._calls.get(call_id)
-        return None if call is None or call.state == "settled" else call
-
     def _take_progress(self, event: ToolCallProgress) -> None:
-        call = self._open_call(event.call_id)
+        call = self._calls.get(event.call_id)
         if call is not None and call.is_open:
             self.on_progress(call, event)
 
     def _take_result(self, event: ToolCallCompleted) -> None:
-        if call := self._open_call(event.call_id):
-            call.state = "settled"
+        if call := self._calls.pop(event.call_id, None):
             self.on_result(call, event)
 
     def _take_failure(self, event: ToolCallFailed) -> None:
-        if call := self._open_call(event.call_id):
-            call.state = "settled"
+        if call := self._calls.pop(event.call_id, None):
             self.on_failure(call, event)
 
     def _take_status(self, event: StatusChanged) -> None:
@@ -428,8 +422,7 @@ class EventEncoder(ABC):
             self._reply_id = f"{event.request_id}_answer"
             self._finish_text(event.text)
         for call in self._calls.values():
-            if call.state != "settled":
-                self.on_void_call(call)
+            self.on_void_call(call)
         self._end_step()
         self.on_end(event, explain(event))
 

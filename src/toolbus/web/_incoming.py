@@ -105,7 +105,7 @@ class ClientRequest:
 
     @property
     def request_id(self) -> str:
-        """The id of the request whose calls are answered; empty for no call, and for calls of several requests."""
+        """The id of the request whose calls are answered; empty without answers, or if several requests have them."""
         found = {each.rsplit("_", 2)[0] for each in self.answered}
         return found.pop() if len(found) == 1 else ""
 

@@ -95,6 +95,7 @@ class _EventStream(StreamingResponse):
         self,
         source: ShownRequest,
         *,
+        after: str = "",
         heartbeat_seconds: float = 15.0,
         cancel_on_disconnect: bool = False,
         headers: Mapping[str, str] | None = None,
@@ -102,11 +103,18 @@ class _EventStream(StreamingResponse):
         self._heartbeat_seconds = check("heartbeat_seconds", heartbeat_seconds, POSITIVE)
         self._cancel_on_disconnect = check("cancel_on_disconnect", cancel_on_disconnect, FLAG)
         self._source = source
-        self._after = ""
+        self._after = after
+        self._has_ended = False
+        # From here on, so that no signal is missed before the first byte is sent.
+        self._events = self._subscribe()
         self._sent_at = 0.0
         self._is_complete = False
         own = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})}
         super().__init__(self._frames(), headers=own)
+
+    def _subscribe(self) -> EventReader:
+        """Return the events that the frames are made of."""
+        return self._source.events()
 
     @abstractmethod
     def _frames(self) -> AsyncGenerator[bytes]:
@@ -119,12 +127,16 @@ class _EventStream(StreamingResponse):
         ...
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._after = self._after or dict(scope["headers"]).get(b"last-event-id", b"").decode("latin-1")
-        try:
-            Cursor.read("", self._after or "0.0")
-        except ConfigurationError as exc:
-            await PlainTextResponse(f"Last-Event-ID: {exc}", 400)(scope, receive, send)
-            return
+        came_back = dict(scope["headers"]).get(b"last-event-id", b"").decode("latin-1")
+        if came_back and not self._after:
+            await self._events.aclose()
+            self._after = came_back
+            try:
+                Cursor.read("", came_back)
+                self._events = self._subscribe()
+            except ConfigurationError as exc:
+                await PlainTextResponse(f"Last-Event-ID: {exc}", 400)(scope, receive, send)
+                return
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._watch, receive, group.cancel_scope)
@@ -198,15 +210,17 @@ class EventsResponse(_EventStream):
     ) -> None:
         super().__init__(
             source,
+            after=after,
             heartbeat_seconds=heartbeat_seconds,
             cancel_on_disconnect=cancel_on_disconnect,
             headers=headers,
         )
-        self._after = after
-        self._has_ended = False
+
+    def _subscribe(self) -> EventReader:
+        return self._source.events(after=self._after)
 
     async def _frames(self) -> AsyncGenerator[bytes]:
-        async with aclosing(self._source.events(after=self._after)) as events:
+        async with aclosing(self._events) as events:
             try:
                 async for event in events:
                     self._has_ended = isinstance(event, _ENDINGS) and event.request_id == self._source.request_id
@@ -237,17 +251,16 @@ class TextResponse(_EventStream):
     ) -> None:
         super().__init__(
             source,
+            after=after,
             heartbeat_seconds=heartbeat_seconds,
             cancel_on_disconnect=cancel_on_disconnect,
             headers=headers,
         )
-        self._after = after
-        self._has_ended = False
 
     async def _frames(self) -> AsyncGenerator[bytes]:
         fold = TextFold()
         missing = _MissingText(Cursor.read(self._source.request_id, self._after or "0.0"))
-        async with aclosing(self._source.events()) as events:
+        async with aclosing(self._events) as events:
             try:
                 async for event in events:
                     known, new = missing.split(event)
@@ -337,7 +350,7 @@ class _PageResponse(_EventStream):
 
     async def _frames(self) -> AsyncGenerator[bytes]:
         encoder = self._encoder
-        async with aclosing(self._source.events()) as events:
+        async with aclosing(self._events) as events:
             iterator = aiter(events)
             try:
                 while not encoder.ended:

@@ -22,6 +22,7 @@ from ..events import (
 )
 from ..messages import ToolMessage, to_vercel
 from ..records import fields_of
+from ..schemas import has_many_values
 from ._encoder import LOST, VOID_CALL, EventEncoder, ShownCall
 from ._incoming import approval_id
 
@@ -31,9 +32,10 @@ _VERSIONS = Rule(lambda given: given in {6, 7}, "it must be 6 or 7, the version 
 
 
 def _parsed(text: str) -> Any:
-    """Return the value of arguments that may be invalid, or their text."""
+    """Return the value of arguments that may be invalid; their text if it is not JSON, or has too many values."""
+    data = text.encode("utf-8", "replace")
     try:
-        return orjson.loads(text)
+        return text if has_many_values(data) else orjson.loads(data)
     except orjson.JSONDecodeError:
         return text
 

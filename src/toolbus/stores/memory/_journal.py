@@ -172,6 +172,8 @@ class MemoryJournal:
             if len(request.inputs) - len(request.settled) >= MAX_WAITING_INPUTS:
                 raise InboxFull(f"{MAX_WAITING_INPUTS} inputs wait for request {event.request_id}")
             request.inputs[event.event_id] = encode(event)
+            if not request.record.owner:  # It may be parked.
+                request.record.lease_until = 0.0
         return await self.receipt(event.request_id, event.event_id)
 
     async def receipt(self, request_id: str, event_id: str) -> InboxReceipt:
@@ -185,7 +187,8 @@ class MemoryJournal:
             return InboxReceipt(state="ended")
         if event_id not in request.inputs:
             return InboxReceipt(state="unknown")
-        return InboxReceipt(state="waiting", is_held=request.record.lease_until > wall_time())
+        record = request.record
+        return InboxReceipt(state="waiting", is_held=bool(record.owner) and record.lease_until > wall_time())
 
     async def waiting(self, owner: str, *, limit: int = 1_000) -> Sequence[Event]:
         """See `Inbox`. The inputs of one request are in the order in which they were sent."""
@@ -202,6 +205,15 @@ class MemoryJournal:
         request = self._requests.get(request_id)
         if request is not None and event_id in request.inputs and event_id not in request.settled:
             request.settled[event_id] = InboxReceipt(state=state, reason=reason)
+
+    async def park(self, request_id: str, epoch: int, seconds: float) -> bool:
+        """See `Inbox`."""
+        record = self._held(request_id, epoch)
+        if record is not None:
+            request = self._requests[request_id]
+            waits = len(request.inputs) > len(request.settled)
+            record.owner, record.lease_until = "", 0.0 if waits else wall_time() + seconds
+        return record is not None
 
     async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
         """See `JournalStore`."""

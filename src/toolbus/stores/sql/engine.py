@@ -149,6 +149,10 @@ class DatabaseStore(ThreadedStore):
         """See `Inbox.settle`."""
         await self._write(lambda database: _inbox.settle(database, request_id, event_id, state, reason))
 
+    async def park(self, request_id: str, epoch: int, seconds: float) -> bool:
+        """See `Inbox.park`."""
+        return await self._write(lambda database: _inbox.park(database, request_id, epoch, seconds))
+
     # ------------------------------------------------------------------------------------------- the archive
 
     async def request_ids(self, *, after: str = "", limit: int = 1_000) -> Sequence[str]:

@@ -14,14 +14,14 @@ from ...events import Event, decode, encode
 from ...storage import MAX_WAITING_INPUTS, InboxReceipt
 from .database import Database, Row
 
-__all__ = ["TAKE", "receipt", "send", "settle", "waiting"]
+__all__ = ["TAKE", "park", "receipt", "send", "settle", "waiting"]
 
 _logger = logging.getLogger("toolbus.store")
 
 TAKE = "UPDATE inbox SET state = 'taken' WHERE request_id = ? AND event_id = ? AND state = 'waiting'"
 """The statement that a step runs for each of its facts that came from the inbox."""
 
-_REQUEST = "SELECT ending, lease_until > {now} FROM requests WHERE request_id = ?"
+_REQUEST = "SELECT ending, owner <> '' AND lease_until > {now} FROM requests WHERE request_id = ?"
 _INPUT = "SELECT state, reason FROM inbox WHERE request_id = ? AND event_id = ?"
 _COUNTS = """SELECT coalesce(sum(CASE WHEN state = 'waiting' THEN 1 ELSE 0 END), 0), coalesce(max(position), -1) + 1
  FROM inbox WHERE request_id = ?"""
@@ -30,6 +30,12 @@ _SEND = """INSERT INTO inbox (request_id, event_id, position, data, state, reaso
 _WAITING = """SELECT i.request_id, i.event_id, i.data FROM inbox i WHERE i.state = 'waiting'
  AND EXISTS (SELECT 1 FROM requests r WHERE r.request_id = i.request_id AND r.owner = ?)
  ORDER BY i.request_id, i.position LIMIT ?"""
+_WAKE = "UPDATE requests SET lease_until = 0 WHERE request_id = ? AND owner = '' AND lease_until > 0"
+_LOCK = "SELECT 1 FROM requests WHERE request_id = ?"
+_ANY = "SELECT 1 FROM inbox WHERE request_id = ? AND state = 'waiting' LIMIT 1"
+_PARK = """UPDATE requests SET owner = '', lease_until = {now} + ? WHERE request_id = ? AND epoch = ?
+ AND ending IS NULL"""
+_RELEASE = "UPDATE requests SET owner = '', lease_until = 0 WHERE request_id = ? AND epoch = ? AND ending IS NULL"
 _SETTLE = "UPDATE inbox SET state = ?, reason = ? WHERE request_id = ? AND event_id = ? AND state = 'waiting'"
 
 
@@ -43,6 +49,7 @@ def send(database: Database, event: Event) -> InboxReceipt:
             if waits >= MAX_WAITING_INPUTS:
                 raise InboxFull(f"{MAX_WAITING_INPUTS} inputs wait for request {event.request_id}")
             database.run(_SEND, (event.request_id, event.event_id, position, encode(event)))
+            database.run(_WAKE, (event.request_id,))
         return _receipt(database, event.request_id, event.event_id, found)
 
 
@@ -71,6 +78,16 @@ def waiting(database: Database, owner: str, limit: int) -> Sequence[Event]:
         except (StoreError, ValueError) as exc:
             _logger.warning("request %s: input %s in its inbox cannot be read: %s", request_id, event_id, exc)
     return found
+
+
+def park(database: Database, request_id: str, epoch: int, seconds: float) -> bool:
+    """See `Inbox.park`."""
+    with database.transaction():
+        # The request's row is locked before the inbox is read, so that an input is seen here or finds it parked.
+        database.rows(_LOCK + database.for_update, (request_id,))
+        if database.rows(_ANY, (request_id,)):
+            return bool(database.run(_RELEASE, (request_id, epoch)))
+        return bool(database.run(_PARK, (seconds, request_id, epoch)))
 
 
 def settle(database: Database, request_id: str, event_id: str, state: str, reason: str) -> None:

@@ -12,6 +12,7 @@ from ._bench import HOUR, INBOX, JOURNAL, SHARED, Bench, Writing, check
 
 __all__: list[str] = []
 
+_SHORT = 0.05  # seconds; such a request is free while the check waits
 _UNKNOWN, _TAKEN, _ENDED = (InboxReceipt(state=state) for state in ("unknown", "taken", "ended"))
 
 
@@ -133,6 +134,34 @@ async def inbox_deleted(bench: Bench) -> None:
     again = bench.writing(writing.conversation_id, request_id=writing.request_id)
     await again.begin(owner=owner)
     bench.expect("the inputs of the request that begins again", [], [*await journal.waiting(owner)])
+
+
+@check("inbox-parking", JOURNAL, INBOX)
+async def inbox_parking(bench: Bench) -> None:
+    """A parked request is neither listed nor taken until its time is over or an input comes; its holder parks it."""
+    journal, inbox = bench.journal, _inbox(bench)
+    parked, woken, due, late = [await bench.begun() for _ in range(4)]
+    bench.expect("whether a stranger could park it", False, await inbox.park(parked.request_id, 7, HOUR))
+    bench.expect("the owner after that", "worker", (await parked.record()).owner)
+    await inbox.send(_input(late))
+    for each, seconds in ((parked, HOUR), (woken, HOUR), (due, _SHORT), (late, HOUR)):
+        bench.expect("whether the holder could park it", True, await inbox.park(each.request_id, 1, seconds))
+        bench.expect("the owner of a parked request", "", (await each.record()).owner)
+    bench.expect("whether a request is free that was parked with an input", True, await late.is_free())
+    bench.expect("whether a parked request is free", False, await woken.is_free())
+    bench.expect("a parked request, to one who takes it", None, await journal.take(woken.request_id, "b", HOUR))
+    receipt = await inbox.send(_input(woken))
+    bench.expect("the receipt of the input", InboxReceipt(state="waiting", is_held=False), receipt)
+    bench.expect("whether it is free after the input", True, await woken.is_free())
+    bench.expect("whether it is free after its time", True, await bench.until(due.is_free))
+    for each in (woken, due, late):
+        taken = await journal.take(each.request_id, "b", HOUR)
+        bench.expect("the epoch of who takes it", 2, taken and taken.epoch)
+    bench.expect("whether the others are still parked", False, await parked.is_free())
+    bench.expect("whether an old holder could park it", False, await inbox.park(woken.request_id, 1, HOUR))
+    await parked.step()
+    await parked.end()
+    bench.expect("whether an ended request could be parked", False, await inbox.park(parked.request_id, 1, HOUR))
 
 
 @check("inbox-of-the-next-holder", JOURNAL, INBOX, SHARED)
