@@ -26,7 +26,7 @@ async def test_the_event_loop_is_blocked():
     heard: list[LoopBlocked] = []
     with Operator("The event loop is blocked") as operator:
         model = ScriptedProvider([text("ok")])
-        async with Runtime(model, blocked_loop_seconds=0.2, instrumentation=[operator.telemetry]) as runtime:
+        async with Runtime(model, blocked_loop_seconds=0.5, instrumentation=[operator.telemetry]) as runtime:
             operator.telemetry.connect(runtime.bus)
             runtime.bus.connect(LoopBlocked, heard.append)
             assert operator.written.wait(10)

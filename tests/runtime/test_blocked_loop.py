@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Iterator
+from time import perf_counter
 
 import anyio
 import anyio.lowlevel
@@ -16,7 +18,7 @@ from toolbus.events import LoopBlocked
 from toolbus.testing import ScriptedProvider, calls, text
 
 pytestmark = pytest.mark.anyio
-SECONDS = 0.05
+SECONDS = 0.1
 
 
 class Lines(logging.Handler):
@@ -67,13 +69,13 @@ async def test_code_that_blocks_the_loop_is_named_while_it_blocks_and_published_
         work_for_long()
         await until(heard)
         await anyio.lowlevel.checkpoint()
-    (line,) = lines.lines
+    # A busy machine may keep the loop from its thread at other moments, too.
+    (line,) = [each for each in lines.lines if "work_for_long" in each]
     assert line.startswith("the event loop is blocked for more than 0.1 s, by wait (")
     innermost = line.index("block (")
     assert innermost < line.index("work_for_long (") < line.index("test_code_that_blocks")
-    (blocked,) = heard
+    (blocked,) = [each for each in heard if "work_for_long" in each.stack]
     assert blocked.seconds >= SECONDS
-    assert "work_for_long (" in blocked.stack
     assert (blocked.name, blocked.request_id, "\n" in line) == ("", "", False)
 
 
@@ -91,11 +93,32 @@ async def test_a_tool_that_blocks_the_loop_is_one_event_with_its_name(lines: Lin
         runtime.bus.connect(LoopBlocked, heard.append)
         session = runtime.start("go")
         await session.result()
-        assert [(each.name, each.request_id) for each in heard] == [("spin", session.request_id)]
+        assert [each.request_id for each in heard if each.name == "spin"] == [session.request_id]
         assert runtime.statistics().dispatcher.blocked == 1
         await anyio.sleep(3 * SECONDS)  # in which the watch would publish an event of its own
-        assert len(heard) == 1
-    assert "spin (" in lines.lines[0]
+        assert [each for each in heard if "spin" in each.stack] == []
+    assert [each for each in lines.lines if "spin (" in each]
+
+
+async def test_code_that_keeps_the_interpreter_s_lock_is_reported_afterwards(caplog: pytest.LogCaptureFixture):
+    heard: list[LoopBlocked] = []
+
+    def match(letters: int) -> float:
+        """Match a pattern whose time doubles with each letter, and return the seconds that it took."""
+        began = perf_counter()
+        re.match("(a+)+$", "a" * letters + "b")
+        return perf_counter() - began
+
+    letters = next(each for each in range(18, 60) if match(each) > 5 * SECONDS)
+    async with runtime_of() as runtime:
+        runtime.bus.connect(LoopBlocked, heard.append)
+        # The thread sleeps nearly all the time. If it is awake at that moment, it sees the function that matches.
+        while not any(not each.stack for each in heard):
+            heard.clear()
+            match(letters)
+            await until(heard)
+    assert any("by code that kept the interpreter's lock" in each.getMessage() for each in caplog.records)
+    assert heard[-1].seconds > 2 * SECONDS
 
 
 async def test_the_watch_ends_with_the_runtime_and_is_off_unless_asked_for():

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from toolbus import Limits, RequestResult, RequestSession, Runtime, ToolContext, records
+from toolbus import Limits, RequestResult, RequestSession, Runtime, ToolContext, records, web
 from toolbus.session import RequestOptions, SessionOptions
 from toolbus.tools import ToolOptions
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
 TABLES = [table.splitlines()[2:] for table in re.findall(r"(?m)(?:^\|.*\n)+", PAGE)]
-OF_RUNTIME, METHODS, OF_REQUEST, OF_SESSION, SESSION, RESULT, LIMITS, OF_TOOL, CONTEXT, RECORDS = TABLES
+OF_RUNTIME, METHODS, OF_REQUEST, OF_SESSION, SESSION, RESULT, LIMITS, OF_TOOL, CONTEXT, PAGES, RECORDS = TABLES
 
 
 def names(table: Iterable[str]) -> set[str]:
@@ -61,6 +61,10 @@ def test_each_table_names_all_that_there_is_and_nothing_else(table: list[str], t
 def test_what_is_done_with_records_is_there() -> None:
     assert names(RECORDS) == {"replace", "asdict"}
     assert names(RECORDS) <= set(records.__all__)
+
+
+def test_what_is_said_of_pages_is_there() -> None:
+    assert names(PAGES) <= set(web.__all__)
 
 
 def test_what_is_said_of_a_session_is_there() -> None:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from toolbus.events import (
     Event,
     ModelResponded,
     RequestCompleted,
+    RequestEnding,
     RequestStarted,
     SubscriberLagged,
     ToolCallCompleted,
@@ -45,12 +47,18 @@ CHECKS: dict[str, tuple[Callable[..., EventEncoder], Callable[..., dict[str, str
 
 
 def lives_of(seeds: Iterable[int], monkeypatch: pytest.MonkeyPatch) -> Iterable[tuple[int, list[list[Event]]]]:
-    """For each seed, the events of each request in each process that heard of it, in order."""
-    heard: dict[tuple[int, str], list[Event]] = {}
+    """For each seed, the events of each request in each process that heard of it, in order, until it ended there.
+
+    A request that ended because its store had failed may be resumed, also by the same process: that is another life.
+    """
+    heard: dict[tuple[int, str, int], list[Event]] = {}
+    endings: Counter[tuple[int, str]] = Counter()
     watch = Watch.__call__
 
     def listen(self: Watch, event: Event) -> None:
-        heard.setdefault((id(self), event.request_id), []).append(event)
+        life = (id(self), event.request_id)
+        heard.setdefault((*life, endings[life]), []).append(event)
+        endings[life] += isinstance(event, RequestEnding)
         watch(self, event)
 
     monkeypatch.setattr(Watch, "__call__", listen)
@@ -58,6 +66,7 @@ def lives_of(seeds: Iterable[int], monkeypatch: pytest.MonkeyPatch) -> Iterable[
         run_seed(seed)
         yield seed, list(heard.values())
         heard.clear()
+        endings.clear()
 
 
 def streamed(encoder: EventEncoder, events: Sequence[Event]) -> list[Chunk]:

@@ -14,8 +14,9 @@ from starlette.responses import Response
 from ui_grammar import check_agui, check_vercel
 
 from toolbus import EventBus, RequestSession, Runtime, Tool, tool
+from toolbus.errors import ProviderUnavailable
 from toolbus.events import Event, RequestCompleted, RequestStarted, TextDelta, decode
-from toolbus.providers.scripted import ScriptedProvider, calls, hang, text
+from toolbus.providers.scripted import ScriptedProvider, calls, error, hang, text
 from toolbus.testing import virtual_backends
 from toolbus.web import (
     AguiResponse,
@@ -371,3 +372,23 @@ def test_a_frame_is_one_event_whatever_is_in_it():
 def test_encoders_need_no_web_framework():
     program = "import sys, toolbus.web as w; w.VercelEncoder(); w.read_agui; assert 'starlette' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+async def test_text_that_became_void_is_not_mistaken_for_that_of_the_next_reply():
+    busy = ProviderUnavailable("busy", retryable=True, retry_after_seconds=1)
+    script = [error(busy, after="I begin bad", delays=0.1), text("I begin well.", delays=0.1)]
+    async with Runtime(ScriptedProvider(script)) as runtime:
+        session = runtime.start("Begin.")
+        wholes: list[Client] = []
+
+        async def whole() -> None:
+            wholes.append(await Client().read(TextResponse(session)))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(whole)
+            first = await Client(2).read(TextResponse(session))
+            await session.result()
+        second = await Client(last_event_id=first.frames[-1]["id"]).read(TextResponse(session))
+    assert wholes[0].text == "I begin bad\n\nI begin well."
+    assert "I begin bad".startswith(first.text)
+    assert second.text == "\n\nI begin well."

@@ -139,7 +139,8 @@ class LoopBlocked(Event, kw_only=True, frozen=True):
     """The event loop was kept from all requests for `seconds`. Published when that is over.
 
     `call_id` and `name` are those of the tool call that did it, if that is known. Otherwise `stack` has the functions
-    that ran meanwhile, innermost first: see `blocked_loop_seconds` of `Runtime`.
+    that ran meanwhile, innermost first, unless one of them kept the interpreter's lock: see `blocked_loop_seconds` of
+    `Runtime`.
     """
 
     seconds: float

@@ -25,6 +25,9 @@ __all__ = ["watch_loop"]
 
 _logger = logging.getLogger("toolbus.runtime")
 _LOOKS = 4  # in the time that may pass
+# A function in C that keeps the interpreter's lock stops this thread as well. The limit is so many times higher then,
+# because on a busy machine the thread may be late for other reasons.
+_LOCKED = 2
 _FRAMES = 12  # the innermost functions that are named
 
 
@@ -33,8 +36,9 @@ def watch_loop(bus: EventBus, seconds: float, blocks: Callable[[], int]) -> Gene
     """Watch the running event loop in this block. What blocks it for more than `seconds` is logged while it does so.
 
     A thread asks the loop for a sign of life four times in `seconds`; with 0.5 that takes 0.3 % of a core. The log line
-    names the functions that run in the loop's thread. The event is published when the loop works again, unless
-    `blocks()` has grown: then the dispatcher has published it, with the name of the tool.
+    names the functions that run in the loop's thread. Something that keeps the interpreter's lock, as a regular
+    expression does, is logged when it is over, without its name. The event is published when the loop works again,
+    unless `blocks()` has grown: then the dispatcher has published it, with the name of the tool.
     """
     watch = _LoopWatch(bus, seconds, blocks)
     watch.thread.start()
@@ -59,14 +63,20 @@ class _LoopWatch:
     def _watch(self) -> None:
         # The loop may end before the watch on it does: asyncio and trio raise a `RuntimeError` then.
         with contextlib.suppress(RuntimeError):
+            before = perf_counter()
             while not self.ends.wait(self._seconds / _LOOKS):
-                self._look()
+                self._look(before)
+                before = perf_counter()
 
-    def _look(self) -> None:
-        """Wait for a sign of life, and report it if that takes too long."""
+    def _look(self, before: float) -> None:
+        """Wait for a sign of life, and report it if that takes too long. The last look was at `before`."""
         alive, began = threading.Event(), perf_counter()
         self._post(self._give_sign, alive)
         if alive.wait(self._seconds):
+            if (seconds := perf_counter() - before) > _LOCKED * self._seconds:
+                text = "the event loop was blocked for %.1f s, by code that kept the interpreter's lock"
+                _logger.warning(text, seconds)
+                self._post(self._publish, seconds, "")
             return
         stack = _stack_of(self._loop_thread)
         _logger.warning("the event loop is blocked for more than %.1f s, by %s", self._seconds, stack)

@@ -308,14 +308,14 @@ class EventEncoder(ABC):
 
     def _finish_reasoning(self, whole: str) -> None:
         rest = whole if self._reasoning is None else self._reasoning.rest(whole)
+        shown_id = f"{self._reply_id}_r"
         if self._reasoning is not None and rest is None:
             # The reader began in the middle of it. Some providers stream reasoning that their reply does not repeat.
-            self.on_reasoning_end(self._reasoning.shown_id)
-            self._reasoning, rest = None, whole
-            self._reply_id += "_2" if whole else ""
+            self.on_reasoning_end(shown_id)
+            self._reasoning, rest, shown_id = None, whole, f"{shown_id}2"
         if rest and self._reasoning is None:
-            self._reasoning = PieceWise(f"{self._reply_id}_r")
-            self.on_reasoning_start(self._reasoning.shown_id)
+            self._reasoning = PieceWise(shown_id)
+            self.on_reasoning_start(shown_id)
         if self._reasoning is not None:
             if rest:
                 self.on_reasoning(self._reasoning.shown_id, rest)

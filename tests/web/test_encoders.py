@@ -1,0 +1,176 @@
+"""Corners of the encoders that neither the simulation nor a real client comes to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ui_grammar import Chunk, check_agui, check_vercel
+
+from toolbus.errors import ConfigurationError
+from toolbus.events import (
+    ApprovalRequested,
+    Event,
+    ModelResponded,
+    ModelRetrying,
+    PlanChanged,
+    PlanStep,
+    ReasoningDelta,
+    RequestCompleted,
+    RequestFailed,
+    RequestResumed,
+    RequestStarted,
+    RoundStarted,
+    TextDelta,
+    ToolArgumentsDelta,
+    ToolCallRequested,
+)
+from toolbus.messages import AssistantMessage, ToolCall
+from toolbus.web import AguiEncoder, EventEncoder, VercelEncoder
+
+R: dict[str, Any] = {"request_id": "r", "conversation_id": "c"}
+BEGIN: list[Event] = [RequestStarted(**R, deadline=9), RoundStarted(**R, round=0, message_count=1)]
+END = RequestCompleted(**R, text="Hi.")
+
+
+def reply(message_id: str = "r_r0", *names: str, **fields: Any) -> ModelResponded:
+    calls = tuple(ToolCall(name=name, arguments='{"n":1}', call_id=f"r_0_{at}") for at, name in enumerate(names))
+    return ModelResponded(**R, round=0, message=AssistantMessage(message_id=message_id, tool_calls=calls, **fields))
+
+
+def fed(encoder: EventEncoder, *events: Event) -> list[Chunk]:
+    return [chunk for event in events for chunk in encoder.feed(event)]
+
+
+def agui(**options: Any) -> AguiEncoder:
+    return AguiEncoder("t", "r", **options)
+
+
+def called(name: str, index: int) -> ToolCallRequested:
+    return ToolCallRequested(
+        **R, call_id=f"r_0_{index}", name=name, arguments={"n": 1}, round=0, deadline=9, idempotency_key="k"
+    )
+
+
+def asked(definition: str) -> ApprovalRequested:
+    return ApprovalRequested(
+        **R, call_id="r_0_0", name="rm", arguments={"n": 1}, deadline=9, definition=definition, at=0
+    )
+
+
+def test_a_page_whose_answers_did_not_count_is_asked_once_more():
+    events = [*BEGIN, reply("r_r0", "rm", "locate"), asked("abc"), called("locate", 1)]
+    vercel = VercelEncoder(client_tools=["locate"], answered=["r_0_0", "r_0_1"])
+    assert fed(vercel, *events) == []
+    assert (vercel.waits_for_client, vercel.waits_for_effect) == (True, True)
+    chunks = vercel.pause()
+    check_vercel(chunks, known=["r_0_0", "r_0_1"])
+    assert [each["type"] for each in chunks] == [
+        "start",
+        "tool-input-available",
+        "tool-approval-request",
+        "tool-input-available",
+        "finish",
+    ]
+    assert vercel.ended
+    assert vercel.pause() == vercel.close() == fed(vercel, END) == []
+
+    run = agui(client_tools=["locate"], answered=["r_0_0"])
+    assert fed(run, *events) == []
+    chunks = run.pause()
+    check_agui(chunks, known=["r_0_0"])
+    (interrupt,) = chunks[-1]["outcome"]["interrupts"]
+    assert (interrupt["id"], interrupt["expiresAt"]) == ("r_0_0.abc", "1970-01-01T00:00:09.000Z")
+
+
+def test_answers_to_calls_that_never_existed_leave_the_ending():
+    for made, check in ((VercelEncoder, check_vercel), (agui, check_agui)):
+        chunks = fed(made(answered=["x_0_0"]), *BEGIN, reply(text="Hi."), END)
+        assert check(chunks) == {}
+
+
+@pytest.mark.parametrize(
+    ("piece", "whole", "shown"),
+    [
+        ("I think", "I think so.", ["I think so."]),
+        ("so.", "I think so.", ["so.", "I think so."]),  # the reader began in the middle
+        ("I think", "", ["I think"]),  # the reply does not repeat it
+    ],
+)
+def test_reasoning_is_whole_at_the_end(piece: str, whole: str, shown: list[str]):
+    events = [*BEGIN, ReasoningDelta(**R, message_id="r_r0", text=piece), reply(text="Hi.", reasoning=whole), END]
+    for made, check, kind in (
+        (VercelEncoder, check_vercel, "reasoning-delta"),
+        (agui, check_agui, "REASONING_MESSAGE_CONTENT"),
+    ):
+        chunks = fed(made(), *events)
+        assert check(chunks) == {"r_r0": "Hi."}
+        texts: dict[str, str] = {}
+        for each in chunks:
+            if each["type"] == kind:
+                shown_id = each.get("id") or each["messageId"]
+                texts[shown_id] = texts.get(shown_id, "") + each["delta"]
+        assert list(texts.values()) == shown
+
+
+def test_text_that_is_not_the_beginning_of_the_reply_is_shown_anew():
+    events = [*BEGIN, TextDelta(**R, message_id="r_r0", text="lo."), reply(text="Hello."), END]
+    assert check_vercel(fed(VercelEncoder(), *events)) == {"r_r0": "lo.", "r_r0_2": "Hello.", "r_answer": "Hi."}
+
+
+@pytest.mark.parametrize("again", [ModelRetrying(**R, round=0, reason="x"), RequestResumed(**R, resumption=1)])
+def test_arguments_that_are_streamed_again_are_another_call(again: Event):
+    void = ToolArgumentsDelta(**R, message_id="r_r0", index=0, name="look", text='{"n":')
+    more = ToolArgumentsDelta(**R, message_id="r_r0_1", index=0, name="look", text='{"n":1')
+    events = [*BEGIN, void, again, more, reply("r_r0_1", "look"), called("look", 0), END]
+    for made, check in ((VercelEncoder, check_vercel), (agui, check_agui)):
+        chunks = fed(made(), *events)
+        check(chunks)
+        ids = {each["toolCallId"] for each in chunks if "toolCallId" in each}
+        assert ids == {"r_0_0", "r_0_0~2"}
+    run = fed(agui(), *events)
+    pieces = [each["delta"] for each in run if each["type"] == "TOOL_CALL_ARGS" and each["toolCallId"] == "r_0_0~2"]
+    assert "".join(pieces) == '{"n":1}'
+    assert [each["type"] for each in fed(VercelEncoder(version=7), *events)].count("reset-step") == 1
+
+
+def test_arguments_whose_beginning_was_missed_wait_for_the_reply():
+    middle = ToolArgumentsDelta(**R, message_id="r_r0", index=0, name="look", text='":1}')
+    chunks = fed(agui(), *BEGIN, middle, reply("r_r0", "look"), called("look", 0), END)
+    check_agui(chunks)
+    assert [each["delta"] for each in chunks if each["type"] == "TOOL_CALL_ARGS"] == ['{"n":1}']
+
+
+def test_refused_arguments_are_shown_as_they_are():
+    many = "[" + "[]," * 100_001 + "[]]"
+    for text, shown in (('{"n":1}', {"n": 1}), ('{"n":', '{"n":'), (many, many), ("\ud800", "\ud800")):
+        message = AssistantMessage(message_id="r_r0", tool_calls=(ToolCall(name="x", arguments=text, call_id="r_0_0"),))
+        chunks = fed(VercelEncoder(), *BEGIN, ModelResponded(**R, round=0, message=message), END)
+        (refused,) = [each for each in chunks if each["type"] == "tool-input-error"]
+        assert refused["input"] == shown
+
+
+def test_a_plan_and_the_way_of_the_ending_are_shown():
+    plan = PlanChanged(**R, steps=(PlanStep(text="Look."),))
+    stopped = RequestCompleted(**R, outcome="stopped", reason="max_rounds=3", limit="max_rounds", text="Hi.")
+    steps = [{"text": "Look.", "status": "pending"}]
+    chunks = fed(VercelEncoder(), *BEGIN, plan, reply(text="Hi."), stopped)
+    assert {"type": "data-plan", "id": "plan", "data": steps} in chunks
+    assert chunks[-1]["finishReason"] == "other"
+    assert chunks[-1]["messageMetadata"]["explanation"] == "I stopped after 3 steps without finishing."
+    run = fed(agui(), *BEGIN, plan, reply(text="Hi."), stopped)
+    assert {"type": "CUSTOM", "name": "plan", "value": steps} in run
+    assert run[-1]["result"] == {"explanation": "I stopped after 3 steps without finishing."}
+
+
+def test_an_error_is_one_sentence_without_its_cause():
+    failed = RequestFailed(**R, reason="provider_error", error="401 for key sk-123 at request r")
+    for encoder in (VercelEncoder(), agui()):
+        last = fed(encoder, *BEGIN, failed)[-1]
+        assert "I could not finish because the language model failed." in last.values()
+        assert "sk-123" not in str(last)
+
+
+def test_a_wrong_version_is_refused():
+    with pytest.raises(ConfigurationError, match="it must be 6 or 7"):
+        VercelEncoder(version=5)  # pyright: ignore[reportArgumentType]
