@@ -328,9 +328,11 @@ def make_environment(needed: str, key: str) -> None:
     verb = ["sync"] if needed == "test" else ["install", "--requirements"]
     install = [uv, "pip", *verb, packages, "--quiet", "--python", PYTHON, "--build-constraints", build]
     try:  # thanks to the hashes, a file in uv's cache is as good as one from the registry
+        say("installing the packages that uv.lock names, from uv's cache")
         run([*install, "--offline"], settings)
     except SetupError:
-        run(install, settings)
+        say("some are not in the cache; getting them from the package registry")
+        run(install, settings, show=sys.stderr.isatty() and os.environ.get("TERM") not in (None, "dumb"))
     write_stamp({"root": str(ROOT), "holds": groups, "key": key})
 
 
@@ -456,8 +458,22 @@ def registry_settings() -> dict[str, str]:
     return settings
 
 
-def run(command: Sequence[str | Path], settings: Mapping[str, str]) -> None:
-    """Run a step of the set-up, silently unless it fails."""
+def run(command: Sequence[str | Path], settings: Mapping[str, str], *, show: bool = False) -> None:
+    """Run a step of the set-up, silently unless it fails.
+
+    With `show`, a terminal has the step's progress bars on its second screen, which disappears at the end.
+    """
+    if show:
+        environment = {**os.environ, **settings}
+        environment.pop("UV_NO_PROGRESS", None)
+        visible = [str(part) for part in command if part != "--quiet"]
+        print("\x1b[?1049h", end="", file=sys.stderr, flush=True)
+        try:
+            seen = subprocess.run(visible, check=False, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL)
+            if seen.returncode == 0:
+                return  # otherwise it runs once more below, for the output that `advise` reads
+        finally:
+            print("\x1b[?1049l", end="", file=sys.stderr, flush=True)
     done = subprocess.run(
         [str(part) for part in command],
         check=False,

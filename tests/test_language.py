@@ -84,6 +84,18 @@ def findings(path: Path) -> list[str]:
     return found
 
 
+def findings_in_prose(path: Path) -> list[str]:
+    """The phrases in a page, outside of code and of the targets of links."""
+    text = path.read_text(encoding="utf-8")
+    for left_out in (r"^( *)(```+).*?^\1\2", r"`[^`\n]+`", r"\]\([^)]+\)", *ALLOWED):
+        text = re.sub(left_out, lambda found: "\n" * found[0].count("\n"), text, flags=re.MULTILINE | re.DOTALL)
+    return [
+        f"{path.relative_to(ROOT)}:{text[: match.start()].count(chr(10)) + 1}: {match[0]!r}; write: {instead}"
+        for phrase, instead in PHRASES
+        for match in re.finditer(phrase, text, re.IGNORECASE)
+    ]
+
+
 def files_of(name: str) -> list[Path]:
     """The Python files of a folder, or those that match a pattern."""
     return sorted((ROOT / name).rglob("*.py") if (ROOT / name).is_dir() else ROOT.glob(name))
@@ -95,6 +107,21 @@ def test_docstrings_comments_and_messages_are_in_plain_words(name: str):
     found = [each for path in paths for each in findings(path)]
     assert paths
     assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("pattern", ["*.md", "docs/**/*.md", "examples/**/*.md", "tests/data/**/*.md"])
+def test_pages_are_in_plain_words(pattern: str):
+    pages = sorted(ROOT.glob(pattern))
+    found = [each for page in pages for each in findings_in_prose(page)]
+    assert pages
+    assert not found, "\n".join(found)
+
+
+def test_what_is_wrong_on_a_page_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("test_language.ROOT", tmp_path)
+    page = tmp_path / "x.md"
+    page.write_text("# It goes on\n\n`is told` [a](going-on.md)\n\n```\nalone\n```\n\nalone\n", encoding="utf-8")
+    assert [each.partition(": ")[0] for each in findings_in_prose(page)] == ["x.md:1", "x.md:9"]
 
 
 def test_what_is_wrong_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

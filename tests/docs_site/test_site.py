@@ -34,7 +34,7 @@ PAGES = [
     if not re.match(r"\d{4}-", path.name)
 ]
 LOOKED_AT = ["index.html", "how-to/recipes.html", "performance.html", "reference/api/toolbus.runtime.html"]
-TASKS = {  # what a reader types, and the page that must come first
+TASKS = {  # what a reader types, and the pages of which one must come first
     "show earlier messages on page load": "how-to/recipes.html",
     "stop after 2 dollars": "faq.html",
     "approve from another process": "faq.html",
@@ -144,7 +144,8 @@ def test_a_browser_asks_no_other_host_and_has_nothing_to_complain_about(seen: di
 
 @pytest.mark.parametrize("words", TASKS)
 def test_the_page_that_the_search_finds_first_answers_the_readers_task(seen: dict[str, Any], words: str) -> None:
-    assert [each.partition("?")[0] for each in seen["found"][words]][:1] == [TASKS[words]]
+    found = [each.partition("?")[0] for each in seen["found"][words]]
+    assert found[0] in TASKS[words].split(" or "), found[:3]
 
 
 @pytest.mark.parametrize("path", LOOKED_AT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -26,20 +27,35 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def install(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Environment]:
-    """Make, or find, the environment with the wheel and these extras ("" for no extra), in the locked releases."""
+def with_packages(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Environment]:
+    """Make, or find, the environment with the wheel and these requirements, in the locked releases.
+
+    The requirements are separated by blanks; `toolbus[openai]` among them stands for the wheel with this extra.
+    """
     made: dict[str, Environment] = {}
     locked = tmp_path_factory.mktemp("locked") / "constraints.txt"
-    uv("export", "-q", "--frozen", "--all-extras", "--no-default-groups", "--no-emit-project", "-o", locked)
+    uv("export", "-q", "--frozen", "--all-extras", "--all-groups", "--no-emit-project", "--no-hashes", "-o", locked)
+
+    def environment(requirements: str) -> Environment:
+        if requirements not in made:
+            folder = tmp_path_factory.mktemp("environment")
+            uv("venv", "-q", "--clear", "--no-project", "--python", sys.executable, folder)
+            extras = re.findall(r"toolbus\[(.*?)\]", requirements)
+            others = [each for each in requirements.split() if not each.startswith("toolbus[")]
+            wanted = [f"toolbus[{','.join(extras)}] @ {wheel.as_uri()}", *others]
+            uv("pip", "install", "-q", "--python", folder / BIN / "python", "--constraints", locked, *wanted)
+            made[requirements] = Environment(folder)
+        return made[requirements]
+
+    return environment
+
+
+@pytest.fixture(scope="session")
+def install(with_packages: Callable[[str], Environment]) -> Callable[[str], Environment]:
+    """Make, or find, the environment with the wheel and these extras ("" for no extra), in the locked releases."""
 
     def environment(extras: str) -> Environment:
-        if extras not in made:
-            folder = tmp_path_factory.mktemp(f"environment-{extras or 'bare'}")
-            uv("venv", "-q", "--clear", "--no-project", "--python", sys.executable, folder)
-            wanted = f"toolbus[{extras}] @ {wheel.as_uri()}"
-            uv("pip", "install", "-q", "--python", folder / BIN / "python", "--constraints", locked, wanted)
-            made[extras] = Environment(folder)
-        return made[extras]
+        return with_packages(f"toolbus[{extras}]" if extras else "")
 
     return environment
 

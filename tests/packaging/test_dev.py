@@ -17,16 +17,23 @@ from environments import ROOT
 
 
 @pytest.fixture
-def dev(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """dev.py as a module, at work in an empty folder; `dev.ran` gathers the commands that it would have run."""
+def plain() -> Any:
+    """dev.py as a module."""
     specification = importlib.util.spec_from_file_location("dev", ROOT / "dev.py")
     assert specification is not None
     assert specification.loader is not None
     module: Any = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def dev(plain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """dev.py as a module, at work in an empty folder; `dev.ran` gathers the commands that it would have run."""
+    module = plain
     module.ran = []
 
-    def run(command: list[object], _settings: object) -> None:
+    def run(command: list[object], _settings: object, **_options: bool) -> None:
         module.ran.append(" ".join(map(str, command)))
         if "venv" in command:
             (tmp_path / ".venv").mkdir(exist_ok=True)
@@ -176,7 +183,7 @@ def test_an_environment_that_was_cut_short_or_has_moved_is_made_anew(dev: Any, s
 
 
 def test_a_set_up_that_fails_is_not_taken_for_done(dev: Any, monkeypatch: pytest.MonkeyPatch):
-    def run(command: list[object], _settings: object) -> None:
+    def run(command: list[object], _settings: object, **_options: bool) -> None:
         dev.VENV.mkdir(exist_ok=True)
         if "pip" in command:
             raise dev.SetupError("no network")
@@ -219,7 +226,7 @@ def test_output_that_nobody_reads_is_passed_over(dev: Any, arguments: list[str],
 def test_what_the_cache_does_not_have_is_asked_of_the_registry(dev: Any, monkeypatch: pytest.MonkeyPatch):
     recorded = dev.run
 
-    def run(command: list[object], settings: object) -> None:
+    def run(command: list[object], settings: object, **_options: bool) -> None:
         recorded(command, settings)
         if "--offline" in command:
             raise dev.SetupError("not in the cache")
@@ -440,3 +447,18 @@ def test_without_a_command_it_tells_how_it_is_used(dev: Any, capsys: pytest.Capt
 
 def test_it_names_no_registry():
     assert "://" not in (ROOT / "dev.py").read_text(encoding="utf-8")
+
+
+def test_the_progress_of_a_long_step_is_shown_on_a_screen_that_disappears(
+    plain: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    asked: list[tuple[list[str], bool]] = []
+
+    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        asked.append((command, "UV_NO_PROGRESS" in options["env"]))
+        return subprocess.CompletedProcess(command, len(asked) - 1)
+
+    monkeypatch.setattr(plain.subprocess, "run", run)
+    plain.run(["uv", "--quiet", "x"], {"UV_NO_PROGRESS": "1"}, show=True)
+    assert asked == [(["uv", "x"], False)]
+    assert capsys.readouterr().err == "\x1b[?1049h\x1b[?1049l"

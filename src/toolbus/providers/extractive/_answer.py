@@ -13,6 +13,7 @@ from ._transcript import Turn
 __all__ = ["missing_tools_answer", "nothing_found_answer", "nothing_to_look_for_answer", "quoted_answer"]
 
 _WHAT_THIS_IS = "This answer is made by search, read and quote: no language model took part."
+_QUOTED = 3  # passages; of the others, the answer has only the positions, so that it stays a page
 
 
 def quoted_answer(weigher: Weigher, passages: list[Passage], turn: Turn) -> str:
@@ -20,11 +21,15 @@ def quoted_answer(weigher: Weigher, passages: list[Passage], turn: Turn) -> str:
     found = {term for passage in passages for term in passage.terms}
     words = _listed(term.text for term in weigher.question.terms if term in found)
     files: dict[str, dict[int, str]] = {}
-    for passage in passages:
+    for passage in passages[:_QUOTED]:
         lines = files.setdefault(passage.scope.path, {})
         lines.update((line.number, line.text.rstrip()) for line in (*_context(passage), *passage.lines))
     parts = [f"{_WHAT_THIS_IS} These lines fit {words} best:"]
     parts += [_block(path, lines) for path, lines in files.items()]
+    if len(passages) > _QUOTED:
+        parts.append(
+            f"See also {_listed(f'`{each.scope.path}:{each.lines[0].number}`' for each in passages[_QUOTED:])}."
+        )
     missing = [term.text for term in weigher.question.terms if term not in found]
     if missing:
         parts.append(f"Not found near these lines: {_listed(missing)}.")
