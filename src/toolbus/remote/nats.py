@@ -89,9 +89,9 @@ class ToolWorker:
     `tools` are those tools that the sessions declare, with the same `pool`; others, and those with another definition
     than a call was checked by, are left to other workers. `deps` become `ToolContext.deps`. `instrumentation` surrounds
     each attempt of a tool here; a span of `OpenTelemetry` is the child of the request's span in the session's process,
-    if that has one too. A worker that has not
-    renewed its calls for `lease_seconds` is lost: its calls of `idempotent` tools run elsewhere, and all others end as
-    `interrupted`. Raises `ConfigurationError` for tools with secret parameters, whose values stay with the session.
+    if that has one too. A worker that has not renewed its calls for `lease_seconds` is lost: its calls of `idempotent`
+    tools run elsewhere, and all others end as `interrupted`. Raises `ConfigurationError` for tools with secret
+    parameters, whose values stay with the session.
     """
 
     def __init__(
