@@ -532,3 +532,24 @@ async def test_a_worker_whose_account_may_not_serve_its_pool_says_which_permissi
 ) -> None:
     with pytest.raises(ConfigurationError, match=r"cannot be served: no permission for .*pool_cpu"):
         await ToolWorker(url_of(accounts, "worker"), in_pool("cpu"), pool="cpu").run()
+
+
+async def test_an_attempt_to_connect_that_ignores_a_cancellation_is_ended_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import toolbus.remote.nats as module
+
+    monkeypatch.setattr(module, "_CONNECT_SECONDS", 0.01)
+    cancelled: list[bool] = []
+
+    async def connect() -> None:
+        while len(cancelled) < 3:
+            try:
+                await anyio.sleep_forever()
+            except BaseException:
+                cancelled.append(True)
+        raise ConnectionError
+
+    with pytest.raises(TimeoutError):
+        await module._in_time(connect())  # pyright: ignore[reportPrivateUsage]
+    assert len(cancelled) == 3

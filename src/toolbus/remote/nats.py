@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from typing import Any
@@ -43,6 +43,7 @@ _ANSWER_SECONDS = 2.0
 _FETCH_SECONDS = 1.0
 """The time for which an idle worker waits for calls before it asks again, and so the longest that it takes to drain."""
 _GIVE_BACK_SECONDS = 1.0
+_CANCELLATIONS = 5  # of an attempt to connect
 _RECONNECT_SECONDS = 0.2
 _KEPT_SECONDS = 7 * 24 * 3_600.0
 """The time for which answers are kept that no session has deleted. A second answer would count afterwards."""
@@ -208,6 +209,7 @@ class _Connection:
     def __init__(self, broker: _Broker) -> None:
         self.broker = broker
         self.trouble = ""
+        self.refusal = ""  # the reason why the server refuses this client, which a reset connection may follow
         self.violations: list[str] = []
         self.reconnected: Callable[[], None] = lambda: None
         self.client: Any = None
@@ -216,6 +218,8 @@ class _Connection:
     async def open(self) -> None:
         async def on_error(exc: Exception) -> None:
             self.trouble = str(exc) or type(exc).__name__
+            if "authorization" in self.trouble.lower():
+                self.refusal = self.trouble
             _, found, violation = self.trouble.partition(_VIOLATION)
             if found and violation not in self.violations:
                 self.violations.append(violation)
@@ -227,21 +231,22 @@ class _Connection:
         broker = self.broker
         self.client = broker.nats.NATS()
         try:
+            connecting = self.client.connect(
+                broker.url,
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=_RECONNECT_SECONDS,
+                connect_timeout=_CONNECT_SECONDS,
+                error_cb=on_error,
+                reconnected_cb=on_reconnected,
+            )
+            await _in_time(connecting)
             async with asyncio.timeout(_CONNECT_SECONDS):
-                await self.client.connect(
-                    broker.url,
-                    max_reconnect_attempts=-1,
-                    reconnect_time_wait=_RECONNECT_SECONDS,
-                    connect_timeout=_CONNECT_SECONDS,
-                    error_cb=on_error,
-                    reconnected_cb=on_reconnected,
-                )
                 self.stream = self.client.jetstream(timeout=_ANSWER_SECONDS)
                 await self._make_streams()
         except ConfigurationError:
             raise
         except Exception as exc:
-            why = self.trouble or str(exc) or "no answer"
+            why = self.refusal or self.trouble or str(exc) or "no answer"
             if self.client.is_connected and not self.trouble:
                 why += "; it must run with JetStream (nats-server -js)"
             raise ConfigurationError(f"the NATS server at {broker.shown} cannot be used: {why}") from exc
@@ -511,6 +516,27 @@ class _Delivery:
             await function()
         except Exception as exc:
             raise self._link.connection.unavailable(exc) from exc
+
+
+async def _in_time(connecting: Coroutine[Any, Any, None]) -> None:
+    """Await a connection for `_CONNECT_SECONDS`, then raise `TimeoutError`, also if the driver ignores a cancellation.
+
+    Its loop of attempts may lose one, in `asyncio.wait_for` of Python 3.11, and would then never end.
+    """
+    task = asyncio.ensure_future(connecting)
+    try:
+        await asyncio.wait({task}, timeout=_CONNECT_SECONDS)
+        if task.done():
+            return task.result()
+        raise TimeoutError
+    finally:
+        for _ in range(_CANCELLATIONS):
+            if task.done():
+                break
+            task.cancel()
+            await asyncio.wait({task}, timeout=_RECONNECT_SECONDS)
+        if task.done() and not task.cancelled():
+            task.exception()  # Otherwise asyncio logs that nobody has looked at it.
 
 
 def _encoded(text: str) -> str:
