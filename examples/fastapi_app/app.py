@@ -20,7 +20,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
 from toolbus import RequestResult, RequestSession, Runtime
-from toolbus.errors import NotRunning, Overloaded
+from toolbus.errors import NotRunning, Overloaded, UnknownRequest
 from toolbus.providers import choose_from_environment
 from toolbus.toolsets.workspace import workspace_tools
 from toolbus.web import EventsResponse, TextResponse
@@ -92,18 +92,22 @@ async def ask_text(
 
 @router.get("/requests/{request_id}/events", response_class=EventsResponse)
 async def rejoin(request_id: str, runtime: TheRuntime, request: Request) -> EventsResponse:
-    """Get the events of a request from its beginning, or from the `Last-Event-ID` of a stream that was cut off."""
-    session = runtime.session(request_id)
-    if session is None:
-        raise HTTPException(404, f"no request {request_id!r} is running")
-    return EventsResponse(session, **streamed(request, session, "continue"))
+    """Get the events of a request from its beginning, or from the `Last-Event-ID` of a stream that was cut off.
+
+    With a store that lasts, the request may run in any worker process of the server, or have ended long ago.
+    """
+    return EventsResponse(
+        runtime.request(request_id),
+        heartbeat_seconds=request.app.state.heartbeat_seconds,
+        headers={"X-Request-Id": request_id},
+    )
 
 
 @router.post("/requests/{request_id}/cancel", status_code=202)
 async def cancel(request_id: str, runtime: TheRuntime) -> dict[str, str]:
     """Ask a running request to end. Its id is in the header `X-Request-Id`, and on every event."""
-    session = runtime.session(request_id)
-    if session is None or not session.cancel("cancelled over HTTP"):
+    answer = await runtime.request(request_id).cancel("cancelled over HTTP")
+    if answer in ("ended", "unknown"):
         raise HTTPException(404, f"no request {request_id!r} is running")
     return {"request_id": request_id, "status": "cancelling"}
 
@@ -188,6 +192,7 @@ def create_app(runtime: Runtime | None = None, *, heartbeat_seconds: float = 15.
     app.add_exception_handler(RequestValidationError, refuse_invalid)
     app.add_exception_handler(Overloaded, refuse)
     app.add_exception_handler(NotRunning, refuse)
+    app.add_exception_handler(UnknownRequest, unknown)
     return app
 
 
@@ -195,6 +200,11 @@ async def refuse(_request: Request, exc: Exception) -> JSONResponse:
     """Answer 503 for a request that was not started: too many are running, or the server is closing."""
     seconds = exc.retry_after_seconds if isinstance(exc, Overloaded) else 1.0
     return JSONResponse({"detail": str(exc)}, 503, {"Retry-After": str(math.ceil(seconds))})
+
+
+async def unknown(_request: Request, exc: Exception) -> JSONResponse:
+    """Answer 404 for a request that neither this process nor the store knows."""
+    return JSONResponse({"detail": str(exc)}, 404)
 
 
 def runtime_from_environment() -> Runtime:

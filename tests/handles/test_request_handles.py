@@ -188,7 +188,7 @@ async def test_an_unknown_request_is_answered_at_once() -> None:
         before = anyio.current_time()
         assert await handle.cancel() == "unknown"
         assert anyio.current_time() == before
-        for wait in (handle.result, handle.pending_approvals, handle.events().__anext__):
+        for wait in (handle.result, handle.pending_approvals, handle.check_known, handle.events().__anext__):
             with pytest.raises(UnknownRequest, match="no such"):
                 await wait()
 
@@ -202,8 +202,9 @@ async def test_a_runtime_without_a_journal_knows_the_requests_that_run_in_it() -
         assert await handle.approve(question) == "done"
         assert (await handle.result()).ok
         assert [each async for each in handle.text()] == ["Done."]
+        assert await runtime.request("other").cancel() == "unknown"
         with pytest.raises(UnknownRequest, match="no journal"):
-            await runtime.request("other").cancel()
+            await runtime.request("other").result()
 
 
 async def test_a_command_for_a_request_that_nobody_runs_waits_for_the_one_that_takes_it_over() -> None:

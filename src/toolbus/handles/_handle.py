@@ -109,6 +109,11 @@ class RequestHandle:
         """
         return TextStream(self.events(*TextStream.kinds), final_only=final_only)
 
+    async def check_known(self) -> None:
+        """Raise `UnknownRequest` if neither this process nor the store has the request; `StoreError` if that fails."""
+        if self._session() is None and await self._requests().record(self.request_id) is None:
+            raise UnknownRequest(f"the store has no request {self.request_id!r}")
+
     async def pending_approvals(self) -> tuple[ApprovalRequested, ...]:
         """Return the questions that a person has still to answer, in the order of asking.
 
@@ -206,7 +211,9 @@ class RequestHandle:
 
     async def _send(self, command: Event) -> CommandAnswer:
         """Put a command into the inbox, and wait until the process that runs the request has taken it."""
-        journal = self._requests().journal
+        if self._stored is None:  # Only this process could know the request.
+            return "unknown"
+        journal = self._stored.journal
         if len(encode(command)) > _MAX_BYTES:
             raise ConfigurationError(f"this {command.type} has over {_MAX_BYTES:,} bytes; give a shorter one")
         if not isinstance(journal, Inbox):

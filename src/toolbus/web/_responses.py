@@ -27,6 +27,7 @@ from ..events import (
     TextDelta,
     encode,
 )
+from ..handles import RequestHandle
 from ..records import replace
 from ._agui import AguiEncoder
 from ._encoder import LOST, Chunk, EventEncoder, sse_frame
@@ -127,6 +128,8 @@ class _EventStream(StreamingResponse):
         ...
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if isinstance(self._source, RequestHandle):
+            await self._source.check_known()  # before the response begins, so that the application can answer 404
         came_back = dict(scope["headers"]).get(b"last-event-id", b"").decode("latin-1")
         if came_back and not self._after:
             await self._events.aclose()
