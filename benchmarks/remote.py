@@ -278,7 +278,7 @@ async def _idle(url: str, effort: Effort) -> Row:
 
 
 async def _unknown(effort: Effort) -> Row:
-    """How long a command to an unknown request waits for its answer."""
+    """The time until a command to an unknown request is answered."""
     times: list[float] = []
     with tempfile.TemporaryDirectory(prefix="toolbus-") as folder:
         async with Client(SqliteStore(Path(folder) / "requests.db")) as client:
