@@ -9,7 +9,7 @@ store.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -342,10 +342,11 @@ class Inbox(Protocol):
         """Return the state of an input."""
         ...
 
-    async def waiting(self, owner: str, *, limit: int = 1_000) -> Sequence[Event]:
-        """Return the inputs that wait for requests whose lease `owner` has, in the order in which they were sent.
+    async def waiting(self, owner: str, *, without: Collection[str] = (), limit: int = 100) -> Sequence[Event]:
+        """Return inputs that wait for requests whose lease `owner` has, those of each request in the order of sending.
 
-        At most `limit`, and none for the owner "". An input that cannot be read is left out, and logged by the store.
+        At most `limit`, without those whose ids are in `without`, and none for the owner "". An input that cannot be
+        read is left out, and logged by the store.
         """
         ...
 
@@ -362,5 +363,5 @@ class Inbox(Protocol):
         ...
 
 
-MAX_WAITING_INPUTS = 1_000
+MAX_WAITING_INPUTS = 100
 """The number of inputs that may wait for one request: see `Inbox.send`."""

@@ -36,6 +36,7 @@ from toolbus.handles import RequestHandle
 from toolbus.messages import UserMessage
 from toolbus.records import replace
 from toolbus.remote import Client
+from toolbus.storage import MAX_WAITING_INPUTS
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
 
@@ -353,7 +354,7 @@ async def test_an_outage_of_the_store_delays_commands_and_is_logged_once(caplog:
     journal: Any = store.journal
     waiting = journal.waiting
 
-    async def away(owner: str, *, limit: int = 1_000) -> Any:
+    async def away(owner: str, **_options: Any) -> Any:
         raise StoreUnavailable("away")
 
     with caplog.at_level(logging.INFO, "toolbus.store"):
@@ -594,3 +595,76 @@ async def test_steering_that_came_in_another_process_is_given_before_the_next_ro
     said = [each.text for each in result.messages if isinstance(each, UserMessage)]
     assert said == ["go", "0", "1", "2", "3", "4"]
     assert len(heard) == 5
+
+
+async def test_inputs_that_wait_together_are_given_in_the_order_in_which_they_were_sent() -> None:
+    store = store_of()
+    journal: Any = store.journal
+    async with node(store, calls(("look", {"n": 1})), text("Done.")) as runtime:
+        session = runtime.start("go")
+        await settle()
+        for number in range(20):
+            await journal.send(SteeringAdded(request_id=session.request_id, text=str(number)))
+        result = await session.result()
+    said = [each.text for each in result.messages if isinstance(each, UserMessage)]
+    assert said == ["go", *map(str, range(20))]
+
+
+async def test_a_command_that_waits_in_the_process_of_its_request_is_queued_durably() -> None:
+    store = store_of()
+    journal: Any = store.journal
+    async with node(store, text("Thinking.", 2, delays=20), text("Done.")) as runtime:
+        session = runtime.start("go")
+        await settle()
+        assert await runtime.request(session.request_id).steer("and Rome?") == "queued"
+        owner = (await journal.request(session.request_id)).owner
+        [waits] = await journal.waiting(owner)  # another process has it, if this one dies now
+        assert waits.text == "and Rome?"
+        result = await session.result()
+        await advance(1)
+        assert (await journal.receipt(session.request_id, waits.event_id)).state == "taken"
+        assert [each.text for each in result.messages if isinstance(each, UserMessage)] == ["go", "and Rome?"]
+
+
+async def test_a_busy_requests_inputs_do_not_keep_those_of_others_from_being_read() -> None:
+    store = store_of()
+    journal: Any = store.journal
+    async with node(store, text("Thinking.", 2, delays=600), text("Done.")) as runtime:
+        busy = runtime.start("go")
+        await settle()
+        for number in range(MAX_WAITING_INPUTS):
+            await journal.send(SteeringAdded(request_id=busy.request_id, text=str(number)))
+        other = runtime.start("go")
+        await settle()
+        cancelled = CancelRequested(request_id=other.request_id)
+        await journal.send(cancelled)
+        await advance(5)
+        assert other.ended
+        busy.cancel()
+
+
+@pytest.mark.parametrize("fault", ["error", "cancelled"])
+async def test_a_reader_whose_first_read_failed_still_gets_only_what_it_lacks(fault: str) -> None:
+    store = store_of()
+    async with node(store, calls(("look", {"n": 1})), text("Done.")) as runtime:
+        session = runtime.start("go")
+        reads = session.events()
+        for _ in range(4):
+            await anext(reads)
+        facts = [each async for each in session.events() if each.is_fact]
+        journal: Any = store.journal
+        read = journal.facts
+
+        async def away(request_id: str, *, start: int = 0) -> Any:
+            if fault == "error":
+                raise StoreUnavailable("away")
+            await anyio.sleep_forever()
+
+        again = Client(store).request(session.request_id).events(after=reads.cursor)
+        journal.facts = away
+        with anyio.move_on_after(1), contextlib.suppress(StoreUnavailable):
+            await anext(again)
+        journal.facts = read
+        rest = [each async for each in again]
+        assert [each.event_id for each in rest] == [each.event_id for each in facts[-len(rest) :]]
+        assert 0 < len(rest) < len(facts)

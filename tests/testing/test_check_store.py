@@ -100,7 +100,12 @@ WRONG: dict[str, tuple[type[wrong.Right], ...]] = {
     "fencing-of-two-stores": (journals.KeepsEpochsInMind,),
     "ended-elsewhere": (journals.KeepsEndingsInMind,),
     "fencing-in-flight": (journals.LooksAtItsLeaseFirst,),
-    "inbox": (inboxes.GivesTheNewestFirst, inboxes.GivesTheInputsOfAll, inboxes.SettlesAgain),
+    "inbox": (
+        inboxes.GivesTheNewestFirst,
+        inboxes.BoundsBeforeItLeavesOut,
+        inboxes.GivesTheInputsOfAll,
+        inboxes.SettlesAgain,
+    ),
     "inbox-sent-twice": (inboxes.SendsAgain,),
     "inbox-endings": (inboxes.KeepsWhatNobodyTakes,),
     "inbox-appends": (inboxes.TakesBeforeItAppends, inboxes.NeverTakes),

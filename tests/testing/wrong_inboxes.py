@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
 from wrong_stores import Right
@@ -17,8 +17,13 @@ def requests_in(store: Right) -> dict[str, Any]:
 
 
 class GivesTheNewestFirst(Right):
-    async def waiting(self, owner: str, *, limit: int = 1_000) -> Sequence[Event]:
-        return [*await super().waiting(owner)][::-1][:limit]
+    async def waiting(self, owner: str, *, without: Collection[str] = (), limit: int = 100) -> Sequence[Event]:
+        return [*await super().waiting(owner, without=without)][::-1][:limit]
+
+
+class BoundsBeforeItLeavesOut(Right):
+    async def waiting(self, owner: str, *, without: Collection[str] = (), limit: int = 100) -> Sequence[Event]:
+        return [each for each in await super().waiting(owner, limit=limit) if each.event_id not in without]
 
 
 class GivesTheInputsOfAll(Right):
@@ -29,9 +34,9 @@ class GivesTheInputsOfAll(Right):
             self.owners.append(entry.owner)
         return await super().append(entry)
 
-    async def waiting(self, owner: str, *, limit: int = 1_000) -> Sequence[Event]:
+    async def waiting(self, owner: str, *, without: Collection[str] = (), limit: int = 100) -> Sequence[Event]:
         others = [each for each in dict.fromkeys(self.owners) if each != owner and each.split("-")[0] == "inbox"]
-        found = [*await super().waiting(owner)] if owner else []
+        found = [*await super().waiting(owner, without=without)] if owner else []
         if len(found) > 1:
             for each in others:
                 found += await super().waiting(each)
@@ -77,7 +82,7 @@ class NeverTakes(Right):
 class HasNoBound(Right):
     async def send(self, event: Event) -> InboxReceipt:
         request = requests_in(self).get(event.request_id)
-        if request is None or len(request.inputs) < 1_000:
+        if request is None or len(request.inputs) < 100:
             return await super().send(event)
         return InboxReceipt(state="waiting", is_held=True)
 
@@ -109,8 +114,8 @@ class RemembersTheHolder(Right):
             self.holders.setdefault(event.event_id, record.owner)
         return await super().send(event)
 
-    async def waiting(self, owner: str, *, limit: int = 1_000) -> Sequence[Event]:
-        found = await super().waiting(owner)
+    async def waiting(self, owner: str, *, without: Collection[str] = (), limit: int = 100) -> Sequence[Event]:
+        found = await super().waiting(owner, without=without)
         return [each for each in found if self.holders.get(each.event_id) == owner][:limit]
 
 

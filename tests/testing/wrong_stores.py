@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 from typing import TypeVar
 
 import anyio
@@ -96,8 +96,8 @@ class Right:
     async def receipt(self, request_id: str, event_id: str) -> InboxReceipt:
         return await self.requests.receipt(request_id, event_id)
 
-    async def waiting(self, owner: str, *, limit: int = 1_000) -> Sequence[Event]:
-        return await self.requests.waiting(owner, limit=limit)
+    async def waiting(self, owner: str, *, without: Collection[str] = (), limit: int = 100) -> Sequence[Event]:
+        return await self.requests.waiting(owner, without=without, limit=limit)
 
     async def settle(self, request_id: str, event_id: str, state: SettledState, reason: str = "") -> None:
         await self.requests.settle(request_id, event_id, state, reason)

@@ -273,6 +273,9 @@ class Elsewhere:
         self._events = iter(events)
         self._error = error
 
+    async def check_known(self) -> None:
+        """Do nothing: the request is known."""
+
     def events(self, *, after: str = "", capacity: int = 1_000) -> Any:
         return self
 

@@ -13,13 +13,14 @@ import anyio.abc
 from ..errors import BusError, StoreError
 from ..events import Event
 from ..session import RequestSession
-from ..storage import Inbox, Store
+from ..storage import Inbox, SettledState, Store
 from ._journal_writer import JournalWriter
 from ._store_calls import call_store_in_time
 
 __all__ = ["InboxReader", "inbox_of"]
 
 _logger = logging.getLogger("toolbus.store")
+_AT_ONCE = 20  # inputs that are read together: each may have 8 MiB
 
 
 def inbox_of(store: Store) -> Inbox | None:
@@ -47,7 +48,10 @@ class InboxReader:
 
     async def _look(self, tasks: anyio.abc.TaskGroup) -> None:
         try:
-            waiting = await call_store_in_time(self._inbox.waiting(self._writer.owner))
+            given_before = self._writer.received
+            waiting = await call_store_in_time(
+                self._inbox.waiting(self._writer.owner, without=given_before, limit=_AT_ONCE)
+            )
         except StoreError as exc:
             if not self._fails:
                 _logger.warning("the store failed, and inputs from other processes wait until it answers: %s", exc)
@@ -59,23 +63,32 @@ class InboxReader:
         for given in waiting:
             session = self._writer.session(given.request_id)
             # A session that has not continued yet has not asked its open questions again.
-            if session is not None and session.is_accepted and given.event_id not in self._writer.received:
+            if session is not None and session.is_accepted:
                 self._writer.received.add(given.event_id)
-                tasks.start_soon(self._give, session, given)
+                self._give(session, given, tasks)
 
-    async def _give(self, session: RequestSession, given: Event) -> None:
-        """Give an input to a session, and settle it unless an append does."""
+    def _give(self, session: RequestSession, given: Event, tasks: anyio.abc.TaskGroup) -> None:
+        """Give an input to a session, at once, since tasks may begin in another order than that of sending."""
+        state: SettledState | None = "taken" if session.has_taken(given.event_id) else None
+        reason = ""
         try:
-            reason, is_old = "", session.has_taken(given.event_id)
-            try:
-                is_taken = session.deliver(given) and await session.recorded(given)
-            except BusError as exc:
-                is_taken, reason = False, str(exc)
-                _logger.warning("request %s: an input from another process is refused: %s", given.request_id, exc)
-            if is_taken and not is_old:
-                return  # The append has settled it.
-            if is_taken or not session.snapshot().view.is_left:
-                state = "taken" if is_taken else "refused"
+            if state is None and not session.deliver(given):
+                state = "refused"
+        except BusError as exc:
+            state, reason = "refused", str(exc)
+            _logger.warning("request %s: an input from another process is refused: %s", given.request_id, exc)
+        tasks.start_soon(self._settle, session, given, state, reason)
+
+    async def _settle(self, session: RequestSession, given: Event, state: SettledState | None, reason: str) -> None:
+        """Settle an input. With None, the session has taken it, and the append of its fact settles it."""
+        try:
+            if state != "refused":
+                is_recorded = await session.recorded(given)
+                if is_recorded and state is None:
+                    return
+                state = "taken" if is_recorded else "refused"
+            # An input that a session refuses because it leaves its request is for the next holder of the lease.
+            if state == "taken" or not session.snapshot().view.is_left:
                 await call_store_in_time(self._inbox.settle(given.request_id, given.event_id, state, reason))
         except StoreError:
             return  # It still waits, for this process or the next one that has the lease.

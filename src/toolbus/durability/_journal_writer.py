@@ -24,7 +24,7 @@ from ..storage import Entry, Inbox, JournalStore, RequestRecord, Store, ending_o
 from ._agreed_options import agreed_options, fields_of, messages_to_json, provider_name
 from ._store_calls import ANSWER_SECONDS, PendingCalls, call_store, call_store_in_time
 
-__all__ = ["JournalWriter", "OnStoreFailure", "journal_writer_of"]
+__all__ = ["JournalWriter", "OnStoreFailure", "journal_of", "journal_writer_of"]
 
 OnStoreFailure: TypeAlias = Literal["stop", "warn"]
 """The treatment of a request whose step the store does not take: see `JournalWriter`."""
@@ -64,6 +64,13 @@ class _JournaledRequest:
     has_warned_of_size: bool = False
 
 
+def journal_of(store: Store) -> JournalStore | None:
+    """Return the journal of a store, or None if it has none. Raises `ConfigurationError` for what is not a store."""
+    if isinstance(store, type) or not hasattr(store, "journal"):
+        raise ConfigurationError(f"store is {shown(store)}; give a Store, such as SqliteStore('toolbus.db')")
+    return store.journal
+
+
 def journal_writer_of(store: Store, lease_seconds: float, on_failure: OnStoreFailure) -> JournalWriter | None:
     """Return a journal writer for the store, or None if the store has no journal.
 
@@ -71,9 +78,7 @@ def journal_writer_of(store: Store, lease_seconds: float, on_failure: OnStoreFai
     """
     check("on_store_failure", on_failure, one_of(*get_args(OnStoreFailure)))
     check("lease_seconds", lease_seconds, POSITIVE)
-    if isinstance(store, type) or not hasattr(store, "journal"):
-        raise ConfigurationError(f"store is {shown(store)}; give a Store, such as SqliteStore('toolbus.db')")
-    journal = store.journal
+    journal = journal_of(store)
     return None if journal is None else JournalWriter(journal, lease_seconds=lease_seconds, on_failure=on_failure)
 
 

@@ -21,6 +21,6 @@ Invariants:
 from __future__ import annotations
 
 from ._events import RequestEvents
-from ._handle import Authorize, CommandAnswer, RequestHandle
+from ._handle import ANSWER_SECONDS, Authorize, CommandAnswer, RequestHandle
 
-__all__ = ["Authorize", "CommandAnswer", "RequestEvents", "RequestHandle"]
+__all__ = ["ANSWER_SECONDS", "Authorize", "CommandAnswer", "RequestEvents", "RequestHandle"]

@@ -113,17 +113,20 @@ class RequestEvents:
             self._newest = event.event_id
 
     async def _read(self) -> None:
-        is_first = self._reads is None
         if self._reads is None:
-            self._reads = self._stored()
+            reads = self._stored()
+            events = self._missing(await reads.read())
+            self._reads = reads  # A first read that fails, or is cancelled, is a first read again.
         else:
             await anyio.sleep_until(self._looks_at)
-        events = await self._reads.read()
+            events = await self._reads.read()
         self._looks_at = anyio.current_time() + self._seconds
-        if is_first and self._from_now:
-            ids = [each.event_id for each in events]
-            events = events[ids.index(self._newest) + 1 :] if self._newest in ids else []
-        elif is_first:
-            events = self._cursor.after(events)
         self._ready.extend(events)
         self._is_over = self._reads.has_ended
+
+    def _missing(self, events: list[Event]) -> list[Event]:
+        """Return those of all events so far that the reader does not have."""
+        if not self._from_now:
+            return self._cursor.after(events)
+        ids = [each.event_id for each in events]
+        return events[ids.index(self._newest) + 1 :] if self._newest in ids else []

@@ -26,7 +26,7 @@ from ..session import RequestSession
 from ..storage import Inbox, InboxReceipt
 from ._events import RequestEvents
 
-__all__ = ["Authorize", "CommandAnswer", "RequestHandle"]
+__all__ = ["ANSWER_SECONDS", "Authorize", "CommandAnswer", "RequestHandle"]
 
 CommandAnswer: TypeAlias = Literal["done", "ended", "queued", "unknown"]
 """The answer to a command.
@@ -39,6 +39,8 @@ is taken over, or as soon as the process that runs the request takes it. "unknow
 Authorize: TypeAlias = Callable[[Event], bool | Awaitable[bool]]
 """A function, sync or async, that returns whether the present user may give this command to its request."""
 
+ANSWER_SECONDS = 5.0
+"""The time in which a command to another process has to become a fact, unless stated otherwise."""
 _MAX_BYTES = 8 * 2**20
 
 
@@ -52,8 +54,9 @@ class RequestHandle:
     Made by `Runtime.request` and `toolbus.remote.Client.request`; costs nothing until it is used, and needs no closing.
     Where the request runs is looked up at each use, so a handle stays valid while its request moves. Each command is
     checked by `authorize`, if there is one: with anything but True it raises `NotAuthorized`, and the request does not
-    see it. A command waits at most `answer_seconds` to become a fact; after that it is "queued", and not lost: a
-    request whose model is asked takes it after the reply. Cancelling the wait takes nothing back.
+    see it. A command waits at most 5 seconds (`answer_seconds` of a `Client`) to become a fact. After that it is in the
+    inbox, and "queued": a request whose model is asked takes it after the reply. Where there is no inbox, the wait has
+    no limit. Cancelling the wait takes nothing back.
 
     Commands to a request in another process need a store with an inbox, such as `SqliteStore` or `PostgresStore`; for
     any other store they raise `ConfigurationError`. They raise `StoreError` if the store fails, and `InboxFull`.
@@ -67,7 +70,7 @@ class RequestHandle:
         stored: StoredRequests | None,
         authorize: Authorize | None,
         seconds: float,
-        answer_seconds: float,
+        answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
         self.request_id = request_id
         self._local = local
@@ -195,16 +198,20 @@ class RequestHandle:
             if (await allowed if inspect.isawaitable(allowed) else allowed) is not True:
                 raise NotAuthorized(f"this {command.type} was not authorized")
         session = self._session()
-        if session is None or session.snapshot().view.is_left:
-            return await self._send(command)
-        with anyio.move_on_after(self._answer_seconds):
-            return await self._give(session, command)
-        return "queued"
+        return await (self._send(command) if session is None else self._give(session, command))
 
     async def _give(self, session: RequestSession, command: Event) -> CommandAnswer:
+        """Give a command to the session in this process, and wait until it is recorded, or durable in the inbox."""
         is_taken = session.deliver(command)
         if is_taken and command.request_id == self.request_id:  # A sub-request has no journal.
-            is_taken = await session.recorded(command)
+            with anyio.move_on_after(self._answer_seconds) as patience:
+                is_taken = await session.recorded(command)
+            if patience.cancelled_caught:
+                inbox = None if self._stored is None else self._stored.journal
+                # So far it is only in this process's memory. The reader of the inbox finds it taken later.
+                if isinstance(inbox, Inbox) and (await call_store_in_time(inbox.send(command))).state == "waiting":
+                    return "queued"
+                is_taken = await session.recorded(command)
         if is_taken:
             return "done"
         return "ended" if not session.snapshot().view.is_left else await self._send(command)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Never, Self
 
-from .._option_checks import POSITIVE, check, shown
+from .._option_checks import POSITIVE, check
 from ..bus import EventBus
-from ..durability import OptionsFor, StoredRequests
+from ..durability import OptionsFor, StoredRequests, journal_of
 from ..errors import ConfigurationError
-from ..handles import Authorize, RequestHandle
+from ..handles import ANSWER_SECONDS, Authorize, RequestHandle
 from ..messages import Message
-from ..session import RequestOptions, RequestSession, Resumed, SessionStart
+from ..providers import resolve
+from ..session import RequestOptions, RequestSession, Resumed, SessionStart, merged_options
 from ..storage import Store
 
 if TYPE_CHECKING:
@@ -45,11 +46,10 @@ class Client:
         *,
         options: OptionsFor | None = None,
         inbox_seconds: float = 0.25,
-        answer_seconds: float = 5.0,
+        answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
-        if isinstance(store, type) or not hasattr(store, "journal"):
-            raise ConfigurationError(f"store is {shown(store)}; give a Store, such as SqliteStore('toolbus.db')")
-        if store.journal is None:
+        journal = journal_of(store)
+        if journal is None:
             raise ConfigurationError(
                 "the store has no journal, so no other process can be reached through it; give the store of the "
                 "runtimes, such as SqliteStore('toolbus.db')"
@@ -58,7 +58,7 @@ class Client:
         self._seconds = check("inbox_seconds", inbox_seconds, POSITIVE)
         self._answer_seconds = check("answer_seconds", answer_seconds, POSITIVE)
         self._bus = EventBus()  # never entered: no request runs here
-        self._stored = StoredRequests(store, store.journal, self._make, options)
+        self._stored = StoredRequests(store, journal, self._make, options)
 
     async def __aenter__(self) -> Self:
         if (opens := getattr(self.store, "open", None)) is not None:
@@ -84,7 +84,6 @@ class Client:
     def _make(
         self, messages: Sequence[Message], output: Any, options: RequestOptions, request_id: str, resumed: Resumed
     ) -> RequestSession:
-        others: Any = {name: value for name, value in options.items() if name not in _OF_A_RUNTIME}
         return RequestSession(
             self._bus,
             _NoModel(),  # pyright: ignore[reportArgumentType]
@@ -93,8 +92,5 @@ class Client:
             request_id=request_id,
             output=output,
             start=SessionStart(resumed=resumed),
-            **others,
+            **merged_options({}, options, resolve),
         )
-
-
-_OF_A_RUNTIME = frozenset({"provider", "providers", "tools", "conversation_id", "history", "repair_history", "on_busy"})

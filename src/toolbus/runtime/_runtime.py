@@ -80,7 +80,6 @@ _CANCELLED = "the runtime was cancelled"
 _CLOSING = "the runtime is closing"
 # A shielded write has a deadline: the time in which a store has to report a fault (G21).
 _REMEMBER_SECONDS = 5.0
-_ANSWER_SECONDS = 5.0  # the time in which a command to another process has to become a fact
 
 _TWO_LINES = """
 
@@ -503,7 +502,6 @@ class Runtime(Generic[DepsT]):
             stored=None if writer is None else self._stored(writer, options),
             authorize=authorize,
             seconds=self._inbox_seconds,
-            answer_seconds=_ANSWER_SECONDS,
         )
 
     def statistics(self) -> RuntimeStatistics:

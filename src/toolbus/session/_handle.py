@@ -183,6 +183,9 @@ class SessionHandle:
             assert self._result is not None
         return self._result
 
+    async def check_known(self) -> None:
+        """Return at once. A `RequestHandle` raises `UnknownRequest` here; so code may take either of them."""
+
     async def accepted(self) -> None:
         """Wait until the request has begun and, with a journal, is durable. Returns also after it has ended.
 
@@ -296,7 +299,7 @@ class SessionHandle:
         far as is known now: see `recorded`. Raises `BusError` for an event that is not such an input, for one of
         another request, and what `inject` raises. See `steer` for threads.
         """
-        if given.event_id in self._taken:
+        if given.event_id in self._taken or (self._mailbox is not None and given in self._mailbox):
             return True
         if isinstance(given, ApprovalDecided):
             return self._decide(given)

@@ -27,7 +27,6 @@ from ..events import (
     TextDelta,
     encode,
 )
-from ..handles import RequestHandle
 from ..records import replace
 from ._agui import AguiEncoder
 from ._encoder import LOST, Chunk, EventEncoder, sse_frame
@@ -74,6 +73,10 @@ class ShownRequest(Protocol):
     """A request that can be shown: a `RequestSession`, or a `RequestHandle` to a request of any process."""
 
     request_id: str
+
+    async def check_known(self) -> None:
+        """Raise `UnknownRequest` if there is no such request."""
+        ...
 
     def events(self, *, after: str = "", capacity: int = 1_000) -> EventReader:
         """Subscribe to the events, from the beginning or after a cursor."""
@@ -128,8 +131,7 @@ class _EventStream(StreamingResponse):
         ...
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if isinstance(self._source, RequestHandle):
-            await self._source.check_known()  # before the response begins, so that the application can answer 404
+        await self._source.check_known()  # before the response begins, so that the application can answer 404
         came_back = dict(scope["headers"]).get(b"last-event-id", b"").decode("latin-1")
         if came_back and not self._after:
             await self._events.aclose()
@@ -202,23 +204,6 @@ class EventsResponse(_EventStream):
     `cancel_on_disconnect` is true.
     """
 
-    def __init__(
-        self,
-        source: ShownRequest,
-        *,
-        after: str = "",
-        heartbeat_seconds: float = 15.0,
-        cancel_on_disconnect: bool = False,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(
-            source,
-            after=after,
-            heartbeat_seconds=heartbeat_seconds,
-            cancel_on_disconnect=cancel_on_disconnect,
-            headers=headers,
-        )
-
     def _subscribe(self) -> EventReader:
         return self._source.events(after=self._after)
 
@@ -242,23 +227,6 @@ class TextResponse(_EventStream):
     The event `end` is the last one, with `outcome`, `reason` and, for people, `explanation`; a stream without it was
     cut off, and a client that reconnects with `Last-Event-ID` gets the rest. See `EventsResponse` for everything else.
     """
-
-    def __init__(
-        self,
-        source: ShownRequest,
-        *,
-        after: str = "",
-        heartbeat_seconds: float = 15.0,
-        cancel_on_disconnect: bool = False,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(
-            source,
-            after=after,
-            heartbeat_seconds=heartbeat_seconds,
-            cancel_on_disconnect=cancel_on_disconnect,
-            headers=headers,
-        )
 
     async def _frames(self) -> AsyncGenerator[bytes]:
         fold = TextFold()

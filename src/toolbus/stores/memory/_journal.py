@@ -190,14 +190,14 @@ class MemoryJournal:
         record = request.record
         return InboxReceipt(state="waiting", is_held=bool(record.owner) and record.lease_until > wall_time())
 
-    async def waiting(self, owner: str, *, limit: int = 1_000) -> Sequence[Event]:
-        """See `Inbox`. The inputs of one request are in the order in which they were sent."""
+    async def waiting(self, owner: str, *, without: Collection[str] = (), limit: int = 100) -> Sequence[Event]:
+        """See `Inbox`."""
         held = [each for each in self._requests.values() if owner and each.record.owner == owner]
         return [
             decode(written)
             for request in held
             for event_id, written in request.inputs.items()
-            if event_id not in request.settled
+            if event_id not in request.settled and event_id not in without
         ][:limit]
 
     async def settle(self, request_id: str, event_id: str, state: SettledState, reason: str = "") -> None:

@@ -5,7 +5,7 @@ Combines the two threads with the functions of `append`, `read`, `upkeep` and `a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 from ...events import Event
@@ -141,9 +141,10 @@ class DatabaseStore(ThreadedStore):
         """See `Inbox.receipt`."""
         return await self._read(lambda database: _inbox.receipt(database, request_id, event_id))
 
-    async def waiting(self, owner: str, *, limit: int = 1_000) -> Sequence[Event]:
+    async def waiting(self, owner: str, *, without: Collection[str] = (), limit: int = 100) -> Sequence[Event]:
         """See `Inbox.waiting`."""
-        return await self._read(lambda database: _inbox.waiting(database, owner, limit))
+        known = frozenset(without)  # The caller may change its own while the thread reads.
+        return await self._read(lambda database: _inbox.waiting(database, owner, known, limit))
 
     async def settle(self, request_id: str, event_id: str, state: SettledState, reason: str = "") -> None:
         """See `Inbox.settle`."""

@@ -7,7 +7,7 @@ is deleted, so that an input that is sent again is recognised.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ...errors import InboxFull, StoreError
 from ...events import Event, decode, encode
@@ -27,7 +27,7 @@ _COUNTS = """SELECT coalesce(sum(CASE WHEN state = 'waiting' THEN 1 ELSE 0 END),
  FROM inbox WHERE request_id = ?"""
 _SEND = """INSERT INTO inbox (request_id, event_id, position, data, state, reason) VALUES (?, ?, ?, ?, 'waiting', '')
  ON CONFLICT DO NOTHING"""
-_WAITING = """SELECT i.request_id, i.event_id, i.data FROM inbox i WHERE i.state = 'waiting'
+_WAITING = """SELECT i.request_id, i.event_id FROM inbox i WHERE i.state = 'waiting'
  AND EXISTS (SELECT 1 FROM requests r WHERE r.request_id = i.request_id AND r.owner = ?)
  ORDER BY i.request_id, i.position LIMIT ?"""
 _WAKE = "UPDATE requests SET lease_until = 0 WHERE request_id = ? AND owner = '' AND lease_until > 0"
@@ -35,7 +35,8 @@ _LOCK = "SELECT 1 FROM requests WHERE request_id = ?"
 _ANY = "SELECT 1 FROM inbox WHERE request_id = ? AND state = 'waiting' LIMIT 1"
 _PARK = """UPDATE requests SET owner = '', lease_until = {now} + ? WHERE request_id = ? AND epoch = ?
  AND ending IS NULL"""
-_RELEASE = "UPDATE requests SET owner = '', lease_until = 0 WHERE request_id = ? AND epoch = ? AND ending IS NULL"
+_MOST_LISTED = 10_000  # waiting inputs of one owner, of which only the ids are read
+_DATA = "SELECT data FROM inbox WHERE request_id = ? AND event_id = ?"
 _SETTLE = "UPDATE inbox SET state = ?, reason = ? WHERE request_id = ? AND event_id = ? AND state = 'waiting'"
 
 
@@ -69,10 +70,14 @@ def _receipt(database: Database, request_id: str, event_id: str, request: Row | 
     return InboxReceipt(state="unknown") if found is None else InboxReceipt(state="waiting", is_held=bool(request[1]))
 
 
-def waiting(database: Database, owner: str, limit: int) -> Sequence[Event]:
-    """See `Inbox.waiting`. The inputs of one request are in the order in which they were sent."""
+def waiting(database: Database, owner: str, without: Collection[str], limit: int) -> Sequence[Event]:
+    """See `Inbox.waiting`. Reads only the inputs that it returns: the others may be large, and are asked for often."""
+    if not owner:
+        return []
     found: list[Event] = []
-    for request_id, event_id, data in database.rows(_WAITING, (owner, limit)) if owner else ():
+    listed = [each for each in database.rows(_WAITING, (owner, _MOST_LISTED)) if each[1] not in without]
+    for request_id, event_id in listed[:limit]:
+        [[data]] = database.rows(_DATA, (request_id, event_id))
         try:
             found.append(decode(bytes(data)))
         except (StoreError, ValueError) as exc:
@@ -85,9 +90,8 @@ def park(database: Database, request_id: str, epoch: int, seconds: float) -> boo
     with database.transaction():
         # The request's row is locked before the inbox is read, so that an input is seen here or finds it parked.
         database.rows(_LOCK + database.for_update, (request_id,))
-        if database.rows(_ANY, (request_id,)):
-            return bool(database.run(_RELEASE, (request_id, epoch)))
-        return bool(database.run(_PARK, (seconds, request_id, epoch)))
+        waits = bool(database.rows(_ANY, (request_id,)))
+        return bool(database.run(_PARK, (0.0 if waits else seconds, request_id, epoch)))
 
 
 def settle(database: Database, request_id: str, event_id: str, state: str, reason: str) -> None:

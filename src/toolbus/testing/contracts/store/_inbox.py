@@ -35,6 +35,9 @@ async def inbox(bench: Bench) -> None:
         await journal.send(_input(other))
     bench.expect("the inputs of the owner", sent, [*await journal.waiting(owner)])
     bench.expect("the first two inputs", sent[:2], [*await journal.waiting(owner, limit=2)])
+    known = [each.event_id for each in (sent[0], sent[2])]
+    bench.expect("the inputs without two", sent[1::2], [*await journal.waiting(owner, without=known)])
+    bench.expect("the first input without two", sent[1:2], [*await journal.waiting(owner, without=known, limit=1)])
     bench.expect("the inputs of nobody", [], [*await journal.waiting("")])
     await journal.settle(writing.request_id, sent[0].event_id, "taken")
     await journal.settle(writing.request_id, sent[1].event_id, "refused", "too late")
