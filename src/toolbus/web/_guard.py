@@ -1,0 +1,210 @@
+"""The guard in front of an application on this machine: who may send a request, what a page may load, and how much.
+
+A page in the same browser can send requests to a server on loopback, and a host name of a stranger can be made to
+resolve to it (DNS rebinding). So the guard compares `Host` and `Origin` before anything else is looked at. Knows ASGI
+and HTTP, and must not know requests of toolbus.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from collections.abc import AsyncGenerator, Collection, Mapping
+from contextlib import aclosing
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
+
+import anyio
+
+from .._option_checks import check, whole
+from ..errors import ConfigurationError, MissingExtra
+
+try:
+    from starlette.exceptions import HTTPException
+    from starlette.requests import ClientDisconnect, Request
+except ImportError as exc:
+    raise MissingExtra("web", "starlette") from exc
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+__all__ = ["LOOPBACK_HOSTS", "MAX_BODY_BYTES", "Guard", "content_policy", "read_body"]
+
+LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+"""The names under which a server on loopback is reached."""
+MAX_BODY_BYTES = 2**20
+"""The size of a request's body, unless stated otherwise."""
+_BODY_SECONDS = 10.0
+"""The time in which a body has to arrive."""
+_SHORTEST_TOKEN = 16
+
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+def content_policy(*, script_hashes: Collection[str] = ()) -> str:
+    """Return a Content-Security-Policy for a page that loads everything from its own server, and is in no frame.
+
+    `script_hashes` are those of inline scripts, such as "sha256-...": an import map has to be inline. No other inline
+    script or style runs, and no text is evaluated.
+    """
+    scripts = " ".join(["'self'", *(f"'{each}'" for each in script_hashes)])
+    return (
+        f"default-src 'none'; script-src {scripts}; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+    )
+
+
+async def read_body(request: Request, *, max_bytes: int = MAX_BODY_BYTES) -> bytes:
+    """Return the body of a request. Raises `HTTPException`: 413 for more than `max_bytes`, 408 for a slow client."""
+    body = bytearray()
+    try:
+        with anyio.fail_after(_BODY_SECONDS):
+            async with aclosing(cast("AsyncGenerator[bytes]", request.stream())) as pieces:
+                async for piece in pieces:
+                    body += piece
+                    if len(body) > max_bytes:
+                        raise HTTPException(413, f"the body has over {max_bytes:,} bytes; send less")
+    except TimeoutError:
+        raise HTTPException(408, f"the body did not arrive within {_BODY_SECONDS:g} seconds") from None
+    except ClientDisconnect:
+        raise HTTPException(400, "the client went away") from None
+    return bytes(body)
+
+
+class Guard:
+    """An ASGI application that passes on to `app` only requests that may come, and adds headers to its responses.
+
+    A request is refused with 403 if its `Host` is not one of `hosts` (names without a port; None accepts each), if its
+    `Origin` is neither its own host nor one of `origins` ("https://chat.example.com"), or if a browser says that
+    another site has sent it. With the default `hosts`, only clients on this machine are served, whatever the server
+    listens on. With a `token`, requests for paths that begin with `protected` need `Authorization: Bearer TOKEN`, and
+    get 401 without it. A body that is declared longer than `max_body_bytes` gets 413; handlers read with `read_body`.
+
+    Each response gets `policy` as its Content-Security-Policy, and headers that keep it out of frames, caches and other
+    origins, unless it has these headers itself. Raises `ConfigurationError` for a token that can be guessed.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        token: str = "",
+        protected: str = "/",
+        hosts: Collection[str] | None = LOOPBACK_HOSTS,
+        origins: Collection[str] = (),
+        policy: str = "",
+        max_body_bytes: int = MAX_BODY_BYTES,
+    ) -> None:
+        if token and (len(token) < _SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token):
+            raise ConfigurationError(
+                f"the token has to have at least {_SHORTEST_TOKEN} ASCII characters, without spaces; "
+                "secrets.token_urlsafe() makes one"
+            )
+        if isinstance(hosts, str) or isinstance(origins, str):
+            raise ConfigurationError('hosts and origins are lists, such as hosts=["inspector.example.com"]')
+        self._app = app
+        self._token = token.encode()
+        self._protected = protected
+        self._is_local = hosts is LOOPBACK_HOSTS
+        self._hosts = None if hosts is None else frozenset(each.lower() for each in hosts)
+        self._origins = frozenset(each.lower().rstrip("/") for each in origins)
+        self._max_body_bytes = check("max_body_bytes", max_body_bytes, whole(0))
+        self._headers = {**_HEADERS, "Content-Security-Policy": policy or content_policy()}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection, as an ASGI application does."""
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008, "reason": "there are no web sockets here"})
+            return
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = {
+            name.decode("latin-1"): value.decode("latin-1")
+            for name, value in cast("list[tuple[bytes, bytes]]", scope["headers"])
+        }
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": self._with_own(message.get("headers", []))}
+            await send(message)
+
+        refused = self._refusal(scope, headers)
+        if refused is None:
+            await self._app(scope, receive, guarded)
+            return
+        status, reason = refused
+        body = f"{status.value} {status.phrase}: {reason}\n".encode()
+        extra = [(b"www-authenticate", b"Bearer")] if status is HTTPStatus.UNAUTHORIZED else []
+        head = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(body)), *extra]
+        await guarded({"type": "http.response.start", "status": status.value, "headers": head})
+        await guarded({"type": "http.response.body", "body": body})
+
+    def _refusal(self, scope: Scope, headers: Mapping[str, str]) -> tuple[HTTPStatus, str] | None:
+        """Return why a request is refused, or None for one that may come."""
+        host = headers.get("host", "").lower()
+        if self._hosts is not None and _name_of(host) not in self._hosts:
+            return HTTPStatus.FORBIDDEN, "this server is not reached under the name in the header Host"
+        if self._is_local and not _is_loopback(scope):
+            return HTTPStatus.FORBIDDEN, "this server is for programs on its own machine"
+        if not self._is_from_here(host, headers):
+            return HTTPStatus.FORBIDDEN, "a page of another origin has sent this request"
+        if self._token and _path_of(scope).startswith(self._protected) and not self._has_token(headers):
+            return HTTPStatus.UNAUTHORIZED, "give the token that the server has printed, as a bearer token"
+        length = headers.get("content-length", "0")
+        if not length.isascii() or not length.isdigit():
+            return HTTPStatus.BAD_REQUEST, "the header Content-Length is not a number"
+        if len(length) > 18 or int(length) > self._max_body_bytes:
+            return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has over {self._max_body_bytes:,} bytes; send less"
+        return None
+
+    def _is_from_here(self, host: str, headers: Mapping[str, str]) -> bool:
+        origin = headers.get("origin", "").lower()
+        if origin:
+            return origin in self._origins or (origin != "null" and urlsplit(origin).netloc == host)
+        # Without `Origin`, a browser still says where a request comes from. Following a link from elsewhere is fine.
+        if headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document":
+            return True
+        return headers.get("sec-fetch-site", "none") in ("none", "same-origin")
+
+    def _has_token(self, headers: Mapping[str, str]) -> bool:
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self._token)
+
+    def _with_own(self, headers: Any) -> list[tuple[bytes, bytes]]:
+        given = list(cast("list[tuple[bytes, bytes]]", headers))
+        names = {name.lower() for name, _ in given}
+        own = [(name.lower().encode(), value.encode()) for name, value in self._headers.items()]
+        return [*given, *((name, value) for name, value in own if name not in names)]
+
+
+def _name_of(host: str) -> str:
+    """Return a `Host` without its port."""
+    name, _, port = host.rpartition(":")
+    return name if name and port.isascii() and port.isdigit() else host
+
+
+def _path_of(scope: Scope) -> str:
+    """Return the path inside of the application, which may be mounted below another path."""
+    path, root = cast("str", scope["path"]), cast("str", scope.get("root_path", ""))
+    return path[len(root) :] if root and path.startswith(f"{root}/") else path
+
+
+def _is_loopback(scope: Scope) -> bool:
+    """Return whether the client is on this machine, as far as the server knows: it may listen on a Unix socket."""
+    client = cast("tuple[str, int] | None", scope.get("client"))
+    try:
+        address = ipaddress.ip_address(client[0] if client else "")
+    except ValueError:
+        return True
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
