@@ -198,10 +198,13 @@ class Store(Protocol):
         """
         ...
 
-    async def conversations(self, *, search: str = "", limit: int = 100) -> Sequence[ConversationRecord]:
+    async def conversations(
+        self, *, search: str = "", prefix: str = "", limit: int = 100
+    ) -> Sequence[ConversationRecord]:
         """Return conversations, the newest first, at most `limit`.
 
-        With `search`, only conversations with a message that contains this text are returned.
+        With `prefix`, only conversations whose id begins with this text, taken as it is, are returned. With `search`,
+        only conversations with a message that contains this text are returned.
         ASCII capitals match small letters. The text is taken literally, without wild cards.
         """
         ...
@@ -250,6 +253,13 @@ class JournalStore(Protocol):
 
     async def request(self, request_id: str) -> RequestRecord | None:
         """Return the record of a request, or None for an unknown one."""
+        ...
+
+    async def requests(self, *, conversation_id: str | None = None, limit: int = 100) -> Sequence[RequestRecord]:
+        """Return the requests of a conversation, or of all, at most `limit`: those that began last come first.
+
+        Of a request whose record is damaged, at least the ids are returned.
+        """
         ...
 
     async def unfinished(self, *, limit: int = 1_000) -> Sequence[RequestRecord]:

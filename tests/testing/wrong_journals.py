@@ -255,8 +255,10 @@ class ListsTheRememberedAlone(Right):
         self.remembered.add(conversation_id)
         await super().remember(conversation_id, messages)
 
-    async def conversations(self, *, search: str = "", limit: int = 100) -> Sequence[ConversationRecord]:
-        found = await super().conversations(search=search, limit=limit)
+    async def conversations(
+        self, *, search: str = "", prefix: str = "", limit: int = 100
+    ) -> Sequence[ConversationRecord]:
+        found = await super().conversations(search=search, prefix=prefix, limit=limit)
         return [each for each in found if each.conversation_id in self.remembered]
 
 
@@ -358,6 +360,17 @@ class LeavesBytes(Right):
 
 
 # ------------------------------------------------------------------------------------------------- leases
+
+
+class ListsTheOldestFirst(Right):
+    async def requests(self, *, conversation_id: str | None = None, limit: int = 100) -> Sequence[RequestRecord]:
+        found = await super().requests(conversation_id=conversation_id, limit=1_000)
+        return [*reversed(found)][:limit]
+
+
+class MixesConversations(Right):
+    async def requests(self, *, conversation_id: str | None = None, limit: int = 100) -> Sequence[RequestRecord]:
+        return await super().requests(limit=limit)
 
 
 class ListsTheNewestFirst(Right):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Collection, Sequence
+from fnmatch import fnmatchcase
 from typing import TypeVar
 
 import anyio
@@ -37,7 +38,7 @@ class Right:
     def __init__(self, data: MemoryStore | None = None) -> None:
         self.data = data or MemoryStore(journal=True)
         assert isinstance(self.data.journal, MemoryJournal)
-        self.requests = self.data.journal
+        self.kept = self.data.journal
 
     def reopened(self) -> Right:
         return type(self)(self.data)
@@ -52,8 +53,10 @@ class Right:
     async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
         await self.data.remember(conversation_id, messages)
 
-    async def conversations(self, *, search: str = "", limit: int = 100) -> Sequence[ConversationRecord]:
-        return await self.data.conversations(search=search, limit=limit)
+    async def conversations(
+        self, *, search: str = "", prefix: str = "", limit: int = 100
+    ) -> Sequence[ConversationRecord]:
+        return await self.data.conversations(search=search, prefix=prefix, limit=limit)
 
     async def forget(self, conversation_id: str) -> bool:
         return await self.data.forget(conversation_id)
@@ -61,52 +64,55 @@ class Right:
     async def aclose(self) -> None: ...
 
     async def append(self, entry: Entry) -> int:
-        return await self.requests.append(entry)
+        return await self.kept.append(entry)
 
     async def facts(self, request_id: str, *, start: int = 0) -> Sequence[StoredFact]:
-        return await self.requests.facts(request_id, start=start)
+        return await self.kept.facts(request_id, start=start)
 
     async def request(self, request_id: str) -> RequestRecord | None:
-        return await self.requests.request(request_id)
+        return await self.kept.request(request_id)
+
+    async def requests(self, *, conversation_id: str | None = None, limit: int = 100) -> Sequence[RequestRecord]:
+        return await self.kept.requests(conversation_id=conversation_id, limit=limit)
 
     async def unfinished(self, *, limit: int = 1_000) -> Sequence[RequestRecord]:
-        return await self.requests.unfinished(limit=limit)
+        return await self.kept.unfinished(limit=limit)
 
     async def take(self, request_id: str, owner: str, seconds: float) -> RequestRecord | None:
-        return await self.requests.take(request_id, owner, seconds)
+        return await self.kept.take(request_id, owner, seconds)
 
     async def renew(self, owner: str, seconds: float) -> int:
-        return await self.requests.renew(owner, seconds)
+        return await self.kept.renew(owner, seconds)
 
     async def release(self, request_id: str, epoch: int) -> bool:
-        return await self.requests.release(request_id, epoch)
+        return await self.kept.release(request_id, epoch)
 
     async def abandon(self, request_id: str, epoch: int) -> bool:
-        return await self.requests.abandon(request_id, epoch)
+        return await self.kept.abandon(request_id, epoch)
 
     async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
-        return await self.requests.prune(before=before, conversations=conversations)
+        return await self.kept.prune(before=before, conversations=conversations)
 
     async def statistics(self) -> StoreStatistics:
-        return await self.requests.statistics()
+        return await self.kept.statistics()
 
     async def send(self, event: Event) -> InboxReceipt:
-        return await self.requests.send(event)
+        return await self.kept.send(event)
 
     async def receipt(self, request_id: str, event_id: str) -> InboxReceipt:
-        return await self.requests.receipt(request_id, event_id)
+        return await self.kept.receipt(request_id, event_id)
 
     async def waiting(self, owner: str, *, without: Collection[str] = (), limit: int = 100) -> Sequence[Event]:
-        return await self.requests.waiting(owner, without=without, limit=limit)
+        return await self.kept.waiting(owner, without=without, limit=limit)
 
     async def settle(self, request_id: str, event_id: str, state: SettledState, reason: str = "") -> None:
-        await self.requests.settle(request_id, event_id, state, reason)
+        await self.kept.settle(request_id, event_id, state, reason)
 
     async def park(self, request_id: str, epoch: int, seconds: float) -> bool:
-        return await self.requests.park(request_id, epoch, seconds)
+        return await self.kept.park(request_id, epoch, seconds)
 
     async def known(self, request_id: str) -> RequestRecord:
-        record = await self.requests.request(request_id)
+        record = await self.kept.request(request_id)
         assert record is not None
         return record
 
@@ -220,21 +226,36 @@ class BreaksWhenAReadingIsCancelled(Right):
 
 
 class ListsByBeginning(Right):
-    async def conversations(self, *, search: str = "", limit: int = 100) -> Sequence[ConversationRecord]:
-        found = await super().conversations(search=search)
+    async def conversations(
+        self, *, search: str = "", prefix: str = "", limit: int = 100
+    ) -> Sequence[ConversationRecord]:
+        found = await super().conversations(search=search, prefix=prefix)
         return sorted(found, key=lambda each: -each.begun_at)[:limit]
 
 
+class HasWildCardsInPrefixes(Right):
+    async def conversations(
+        self, *, search: str = "", prefix: str = "", limit: int = 100
+    ) -> Sequence[ConversationRecord]:
+        pattern = prefix.replace("%", "*").replace("_", "?") + "*"
+        found = await super().conversations(search=search)
+        return [each for each in found if fnmatchcase(each.conversation_id, pattern)][:limit]
+
+
 class TitlesAreWholePrompts(Right):
-    async def conversations(self, *, search: str = "", limit: int = 100) -> Sequence[ConversationRecord]:
-        found = await super().conversations(search=search, limit=limit)
+    async def conversations(
+        self, *, search: str = "", prefix: str = "", limit: int = 100
+    ) -> Sequence[ConversationRecord]:
+        found = await super().conversations(search=search, prefix=prefix, limit=limit)
         return [replace(each, title=each.title + " word" * 1_000) if "word" in each.title else each for each in found]
 
 
 class _Searches(Right):
-    async def conversations(self, *, search: str = "", limit: int = 100) -> Sequence[ConversationRecord]:
+    async def conversations(
+        self, *, search: str = "", prefix: str = "", limit: int = 100
+    ) -> Sequence[ConversationRecord]:
         found: list[ConversationRecord] = []
-        for each in await super().conversations():
+        for each in await super().conversations(prefix=prefix):
             texts = [
                 str(getattr(m, "text", getattr(m, "content", ""))) for m in await self.history(each.conversation_id)
             ]

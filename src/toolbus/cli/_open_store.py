@@ -66,7 +66,7 @@ class CommandStore(SqliteStore):
             entry = replace(entry, agreed={**(entry.agreed or {}), COMMAND: self._command})
         return await super().append(entry)
 
-    async def requests(
+    async def found_requests(
         self, *, conversation_id: str | None = None, is_unfinished: bool = False, limit: int = _MOST
     ) -> Sequence[FoundRequest]:
         """Return requests with their prompts: see `toolbus.stores.sql.find.requests`."""
@@ -202,7 +202,7 @@ async def _look(
     try:
         await store.open()
         conversation = None if wanted is None else await conversation_of(store, wanted)
-        waiting = await store.requests(is_unfinished=True) if notes else ()
+        waiting = await store.found_requests(is_unfinished=True) if notes else ()
     except BaseException:
         await store.aclose()
         raise

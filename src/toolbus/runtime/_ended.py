@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import anyio
@@ -46,6 +47,10 @@ class EndedSessions:
         self._drop_old()
         found = self._kept.get(request_id)
         return None if found is None else found[0]
+
+    def __iter__(self) -> Iterator[RequestSession]:
+        self._drop_old()
+        return iter([session for session, _, _ in self._kept.values()])
 
     def clear(self) -> None:
         """Drop all of them."""

@@ -55,7 +55,7 @@ from ..session import (
     tool_registry,
 )
 from ..status import Narrator
-from ..storage import Journal, Store
+from ..storage import Journal, RequestRecord, Store
 from ..stores.memory import MemoryStore
 from ..tools import Tool, Toolish, ToolRegistry
 from ..toolsets.subrequest import subrequest_tool
@@ -63,6 +63,7 @@ from ._admission import Admission, Ticket
 from ._conversations import ConversationState
 from ._ended import EndedSessions
 from ._executors import PoolExecutor, check_pools
+from ._listing import requests_listed
 from ._loop_watch import watch_loop
 from ._reminders import Reminders
 from ._statistics import RuntimeHealth, RuntimeStatistics, health_of, requests_waiting
@@ -503,6 +504,19 @@ class Runtime(Generic[DepsT]):
             authorize=authorize,
             seconds=self._inbox_seconds,
         )
+
+    async def requests(self, *, conversation_id: str | None = None, limit: int = 100) -> Sequence[RequestRecord]:
+        """Return the records of a conversation's requests, or of all, at most `limit`, the newest first.
+
+        They are those that run here, or have ended in the last `keep_ended_seconds`, and those in the journal, if there
+        is one. A request that has not begun has no facts. Raises `StoreError`, and `NotRunning`.
+        """
+        self._check_usable({})
+        stored: Sequence[RequestRecord] = ()
+        if self._journal_writer is not None:
+            found = self._journal_writer.store.requests(conversation_id=conversation_id, limit=limit)
+            stored = await call_store_in_time(found)
+        return requests_listed([*self._ended, *self._sessions.values()], stored, conversation_id, limit)
 
     def statistics(self) -> RuntimeStatistics:
         """Return the numbers of this runtime and of its parts. Costs O(requests + listeners), and nothing otherwise."""

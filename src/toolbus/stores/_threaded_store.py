@@ -24,11 +24,13 @@ class Engine(Protocol):
     @property
     def history(self) -> Callable[[Any, str], Sequence[Message]]: ...
     @property
-    def conversations(self) -> Callable[[Any, str, int], Sequence[ConversationRecord]]: ...
+    def conversations(self) -> Callable[[Any, str, str, int], Sequence[ConversationRecord]]: ...
     @property
     def facts(self) -> Callable[[Any, str, int], Sequence[StoredFact]]: ...
     @property
     def request(self) -> Callable[[Any, str], RequestRecord | None]: ...
+    @property
+    def requests(self) -> Callable[[Any, str | None, int], Sequence[RequestRecord]]: ...
     @property
     def unfinished(self) -> Callable[[Any, int], Sequence[RequestRecord]]: ...
     @property
@@ -65,9 +67,11 @@ class ThreadedStore:
         """See `Store.history`. Raises `StoreDamaged` if the messages of toolbus are not what was written."""
         return await self._read(lambda database: self._functions.history(database, conversation_id))
 
-    async def conversations(self, *, search: str = "", limit: int = 100) -> Sequence[ConversationRecord]:
+    async def conversations(
+        self, *, search: str = "", prefix: str = "", limit: int = 100
+    ) -> Sequence[ConversationRecord]:
         """See `Store.conversations`. A search reads all messages."""
-        return await self._read(lambda database: self._functions.conversations(database, search, limit))
+        return await self._read(lambda database: self._functions.conversations(database, search, prefix, limit))
 
     async def facts(self, request_id: str, *, start: int = 0) -> Sequence[StoredFact]:
         """See `JournalStore.facts`."""
@@ -76,6 +80,10 @@ class ThreadedStore:
     async def request(self, request_id: str) -> RequestRecord | None:
         """See `JournalStore.request`."""
         return await self._read(lambda database: self._functions.request(database, request_id))
+
+    async def requests(self, *, conversation_id: str | None = None, limit: int = 100) -> Sequence[RequestRecord]:
+        """See `JournalStore.requests`."""
+        return await self._read(lambda database: self._functions.requests(database, conversation_id, limit))
 
     async def unfinished(self, *, limit: int = 1_000) -> Sequence[RequestRecord]:
         """See `JournalStore.unfinished`."""

@@ -80,7 +80,7 @@ async def _ready(store: CommandStore, screen: Screen) -> tuple[Sequence[FoundReq
         since: dict[str, float] = {}
         already_reported = False
         while True:
-            found = await store.requests(is_unfinished=True)
+            found = await store.found_requests(is_unfinished=True)
             held = [each for each in found if holder_of(each.record) in ("gone", "elsewhere")]
             # A lease that was renewed meanwhile belongs to a process that still runs.
             held = [each for each in held if since.setdefault(each.record.request_id, _end(each)) == _end(each)]

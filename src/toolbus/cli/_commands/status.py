@@ -65,7 +65,7 @@ async def _status(store: CommandStore, options: argparse.Namespace, screen: Scre
         except OSError as exc:
             raise StoreError(f"{store.path} cannot be opened: {exc.strerror or exc}") from exc
         listed: list[_Unfinished] = []
-        for each in await store.requests(is_unfinished=True):
+        for each in await store.found_requests(is_unfinished=True):
             record = each.record
             journal = await store.salvage(record.request_id)
             holder = record.owner if holder_of(record) != "nobody" else ""

@@ -136,7 +136,7 @@ async def _show_conversation(
     store: CommandStore, record: ConversationRecord, options: argparse.Namespace, screen: Screen
 ) -> int:
     messages = await store.history(record.conversation_id)
-    requests = await store.requests(conversation_id=record.conversation_id)
+    requests = await store.found_requests(conversation_id=record.conversation_id)
     if options.json:
         known = [{**_fields(each.record), "prompt": each.prompt} for each in reversed(requests)]
         _print_json({**dataclasses.asdict(record), "requests": known, "messages": messages}, screen)

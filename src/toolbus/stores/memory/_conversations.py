@@ -64,13 +64,14 @@ class MemoryConversations:
             self.size_bytes -= oldest.size_bytes
             self.dropped += 1
 
-    def listed(self, search: str, limit: int) -> list[ConversationRecord]:
+    def listed(self, search: str, prefix: str, limit: int) -> list[ConversationRecord]:
         """See `Store.conversations`."""
         wanted = folded(search)
         found = [
             (conversation_id, kept)
             for conversation_id, kept in self._conversations.items()
-            if not wanted or any(wanted in folded(message_text(message)) for message in kept.messages)
+            if conversation_id.startswith(prefix)
+            and (not wanted or any(wanted in folded(message_text(message)) for message in kept.messages))
         ]
         found.sort(key=lambda each: each[1].change, reverse=True)
         return [

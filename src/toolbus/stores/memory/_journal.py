@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Protocol
 
 from ...clock import wall_time
@@ -122,6 +123,12 @@ class MemoryJournal:
         """See `JournalStore`."""
         request = self._requests.get(request_id)
         return None if request is None else replace(request.record)
+
+    async def requests(self, *, conversation_id: str | None = None, limit: int = 100) -> Sequence[RequestRecord]:
+        """See `JournalStore`."""
+        newest_first = reversed([each.record for each in self._requests.values()])
+        found = (each for each in newest_first if conversation_id in (None, each.conversation_id))
+        return [replace(each) for each in islice(found, max(0, limit))]
 
     async def unfinished(self, *, limit: int = 1_000) -> Sequence[RequestRecord]:
         """See `JournalStore`."""

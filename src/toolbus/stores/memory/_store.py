@@ -54,9 +54,11 @@ class MemoryStore:
         """See `Store.remember`. Never suspends."""
         self._conversations.add(conversation_id, messages)
 
-    async def conversations(self, *, search: str = "", limit: int = 100) -> Sequence[ConversationRecord]:
+    async def conversations(
+        self, *, search: str = "", prefix: str = "", limit: int = 100
+    ) -> Sequence[ConversationRecord]:
         """See `Store.conversations`. Never suspends."""
-        return self._conversations.listed(search, limit)
+        return self._conversations.listed(search, prefix, limit)
 
     async def forget(self, conversation_id: str) -> bool:
         """See `Store.forget`. Never suspends."""

@@ -127,21 +127,23 @@ def _with_calls(messages: Sequence[Message]) -> list[Message]:
 # --------------------------------------------------------------------------------------------------- lists
 
 
-def conversations(database: ServerConnection, search: str, limit: int) -> Sequence[ConversationRecord]:
+def conversations(database: ServerConnection, search: str, prefix: str, limit: int) -> Sequence[ConversationRecord]:
     """See `Store.conversations`. Includes those of other applications."""
     with database.in_time():
         finish_pending(database)
         if limit <= 0:
             return []
         condition: Document = {"messages": {"$gt": 0}, "forgotten": False}
-        chosen = _with_text(database, search) if search else None
+        chosen = {each for each in _with_text(database, search) if each.startswith(prefix)} if search else None
         if chosen is not None:
             condition["_id"] = {"$in": [*chosen]}
+        elif prefix:
+            condition["_id"] = {"$regex": f"^{re.escape(prefix)}"}
         order = [("changed_at", -1), ("_id", 1)]
         found = {
             each["_id"]: _record_of(each) for each in database.conversations.find(condition).sort(order).limit(limit)
         }
-        others = _others(database, limit, chosen)
+        others = _others(database, limit, prefix, chosen)
         more = [*others.keys() - found.keys()]
         if more:
             condition["_id"] = {"$in": more}
@@ -161,7 +163,7 @@ def _record_of(state: Document) -> ConversationRecord:
     )
 
 
-def _others(database: ServerConnection, limit: int, chosen: set[str] | None) -> dict[str, Any]:
+def _others(database: ServerConnection, limit: int, prefix: str, chosen: set[str] | None) -> dict[str, Any]:
     """Return the sessions with the newest documents of other applications, newest first, by conversation id."""
     names = database.names
     found: dict[str, Any] = {}
@@ -169,7 +171,8 @@ def _others(database: ServerConnection, limit: int, chosen: set[str] | None) -> 
     for each in database.messages.find(condition, {names.session: 1}).sort(names.timestamp, -1):
         session = each.get(names.session)
         conversation_id = str(session)
-        if session is not None and (chosen is None or conversation_id in chosen):
+        is_chosen = conversation_id.startswith(prefix) and (chosen is None or conversation_id in chosen)
+        if session is not None and is_chosen:
             found.setdefault(conversation_id, session)
             if len(found) == limit:
                 break

@@ -3,7 +3,7 @@
 from ._connection import Names, Server, ServerConnection
 from ._conversations import conversations, history
 from ._journal import Step, append_all, facts
-from ._leases import abandon, release, renew, request, take, unfinished
+from ._leases import abandon, release, renew, request, requests, take, unfinished
 from ._turns import remember
 from ._upkeep import forget, prune_conversations, prune_requests, statistics
 
@@ -24,6 +24,7 @@ __all__ = [
     "remember",
     "renew",
     "request",
+    "requests",
     "statistics",
     "take",
     "unfinished",

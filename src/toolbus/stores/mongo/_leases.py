@@ -13,7 +13,7 @@ from ._connection import Document, ServerConnection, moment_of
 from ._deleting import DELETED, request_owner
 from ._journal import agreed_in
 
-__all__ = ["abandon", "release", "renew", "request", "take", "unfinished"]
+__all__ = ["abandon", "release", "renew", "request", "requests", "take", "unfinished"]
 
 
 def _record(database: ServerConnection, state: Document) -> RequestRecord:
@@ -44,6 +44,16 @@ def request(database: ServerConnection, request_id: str) -> RequestRecord | None
     with database.in_time():
         state = database.requests.find_one({"_id": request_id})
         return None if state is None or state["ending"] == DELETED else _record(database, state)
+
+
+def requests(database: ServerConnection, conversation_id: str | None, limit: int) -> Sequence[RequestRecord]:
+    """See `JournalStore.requests`."""
+    with database.in_time():
+        condition: Document = {"ending": {"$ne": DELETED}}
+        if conversation_id is not None:
+            condition["conversation_id"] = conversation_id
+        found = database.requests.find(condition).sort([("begun_at", -1), ("_id", -1)]).limit(limit)
+        return [_listed(database, each) for each in found] if limit > 0 else []
 
 
 def unfinished(database: ServerConnection, limit: int) -> Sequence[RequestRecord]:

@@ -1,6 +1,6 @@
 """The functions that a `DatabaseStore` runs in its threads and that every kind of database has: see `Engine`."""
 
-from .read import conversations, facts, history, request, statistics, unfinished
+from .read import conversations, facts, history, request, requests, statistics, unfinished
 from .upkeep import release, renew
 
-__all__ = ["conversations", "facts", "history", "release", "renew", "request", "statistics", "unfinished"]
+__all__ = ["conversations", "facts", "history", "release", "renew", "request", "requests", "statistics", "unfinished"]

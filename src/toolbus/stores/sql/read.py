@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from typing import Any
 
 from ...errors import StoreDamaged, StoreError
 from ...messages import Message
@@ -34,6 +35,7 @@ __all__ = [
     "history",
     "record_of",
     "request",
+    "requests",
     "salvage",
     "start_of",
     "statistics",
@@ -45,7 +47,7 @@ _RECORD = """SELECT r.request_id, r.conversation_id, r.epoch, r.owner, r.lease_u
  r.next_seq, r.size_bytes, a.data FROM requests r LEFT JOIN agreements a ON a.request_id = r.request_id"""
 _ROWS = "SELECT seq, step_end, type, data, hash FROM facts WHERE request_id = ? AND seq >= ? ORDER BY seq"
 _LIST = "SELECT conversation_id, title, messages, begun_at, changed_at FROM conversations"
-_HAS = """ WHERE conversation_id IN (SELECT m.conversation_id FROM messages m
+_HAS = """conversation_id IN (SELECT m.conversation_id FROM messages m
  LEFT JOIN blobs b ON b.digest = m.text_blob WHERE {find})"""
 _COUNTS = """SELECT count(*), count(*) - count(ending), coalesce(sum(next_seq), 0), coalesce(sum(size_bytes), 0)
  FROM requests"""
@@ -234,6 +236,13 @@ def request(database: Database, request_id: str) -> RequestRecord | None:
     return None if row is None else record_of(database, row)
 
 
+def requests(database: Database, conversation_id: str | None, limit: int) -> Sequence[RequestRecord]:
+    """See `JournalStore.requests`."""
+    where, values = ("", ()) if conversation_id is None else (" WHERE r.conversation_id = ?", (conversation_id,))
+    order = " ORDER BY r.begun_at DESC, r.request_id DESC LIMIT ?"
+    return [_listed(database, row) for row in database.rows(f"{_RECORD}{where}{order}", (*values, max(0, limit)))]
+
+
 def unfinished(database: Database, limit: int) -> Sequence[RequestRecord]:
     """See `JournalStore.unfinished`."""
     where = "WHERE r.ending IS NULL AND r.lease_until <= {now} ORDER BY r.begun_at, r.request_id LIMIT ?"
@@ -292,11 +301,17 @@ def _conversation_damaged(conversation_id: str, position: int) -> StoreDamaged:
     )
 
 
-def conversations(database: Database, search: str, limit: int) -> Sequence[ConversationRecord]:
+def conversations(database: Database, search: str, prefix: str, limit: int) -> Sequence[ConversationRecord]:
     """See `Store.conversations`."""
-    where, values = "", ()
+    conditions: list[str] = []
+    values: list[Any] = []
     if search:
-        where, values = _HAS, (folded(searchable(search)),)
+        conditions.append(_HAS)
+        values.append(folded(searchable(search)))
+    if prefix:
+        conditions.append("substr(conversation_id, 1, ?) = ?")
+        values += [len(prefix), prefix]
+    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     rows = database.rows(f"{_LIST}{where} ORDER BY changed_at DESC, conversation_id LIMIT ?", (*values, limit))
     return [conversation_record(row) for row in rows]
 

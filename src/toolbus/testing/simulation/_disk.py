@@ -296,6 +296,10 @@ class Handle:
                 self._note_failure(request_id, exc, is_sure=not passes(exc))
             raise
 
+    async def requests(self, *, conversation_id: str | None = None, limit: int = 100) -> Sequence[RequestRecord]:
+        """Implement `JournalStore`."""
+        return await self._journal.requests(conversation_id=conversation_id, limit=limit)
+
     async def unfinished(self, *, limit: int = 1_000) -> Sequence[RequestRecord]:
         """Implement `JournalStore`, with faults."""
         return await self._ask(lambda: self._journal.unfinished(limit=limit))
@@ -350,9 +354,11 @@ class Handle:
         """Implement `Store`, with faults."""
         await self._ask(lambda: self._disk.memory.remember(conversation_id, messages))
 
-    async def conversations(self, *, search: str = "", limit: int = 100) -> Sequence[ConversationRecord]:
+    async def conversations(
+        self, *, search: str = "", prefix: str = "", limit: int = 100
+    ) -> Sequence[ConversationRecord]:
         """Implement `Store`."""
-        return await self._disk.memory.conversations(search=search, limit=limit)
+        return await self._disk.memory.conversations(search=search, prefix=prefix, limit=limit)
 
     async def forget(self, conversation_id: str) -> bool:
         """Implement `Store`."""

@@ -173,6 +173,13 @@ async def listing(bench: Bench) -> None:
     bench.expect(
         "the ids, at most two", ["a", "c"], [each.conversation_id for each in await store.conversations(limit=2)]
     )
+    for conversation_id in ("Ann/1", "ann/1", "ann/2", "ann", "annie/1", "%/1", "an_/1"):
+        await store.remember(conversation_id, turn("first"))
+    for prefix, expected in (("ann/", ["ann/1", "ann/2"]), ("%", ["%/1"]), ("an_", ["an_/1"]), ("nobody", [])):
+        begin = [each.conversation_id for each in await store.conversations(prefix=prefix)]
+        bench.expect(f"the ids that begin with {prefix!r}", expected, sorted(begin))
+    both = [each.conversation_id for each in await store.conversations(prefix="ann/", search="first", limit=1)]
+    bench.expect("the number of those with a text, at most one", 1, len(both))
     found = {each.conversation_id: each for each in came}
     if len(found) == 3:
         _described(bench, found, prompt)

@@ -42,6 +42,28 @@ async def unfinished(bench: Bench) -> None:
     bench.expect("the list's records, beside the stored ones", known, [*left])
 
 
+@check("listing-requests", JOURNAL, EMPTY)
+async def listing_requests(bench: Bench) -> None:
+    """All requests are listed, or those of one conversation, the newest first, at most `limit`."""
+    journal = bench.journal
+    bench.expect("the requests of an empty store", [], [*await journal.requests()])
+    begun: list[str] = []
+    for number in range(4):
+        writing = await (bench.ended() if number == 1 else bench.begun(seconds=HOUR * number))
+        begun.insert(0, writing.request_id)
+        await bench.tick()
+    came = [*await journal.requests()]
+    bench.expect("the ids", begun, [each.request_id for each in came])
+    bench.expect("the list's records, beside the stored ones", [await journal.request(each) for each in begun], came)
+    few = [each.request_id for each in await journal.requests(limit=2)]
+    bench.expect("the ids, at most two", begun[:2], few)
+    one = came[-1]
+    of_it = [each.request_id for each in await journal.requests(conversation_id=one.conversation_id)]
+    expected = [each.request_id for each in came if each.conversation_id == one.conversation_id]
+    bench.expect("the requests of one conversation", expected, of_it)
+    bench.expect("those of an unknown one", [], [*await journal.requests(conversation_id="nobody's")])
+
+
 @check("taking", JOURNAL)
 async def taking(bench: Bench) -> None:
     """A free lease is taken with the next epoch. A held lease is not taken, nor the lease of an unknown request."""
