@@ -39,6 +39,7 @@ from .events import (
     ToolCallFailed,
 )
 from .messages import Message, Usage
+from .records import asdict
 
 __all__ = ["CallRecord", "RequestOutcome", "RequestResult", "RoundRecord"]
 
@@ -193,6 +194,38 @@ class RequestResult(Generic[OutputT]):
         if error is not None:
             error.result = self
             raise error
+
+    def summary(self) -> dict[str, Any]:
+        """Return the result as JSON values, for clients and logs.
+
+        Without messages, `output`, `error`, and the data and exceptions of calls.
+        """
+        calls = [
+            {
+                "call_id": call.call_id,
+                "name": call.name,
+                "arguments": call.arguments,
+                "round": call.round,
+                "ok": call.ok,
+                "reason": call.reason,
+                "error": call.error,
+                "duration_seconds": call.duration_seconds,
+            }
+            for call in self.tool_calls
+        ]
+        return {
+            "outcome": self.outcome,
+            "reason": self.reason,
+            "text": self.text,
+            "tool_calls": calls,
+            "artifacts": [asdict(each) for each in self.artifacts],
+            "affected": self.affected,
+            "usage": asdict(self.usage),
+            "rounds": self.rounds,
+            "request_id": self.request_id,
+            "conversation_id": self.conversation_id,
+            "duration_seconds": self.duration_seconds,
+        }
 
     def timeline(self) -> str:
         """Return a report for people, with a line for each model call, each tool call and the ending."""

@@ -26,7 +26,7 @@ from toolbus.errors import (
 from toolbus.events import CancelRequested, Event, RequestStarted, RoundStarted, ToolCallLate, ToolCallRequested
 from toolbus.messages import AssistantMessage, Message, UserMessage
 from toolbus.protocols import Emit, ModelReply, ModelRequest
-from toolbus.providers.scripted import ScriptedProvider, calls, error, text
+from toolbus.providers.scripted import ScriptedProvider, calls, error, hang, text
 from toolbus.stores.memory import MemoryStore
 
 
@@ -528,3 +528,24 @@ async def test_an_option_that_does_not_exist_is_refused_by_name() -> None:
     async with Runtime(ScriptedProvider([])) as runtime:
         with pytest.raises(TypeError, match="a request: there is no option tool; the options are limits, settings"):
             runtime.start("hi", tool=[get_weather])  # pyright: ignore[reportCallIssue]
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+async def test_requests_are_listed_with_and_without_a_journal(is_stored: bool):
+    model = ScriptedProvider(lambda request: hang() if "wait" in str(request.messages[-1]) else text("Hi."))
+    store = MemoryStore(journal=is_stored)
+    async with Runtime(model, store=store) as runtime:
+        assert [*await runtime.requests()] == []
+        ended = await runtime.run("Hello?", conversation_id="a")
+        waits = runtime.start("Please wait.", conversation_id="b")
+        queued = runtime.start("Me, too.", conversation_id="b")
+        await waits.accepted()
+        found = [*await runtime.requests()]
+        assert [each.request_id for each in found] == [queued.request_id, waits.request_id, ended.request_id]
+        assert [each.ending for each in found] == [None, None, "completed"]
+        assert [each.facts > 0 for each in found] == [False, True, True]
+        of_b = [each.request_id for each in await runtime.requests(conversation_id="b")]
+        assert of_b == [queued.request_id, waits.request_id]
+        assert [each.request_id for each in await runtime.requests(limit=1)] == [queued.request_id]
+        queued.cancel()
+        waits.cancel()

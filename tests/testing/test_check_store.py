@@ -143,7 +143,7 @@ ALSO: dict[type[wrong.Right], set[str]] = {
     },
     journals.ForgetsMetadata: {"survival-of-requests"},
     journals.SaysNotWhy: {"two-writers"},
-    journals.KeepsLeasesOfTheEnded: {"short-requests"},
+    journals.KeepsLeasesOfTheEnded: {"short-requests", "listing-requests"},
     journals.PutsTurnsInFront: {"shared-texts", "listing-of-turns"},
     journals.ListsTheRememberedAlone: {"many-endings", "pruning-conversations"},
     journals.KeepsEpochsInMind: {"fencing-in-flight"},

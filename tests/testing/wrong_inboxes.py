@@ -13,7 +13,7 @@ from toolbus.storage import Entry, InboxReceipt, SettledState
 
 
 def requests_in(store: Right) -> dict[str, Any]:
-    return vars(store.requests)["_requests"]
+    return vars(store.records)["_requests"]
 
 
 class GivesTheNewestFirst(Right):

@@ -38,7 +38,7 @@ class Right:
     def __init__(self, data: MemoryStore | None = None) -> None:
         self.data = data or MemoryStore(journal=True)
         assert isinstance(self.data.journal, MemoryJournal)
-        self.kept = self.data.journal
+        self.records = self.data.journal
 
     def reopened(self) -> Right:
         return type(self)(self.data)
@@ -64,55 +64,55 @@ class Right:
     async def aclose(self) -> None: ...
 
     async def append(self, entry: Entry) -> int:
-        return await self.kept.append(entry)
+        return await self.records.append(entry)
 
     async def facts(self, request_id: str, *, start: int = 0) -> Sequence[StoredFact]:
-        return await self.kept.facts(request_id, start=start)
+        return await self.records.facts(request_id, start=start)
 
     async def request(self, request_id: str) -> RequestRecord | None:
-        return await self.kept.request(request_id)
+        return await self.records.request(request_id)
 
     async def requests(self, *, conversation_id: str | None = None, limit: int = 100) -> Sequence[RequestRecord]:
-        return await self.kept.requests(conversation_id=conversation_id, limit=limit)
+        return await self.records.requests(conversation_id=conversation_id, limit=limit)
 
     async def unfinished(self, *, limit: int = 1_000) -> Sequence[RequestRecord]:
-        return await self.kept.unfinished(limit=limit)
+        return await self.records.unfinished(limit=limit)
 
     async def take(self, request_id: str, owner: str, seconds: float) -> RequestRecord | None:
-        return await self.kept.take(request_id, owner, seconds)
+        return await self.records.take(request_id, owner, seconds)
 
     async def renew(self, owner: str, seconds: float) -> int:
-        return await self.kept.renew(owner, seconds)
+        return await self.records.renew(owner, seconds)
 
     async def release(self, request_id: str, epoch: int) -> bool:
-        return await self.kept.release(request_id, epoch)
+        return await self.records.release(request_id, epoch)
 
     async def abandon(self, request_id: str, epoch: int) -> bool:
-        return await self.kept.abandon(request_id, epoch)
+        return await self.records.abandon(request_id, epoch)
 
     async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
-        return await self.kept.prune(before=before, conversations=conversations)
+        return await self.records.prune(before=before, conversations=conversations)
 
     async def statistics(self) -> StoreStatistics:
-        return await self.kept.statistics()
+        return await self.records.statistics()
 
     async def send(self, event: Event) -> InboxReceipt:
-        return await self.kept.send(event)
+        return await self.records.send(event)
 
     async def receipt(self, request_id: str, event_id: str) -> InboxReceipt:
-        return await self.kept.receipt(request_id, event_id)
+        return await self.records.receipt(request_id, event_id)
 
     async def waiting(self, owner: str, *, without: Collection[str] = (), limit: int = 100) -> Sequence[Event]:
-        return await self.kept.waiting(owner, without=without, limit=limit)
+        return await self.records.waiting(owner, without=without, limit=limit)
 
     async def settle(self, request_id: str, event_id: str, state: SettledState, reason: str = "") -> None:
-        await self.kept.settle(request_id, event_id, state, reason)
+        await self.records.settle(request_id, event_id, state, reason)
 
     async def park(self, request_id: str, epoch: int, seconds: float) -> bool:
-        return await self.kept.park(request_id, epoch, seconds)
+        return await self.records.park(request_id, epoch, seconds)
 
     async def known(self, request_id: str) -> RequestRecord:
-        record = await self.kept.request(request_id)
+        record = await self.records.request(request_id)
         assert record is not None
         return record
 

@@ -22,5 +22,6 @@ from __future__ import annotations
 
 from ._events import RequestEvents
 from ._handle import ANSWER_SECONDS, Authorize, CommandAnswer, RequestHandle
+from ._record import record_of
 
-__all__ = ["ANSWER_SECONDS", "Authorize", "CommandAnswer", "RequestEvents", "RequestHandle"]
+__all__ = ["ANSWER_SECONDS", "Authorize", "CommandAnswer", "RequestEvents", "RequestHandle", "record_of"]

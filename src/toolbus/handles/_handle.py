@@ -23,8 +23,9 @@ from ..events import (
 )
 from ..request_result import RequestResult
 from ..session import RequestSession
-from ..storage import Inbox, InboxReceipt
+from ..storage import Inbox, InboxReceipt, RequestRecord
 from ._events import RequestEvents
+from ._record import record_of
 
 __all__ = ["ANSWER_SECONDS", "Authorize", "CommandAnswer", "RequestHandle"]
 
@@ -114,8 +115,18 @@ class RequestHandle:
 
     async def check_known(self) -> None:
         """Raise `UnknownRequest` if neither this process nor the store has the request; `StoreError` if that fails."""
-        if self._session() is None and await self._requests().record(self.request_id) is None:
+        await self.record()
+
+    async def record(self) -> RequestRecord:
+        """Return the record of the request, with its conversation and its ending, if it has ended.
+
+        That of a request that runs here has no lease. Raises `UnknownRequest` and `StoreError`.
+        """
+        if (session := self._session()) is not None:
+            return record_of(session)
+        if (found := await self._requests().record(self.request_id)) is None:
             raise UnknownRequest(f"the store has no request {self.request_id!r}")
+        return found
 
     async def pending_approvals(self) -> tuple[ApprovalRequested, ...]:
         """Return the questions that a person has still to answer, in the order of asking.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..clock import wall_time
+from ..handles import record_of
 from ..session import RequestSession
 from ..storage import RequestRecord
 
@@ -21,21 +21,9 @@ def requests_listed(
     known = {each.request_id for each in stored}
     # Only requests that have not begun, or that no journal has, are not in the store. These are the newest ones.
     own = [
-        _record_of(each)
+        record_of(each)
         for each in sessions
         if each.request_id not in known and conversation_id in (None, each.conversation_id)
     ]
     own.sort(key=lambda each: each.begun_at)
     return [*reversed(own), *stored][: max(0, limit)]
-
-
-def _record_of(session: RequestSession) -> RequestRecord:
-    found = session.snapshot()
-    state = found.view.state
-    return RequestRecord(
-        request_id=session.request_id,
-        conversation_id=session.conversation_id,
-        begun_at=state.started_at or wall_time(),
-        ending=None if found.result is None or found.result.resumable else found.result.outcome,
-        facts=state.facts,
-    )

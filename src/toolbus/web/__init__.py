@@ -4,10 +4,11 @@
     session = runtime.start(incoming.prompt, conversation_id=incoming.conversation_id)
     return VercelResponse(session)
 
-The encoders and readers are pure, and need no web framework. The responses need Starlette (the extra `web`), which is
-imported when the first of them is used; FastAPI is Starlette, too. The package knows events, messages and the words of
-endings. It must not know sessions, handles or runtimes: a response takes anything with `events()`, so that requests of
-other processes are shown in the same way. Its invariants:
+`create_app(runtime, authorize=...)` is a whole application of these parts, to serve or to mount into another one.
+
+The encoders and readers are pure, and need no web framework. Everything else needs Starlette (the extra `web`), which
+is imported when the first of it is used; FastAPI is Starlette, too. A response takes anything with `events()`, so that
+requests of other processes are shown in the same way; only `create_app` knows runtimes and stores. Invariants:
 
 1. An encoder's chunks follow from the events only, so a page that comes late, in any process, ends with the same
    message. If they depended on time, or on what was sent before, a reload would show something else.
@@ -18,7 +19,10 @@ other processes are shown in the same way. Its invariants:
 4. What a page says is a claim. Of the history, only the newest message is read; a decision or a result counts only for
    a call that is open, for the definition that was shown, and for tools that the page may run. Otherwise a page could
    put words into the model's mouth, or approve what nobody saw.
-5. Errors are one sentence for people (`core.endings`). Ids, options and tracebacks are in the log, where whoever
+5. A conversation belongs to the user whom `authorize` named when it began, and its requests with it. The user's id is
+   the beginning of the conversation's id in the store, so this holds in every process, without a list that could be
+   forgotten. What belongs to somebody else is answered like what does not exist, or ids could be tried out.
+6. Errors are one sentence for people (`core.endings`). Ids, options and tracebacks are in the log, where whoever
    reads them may do so.
 """
 
@@ -33,12 +37,16 @@ from ._incoming import AnswerableRequest, ClientAnswer, ClientDecision, ClientRe
 from ._vercel import VercelEncoder
 
 if TYPE_CHECKING:
+    from ._app import create_app
+    from ._middleware import RuntimeMiddleware
+    from ._ownership import AuthorizeRequest
     from ._responses import AguiResponse, EventReader, EventsResponse, ShownRequest, TextResponse, VercelResponse
 
 __all__ = [
     "AguiEncoder",
     "AguiResponse",
     "AnswerableRequest",
+    "AuthorizeRequest",
     "Chunk",
     "ClientAnswer",
     "ClientDecision",
@@ -46,10 +54,12 @@ __all__ = [
     "EventEncoder",
     "EventReader",
     "EventsResponse",
+    "RuntimeMiddleware",
     "ShownRequest",
     "TextResponse",
     "VercelEncoder",
     "VercelResponse",
+    "create_app",
     "read_agui",
     "read_vercel",
     "sse_frame",
@@ -57,11 +67,14 @@ __all__ = [
 
 _MODULES = {
     "AguiResponse": "._responses",
+    "AuthorizeRequest": "._ownership",
     "EventReader": "._responses",
     "EventsResponse": "._responses",
     "ShownRequest": "._responses",
     "TextResponse": "._responses",
+    "RuntimeMiddleware": "._middleware",
     "VercelResponse": "._responses",
+    "create_app": "._app",
 }
 
 __getattr__, __dir__ = imported_when_used(__name__, _MODULES, __all__)

@@ -62,18 +62,18 @@ def content_policy(*, script_hashes: Collection[str] = ()) -> str:
     )
 
 
-async def read_body(request: Request, *, max_bytes: int = MAX_BODY_BYTES) -> bytes:
+async def read_body(request: Request, *, max_bytes: int = MAX_BODY_BYTES, seconds: float = _BODY_SECONDS) -> bytes:
     """Return the body of a request. Raises `HTTPException`: 413 for more than `max_bytes`, 408 for a slow client."""
     body = bytearray()
     try:
-        with anyio.fail_after(_BODY_SECONDS):
+        with anyio.fail_after(seconds):
             async with aclosing(cast("AsyncGenerator[bytes]", request.stream())) as pieces:
                 async for piece in pieces:
                     body += piece
                     if len(body) > max_bytes:
                         raise HTTPException(413, f"the body has over {max_bytes:,} bytes; send less")
     except TimeoutError:
-        raise HTTPException(408, f"the body did not arrive within {_BODY_SECONDS:g} seconds") from None
+        raise HTTPException(408, f"the body did not arrive within {seconds:g} seconds") from None
     except ClientDisconnect:
         raise HTTPException(400, "the client went away") from None
     return bytes(body)

@@ -26,6 +26,7 @@ __all__ = [
     "ClientDecision",
     "ClientRequest",
     "approval_id",
+    "call_id_of",
     "read_agui",
     "read_vercel",
 ]
@@ -219,7 +220,7 @@ def _answers_of(index: int, step: Sequence[_Wire]) -> tuple[tuple[ClientDecision
             name, call_id = kind.removeprefix("tool-"), text_at(index, part.get("toolCallId"), "toolCallId")
             if state == "output-error":
                 error = text_at(index, part.get("errorText"), "errorText")
-                answers.append(ClientAnswer(call_id=_call_id(call_id), name=name, error=error or "The call failed."))
+                answers.append(ClientAnswer(call_id=call_id_of(call_id), name=name, error=error or "The call failed."))
             else:
                 answers.append(_answer(call_id, name, part.get("output")))
     return _bounded(decisions), _bounded(answers)
@@ -358,7 +359,7 @@ def _checked(index: int, prompt: UserMessage) -> UserMessage:
     return prompt
 
 
-def _call_id(shown_id: str) -> str:
+def call_id_of(shown_id: str) -> str:
     """Return the `call_id` of a call on a page: see `ShownCall`."""
     return shown_id.partition("~")[0]
 
@@ -376,7 +377,7 @@ def _answer(call_id: str, name: str, output: object) -> ClientAnswer:
     except (TypeError, RecursionError) as exc:
         raise DecodeError(f"the output of call {call_id[:80]!r} cannot be kept: {exc}") from None
     data, content = (None, output) if isinstance(output, str) else (output, written)
-    return ClientAnswer(call_id=_call_id(call_id), name=name, content=content, data=data)
+    return ClientAnswer(call_id=call_id_of(call_id), name=name, content=content, data=data)
 
 
 def _bounded(found: list[Any]) -> tuple[Any, ...]:

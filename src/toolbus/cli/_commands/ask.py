@@ -83,30 +83,6 @@ def _both(first: Callable[[Event], None], second: Callable[[Event], None]) -> Ca
 
 def as_json(result: RequestResult[Any]) -> str:
     """Return the result as one line of JSON. docs/reference/cli.md describes its fields."""
-    fields = {
-        "outcome": result.outcome,
-        "reason": result.reason,
-        "error": str(result.error) if result.error is not None else None,
-        "text": result.text,
-        "tool_calls": [
-            {
-                "call_id": call.call_id,
-                "name": call.name,
-                "arguments": call.arguments,
-                "round": call.round,
-                "ok": call.ok,
-                "reason": call.reason,
-                "error": call.error,
-                "duration_seconds": call.duration_seconds,
-            }
-            for call in result.tool_calls
-        ],
-        "artifacts": result.artifacts,
-        "affected": result.affected,
-        "usage": result.usage,
-        "rounds": result.rounds,
-        "request_id": result.request_id,
-        "conversation_id": result.conversation_id,
-        "duration_seconds": result.duration_seconds,
-    }
+    error = str(result.error) if result.error is not None else None
+    fields = {"outcome": result.outcome, "reason": result.reason, "error": error, **result.summary()}
     return escape_json(json_bytes(fields, str).decode())

@@ -1,0 +1,22 @@
+"""The record of a request that runs in this process, as a store would have it."""
+
+from __future__ import annotations
+
+from ..clock import wall_time
+from ..session import RequestSession
+from ..storage import RequestRecord
+
+__all__ = ["record_of"]
+
+
+def record_of(session: RequestSession) -> RequestRecord:
+    """Return the record of a session's request. One that has not begun has no facts, and begins now."""
+    found = session.snapshot()
+    state, result = found.view.state, found.result
+    return RequestRecord(
+        request_id=session.request_id,
+        conversation_id=session.conversation_id,
+        begun_at=state.started_at or wall_time(),
+        ending=None if result is None or result.resumable else result.outcome,
+        facts=state.facts,
+    )

@@ -1,0 +1,405 @@
+"""The application of `create_app`: routes to ask, watch and command the requests of a runtime, each for its owner."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from urllib.parse import quote
+
+import anyio
+
+from .._option_checks import FLAG, POSITIVE, at_least, check
+from ..durability import call_store_in_time
+from ..errors import ConfigurationError, MissingExtra, UnknownRequest
+from ..events import MessageAppended, ToolCallCompleted, ToolCallFailed
+from ..handles import CommandAnswer, RequestHandle
+from ..messages import PromptLike, UserMessage, to_vercel
+from ..records import json_bytes
+from ..request_result import RequestResult
+from ..session import RequestSession
+from ..storage import RequestRecord
+from ._bodies import Answer, Cancel, Decision, Question, Steering, body_of, exception_handlers, json_response, read_json
+from ._incoming import MAX_BODY_BYTES, ClientRequest, approval_id, call_id_of, read_agui, read_vercel
+from ._middleware import RuntimeMiddleware
+from ._ownership import AuthorizeRequest, Owner, owner_of
+from ._responses import AguiResponse, EventsResponse, TextResponse, VercelResponse
+from ._vercel import VercelEncoder
+
+try:
+    from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
+    from starlette.middleware import Middleware
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import Route
+except ImportError as exc:
+    raise MissingExtra("web", "starlette") from exc
+
+if TYPE_CHECKING:
+    from ..runtime import RequestOptions, Runtime
+
+__all__ = ["create_app"]
+
+_NEWEST = 20  # requests of a conversation that are looked at and listed
+_STATUS: Mapping[CommandAnswer, int] = {"done": 200, "queued": 202, "ended": 409, "unknown": 404}
+
+
+def create_app(
+    runtime: Runtime[Any],
+    *,
+    authorize: AuthorizeRequest,
+    options: Callable[[Request, str], RequestOptions[Any]] | None = None,
+    client_tools: Collection[str] = (),
+    version: Literal[6, 7] = 6,
+    heartbeat_seconds: float = 15.0,
+    cancel_on_disconnect: bool = False,
+    max_body_bytes: int = MAX_BODY_BYTES,
+) -> Starlette:
+    """Return an ASGI application in front of a runtime, for chat pages and other programs, to serve or to mount.
+
+        app = create_app(runtime, authorize=lambda request: request.session.get("user"))
+
+    `authorize` gets each HTTP request, and returns the id of its user, or None for nobody (401). Conversations belong
+    to the user who has begun them, in every process: in the store, their ids begin with the user's. Those of others do
+    not exist for a user (404). `options` returns options of a new request, such as `deps`, for its HTTP request and its
+    user. `client_tools` are the external tools that pages run; other external calls are not answered here.
+
+    | route | answer |
+    | --- | --- |
+    | `POST /ask` | the result as JSON when the request has ended; body: `prompt`, `conversation_id` |
+    | `POST /ask/events`, `POST /ask/text` | the same as an `EventsResponse` or a `TextResponse` |
+    | `POST /chat`, `GET /chat/ID/stream` | `useChat` of the AI SDK (`version`), and its resuming (204: nothing runs) |
+    | `POST /agent` | `HttpAgent` of AG-UI |
+    | `GET /conversations` | the user's conversations, the newest first; `search`, `limit` |
+    | `GET /conversations/ID` | its `messages` for `useChat`, and its newest `requests` |
+    | `GET /requests/ID` | its `outcome` (null while it runs), and the `approvals` that wait |
+    | `GET /requests/ID/events`, `/text` | its events or its text, after `Last-Event-ID` |
+    | `POST /requests/ID/cancel`, `/steer`, `/decide`, `/answer` | `{"answer": "done"}`, "queued" (202), "ended" (409) |
+
+    Bodies are JSON of at most `max_body_bytes`, with `Content-Type: application/json`. Errors are JSON with an `error`.
+    503 with `Retry-After` says that too much runs, or that the server is closing. With `cancel_on_disconnect`, a
+    request is cancelled when the client that has begun it goes away; otherwise it continues, and can be rejoined. The
+    application enters and drains the runtime (`RuntimeMiddleware`); one that is mounted leaves that to the outer one.
+    """
+    if not callable(authorize):
+        raise ConfigurationError("authorize is not callable; give a function of the HTTP request that returns its user")
+    VercelEncoder(version=version)  # It checks the version.
+    app = _App(
+        runtime,
+        authorize,
+        options,
+        frozenset(client_tools),
+        version,
+        {
+            "heartbeat_seconds": check("heartbeat_seconds", heartbeat_seconds, POSITIVE),
+            "cancel_on_disconnect": check("cancel_on_disconnect", cancel_on_disconnect, FLAG),
+        },
+        check("max_body_bytes", max_body_bytes, at_least(1)),
+    )
+    return Starlette(
+        routes=app.routes(),
+        exception_handlers=exception_handlers,
+        middleware=[Middleware(RuntimeMiddleware, runtime=runtime)],
+    )
+
+
+class _Streaming(TypedDict):
+    heartbeat_seconds: float
+    cancel_on_disconnect: bool
+
+
+class _App:
+    """The routes of one application."""
+
+    def __init__(
+        self,
+        runtime: Runtime[Any],
+        authorize: AuthorizeRequest,
+        options: Callable[[Request, str], RequestOptions[Any]] | None,
+        client_tools: frozenset[str],
+        version: Literal[6, 7],
+        streaming: _Streaming,
+        max_body_bytes: int,
+    ) -> None:
+        self._runtime = runtime
+        self._authorize = authorize
+        self._options = options
+        self._client_tools = client_tools
+        self._version: Literal[6, 7] = version
+        self._streaming = streaming
+        self._heartbeat_seconds = streaming["heartbeat_seconds"]
+        self._max_body_bytes = max_body_bytes
+
+    def routes(self) -> list[Route]:
+        """Return the routes. An id of a conversation may have slashes."""
+        return [
+            Route("/ask", self._ask, methods=["POST"]),
+            Route("/ask/events", self._ask_events, methods=["POST"]),
+            Route("/ask/text", self._ask_text, methods=["POST"]),
+            Route("/chat", self._chat, methods=["POST"]),
+            Route("/chat/{conversation_id:path}/stream", self._resume_chat),
+            Route("/agent", self._agent, methods=["POST"]),
+            Route("/conversations", self._conversations),
+            Route("/conversations/{conversation_id:path}", self._conversation),
+            Route("/requests/{request_id}", self._request),
+            Route("/requests/{request_id}/events", self._events),
+            Route("/requests/{request_id}/text", self._text),
+            Route("/requests/{request_id}/cancel", self._cancel, methods=["POST"]),
+            Route("/requests/{request_id}/steer", self._steer, methods=["POST"]),
+            Route("/requests/{request_id}/decide", self._decide, methods=["POST"]),
+            Route("/requests/{request_id}/answer", self._answer, methods=["POST"]),
+        ]
+
+    # ------------------------------------------------------------------------------------------------ asking
+
+    async def _ask(self, http: Request) -> Response:
+        owner = await owner_of(http, self._authorize)
+        question = await read_json(http, Question, self._max_body_bytes)
+        with self._started(http, owner, question.prompt, question.conversation_id) as session:
+            async with self._watched(http, session):
+                result = await session.result()
+            fields = {**result.summary(), "conversation_id": owner.shown(result.conversation_id)}
+            fields["explanation"] = result.explanation
+            return json_response(fields, _status_of(result), _headers_of(owner, session))
+
+    async def _ask_events(self, http: Request) -> Response:
+        return await self._ask_streaming(http, EventsResponse)
+
+    async def _ask_text(self, http: Request) -> Response:
+        return await self._ask_streaming(http, TextResponse)
+
+    async def _ask_streaming(self, http: Request, kind: type[EventsResponse | TextResponse]) -> Response:
+        owner = await owner_of(http, self._authorize)
+        question = await read_json(http, Question, self._max_body_bytes)
+        with self._started(http, owner, question.prompt, question.conversation_id) as session:
+            return kind(session, headers=_headers_of(owner, session), **self._streaming)
+
+    @contextmanager
+    def _started(
+        self, http: Request, owner: Owner, prompt: PromptLike, conversation_id: str
+    ) -> Generator[RequestSession]:
+        """Begin a request, and cancel it if no response can be made of it."""
+        options: RequestOptions[Any] = {} if self._options is None else self._options(http, owner.name)
+        session = self._runtime.start(prompt, **{**options, "conversation_id": owner.stored(conversation_id)})
+        try:
+            yield session
+        except BaseException:
+            session.cancel("no response could be made of it")
+            raise
+
+    @asynccontextmanager
+    async def _watched(self, http: Request, session: RequestSession) -> AsyncGenerator[None]:
+        """Cancel the request if its client goes away in this block, where that is asked for."""
+
+        async def watch() -> None:
+            while (await http.receive())["type"] != "http.disconnect":
+                pass
+            session.cancel("the client went away")
+
+        async with anyio.create_task_group() as group:
+            if self._streaming["cancel_on_disconnect"]:
+                group.start_soon(watch)
+            yield
+            group.cancel_scope.cancel()
+
+    # ------------------------------------------------------------------------------------------------ chat pages
+
+    async def _chat(self, http: Request) -> Response:
+        owner = await owner_of(http, self._authorize)
+        incoming = read_vercel(await body_of(http, self._max_body_bytes), max_bytes=self._max_body_bytes)
+
+        def respond(source: RequestSession | RequestHandle, headers: Mapping[str, str]) -> Response:
+            return VercelResponse(
+                source,
+                client_tools=self._client_tools,
+                answered=incoming.answered,
+                version=self._version,
+                headers=headers,
+                **self._streaming,
+            )
+
+        return await self._respond(http, owner, incoming, respond)
+
+    async def _agent(self, http: Request) -> Response:
+        owner = await owner_of(http, self._authorize)
+        incoming = read_agui(await body_of(http, self._max_body_bytes), max_bytes=self._max_body_bytes)
+
+        def respond(source: RequestSession | RequestHandle, headers: Mapping[str, str]) -> Response:
+            return AguiResponse(source, incoming, client_tools=self._client_tools, headers=headers, **self._streaming)
+
+        return await self._respond(http, owner, incoming, respond)
+
+    async def _respond(
+        self,
+        http: Request,
+        owner: Owner,
+        incoming: ClientRequest,
+        respond: Callable[[RequestSession | RequestHandle, Mapping[str, str]], Response],
+    ) -> Response:
+        """Begin a request, or give answers to the one that waits for them, and respond with it."""
+        if incoming.prompt is not None:
+            with self._started(http, owner, incoming.prompt, incoming.conversation_id) as session:
+                return respond(session, _headers_of(owner, session))
+        if not incoming.request_id:
+            raise HTTPException(400, "the answers have to be for the calls of one request")
+        handle, record = await self._owned(owner, incoming.request_id)
+        if record.conversation_id != owner.stored(incoming.conversation_id):
+            raise UnknownRequest("the request belongs to another conversation")
+        await incoming.answer(handle, client_tools=self._client_tools, by=owner.name)
+        return respond(handle, {"X-Request-Id": handle.request_id})
+
+    async def _resume_chat(self, http: Request) -> Response:
+        owner = await owner_of(http, self._authorize)
+        stored_id = owner.stored(http.path_params["conversation_id"])
+        for record in await self._runtime.requests(conversation_id=stored_id, limit=_NEWEST):
+            if record.ending is None:
+                handle = self._runtime.request(record.request_id)
+                return VercelResponse(
+                    handle,
+                    client_tools=self._client_tools,
+                    version=self._version,
+                    heartbeat_seconds=self._heartbeat_seconds,
+                    headers={"X-Request-Id": record.request_id},
+                )
+        return Response(status_code=204)
+
+    # ------------------------------------------------------------------------------------------------ lists
+
+    async def _conversations(self, http: Request) -> Response:
+        owner = await owner_of(http, self._authorize)
+        search, limit = http.query_params.get("search", ""), http.query_params.get("limit", "100")
+        if not (limit.isascii() and limit.isdigit() and 0 < int(limit[:6]) <= 1_000 and len(limit) < 6):
+            raise HTTPException(400, "limit has to be a whole number from 1 to 1000")
+        listing = self._runtime.store.conversations(search=search, prefix=owner.prefix, limit=int(limit))
+        found = [
+            {
+                "conversation_id": owner.shown(each.conversation_id),
+                "title": each.title,
+                "messages": each.messages,
+                "begun_at": each.begun_at,
+                "changed_at": each.changed_at,
+            }
+            for each in await call_store_in_time(listing)
+        ]
+        return json_response({"conversations": found})
+
+    async def _conversation(self, http: Request) -> Response:
+        owner = await owner_of(http, self._authorize)
+        stored_id = owner.stored(http.path_params["conversation_id"])
+        history = await call_store_in_time(self._runtime.store.history(stored_id))
+        requests = await self._runtime.requests(conversation_id=stored_id, limit=_NEWEST)
+        if not history and not requests:
+            raise HTTPException(404, "there is no such conversation")
+        # The store has the messages of a turn once it has ended.
+        prompts = [await self._prompt_of(each) for each in reversed(requests) if each.ending is None]
+        messages = [*history, *(each for each in prompts if each is not None)]
+        return json_response(
+            {
+                "conversation_id": owner.shown(stored_id),
+                "messages": to_vercel(messages, form="ui"),
+                "requests": [_listed(each) for each in requests],
+            }
+        )
+
+    async def _prompt_of(self, record: RequestRecord) -> UserMessage | None:
+        session, journal = self._runtime.session(record.request_id), self._runtime.store.journal
+        if session is not None:
+            return next((each for each in session.snapshot().turn if isinstance(each, UserMessage)), None)
+        if journal is None:
+            return None
+        facts = [each.fact for each in await call_store_in_time(journal.facts(record.request_id))]
+        appended = [each.message for each in facts if isinstance(each, MessageAppended)]
+        return next((each for each in appended if isinstance(each, UserMessage)), None)
+
+    # ------------------------------------------------------------------------------------------------ one request
+
+    async def _owned(self, owner: Owner, request_id: str) -> tuple[RequestHandle, RequestRecord]:
+        """Return a handle on a request of the user. Raises `UnknownRequest` also for a request of somebody else."""
+        if not request_id.isascii() or not request_id.isprintable():  # Some databases refuse such an id.
+            raise UnknownRequest("no request has such an id")
+        handle = self._runtime.request(request_id)
+        record = await handle.record()
+        if not owner.owns(record.conversation_id):
+            raise UnknownRequest("the request belongs to somebody else")
+        return handle, record
+
+    async def _handle(self, http: Request) -> tuple[RequestHandle, RequestRecord]:
+        return await self._owned(await owner_of(http, self._authorize), http.path_params["request_id"])
+
+    async def _request(self, http: Request) -> Response:
+        owner = await owner_of(http, self._authorize)
+        handle, record = await self._owned(owner, http.path_params["request_id"])
+        questions = await handle.pending_approvals() if record.facts and record.ending is None else ()
+        approvals = [
+            {"id": approval_id(each), "name": each.name, "arguments": each.arguments, "call_id": each.call_id}
+            for each in questions
+        ]
+        about = {**_listed(record), "conversation_id": owner.shown(record.conversation_id)}
+        return json_response({**about, "approvals": approvals})
+
+    async def _events(self, http: Request) -> Response:
+        handle, _ = await self._handle(http)
+        return EventsResponse(handle, heartbeat_seconds=self._heartbeat_seconds)
+
+    async def _text(self, http: Request) -> Response:
+        handle, _ = await self._handle(http)
+        return TextResponse(handle, heartbeat_seconds=self._heartbeat_seconds)
+
+    async def _cancel(self, http: Request) -> Response:
+        handle, _ = await self._handle(http)
+        given = await read_json(http, Cancel, self._max_body_bytes)
+        return _answered(await handle.cancel(given.reason))
+
+    async def _steer(self, http: Request) -> Response:
+        handle, _ = await self._handle(http)
+        given = await read_json(http, Steering, self._max_body_bytes)
+        return _answered(await handle.steer(given.text))
+
+    async def _decide(self, http: Request) -> Response:
+        owner = await owner_of(http, self._authorize)
+        handle, _ = await self._owned(owner, http.path_params["request_id"])
+        given = await read_json(http, Decision, self._max_body_bytes)
+        for question in await handle.pending_approvals():
+            if approval_id(question) == given.id:
+                about: Any = {"by": owner.name, "reason": given.reason, "remember": given.remember}
+                if given.approved:
+                    return _answered(await handle.approve(question, arguments=given.arguments, **about))
+                return _answered(await handle.deny(question, **about))
+        return _answered("ended")
+
+    async def _answer(self, http: Request) -> Response:
+        handle, _ = await self._handle(http)
+        given = await read_json(http, Answer, self._max_body_bytes)
+        if given.name not in self._client_tools:
+            raise HTTPException(403, "clients do not run this tool")
+        call_id = call_id_of(given.call_id)
+        # The id of the event is that of the call, so an answer that is sent twice is one answer.
+        about: Any = {"request_id": handle.request_id, "call_id": call_id, "name": given.name}
+        about["event_id"] = f"{call_id}_page"
+        if given.error:
+            return _answered(await handle.inject(ToolCallFailed(**about, reason="error", error=given.error)))
+        data, content = (None, given.output) if isinstance(given.output, str) else (given.output, None)
+        text = json_bytes(data).decode() if content is None else content
+        return _answered(await handle.inject(ToolCallCompleted(**about, content=text, data=data)))
+
+
+def _status_of(result: RequestResult[Any]) -> int:
+    """Return 200 unless the request failed; then 502 if the provider is to blame, and otherwise 500."""
+    if result.error is None:
+        return 200
+    return 502 if result.error.fault == "provider" else 500
+
+
+def _headers_of(owner: Owner, session: RequestSession) -> dict[str, str]:
+    """Return the ids that a client needs. Headers are ASCII, so the conversation's id is percent-encoded."""
+    conversation_id = quote(owner.shown(session.conversation_id), errors="replace")
+    return {"X-Request-Id": session.request_id, "X-Conversation-Id": conversation_id}
+
+
+def _listed(record: RequestRecord) -> dict[str, Any]:
+    return {"request_id": record.request_id, "outcome": record.ending, "begun_at": record.begun_at}
+
+
+def _answered(answer: CommandAnswer) -> Response:
+    return json_response({"answer": answer}, _STATUS[answer])

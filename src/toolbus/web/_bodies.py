@@ -1,0 +1,158 @@
+"""The bodies of requests to the application of `create_app`, and the errors that it answers with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar, cast
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ..errors import (
+    BusError,
+    ConversationBusy,
+    DecodeError,
+    InboxFull,
+    InvalidHistory,
+    MissingExtra,
+    NotAuthorized,
+    NotRunning,
+    Overloaded,
+    StoreError,
+    UnknownRequest,
+)
+from ..records import json_bytes
+from ..schemas import MAX_VALUES, has_many_values
+from ._guard import read_body
+
+try:
+    from starlette.exceptions import HTTPException
+    from starlette.requests import Request
+    from starlette.responses import Response
+except ImportError as exc:
+    raise MissingExtra("web", "starlette") from exc
+
+__all__ = [
+    "Answer",
+    "Cancel",
+    "Decision",
+    "Question",
+    "Steering",
+    "body_of",
+    "exception_handlers",
+    "json_response",
+    "read_json",
+]
+
+_BODY_SECONDS = 60.0
+"""The time in which a body has to arrive, which may have images and come from a telephone."""
+_ModelT = TypeVar("_ModelT", bound=BaseModel)
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Question(_Body):
+    """A prompt for a conversation; without an id, a new one begins."""
+
+    prompt: str = Field(pattern=r"\S")
+    conversation_id: str = ""
+
+
+class Cancel(_Body):
+    """The end of a request before its time."""
+
+    reason: str = ""
+
+
+class Steering(_Body):
+    """A message that joins the request at the next round."""
+
+    text: str = Field(pattern=r"\S")
+
+
+class Decision(_Body):
+    """A decision on an approval, by the `id` of the question."""
+
+    id: str
+    approved: bool
+    reason: str = ""
+    arguments: dict[str, Any] | None = None
+    remember: bool = False
+
+
+class Answer(_Body):
+    """The result of a client's own tool: its output, or an error."""
+
+    call_id: str
+    name: str
+    output: Any = None
+    error: str = ""
+
+
+async def body_of(request: Request, max_bytes: int) -> bytes:
+    """Return the body of a request that says that it is JSON. Raises `HTTPException` (413, 415).
+
+    A form of another site cannot say so without being asked first, so it cannot act for a user who is logged in.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise HTTPException(415, "send JSON, with the header Content-Type: application/json")
+    return await read_body(request, max_bytes=max_bytes, seconds=_BODY_SECONDS)
+
+
+async def read_json(request: Request, model: type[_ModelT], max_bytes: int) -> _ModelT:
+    """Return the body of a request as `model`. Raises `HTTPException`, and `DecodeError` that names the field."""
+    body = await body_of(request, max_bytes)
+    if has_many_values(body):
+        raise DecodeError(f"the body has more than {MAX_VALUES} values")
+    try:
+        return model.model_validate(orjson.loads(body))
+    except orjson.JSONDecodeError as exc:
+        raise DecodeError(f"the body is not JSON: {exc}") from None
+    except ValidationError as exc:
+        first = exc.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(str(each) for each in first["loc"]) or "the body"
+        raise DecodeError(f"{where}: {first['msg']}") from None
+
+
+def json_response(fields: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a response with JSON. Values that JSON does not have are written as text."""
+    given = {"Cache-Control": "no-store", **(headers or {})}
+    return Response(json_bytes(fields, str), status, given, media_type="application/json")
+
+
+def _refusing(status: int, words: str = "") -> Callable[[Request, Exception], Awaitable[Response]]:
+    async def refuse(_request: Request, exc: Exception) -> Response:
+        return json_response({"error": words or str(exc)}, status)
+
+    return refuse
+
+
+async def _refuse_for_now(_request: Request, exc: Exception) -> Response:
+    seconds = exc.retry_after_seconds if isinstance(exc, Overloaded) else 1.0
+    words = "too much is asked at the moment" if isinstance(exc, Overloaded) else "the server is closing"
+    return json_response({"error": words}, 503, {"Retry-After": str(math.ceil(seconds))})
+
+
+async def _refuse_by_status(_request: Request, exc: Exception) -> Response:
+    refused = cast("HTTPException", exc)
+    return json_response({"error": refused.detail}, refused.status_code, refused.headers)
+
+
+exception_handlers: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
+    HTTPException: _refuse_by_status,
+    Overloaded: _refuse_for_now,
+    NotRunning: _refuse_for_now,
+    UnknownRequest: _refusing(404, "there is no such request"),
+    NotAuthorized: _refusing(403, "this is not yours to do"),
+    ConversationBusy: _refusing(409, "the conversation is busy with its last question"),
+    InboxFull: _refusing(503, "too much waits for this request"),
+    StoreError: _refusing(503, "the store cannot be used at the moment"),
+    BusError: _refusing(409, "this call takes no such answer"),
+    DecodeError: _refusing(400),
+    InvalidHistory: _refusing(400),
+}
+"""The answers to the errors of toolbus: JSON with an `error`."""

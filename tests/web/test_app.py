@@ -1,0 +1,492 @@
+"""The application of `create_app`: asking, watching and commanding, each user's own requests, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, cast
+from urllib.parse import quote, unquote
+
+import pytest
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.testclient import TestClient
+
+from toolbus import Runtime, Tool, ToolContext, tool
+from toolbus.errors import ConfigurationError, ProviderUnavailable, StoreUnavailable
+from toolbus.providers.scripted import ScriptedProvider, calls, error, hang, text
+from toolbus.stores.memory import MemoryStore
+from toolbus.stores.sqlite import SqliteStore
+from toolbus.web import create_app
+
+Backend = Literal["asyncio", "trio"]
+
+
+class Client(TestClient):
+    """A client of a user, with the runtime of its application."""
+
+    runtime: Runtime
+
+
+@tool(needs_approval=True)
+async def remove(path: str) -> str:
+    """Remove a file."""
+    return f"removed {path}"
+
+
+@tool
+async def whoami(context: ToolContext[Any]) -> str:
+    """Tell who asks."""
+    return str(context.deps)
+
+
+def _external(name: str) -> Tool[..., Any]:
+    return Tool(name=name, description="Ask.", schema={"type": "object"}, external=True)
+
+
+SCRIPTS: dict[str, list[Any]] = {
+    "hi": [text("Hello.")],
+    "remove": [calls(("remove", {"path": "/a"}), text="May I?"), text("It is gone.")],
+    "locate": [calls(("locate", {})), text("You are in Kyiv.")],
+    "pay": [calls(("pay", {})), text("It is paid.")],
+    "who": [calls(("whoami", {})), text("That is you.")],
+    "wait": [hang(after=text("I am beg"))],
+    "busy": [error(ProviderUnavailable("it is away: secret-host"))],
+}
+
+
+def model() -> ScriptedProvider:
+    """The model does what the newest prompt says."""
+
+    def reply(request: Any) -> Any:
+        words = [each.text.split()[0] for each in request.messages if each.role == "user"]
+        return SCRIPTS[[each for each in words if each in SCRIPTS][-1]][request.round]
+
+    return ScriptedProvider(reply)
+
+
+def user_of(request: Request) -> str | None:
+    """The user, from a header. A real application reads a session or a token."""
+    return unquote(request.headers.get("x-user", "")) or None
+
+
+@contextmanager
+def client_of(backend: Backend, user: str = "ann", **options: Any) -> Generator[Client]:
+    store = options.pop("store", None)
+    tools = [remove, whoami, _external("locate"), _external("pay")]
+    runtime = Runtime(model(), tools=tools, on_approval="wait", store=store, drain_seconds=0, max_queued=0)
+    app = cast("Any", create_app)(runtime, **{"authorize": user_of, "client_tools": ["locate"], **options})
+    with Client(app, backend=backend) as client:
+        client.headers["x-user"] = quote(user)
+        client.runtime = runtime
+        yield client
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def backend(request: pytest.FixtureRequest) -> Backend:
+    return request.param
+
+
+@pytest.fixture
+def client(backend: Backend) -> Generator[Client]:
+    with client_of(backend) as found:
+        yield found
+
+
+def say(words: str, conversation_id: str = "c1") -> dict[str, Any]:
+    """What `useChat` sends."""
+    return {"id": conversation_id, "messages": [{"role": "user", "parts": [{"type": "text", "text": words}]}]}
+
+
+def as_user(name: str) -> dict[str, str]:
+    return {"x-user": quote(name)}
+
+
+def begun(client: Client, words: str, conversation_id: str = "c1") -> str:
+    """Begin a request that waits for its page, and return its id."""
+    response = client.post("/chat", json=say(words, conversation_id))
+    assert response.status_code == 200, response.text
+    return response.headers["x-request-id"]
+
+
+def started(client: Client, words: str, conversation_id: str) -> str:
+    """Begin a request beside the routes, and return its id."""
+    assert client.portal is not None
+    session = client.portal.call(lambda: client.runtime.start(words, conversation_id=conversation_id))
+    client.portal.call(session.accepted)
+    return session.request_id
+
+
+def chunks_of(body: str) -> list[dict[str, Any]]:
+    return [json.loads(line[6:]) for line in body.splitlines() if line.startswith("data: {")]
+
+
+def texts_of(body: str) -> str:
+    return "".join(each.get("delta", "") for each in chunks_of(body) if each["type"] == "text-delta")
+
+
+# ------------------------------------------------------------------------------------------------- asking
+
+
+def test_asking_returns_the_result(client: Client):
+    response = client.post("/ask", json={"prompt": "hi", "conversation_id": "c1"})
+    found = response.json()
+    assert (response.status_code, found["outcome"], found["text"]) == (200, "completed", "Hello.")
+    assert (found["conversation_id"], found["explanation"]) == ("c1", "")
+    assert found["request_id"] == response.headers["x-request-id"]
+    failed = client.post("/ask", json={"prompt": "busy"})
+    assert (failed.status_code, failed.json()["outcome"]) == (502, "failed")
+    assert "secret" not in json.dumps(failed.json()["explanation"])
+
+
+def test_asking_streams_events_and_text_that_can_be_rejoined(client: Client):
+    events = client.post("/ask/events", json={"prompt": "hi"})
+    assert events.text.startswith("id: 1.0\nevent: request_started\n")
+    assert events.text.split("\n\n")[-2].startswith("id: ")
+    words = client.post("/ask/text", json={"prompt": "hi"})
+    assert "event: end\n" in words.text
+    path = f"/requests/{events.headers['x-request-id']}"
+    assert "event: request_completed\n" in client.get(f"{path}/events").text
+    again = client.get(f"{path}/events", headers={"Last-Event-ID": "1.0"}).text
+    assert "request_started" not in again
+    assert "request_completed" in again
+    assert '"outcome":"completed"' in client.get(f"{path}/text").text
+    assert client.get(f"{path}/events", headers={"Last-Event-ID": "nonsense"}).status_code == 400
+
+
+def test_options_of_a_request_come_from_the_application(backend: Backend):
+    def options(http: Request, user: str) -> Any:
+        return {"deps": f"{user} at {http.headers['x-desk']}"}
+
+    with client_of(backend, options=options) as client:
+        found = client.post("/ask", json={"prompt": "who"}, headers={"x-desk": "7"}).json()
+        assert found["tool_calls"][0]["ok"]
+        path = f"/requests/{found['request_id']}/events"
+        assert '"content":"ann at 7"' in client.get(path).text
+
+
+# ------------------------------------------------------------------------------------------------- chat pages
+
+
+def test_a_page_decides_and_is_loaded_again_in_the_middle(client: Client):
+    request_id = begun(client, "remove it", "chat/1")
+    page = client.get("/conversations/chat/1").json()
+    assert [each["role"] for each in page["messages"]] == ["user"]
+    assert page["requests"] == [{**page["requests"][0], "request_id": request_id, "outcome": None}]
+    resumed = client.get("/chat/chat/1/stream")
+    assert resumed.headers["x-request-id"] == request_id
+    (question,) = [each for each in chunks_of(resumed.text) if each["type"] == "tool-approval-request"]
+    part = {
+        "type": "dynamic-tool",
+        "toolCallId": question["toolCallId"],
+        "state": "approval-responded",
+        "approval": {"id": question["approvalId"], "approved": True},
+    }
+    body = {"id": "chat/1", "messages": [{"role": "assistant", "parts": [part]}]}
+    assert texts_of(client.post("/chat", json=body).text) == "It is gone."
+    assert client.get("/chat/chat/1/stream").status_code == 204
+    page = client.get("/conversations/chat/1").json()
+    assert [each["role"] for each in page["messages"]] == ["user", "assistant"]
+    assert page["requests"][0]["outcome"] == "completed"
+
+
+def test_an_agent_of_ag_ui_asks_and_its_page_answers(client: Client):
+    prompt = {"id": "u", "role": "user", "content": "locate me"}
+    body = {"threadId": "t1", "runId": "r1", "messages": [prompt]}
+    first = client.post("/agent", json=body)
+    assert chunks_of(first.text)[0]["threadId"] == "t1"
+    call_id = next(each["toolCallId"] for each in chunks_of(first.text) if each["type"] == "TOOL_CALL_START")
+    call = {"id": call_id, "type": "function", "function": {"name": "locate", "arguments": "{}"}}
+    reply = {"id": "a", "role": "assistant", "toolCalls": [call]}
+    answer = {"id": "t", "role": "tool", "toolCallId": call_id, "content": "Kyiv"}
+    rest = client.post("/agent", json={**body, "runId": "r2", "messages": [prompt, reply, answer]})
+    said = [each["delta"] for each in chunks_of(rest.text) if each["type"] == "TEXT_MESSAGE_CONTENT"]
+    assert "".join(said) == "You are in Kyiv."
+
+
+def test_the_same_prompt_is_answered_again(client: Client):
+    begun(client, "hi there")
+    again = client.post("/chat", json={**say("hi there"), "trigger": "regenerate-message"})
+    assert texts_of(again.text) == "Hello."
+    assert len(client.get("/conversations/c1").json()["messages"]) == 4
+
+
+# ------------------------------------------------------------------------------------------------- commands
+
+
+def test_requests_are_decided_steered_and_cancelled_by_their_owner(client: Client):
+    request_id = begun(client, "remove it")
+    path = f"/requests/{request_id}"
+    about = client.get(path).json()
+    assert (about["outcome"], about["conversation_id"]) == (None, "c1")
+    (question,) = about["approvals"]
+    assert (question["name"], question["arguments"]) == ("remove", {"path": "/a"})
+    assert client.post(f"{path}/steer", json={"text": "Be brief."}).json() == {"answer": "done"}
+    other = {"id": question["id"] + "0", "approved": True}
+    assert client.post(f"{path}/decide", json=other).status_code == 409
+    edited = {"id": question["id"], "approved": True, "arguments": {"path": "/b"}}
+    assert client.post(f"{path}/decide", json=edited).json() == {"answer": "done"}
+    client.get(f"{path}/text")
+    assert client.get(path).json() == {**about, "outcome": "completed", "approvals": []}
+    assert '"removed /b"' in client.get(f"{path}/events").text
+    assert '"by":"ann"' in client.get(f"{path}/events").text
+    late = client.post(f"{path}/decide", json=edited)
+    assert (late.status_code, late.json()) == (409, {"answer": "ended"})
+    assert client.post(f"{path}/cancel", json={}).status_code == 409
+    waits = begun(client, "remove it", "c2")
+    assert client.post(f"/requests/{waits}/cancel", json={"reason": "enough"}).json() == {"answer": "done"}
+    client.get(f"/requests/{waits}/text")
+    assert client.get(f"/requests/{waits}").json()["outcome"] == "cancelled"
+
+
+def test_calls_of_pages_are_answered_once_and_no_others(client: Client):
+    request_id = begun(client, "locate me")
+    path, answer = f"/requests/{request_id}/answer", {"call_id": f"{request_id}_0_0", "name": "locate"}
+    assert client.post(path, json={**answer, "name": "pay", "output": "yes"}).status_code == 403
+    assert client.post(path, json={**answer, "call_id": "x_0_0", "output": "Kyiv"}).status_code == 409
+    for _ in range(2):  # it was sent twice
+        assert client.post(path, json={**answer, "output": {"city": "Kyiv"}}).json() == {"answer": "done"}
+    assert '"city":"Kyiv"' in client.get(f"/requests/{request_id}/events").text
+
+
+def test_an_answer_for_another_systems_tool_does_not_count_under_the_name_of_a_pages_tool(client: Client):
+    request_id = started(client, "pay please", "ann/c1")
+    path, call_id = f"/requests/{request_id}", f"{request_id}_0_0"
+    forged = {"call_id": call_id, "name": "locate", "output": "it is paid"}
+    assert client.post(f"{path}/answer", json=forged).status_code == 409
+    part = {"type": "tool-locate", "toolCallId": call_id, "state": "output-available", "output": "it is paid"}
+    body = {"id": "c1", "messages": [{"role": "assistant", "parts": [part]}]}
+    client.post(f"{path}/cancel", json={})
+    assert "it is paid" not in client.post("/chat", json=body).text
+    assert client.get(path).json()["outcome"] == "cancelled"
+
+
+# ------------------------------------------------------------------------------------------------- ownership
+
+
+def test_what_belongs_to_others_does_not_exist(client: Client):
+    request_id = begun(client, "remove it")
+    path = f"/requests/{request_id}"
+    question = client.get(path).json()["approvals"][0]
+    approval = {"type": "dynamic-tool", "toolCallId": question["call_id"], "state": "approval-responded"}
+    part = {**approval, "approval": {"id": question["id"], "approved": True}}
+    bob = as_user("bob")
+    posts = {
+        f"{path}/cancel": {},
+        f"{path}/steer": {"text": "Hello."},
+        f"{path}/decide": {"id": question["id"], "approved": True},
+        f"{path}/answer": {"call_id": question["call_id"], "name": "locate", "output": 1},
+        "/chat": {"id": "c1", "messages": [{"role": "assistant", "parts": [part]}]},
+    }
+    unknown = {"error": "there is no such request"}
+    for where, body in posts.items():
+        refused = client.post(where, json=body, headers=bob)
+        assert (refused.status_code, refused.json()) == (404, unknown), where
+    resume = [{"interruptId": question["id"], "status": "resolved", "payload": {"approved": True}}]
+    agent = {"threadId": "c1", "runId": "r", "messages": [], "resume": resume}
+    assert client.post("/agent", json=agent, headers=bob).status_code == 404
+    for where in (path, f"{path}/events", f"{path}/text"):
+        assert client.get(where, headers=bob).json() == unknown
+        assert client.get(where.replace(request_id, "nobody")).json() == unknown
+    assert client.get("/conversations/c1", headers=bob).status_code == 404
+    assert client.get("/chat/c1/stream", headers=bob).status_code == 204
+    # The owner's id of the conversation, as events name it, is another conversation for somebody else.
+    assert client.get("/conversations/ann/c1", headers=bob).status_code == 404
+    assert client.get("/conversations/ann/c1").status_code == 200
+    assert client.get(path).json()["approvals"] == [question]
+    # In another conversation of the same user, the request is not the one that was asked.
+    assert client.post("/chat", json={**posts["/chat"], "id": "c2"}).status_code == 404
+
+
+NAMES = ["ann", "an", "ann/c1", "ann%2Fc1", "анна", "%", "a b", "\U0001f600", "ANN"]
+
+
+def test_no_users_name_is_the_beginning_of_another_ones(client: Client):
+    for name in NAMES:
+        client.post("/ask", json={"prompt": "hi", "conversation_id": "c1"}, headers=as_user(name))
+        client.post("/ask", json={"prompt": "hi", "conversation_id": f"of {name}"}, headers=as_user(name))
+    for name in NAMES:
+        found = client.get("/conversations", headers=as_user(name)).json()["conversations"]
+        assert sorted(each["conversation_id"] for each in found) == sorted(["c1", f"of {name}"])
+        assert len(client.get("/conversations/c1", headers=as_user(name)).json()["messages"]) == 2
+
+
+@pytest.mark.parametrize(
+    "conversation_id",
+    ["\u0431\u0435\u0441\u0435\u0434\u0430 5", "\u4f1a\u8a71", "\U0001f600", "a%2Fb/c", "../x", "?q=1#f", "/stream"],
+)
+def test_a_conversations_id_may_be_in_any_alphabet(client: Client, conversation_id: str):
+    asked = client.post("/ask", json={"prompt": "hi", "conversation_id": conversation_id})
+    assert asked.json()["conversation_id"] == conversation_id
+    assert unquote(asked.headers["x-conversation-id"]) == conversation_id
+    assert client.get("/conversations").json()["conversations"][0]["conversation_id"] == conversation_id
+    if conversation_id not in ("../x", "a%2Fb/c"):  # This client resolves dots, and decodes a path twice.
+        path = f"/conversations/{quote(conversation_id, safe='')}"
+        assert client.get(path).json()["conversation_id"] == conversation_id
+
+
+def test_conversations_are_searched_and_bounded(client: Client):
+    for number in range(3):
+        client.post("/ask", json={"prompt": f"hi {number}", "conversation_id": f"c{number}"})
+    listed = client.get("/conversations?limit=2").json()["conversations"]
+    assert [each["conversation_id"] for each in listed] == ["c2", "c1"]
+    assert listed[0].keys() == {"conversation_id", "title", "messages", "begun_at", "changed_at"}
+    (found,) = client.get("/conversations", params={"search": "hi 1"}).json()["conversations"]
+    assert found["title"] == "hi 1"
+    for limit in ("0", "-1", "x", "9" * 5_000, "1001", "\u0663"):
+        assert client.get("/conversations", params={"limit": limit}).status_code == 400
+
+
+# ------------------------------------------------------------------------------------------------- refused
+
+
+PATHS = ["/ask", "/ask/events", "/ask/text", "/chat", "/agent"]
+BODIES: list[bytes] = [
+    b"",
+    b"null",
+    b'["hi"]',
+    b'{"prompt": "hi"',
+    b'{"prompt": ""}',
+    b'{"prompt": " \\n"}',
+    b'{"prompt": 7}',
+    b'{"prompt": NaN}',
+    b'{"prompt": "\\ud83d"}',
+    b'{"prompt": "\xff"}',
+    b'{"prompt": "hi", "conversation_id": "a\\r\\nX-Admin: yes"}',
+    b'{"prompt": "hi", "conversation_id": "\\u0000"}',
+    b'{"prompt": "hi", "conversation_id": {}}',
+    b'{"prompt": "hi", "conversation_id": "%s"}' % (b"a" * 201),
+    b'{"prompt": "hi", "user": "bob"}',
+    b'{"prompt": ' + b"[" * 5_000 + b"]" * 5_000 + b"}",
+    b'{"prompt": [' + b"0," * 100_001 + b"0]}",
+]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_what_is_no_question_is_refused_before_anything_is_started(path: str):
+    with client_of("asyncio") as client:
+        for body in BODIES:
+            refused = client.post(path, content=body, headers={"content-type": "application/json"})
+            assert refused.status_code == 400, body[:80]
+            assert refused.json().keys() == {"error"}
+        for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""):
+            refused = client.post(path, content=b'{"prompt": "hi"}', headers={"content-type": kind})
+            assert refused.status_code == 415
+        huge = b'{"prompt": "%s"}' % (b"a" * 4 * 2**20)
+        assert client.post(path, content=huge, headers={"content-type": "application/json"}).status_code == 413
+        assert client.runtime.bus.statistics().position == 0
+
+
+def test_commands_with_wrong_bodies_are_refused(client: Client):
+    request_id = begun(client, "remove it")
+    wrong: dict[str, list[Any]] = {
+        "cancel": [[], {"reason": 1}, {"why": ""}],
+        "steer": [{}, {"text": " "}, {"text": None}],
+        "decide": [{}, {"id": "x"}, {"id": "x", "approved": "yes"}, {"id": "x", "approved": 1}],
+        "answer": [{}, {"call_id": "x"}, {"call_id": 1, "name": "locate"}],
+    }
+    for command, bodies in wrong.items():
+        for body in bodies:
+            refused = client.post(f"/requests/{request_id}/{command}", json=body)
+            assert refused.status_code == 400, body
+        assert client.post(f"/requests/{request_id}/{command}", content=b"{}").status_code == 415
+        assert client.get(f"/requests/{request_id}/{command}").status_code == 405
+    assert len(client.get(f"/requests/{request_id}").json()["approvals"]) == 1
+
+
+@pytest.mark.parametrize("request_id", ["%00", "%ff%fe", "%ed%a0%80", "..%2f..%2fetc", "a" * 5_000, "%0d%0aX: y"])
+def test_odd_ids_of_requests_are_unknown(backend: Backend, request_id: str, tmp_path: Path):
+    with client_of(backend, store=SqliteStore(tmp_path / "toolbus.db")) as client:
+        for path in ("", "/events", "/text"):
+            assert client.get(f"/requests/{request_id}{path}").status_code == 404
+        assert client.post(f"/requests/{request_id}/cancel", json={}).status_code == 404
+
+
+def test_nobody_gets_in_without_a_user(client: Client):
+    del client.headers["x-user"]
+    gets = ["/conversations", "/conversations/c1", "/chat/c1/stream", "/requests/r", "/requests/r/events"]
+    posts = [*PATHS, "/requests/r/cancel", "/requests/r/steer", "/requests/r/decide", "/requests/r/answer"]
+    for response in [*map(client.get, gets), *(client.post(path, json={}) for path in posts)]:
+        assert (response.status_code, response.json()) == (401, {"error": "log in first"})
+
+
+def test_who_authorizes_may_wait_and_refuse(backend: Backend):
+    async def authorize(http: Request) -> str:
+        if http.method == "POST" and http.headers["x-user"] == "guest":
+            raise HTTPException(403, "guests may only read")
+        return http.headers["x-user"]
+
+    with client_of(backend, "guest", authorize=authorize) as client:
+        refused = client.post("/ask", json={"prompt": "hi"})
+        assert (refused.status_code, refused.json()) == (403, {"error": "guests may only read"})
+        assert client.get("/conversations").status_code == 200
+
+
+@pytest.mark.parametrize("wrong", ["", 7, True, b"ann"])
+def test_a_user_that_is_no_text_is_an_error_of_the_application(wrong: Any):
+    def authorize(_http: Request) -> Any:
+        return wrong
+
+    with client_of("asyncio", authorize=authorize) as client, pytest.raises(ConfigurationError, match="a text"):
+        client.get("/conversations")
+
+
+def test_wrong_options_are_refused():
+    runtime, make = Runtime(model()), cast("Any", create_app)
+    wrong: list[dict[str, Any]] = [
+        {"authorize": "ann"},
+        {"heartbeat_seconds": 0},
+        {"max_body_bytes": 0},
+        {"version": 5},
+    ]
+    for options in wrong:
+        with pytest.raises(ConfigurationError):
+            make(runtime, **{"authorize": user_of, **options})
+
+
+def test_too_much_at_once_and_a_closing_server_are_503(backend: Backend):
+    runtime = Runtime(model(), max_sessions=1, max_queued=0, drain_seconds=0)
+    with Client(create_app(runtime, authorize=user_of), backend=backend) as client:
+        client.headers["x-user"] = "ann"
+        client.runtime = runtime
+        started(client, "wait", "ann/c1")
+        for path in PATHS[:3]:
+            refused = client.post(path, json={"prompt": "hi"})
+            assert (refused.status_code, refused.json()["error"]) == (503, "too much is asked at the moment")
+            assert int(refused.headers["retry-after"]) >= 1
+        assert client.post("/chat", json=say("hi", "c2")).status_code == 503
+        assert client.portal is not None
+        client.portal.call(runtime.drain)
+        closing = client.post("/ask", json={"prompt": "hi"})
+        assert (closing.status_code, closing.json()) == (503, {"error": "the server is closing"})
+
+
+def test_a_store_that_is_away_is_503_without_its_address(backend: Backend):
+    class Away(MemoryStore):
+        async def conversations(self, **_: Any) -> Any:
+            raise StoreUnavailable("postgres://secret-host is away")
+
+    with client_of(backend, store=Away()) as client:
+        response = client.get("/conversations")
+        assert (response.status_code, "secret" in response.text) == (503, False)
+
+
+def test_a_request_that_no_response_can_be_made_of_is_cancelled(client: Client, monkeypatch: pytest.MonkeyPatch):
+    def fails(*_: Any, **__: Any) -> Any:
+        raise ValueError("no headers today")
+
+    monkeypatch.setattr("toolbus.web._app._headers_of", fails)
+    for path, body in (("/ask/events", {"prompt": "wait"}), ("/chat", say("wait")), ("/ask/text", {"prompt": "wait"})):
+        with pytest.raises(ValueError, match="no headers today"):
+            client.post(path, json=body)
+    assert client.portal is not None
+    client.portal.call(client.runtime.drain)
+    assert client.runtime.statistics().running == 0
+
+
+def test_requests_of_the_application_itself_are_nobodys(client: Client):
+    request_id = started(client, "remove it", "a conversation of the application")
+    for user in ("ann", "a conversation of the application", "a"):
+        assert client.get(f"/requests/{request_id}", headers=as_user(user)).status_code == 404

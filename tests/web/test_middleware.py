@@ -1,0 +1,148 @@
+"""The lifetime of a runtime in an application: entered first, drained while the server stops, its responses whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.testclient import TestClient
+
+from support.http_serving import serving
+from toolbus import Runtime
+from toolbus.errors import StoreUnavailable
+from toolbus.providers.scripted import ScriptedProvider, hang, text
+from toolbus.stores.memory import MemoryStore
+from toolbus.web import EventsResponse, RuntimeMiddleware, TextResponse, VercelResponse, create_app
+
+
+def app_around(runtime: Runtime, **options: Any) -> Starlette:
+    """An application whose own lifespan opens a task group, as many do, and notes what it finds."""
+    order: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncGenerator[None]:
+        order.append(f"opened, {runtime.health().ready}")
+        async with anyio.create_task_group() as group:
+            group.start_soon(anyio.sleep_forever)
+            yield
+            group.cancel_scope.cancel()
+        order.append(f"closed, {runtime.health().ready}")
+
+    async def ask(_http: Request) -> Response:
+        return JSONResponse((await runtime.start("hi").result()).summary())
+
+    async def stream(http: Request) -> Response:
+        kinds = {"events": EventsResponse, "text": TextResponse, "vercel": VercelResponse}
+        return kinds[http.path_params["kind"]](runtime.start("hi"))
+
+    app = Starlette(
+        routes=[Route("/ask", ask), Route("/stream/{kind}", stream)],
+        lifespan=lifespan,
+        middleware=[Middleware(RuntimeMiddleware, runtime=runtime, **options)],
+    )
+    app.state.order = order
+    return app
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_runtime_is_entered_before_its_application_and_left_before_it(backend: Any):
+    runtime = Runtime(ScriptedProvider(lambda _: text("Hello.")))
+    app = app_around(runtime)
+    for _ in range(2):  # The application may be served again.
+        with TestClient(app, backend=backend) as client:
+            assert client.get("/ask").json()["text"] == "Hello."
+    assert app.state.order == ["opened, True", "closed, False"] * 2
+    assert runtime.statistics().running == 0
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_runtime_that_cannot_be_entered_or_left_fails_the_server(backend: Any):
+    class Fails(MemoryStore):
+        opens = False
+
+        async def open(self) -> None:
+            if not self.opens:
+                raise StoreUnavailable("the disk is away")
+
+        async def aclose(self) -> None:
+            raise StoreUnavailable("the disk went away")
+
+    store = Fails()
+    app = app_around(Runtime(ScriptedProvider([]), store=store))
+    with pytest.raises(StoreUnavailable, match="the disk is away"), TestClient(app, backend=backend):
+        pass
+    assert app.state.order == []
+    store.opens = True
+    with pytest.raises(StoreUnavailable, match="the disk went away"), TestClient(app, backend=backend):
+        pass
+
+
+def test_a_mounted_application_leaves_the_runtime_to_the_outer_one():
+    runtime = Runtime(ScriptedProvider(lambda _: text("Hello.")))
+    inner = create_app(runtime, authorize=lambda _: "ann")
+    outer = Starlette(routes=[Mount("/api", inner)], middleware=[Middleware(RuntimeMiddleware, runtime=runtime)])
+    with TestClient(outer) as client:
+        assert client.post("/api/ask", json={"prompt": "hi"}).json()["text"] == "Hello."
+    with TestClient(Starlette(routes=[Mount("/api", inner)])) as client:
+        assert client.post("/api/ask", json={"prompt": "hi"}).status_code == 503
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # uvicorn runs on asyncio only
+@pytest.mark.parametrize("kind", ["events", "text", "vercel"])
+async def test_a_stopping_server_ends_each_stream_with_the_ending_of_its_request(kind: str, anyio_backend: str):
+    runtime = Runtime(ScriptedProvider(lambda _: hang(after=text("I am beg"))), drain_seconds=0)
+    async with (
+        serving(app_around(runtime), graceful_seconds=0) as server,
+        server.client.stream("GET", f"/stream/{kind}") as response,
+    ):
+        lines = response.aiter_lines()
+        with anyio.fail_after(10):
+            while '"I' not in await anext(lines):
+                pass
+            server.stop()
+            rest = [each async for each in lines if each.startswith("data: {")]
+    last = json.loads(rest[-1].removeprefix("data: "))
+    assert last.get("type", last.get("outcome")) in {"request_cancelled", "cancelled", "abort"}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_an_answer_that_is_waited_for_comes_while_the_server_stops(anyio_backend: str):
+    runtime = Runtime(ScriptedProvider(lambda _: hang()), drain_seconds=0)
+    found: list[Any] = []
+    async with serving(app_around(runtime), graceful_seconds=0) as server, anyio.create_task_group() as group:
+
+        async def ask() -> None:
+            found.append((await server.client.get("/ask")).json())
+
+        group.start_soon(ask)
+        with anyio.fail_after(10):
+            while not runtime.statistics().running:
+                await anyio.lowlevel.checkpoint()
+            server.stop()
+    assert [each["outcome"] for each in found] == ["cancelled"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_client_that_never_reads_holds_a_stopping_server_only_for_a_while(anyio_backend: str):
+    runtime = Runtime(ScriptedProvider(lambda _: text("word " * 200_000, 5_000)), drain_seconds=0)
+    app = app_around(runtime, end_seconds=0.05)
+    async with serving(app, graceful_seconds=0) as server:
+        with anyio.fail_after(10):
+            async with server.client.stream("GET", "/stream/text"):
+                while runtime.statistics().running:
+                    await anyio.lowlevel.checkpoint()
+                server.stop()
+                while app.state.order[-1:] != ["closed, False"]:
+                    await anyio.lowlevel.checkpoint()
