@@ -62,18 +62,24 @@ class RuntimeMiddleware:
             if message["type"] == "lifespan.startup":
                 await running.begin(group)
             elif message["type"] == "lifespan.shutdown":
-                await running.end()
+                await running.end()  # The application closes in the usual way, also if this has failed.
             return message
+
+        async def sent(message: Message) -> None:
+            if message["type"] == "lifespan.shutdown.complete" and running.failure is not None:
+                message = {"type": "lifespan.shutdown.failed", "message": str(running.failure)}
+            await send(message)
 
         failures: list[Exception] = []
         async with anyio.create_task_group() as group:
             try:
-                await self._app(scope, received, send)
+                await self._app(scope, received, sent)
+                running.check()
             except Exception as exc:  # The task group would wrap it.
                 failures.append(exc)
             finally:
                 with anyio.CancelScope(shield=True):
-                    await running.end(raises=False)
+                    await running.end()
         if failures:
             raise failures[0]
 
@@ -122,36 +128,33 @@ class _Running:
         self._leaves = anyio.Event()
         self._left = anyio.Event()
         self._has_begun = False
-        self._failure: Exception | None = None
+        self.failure: Exception | None = None
 
     async def begin(self, group: TaskGroup) -> None:
         """Enter the runtime. Raises what entering it raises."""
         self._has_begun = True
         group.start_soon(self._run)
         await self._entered.wait()
-        self._raise()
+        self.check()
 
-    async def end(self, *, raises: bool = True) -> None:
-        """Leave the runtime, and wait until all responses have ended. Raises what leaving it raises."""
+    async def end(self) -> None:
+        """Leave the runtime, and wait until all responses have ended."""
         self._leaves.set()
         if self._has_begun:
             await self._left.wait()
-        if raises:
-            self._raise()
+
+    def check(self) -> None:
+        """Raise what entering or leaving the runtime has raised."""
+        if self.failure is not None:
+            raise self.failure
 
     async def _run(self) -> None:
         try:
             await self._middleware.run(self._entered, self._leaves)
         except Exception as exc:
-            self._failure = exc
+            self.failure = exc
+            while isinstance(self.failure, ExceptionGroup):  # The task group of the responses has wrapped it.
+                self.failure = cast("ExceptionGroup[Exception]", self.failure).exceptions[0]
         finally:
             self._entered.set()
             self._left.set()
-
-    def _raise(self) -> None:
-        failure, self._failure = self._failure, None
-        # The task group of the responses wraps what the runtime raises.
-        while isinstance(failure, ExceptionGroup):
-            failure = cast("ExceptionGroup[Exception]", failure).exceptions[0]
-        if failure is not None:
-            raise failure
