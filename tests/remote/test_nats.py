@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import subprocess
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import Any
@@ -338,6 +339,36 @@ async def test_nothing_is_kept_of_a_call_once_its_request_has_ended(broker: Brok
     await client.close()
 
 
+async def test_a_call_asks_the_broker_only_to_keep_the_call_and_its_answer(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @tool(pool="gpu", idempotent=True)
+    async def echo() -> str:
+        """Answer."""
+        return "said"
+
+    written: Counter[str] = Counter()
+    publish: Any = driver.NATS.publish
+
+    async def counted(client: Any, subject: str, *args: Any, **kwargs: Any) -> None:
+        written[".".join(subject.split(".")[1:4] if subject.startswith("$JS") else [subject.split(".")[1]])] += 1
+        await publish(client, subject, *args, **kwargs)
+
+    async with worker_here(broker, [echo]):
+        round_of: list[tuple[str, dict[str, Any]]] = [("echo", {})] * 10
+        asked = ScriptedProvider([*[calls(*round_of) for _ in range(3)], text("Done.")])
+        async with Runtime(
+            asked, tools=[echo], executors=[NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])]
+        ) as runtime:
+            monkeypatch.setattr(driver.NATS, "publish", counted)
+            result = await runtime.run("Go.")
+    assert [each.content for each in result.tool_calls] == ["said"] * 30
+    assert written.pop("node") <= 30  # Answers and signals go together.
+    assert written.pop(f"ACK.{broker[1]}_calls.pool_gpu") == 30
+    assert written.pop("API.CONSUMER.MSG", 0) < 10
+    assert written == {"call": 30, "done": 30, "API.STREAM.PURGE": 1}
+
+
 async def test_a_worker_that_drains_answers_what_runs_and_returns(broker: Broker, notes: Path) -> None:
     worker = ToolWorker(broker[0].url, TOOLS, pool="gpu", prefix=broker[1])
     with anyio.fail_after(30):
@@ -372,6 +403,23 @@ async def test_arguments_above_the_bound_of_the_broker_are_a_failure_and_nothing
     assert (call.reason, call.outcome_unknown) == ("limit", False)
 
 
+async def kept(write: Any, key: tuple[str, str], body: bytes) -> bool:
+    """Send a call or write an answer. Returns whether it is the first one of its call."""
+    outcomes: list[Any] = []
+    acknowledged = anyio.Event()
+
+    def then(outcome: Any) -> None:
+        outcomes.append(outcome)
+        acknowledged.set()
+
+    if write.__name__ == "send":
+        await write(key, body, 1.0, then, seconds=2.0, again=False)
+    else:
+        await write(key, body, then)
+    await acknowledged.wait()
+    return outcomes[0]
+
+
 @pytest.mark.guarantee("G24")
 async def test_only_one_delivery_begins_a_call_and_none_a_call_that_was_settled(broker: Broker) -> None:
     key = ("r", "c")
@@ -381,17 +429,17 @@ async def test_only_one_delivery_begins_a_call_and_none_a_call_that_was_settled(
         session_side._link() as session,
         worker_side._link() as worker,
     ):
-        await session.send(key, b"settled", 1.0, again=False)
+        await kept(session.send, key, b"settled")
         (late,) = await worker.fetch(1)
-        await session.forget("r")
+        await session.forget("r", calls_too=True)
         assert await late.begin() == "settled"
-        await session.send(key, b"call", 1.0, again=False)
-        await session.send(key, b"sent again", 1.0, again=False)
+        assert await kept(session.send, key, b"call")
+        assert not await kept(session.send, key, b"sent again")
         (first,) = await worker.fetch(1)
         (second,) = await worker.fetch(1)  # its lease has ended
         assert (first.body, second.body, second.attempt) == (b"call", b"call", 2)
         assert (await first.begin(), await second.begin()) == ("mine", "taken")
-        assert [await worker.answer(key, body) for body in (b"1", b"2", b"1")] == [True, False, True]
+        assert [await kept(worker.answer, key, body) for body in (b"1", b"2")] == [True, False]
         assert await session.find(key) == b"1"
 
 
@@ -512,7 +560,7 @@ async def test_a_check_leaves_calls_that_wait_alone_and_nothing_behind(broker: B
     session_side: Any = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
     worker_side: Any = ToolWorker(broker[0].url, TOOLS, pool="gpu", prefix=broker[1])
     async with session_side._link() as session:
-        await session.send(("r", "c"), b"waits", 1.0, again=False)
+        await kept(session.send, ("r", "c"), b"waits")
         await worker_side.check()
         async with worker_side._link() as worker:
             (delivery,) = await worker.fetch(1)
@@ -537,7 +585,7 @@ async def test_a_worker_whose_account_may_not_serve_its_pool_says_which_permissi
 async def test_an_attempt_to_connect_that_ignores_a_cancellation_is_ended_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import toolbus.remote.nats as module
+    import toolbus.remote._nats_connection as module
 
     monkeypatch.setattr(module, "_CONNECT_SECONDS", 0.01)
     cancelled: list[bool] = []

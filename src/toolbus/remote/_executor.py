@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
@@ -40,6 +41,7 @@ __all__ = ["SIGNALS", "RemoteExecutor", "too_large"]
 _Answer: TypeAlias = ToolCallCompleted | ToolCallFailed
 _What = TypeVar("_What", Key, str)
 SIGNALS = (ToolCallStarted, ToolCallProgress, ToolCallRetrying, ToolCallPaused, ToolCallResumed)
+_ANSWER_SECONDS = 2.0
 _RETRY_SECONDS = 0.2
 _LOOK_SECONDS = 1.0
 _ALL_LOOKS = 10
@@ -61,6 +63,7 @@ class _Open(msgspec.Struct, eq=False):
     requested: ToolCallRequested
     view: RequestView | None
     is_sent: bool = False
+    is_again: bool = False  # the broker may have taken the call before
 
 
 class RemoteExecutor:
@@ -80,9 +83,14 @@ class RemoteExecutor:
         self._connect = connect
         self._on_cancelled = on_cancelled
         self._open: dict[Key, _Open] = {}
-        self._requests: dict[str, None] = {}  # those of which the broker keeps something, the oldest first
+        # The requests of which the broker keeps something, the oldest first, and whether it may keep calls of them: not
+        # if each call was sent once and told by its worker, which had given the lease up before.
+        self._requests: dict[str, bool] = {}
         self._reconnected = False
-        self._pending = 0  # tasks that send, stop or forget a call
+        self._unsent: deque[Key] = deque()
+        self._some_unsent = anyio.Event()
+        self._pending = 0  # tasks that stop or forget a call
+        self._closes = self._is_away = False
 
     async def __aenter__(self) -> RemoteExecutor:
         self._bus.arbitration.bind()
@@ -91,6 +99,7 @@ class RemoteExecutor:
             self._link = await stack.enter_async_context(self._connect())
             self._group = await stack.enter_async_context(anyio.create_task_group())
             self._link.listen(self._on_heard, self._on_reconnected)
+            self._group.start_soon(self._send)
             self._group.start_soon(self._look)
             stack.callback(self._bus.connect(ToolCallRequested, self._on_requested))
             stack.callback(self._bus.connect(_ENDINGS, self._on_request_ended))
@@ -113,6 +122,7 @@ class RemoteExecutor:
         finally:
             with anyio.move_on_after(_LEAVE_SECONDS, shield=True):
                 await self._flush()
+            self._closes = True
             self._group.cancel_scope.cancel()
             # The task group's exit must not see the host's exception: it would be wrapped in a group.
             await self._stack.aclose()
@@ -132,8 +142,11 @@ class RemoteExecutor:
             return
         if self._bus.arbitration.watch(*key, partial(self._on_settled, key)):
             self._open[key] = _Open(requested, view)
-            self._note(requested.request_id)
-            self._start(self._send, key)
+            self._note(requested.request_id, keeps_calls=requested.resumed)
+            if requested.resumed:
+                self._start(self._find_or_send, key)
+            else:
+                self._put(key)
 
     def _on_settled(self, key: Key) -> None:
         """Stop the worker of a call that was settled elsewhere: by a deadline, a cancellation or another answer."""
@@ -143,13 +156,13 @@ class RemoteExecutor:
 
     def _on_request_ended(self, event: Event) -> None:
         # With a journal, an ending is broadcast after its append: now nobody needs the broker's copies of answers.
-        if event.request_id in self._requests:
-            del self._requests[event.request_id]
-            self._start(self._forget, event.request_id)
+        keeps_calls = self._requests.pop(event.request_id, None)
+        if keeps_calls is not None:
+            self._start(self._forget if keeps_calls else self._forget_answers, event.request_id)
 
-    def _note(self, request_id: str) -> None:
+    def _note(self, request_id: str, *, keeps_calls: bool) -> None:
         """Remember that the broker keeps something of a request; it deletes by itself what nobody deletes for days."""
-        self._requests[request_id] = None
+        self._requests[request_id] = keeps_calls or self._requests.get(request_id, False)
         if len(self._requests) > _MOST_REQUESTS:
             del self._requests[next(iter(self._requests))]
 
@@ -172,52 +185,77 @@ class RemoteExecutor:
 
     # ------------------------------------------------------------------------------------------ the transport
 
-    async def _send(self, key: Key) -> None:
-        """Send a call. If the broker has not taken it until shortly before its deadline, it ends as `lost`."""
+    def _put(self, key: Key) -> None:
+        self._unsent.append(key)
+        self._some_unsent.set()
+
+    async def _send(self) -> None:
+        """Write calls in their order, and wait for none of their acknowledgements."""
+        while True:
+            await self._some_unsent.wait()
+            self._some_unsent = anyio.Event()
+            while self._unsent:
+                key = self._unsent.popleft()
+                call = self._open.get(key)
+                if call is not None:
+                    await self._write(key, call)
+
+    async def _write(self, key: Key, call: _Open) -> None:
+        body = encode(call.requested)
+        if len(body) > self._link.max_bytes:
+            self._publish(key, too_large(call.requested, "The arguments of the call are", self._link.max_bytes))
+            return
+        left = self._left(call.requested)
+        seconds = max(0.0, min(_ANSWER_SECONDS, left - min(_LOST_SECONDS, left / 2)))
+        await self._link.send(key, body, left, partial(self._on_sent, key, call), seconds=seconds, again=call.is_again)
+
+    def _on_sent(self, key: Key, call: _Open, outcome: bool | Unavailable) -> None:  # noqa: FBT001 -- `Then`
+        is_open = self._open.get(key) is call
+        if self._closes:
+            return
+        if isinstance(outcome, Unavailable):
+            if is_open:
+                self._note(key[0], keeps_calls=True)
+                if not self._is_away:
+                    _logger.warning("call %s was not sent yet: %s", key[1], outcome)
+                self._is_away = call.is_again = True
+                self._start(self._send_again, key)
+        else:
+            self._is_away, call.is_sent = False, True
+            if not is_open and not _is_left(call):
+                # The call was settled while it was sent.
+                self._start(self._stop, key)
+
+    async def _send_again(self, key: Key) -> None:
+        """Send a call after a moment. If its deadline is near, it ends as `lost` instead."""
         call = self._open.get(key)
         if call is None:
             return
-        left = self._left(call.requested)
-        with anyio.move_on_after(left - min(_LOST_SECONDS, left / 2)) as scope:
-            await self._send_until_taken(key)
-        if scope.cancelled_caught:
-            if key in self._open:
-                text = "The call could not be delivered: the broker of its worker did not answer."
-                self._publish(key, call.requested.failed(text, reason="lost", outcome_unknown=True))
-            # The broker may have taken the call without saying so, or take it now, from the driver's buffer.
-            await self._stop(key)
+        if self._left(call.requested) > 2 * _LOST_SECONDS:
+            await anyio.sleep(min(_RETRY_SECONDS, self._left(call.requested) / 2))
+            self._put(key)
+            return
+        text = "The call could not be delivered: the broker of its worker did not answer."
+        self._publish(key, call.requested.failed(text, reason="lost", outcome_unknown=True))
+        # The broker may have taken the call without saying so, or take it now, from the driver's buffer.
+        await self._stop(key)
 
     def _left(self, requested: ToolCallRequested) -> float:
         return requested.at + requested.deadline - self._bus.clock()
 
-    async def _send_until_taken(self, key: Key) -> None:
-        """Send a call, again and again until the broker has it or the call is settled."""
-        is_away = False
-        while (call := self._open.get(key)) is not None:
-            requested = call.requested
-            body = encode(requested)
-            if len(body) > self._link.max_bytes:
-                self._publish(key, too_large(requested, "The arguments of the call are", self._link.max_bytes))
-                return
-            try:
-                if requested.resumed and await self._found(key):
-                    return
-                await self._link.send(key, body, self._left(requested), again=is_away)
-            except Unavailable as exc:
-                if not is_away:
-                    _logger.warning("call %s was not sent yet: %s", key[1], exc)
-                is_away = True
-                await anyio.sleep(_RETRY_SECONDS)
-            else:
-                call.is_sent = True
-                if key not in self._open and not _is_left(call):
-                    # The call was settled while it was sent.
-                    await self._stop(key)
-                return
+    async def _find_or_send(self, key: Key) -> None:
+        """Report the answer of a resumed call, or send the call if there is none or the broker is away."""
+        try:
+            found = await self._found(key)
+        except Unavailable:
+            found = False
+        if not found:
+            self._put(key)
 
     async def _found(self, key: Key) -> bool:
         body = await self._link.find(key)
         if body is not None and key in self._open:
+            self._note(key[0], keeps_calls=True)
             self._on_heard(body)
         return key not in self._open
 
@@ -279,7 +317,10 @@ class RemoteExecutor:
         await self._quietly(self._link.stop, key)
 
     async def _forget(self, request_id: str) -> None:
-        await self._quietly(self._link.forget, request_id)
+        await self._quietly(partial(self._link.forget, calls_too=True), request_id)
+
+    async def _forget_answers(self, request_id: str) -> None:
+        await self._quietly(partial(self._link.forget, calls_too=False), request_id)
 
     @staticmethod
     async def _quietly(function: Callable[[_What], Awaitable[None]], what: _What) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol, TypeAlias
 
-__all__ = ["Begun", "Delivery", "Key", "SessionLink", "Unavailable", "WorkerLink"]
+__all__ = ["Begun", "Delivery", "Key", "SessionLink", "Then", "Unavailable", "WorkerLink"]
 
 Key: TypeAlias = tuple[str, str]
 """The id of a call's request, and the call's own id."""
@@ -20,6 +20,11 @@ Begun: TypeAlias = Literal["mine", "taken", "settled"]
 
 class Unavailable(Exception):
     """The broker does not answer now. Whatever was asked may be asked again."""
+
+
+Then: TypeAlias = "Callable[[bool | Unavailable], None]"
+"""What is called once when the broker has acknowledged a message, or is known not to: with whether the message is the
+first one of its call. It must not wait."""
 
 
 class SessionLink(Protocol):
@@ -33,10 +38,12 @@ class SessionLink(Protocol):
     def max_bytes(self) -> int: ...
     def listen(self, heard: Callable[[bytes], None], reconnected: Callable[[], None]) -> None: ...
 
-    async def send(self, key: Key, body: bytes, seconds_left: float, *, again: bool) -> None:
-        """Keep a call until a worker has answered it. A call that is kept already is not kept twice.
+    async def send(
+        self, key: Key, body: bytes, seconds_left: float, then: Then, *, seconds: float, again: bool
+    ) -> None:
+        """Write a call, which the broker keeps until a worker has answered it. A call that is kept is not kept twice.
 
-        `again` says that the call may have been kept, and even answered, before.
+        `then` is called within `seconds`. `again` says that the call may have been kept, and even answered, before.
         """
         ...
 
@@ -48,8 +55,8 @@ class SessionLink(Protocol):
         """Tell the worker that a call was settled elsewhere, and delete all that is kept of the call."""
         ...
 
-    async def forget(self, request_id: str) -> None:
-        """Delete all that is kept of a request's calls: first the calls, and then their answers and marks."""
+    async def forget(self, request_id: str, *, calls_too: bool) -> None:
+        """Delete all that is kept of a request's calls: first the calls, if some may be left, then the rest."""
         ...
 
 
@@ -83,7 +90,7 @@ class Delivery(Protocol):
 
 
 class WorkerLink(Protocol):
-    """The end of a transport on a worker. All methods but `listen` raise `Unavailable`.
+    """The end of a transport on a worker. `find`, `fetch` and `rest` raise `Unavailable`.
 
     `stopped(key)` is called for each call that was settled elsewhere. `lease_seconds` is the time after which a call
     that was not renewed is delivered again.
@@ -99,14 +106,25 @@ class WorkerLink(Protocol):
         """Wait for calls, and return between none and `most` of them."""
         ...
 
+    async def rest(self) -> Sequence[Delivery]:
+        """Ask for no more calls, and return those that are on their way from an earlier `fetch`."""
+        ...
+
     async def find(self, key: Key) -> bytes | None:
         """Return the answer of a call, if there is one."""
         ...
 
-    async def answer(self, key: Key, body: bytes) -> bool:
-        """Keep the answer of a call. Only the first one counts, over all workers: False for another one."""
+    async def answer(self, key: Key, body: bytes, then: Then) -> None:
+        """Write the answer of a call, to be kept. Only the first one counts, over all workers."""
         ...
 
-    async def tell(self, node: str, body: bytes) -> None:
-        """Send an answer or a signal to the node that asks, without keeping it."""
+    def tell(self, node: str, body: bytes, *, may_be_lost: bool) -> None:
+        """Send an answer or a signal to the node that asks, without keeping it, after all that it was told before.
+
+        It goes with the next `flush`, or within milliseconds. What `may_be_lost` is dropped if too much waits.
+        """
+        ...
+
+    async def flush(self) -> None:
+        """Write what nodes were told."""
         ...

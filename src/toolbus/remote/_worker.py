@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import anyio
 import msgspec
@@ -79,12 +81,14 @@ class _View:
 
 
 class _Running(msgspec.Struct, eq=False):
-    """One call on this worker. `answer` stays None if the call was settled elsewhere."""
+    """One call on this worker, from its delivery until its lease is given up."""
 
     delivery: Delivery
-    over: anyio.Event
+    requested: ToolCallRequested | None = None
     answer: ToolCallCompleted | ToolCallFailed | None = None
-    is_stopped: bool = False
+
+
+_Step: TypeAlias = Callable[[Key, _Running], Awaitable[None]]
 
 
 class Worker:
@@ -113,11 +117,13 @@ class Worker:
         self._refused: set[str] = set()
         self._draining = False
         self._changed = anyio.Event()
+        self._steps: deque[tuple[_Step, Key, _Running]] = deque()
+        self._some_steps = anyio.Event()
 
     def drain(self) -> None:
         """Take no more calls, and let `run` return when those that run are answered."""
         self._draining = True
-        self._change()
+        self._changed.set()
 
     async def run(self, ready: Callable[[], object] = lambda: None) -> None:
         """Run calls. `ready` is called when the worker is connected and takes calls."""
@@ -133,21 +139,28 @@ class Worker:
             ]
             self._link.listen(self._on_stopped)
             self._group.start_soon(self._renew)
+            self._group.start_soon(self._report)
             try:
                 ready()
                 await self._take()
+                await self._take_rest()
                 while self.running:
-                    await self._changed.wait()
+                    await self._change()
             finally:
                 for disconnect in disconnects:
                     disconnect()
                 self._group.cancel_scope.cancel()
 
+    async def _change(self) -> None:
+        """Wait until fewer calls run, or the worker drains."""
+        self._changed = anyio.Event()
+        await self._changed.wait()
+
     async def _take(self) -> None:
         """Fetch as many calls as there are free slots: all others wait in the broker, for any worker."""
         while not self._draining:
             if len(self.running) >= self._most:
-                await self._changed.wait()
+                await self._change()
                 continue
             try:
                 # A fetch is not cancelled: what the broker has sent already would wait for the end of its lease.
@@ -164,18 +177,47 @@ class Worker:
             for delivery in deliveries:
                 self._begin(delivery)
 
+    async def _take_rest(self) -> None:
+        """Give back what the broker sent while the last request for calls stood there."""
+        try:
+            for delivery in await self._link.rest():
+                self._begin(delivery)
+        except Unavailable as exc:
+            _logger.debug("calls that were on their way come again when their leases end: %s", exc)
+
     def _begin(self, delivery: Delivery) -> None:
-        known = self.running.get(delivery.key)
+        key = delivery.key
+        known = self.running.get(key)
         if known is not None:
             # The lease has ended although the call still runs here.
             known.delivery = delivery
             return
-        call = self.running[delivery.key] = _Running(delivery, anyio.Event())
-        self._group.start_soon(self._work, delivery.key, call)
+        call = self.running[key] = _Running(delivery)
+        requested = call.requested = self._read(delivery)
+        if requested is None:
+            self._leave(key, call, delivery.done)
+        elif self._draining or not self._has(requested):
+            self._leave(key, call, delivery.give_back)
+        elif self._may_run_twice(requested) and not (delivery.is_again or requested.resumed):
+            self._adopt(key, call, requested)
+        else:
+            self._group.start_soon(self._ask_and_adopt, key, call, requested)
 
-    def _change(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
+    def _leave(self, key: Key, call: _Running, leave: Callable[[], Awaitable[None]]) -> None:
+        self._group.start_soon(self._quietly, key, call, leave)
+
+    async def _quietly(self, key: Key, call: _Running, leave: Callable[[], Awaitable[object]]) -> None:
+        """Give up the lease of a call, or let it end while the broker is away: then the call is delivered again."""
+        try:
+            await leave()
+        except Unavailable as exc:
+            _logger.warning("call %s was not begun: %s", key[1], exc)
+        self._forget(key, call)
+
+    def _forget(self, key: Key, call: _Running) -> None:
+        if self.running.get(key) is call:
+            del self.running[key]
+            self._changed.set()
 
     async def _renew(self) -> None:
         while True:
@@ -188,22 +230,6 @@ class Worker:
                     break
 
     # ------------------------------------------------------------------------------------------------ one call
-
-    async def _work(self, key: Key, call: _Running) -> None:
-        try:
-            requested = self._read(call.delivery)
-            if requested is None:
-                await call.delivery.done()
-            elif self._draining or not self._has(requested):
-                await call.delivery.give_back()
-            elif await self._run(key, call, requested):
-                await self._report(key, call, requested)
-        except Unavailable as exc:
-            # Its lease ends, and the call is delivered again.
-            _logger.warning("call %s was not begun: %s", key[1], exc)
-        finally:
-            del self.running[key]
-            self._change()
 
     def _read(self, delivery: Delivery) -> ToolCallRequested | None:
         try:
@@ -230,79 +256,141 @@ class Worker:
             _logger.warning("calls of %s are given back to the broker: %s", requested.name, why)
         return False
 
-    async def _run(self, key: Key, call: _Running, requested: ToolCallRequested) -> bool:
-        """Run a call until it is answered or settled elsewhere. Returns whether there is an answer to report."""
+    def _may_run_twice(self, requested: ToolCallRequested) -> bool:
+        tool = self._tools.get(requested.name)
+        return tool is not None and tool.spec.idempotent
+
+    async def _ask_and_adopt(self, key: Key, call: _Running, requested: ToolCallRequested) -> None:
+        """Run a call that may have run before, or must not run twice, if the broker says that it may."""
+        try:
+            await self._ask(key, call, requested)
+        except Unavailable as exc:
+            # Its lease ends, and the call is delivered again.
+            _logger.warning("call %s was not begun: %s", key[1], exc)
+            self._forget(key, call)
+
+    async def _ask(self, key: Key, call: _Running, requested: ToolCallRequested) -> None:
         delivery = call.delivery
         if (delivery.is_again or requested.resumed) and (known := await self._link.find(key)) is not None:
-            await self._link.tell(delivery.node, known)
             await delivery.done()
-            return False
-        tool = self._tools.get(requested.name)
-        if tool is not None and not tool.spec.idempotent:
+            self._link.tell(delivery.node, known, may_be_lost=False)
+            await self._link.flush()
+            self._forget(key, call)
+            return
+        if not self._may_run_twice(requested):
             begun = await delivery.begin()
             if begun == "settled":
-                return False
+                self._forget(key, call)
+                return
             if begun == "taken":
-                call.answer = requested.failed(
+                lost = requested.failed(
                     "The worker that ran the call was lost, and nobody knows whether the call had its effect.",
                     reason="interrupted",
                     outcome_unknown=True,
                 )
-                return True
-        if call.is_stopped:
-            return False
+                self._answer(key, call, lost)
+                return
+        if self.running.get(key) is call:
+            self._adopt(key, call, requested)
+
+    def _adopt(self, key: Key, call: _Running, requested: ToolCallRequested) -> None:
+        delivery = call.delivery
         view = _View(requested, self._deps, self._tools, self._instrumentation)
         seconds, attempt = delivery.seconds_left, delivery.attempt
         # The handler runs in the context in which its call is adopted.
         with continued_from(requested.metadata, self._instrumentation):
             runs = self.bus.arbitration.adopt(requested, seconds_left=seconds, attempt=attempt, view=view)
         if not runs:
-            await delivery.give_back()
-            return False
-        await call.over.wait()
-        return call.answer is not None
+            self._leave(key, call, delivery.give_back)
 
-    async def _report(self, key: Key, call: _Running, requested: ToolCallRequested) -> None:
+    def _answer(self, key: Key, call: _Running, answer: ToolCallCompleted | ToolCallFailed) -> None:
+        if self.running.get(key) is call:
+            call.answer = answer
+            self._put(self._write, key, call)
+
+    def _put(self, step: _Step, key: Key, call: _Running) -> None:
+        self._steps.append((step, key, call))
+        self._some_steps.set()
+
+    async def _report(self) -> None:
+        """Write answers in their order, and wait for none of their acknowledgements."""
+        while True:
+            await self._some_steps.wait()
+            self._some_steps = anyio.Event()
+            while self._steps:
+                step, key, call = self._steps.popleft()
+                if self.running.get(key) is call:
+                    await step(key, call)
+            await self._link.flush()
+
+    async def _write(self, key: Key, call: _Running) -> None:
         """Keep the answer in the broker, however long the broker is away, and only then give the lease up."""
+        await self._link.answer(key, self._body(call), partial(self._on_kept, key, call))
+
+    def _body(self, call: _Running) -> bytes:
         assert call.answer is not None
+        assert call.requested is not None
         body = encode(call.answer)
         if len(body) > self._link.max_bytes:
-            body = encode(too_large(requested, "The call ran, but its result is", self._link.max_bytes, ran=True))
-        while not call.is_stopped:
-            try:
-                if await self._link.answer(key, body):
-                    await self._link.tell(call.delivery.node, body)
-                    self.answered += 1
-                await call.delivery.done()
-            except Unavailable as exc:
-                _logger.debug("the answer of call %s was not taken yet: %s", key[1], exc)
-                await anyio.sleep(_RETRY_SECONDS)
+            body = encode(too_large(call.requested, "The call ran, but its result is", self._link.max_bytes, ran=True))
+        return body
+
+    def _on_kept(self, key: Key, call: _Running, outcome: bool | Unavailable) -> None:  # noqa: FBT001 -- `Then`
+        if self.running.get(key) is not call:
+            return
+        if isinstance(outcome, Unavailable):
+            _logger.debug("the answer of call %s was not taken yet: %s", key[1], outcome)
+            self._group.start_soon(self._again, self._write, key, call)
+        elif outcome:
+            self._put(self._finish, key, call)
+        else:
+            self._group.start_soon(self._compare, key, call)
+
+    async def _again(self, step: _Step, key: Key, call: _Running) -> None:
+        await anyio.sleep(_RETRY_SECONDS)
+        self._put(step, key, call)
+
+    async def _compare(self, key: Key, call: _Running) -> None:
+        """Tell the node only an answer that counts. One that was kept, but not acknowledged, is this worker's own."""
+        try:
+            if await self._link.find(key) == self._body(call):
+                self._put(self._finish, key, call)
             else:
-                return
+                await call.delivery.done()
+                self._forget(key, call)
+        except Unavailable as exc:
+            _logger.debug("the answer of call %s was not taken yet: %s", key[1], exc)
+            await self._again(self._write, key, call)
+
+    async def _finish(self, key: Key, call: _Running) -> None:
+        try:
+            await call.delivery.done()
+        except Unavailable as exc:
+            _logger.debug("the lease of call %s was not given up yet: %s", key[1], exc)
+            self._group.start_soon(self._again, self._finish, key, call)
+            return
+        # The node that hears this knows that the broker has heard `done`, which was sent before.
+        self._link.tell(call.delivery.node, self._body(call), may_be_lost=False)
+        self.answered += 1
+        self._forget(key, call)
 
     # ------------------------------------------------------------------------------------------------ receivers
 
     def _on_ended(self, event: ToolCallCompleted | ToolCallFailed) -> None:
-        call = self.running.get((event.request_id, event.call_id))
+        key = (event.request_id, event.call_id)
+        call = self.running.get(key)
         if call is not None and call.answer is None:
-            call.answer = event
-            call.over.set()
+            self._answer(key, call, event)
 
     def _on_stopped(self, key: Key) -> None:
         call = self.running.get(key)
         if call is not None:
-            call.is_stopped = True
+            self._forget(key, call)
             self.bus.arbitration.claim(*key)
-            call.over.set()
 
     def _on_signal(self, event: Event) -> None:
         call = self.running.get((event.request_id, getattr(event, "call_id", "")))
-        if call is not None and not call.is_stopped:
-            self._group.start_soon(self._tell, call.delivery.node, encode(event))
-
-    async def _tell(self, node: str, body: bytes) -> None:
-        if len(body) <= self._link.max_bytes:
-            try:
-                await self._link.tell(node, body)
-            except Unavailable as exc:
-                _logger.debug("a signal was not sent: %s", exc)
+        if call is not None and call.answer is None:
+            body = encode(event)
+            if len(body) <= self._link.max_bytes:
+                self._link.tell(call.delivery.node, body, may_be_lost=True)

@@ -16,41 +16,37 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 from uuid import uuid4
 
-import anyio
 import orjson
 
 from .._option_checks import POSITIVE, check, whole
 from ..bus import EventBus
-from ..errors import ConfigurationError, MissingExtra
+from ..errors import ConfigurationError
 from ..instrumentation import Instrumentation
 from ..tools import Tool, ToolRegistry
 from ._executor import RemoteExecutor
-from ._transport import Begun, Key, Unavailable
+from ._nats_connection import Broker, Connection, decoded, encoded
+from ._transport import Begun, Key, Then, Unavailable
 from ._worker import Worker, WorkerStatistics
 
 __all__ = ["NatsExecutor", "ToolWorker", "WorkerStatistics"]
 
-_CONNECT_SECONDS = 5.0
-_ANSWER_SECONDS = 2.0
 _FETCH_SECONDS = 1.0
-"""The time for which an idle worker waits for calls before it asks again, and so the longest that it takes to drain."""
+"""The time for which a request for calls stands at the server, and so the longest that a worker takes to drain."""
+_PATIENCE_SECONDS = 1.0
+"""The time after which a request for calls is lost whose end the server has not told."""
 _GIVE_BACK_SECONDS = 1.0
-_CANCELLATIONS = 5  # of an attempt to connect
-_RECONNECT_SECONDS = 0.2
-_KEPT_SECONDS = 7 * 24 * 3_600.0
-"""The time for which answers are kept that no session has deleted. A second answer would count afterwards."""
-_HEADERS_BYTES = 4_096  # the broker's bound covers headers too
-_EXISTS_OTHERWISE = 10058
-_NOT_FIRST = 10077
-_VIOLATION = "permissions violation for "
+_SIGNAL_SECONDS = 0.005
+"""The time for which signals wait for others to the same node, and for the answer of a call that ends at once."""
+_LETTER_BYTES = 65_536
+"""The most that is put into one message to a node, which reads a message without a pause."""
+_MOST_WAITING_BYTES = 4 * 1024 * 1024
 _logger = logging.getLogger("toolbus.remote")
 
 
@@ -66,7 +62,7 @@ class NatsExecutor:
     """
 
     def __init__(self, url: str, *, pool: str, prefix: str = "toolbus") -> None:
-        self._broker = _Broker(url, prefix, pool)
+        self._broker = Broker(url, prefix, pool)
         self._pool = pool
         self.pools: Collection[str] = (pool,)
 
@@ -116,7 +112,7 @@ class ToolWorker:
                 f"the tools {', '.join(marked)} take secrets, which do not leave the session's process; "
                 "declare them without a pool"
             )
-        self._broker = _Broker(url, prefix, pool)
+        self._broker = Broker(url, prefix, pool)
         self._lease_seconds = lease_seconds
         self._worker = Worker(
             registry,
@@ -155,192 +151,28 @@ class ToolWorker:
     @asynccontextmanager
     async def _link(self) -> AsyncGenerator[_WorkerLink]:
         async with self._broker.connected() as connection:
-            yield await _WorkerLink.open(self._broker, connection, self._lease_seconds)
-
-
-class _Broker:
-    """The address of a server, and the names of the streams and subjects of one pool."""
-
-    def __init__(self, url: str, prefix: str, pool: str) -> None:
-        try:
-            import nats  # noqa: PLC0415 -- an optional dependency
-        except ImportError as exc:
-            raise MissingExtra("nats", "nats-py") from exc
-        if not re.fullmatch(r"[A-Za-z0-9_-]+", prefix):
-            raise ConfigurationError(f"prefix is {prefix!r}; use letters, digits, '_' and '-'")
-        self.nats: Any = nats
-        self.url, self.prefix, self.pool = url, prefix, _encoded(pool)
-        self.calls, self.answers = f"{prefix}_calls", f"{prefix}_answers"
-        self.stops, self.consumer = f"{prefix}.stop.{self.pool}", f"pool_{self.pool}"
-        try:
-            parts = urlsplit(url)
-            self.shown = f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}"
-        except ValueError as exc:
-            raise ConfigurationError(f"the URL of the NATS server cannot be read: {exc}") from exc
-
-    def subject(self, kind: str, key: Key) -> str:
-        return f"{self.prefix}.{kind}.{self.pool}.{_encoded(key[0])}.{_encoded(key[1])}"
-
-    def subjects(self, kind: str, request_id: str) -> str:
-        return f"{self.prefix}.{kind}.{self.pool}.{_encoded(request_id)}.*"
-
-    def node(self, node: str) -> str:
-        return f"{self.prefix}.node.{self.pool}.{node}"
-
-    @asynccontextmanager
-    async def connected(self) -> AsyncGenerator[_Connection]:
-        """A connection with the streams in place, closed at the end even while the host is cancelled."""
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError as exc:
-            raise ConfigurationError("toolbus.remote.nats needs asyncio: nats-py does not work on trio") from exc
-        connection = _Connection(self)
-        try:
-            await connection.open()
-            yield connection
-        finally:
-            with anyio.move_on_after(_ANSWER_SECONDS, shield=True):
-                await connection.close()
-
-
-class _Connection:
-    """One connection to the server. `ask` translates the driver's errors."""
-
-    def __init__(self, broker: _Broker) -> None:
-        self.broker = broker
-        self.trouble = ""
-        self.refusal = ""  # the reason why the server refuses this client, which a reset connection may follow
-        self.violations: list[str] = []
-        self.reconnected: Callable[[], None] = lambda: None
-        self.client: Any = None
-        self.stream: Any = None
-
-    async def open(self) -> None:
-        async def on_error(exc: Exception) -> None:
-            self.trouble = str(exc) or type(exc).__name__
-            if "authorization" in self.trouble.lower():
-                self.refusal = self.trouble
-            _, found, violation = self.trouble.partition(_VIOLATION)
-            if found and violation not in self.violations:
-                self.violations.append(violation)
-                _logger.warning("the account at %s has no permission for %s", broker.shown, violation)
-
-        async def on_reconnected() -> None:
-            self.reconnected()
-
-        broker = self.broker
-        self.client = broker.nats.NATS()
-        try:
-            connecting = self.client.connect(
-                broker.url,
-                max_reconnect_attempts=-1,
-                reconnect_time_wait=_RECONNECT_SECONDS,
-                connect_timeout=_CONNECT_SECONDS,
-                error_cb=on_error,
-                reconnected_cb=on_reconnected,
-            )
-            await _in_time(connecting)
-            async with asyncio.timeout(_CONNECT_SECONDS):
-                self.stream = self.client.jetstream(timeout=_ANSWER_SECONDS)
-                await self._make_streams()
-        except ConfigurationError:
-            raise
-        except Exception as exc:
-            why = self.refusal or self.trouble or str(exc) or "no answer"
-            if self.client.is_connected and not self.trouble:
-                why += "; it must run with JetStream (nats-server -js)"
-            raise ConfigurationError(f"the NATS server at {broker.shown} cannot be used: {why}") from exc
-
-    async def _make_streams(self) -> None:
-        api, broker = self.broker.nats.js.api, self.broker
-        for config in (
-            api.StreamConfig(
-                name=broker.calls,
-                subjects=[f"{broker.prefix}.call.>"],
-                retention=api.RetentionPolicy.WORK_QUEUE,
-                max_msgs_per_subject=1,
-                discard=api.DiscardPolicy.NEW,
-                discard_new_per_subject=True,
-                max_age=_KEPT_SECONDS,
-            ),
-            api.StreamConfig(
-                name=broker.answers,
-                subjects=[f"{broker.prefix}.done.>", f"{broker.prefix}.begun.>"],
-                max_msgs_per_subject=1,
-                discard=api.DiscardPolicy.NEW,
-                discard_new_per_subject=True,
-                max_age=_KEPT_SECONDS,
-            ),
-        ):
+            link = await _WorkerLink.open(self._broker, connection, self._lease_seconds)
             try:
-                await self.stream.add_stream(config)
-            except broker.nats.js.errors.APIError as exc:
-                if exc.err_code != _EXISTS_OTHERWISE:
-                    raise
-                raise ConfigurationError(
-                    f"the stream {config.name} at {broker.shown} has other settings than toolbus needs; "
-                    "delete it, or give another prefix"
-                ) from exc
-
-    async def close(self) -> None:
-        if self.client is not None:
-            with suppress(Exception):
-                await self.client.flush(1)
-            with suppress(Exception):
-                await self.client.close()
-
-    async def publish(self, subject: str, body: bytes, headers: dict[str, str] | None = None) -> bool:
-        """Publish to a stream. Returns whether the message is the first one of its subject."""
-        try:
-            await self.stream.publish(subject, body, timeout=_ANSWER_SECONDS, headers=headers)
-        except Exception as exc:
-            if getattr(exc, "err_code", 0) == _NOT_FIRST:
-                return False
-            raise self.unavailable(exc) from exc
-        return True
-
-    async def last(self, stream: str, subject: str) -> bytes | None:
-        try:
-            found = await self.stream.get_last_msg(stream, subject)
-        except self.broker.nats.js.errors.NotFoundError:
-            return None
-        except Exception as exc:
-            raise self.unavailable(exc) from exc
-        return found.data or b""
-
-    async def purge(self, stream: str, subject: str) -> None:
-        try:
-            await self.stream.purge_stream(stream, subject=subject)
-        except Exception as exc:
-            raise self.unavailable(exc) from exc
-
-    async def tell(self, subject: str, body: bytes) -> None:
-        try:
-            await self.client.publish(subject, body)
-        except Exception as exc:
-            raise self.unavailable(exc) from exc
-
-    def max_bytes(self) -> int:
-        return self.client.max_payload - _HEADERS_BYTES
-
-    def unavailable(self, exc: Exception) -> Unavailable:
-        return Unavailable(f"{self.broker.shown}: {str(exc) or type(exc).__name__}")
+                yield link
+            finally:
+                await link.close()
 
 
 class _SessionLink:
     """The end beside the sessions: see `SessionLink`."""
 
-    def __init__(self, broker: _Broker, connection: _Connection) -> None:
+    def __init__(self, broker: Broker, connection: Connection) -> None:
         self._broker, self._connection = broker, connection
         self._node = uuid4().hex
         self._heard: Callable[[bytes], None] = lambda _body: None
 
     @classmethod
-    async def open(cls, broker: _Broker, connection: _Connection) -> _SessionLink:
+    async def open(cls, broker: Broker, connection: Connection) -> _SessionLink:
         link = cls(broker, connection)
 
         async def on_message(message: Any) -> None:
-            link._heard(message.data)
+            for body in message.data.split(b"\n"):
+                link._heard(body)
 
         await connection.client.subscribe(broker.node(link._node), cb=on_message)
         await connection.client.flush()
@@ -353,11 +185,13 @@ class _SessionLink:
     def listen(self, heard: Callable[[bytes], None], reconnected: Callable[[], None]) -> None:
         self._heard, self._connection.reconnected = heard, reconnected
 
-    async def send(self, key: Key, body: bytes, seconds_left: float, *, again: bool) -> None:
+    async def send(
+        self, key: Key, body: bytes, seconds_left: float, then: Then, *, seconds: float, again: bool
+    ) -> None:
         headers = {"Toolbus-Node": self._node, "Toolbus-Seconds-Left": repr(seconds_left)}
         if again:
             headers["Toolbus-Again"] = "1"
-        await self._connection.publish(self._broker.subject("call", key), body, headers)
+        await self._connection.post(self._broker.subject("call", key), body, headers, then, seconds)
 
     async def find(self, key: Key) -> bytes | None:
         return await self._connection.last(self._broker.answers, self._broker.subject("done", key))
@@ -367,21 +201,144 @@ class _SessionLink:
         await self._connection.purge(self._broker.calls, self._broker.subject("call", key))
         await self._connection.purge(self._broker.answers, self._broker.subject("*", key))
 
-    async def forget(self, request_id: str) -> None:
-        await self._connection.purge(self._broker.calls, self._broker.subjects("call", request_id))
+    async def forget(self, request_id: str, *, calls_too: bool) -> None:
+        if calls_too:
+            await self._connection.purge(self._broker.calls, self._broker.subjects("call", request_id))
         await self._connection.purge(self._broker.answers, self._broker.subjects("*", request_id))
+
+
+class _Calls:
+    """The calls that the server sends to this worker on request. At most one request stands at the server at a time."""
+
+    def __init__(self, connection: Connection, subject: str) -> None:
+        self._connection, self._subject = connection, subject
+        self._came: deque[Any] = deque()
+        self._asked = 0
+        self._until = 0.0  # the loop's time at which the request is lost, if the server has not ended it
+        self._trouble = ""
+        self._changed = asyncio.Event()
+
+    async def open(self) -> None:
+        self._inbox: str = self._connection.client.new_inbox()
+        await self._connection.client.subscribe(self._inbox, cb=self._on_message)
+
+    async def fetch(self, most: int) -> list[Any]:
+        """Ask for calls unless a request stands, and return what has come when something comes or the request ends."""
+        if not self._came:
+            if not self._asked:
+                await self._ask(most)
+            await self._wait()
+        return [self._came.popleft() for _ in range(min(most, len(self._came)))]
+
+    async def rest(self) -> list[Any]:
+        """Ask for nothing more, and return what has come when the standing request has ended."""
+        while self._asked:
+            await self._wait()
+        found, self._came = [*self._came], deque()
+        return found
+
+    async def _ask(self, most: int) -> None:
+        body = orjson.dumps({"batch": most, "expires": int(_FETCH_SECONDS * 1e9)})
+        await self._connection.client.publish(self._subject, body, self._inbox)
+        self._asked, self._until = most, asyncio.get_running_loop().time() + _FETCH_SECONDS + _PATIENCE_SECONDS
+
+    async def _wait(self) -> None:
+        self._changed.clear()
+        loop = asyncio.get_running_loop()
+        timer = loop.call_at(self._until, self._changed.set)
+        try:
+            await self._changed.wait()
+        finally:
+            timer.cancel()
+        trouble, self._trouble = self._trouble, ""
+        if loop.time() >= self._until:
+            self._asked = 0
+            if not self._connection.client.is_connected:
+                trouble = "the connection is lost"
+        if trouble:
+            raise ConnectionError(trouble)
+
+    async def _on_message(self, message: Any) -> None:
+        if message.reply:
+            self._came.append(message)
+            self._asked = max(0, self._asked - 1)
+        else:
+            # The request has ended: nothing came in its time (408), or the server says why it cannot be served.
+            headers: dict[str, str] = message.headers or {}
+            self._asked = 0
+            if headers.get("Status") not in {"404", "408"}:
+                self._trouble = headers.get("Description", "the server gives out no calls")
+        self._changed.set()
+
+
+class _Post:
+    """What is told to nodes, in its order, with as much as possible in one message.
+
+    A node reads a few hundred events of one message as fast as ten messages with one event each.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._bodies: dict[str, list[bytes]] = {}
+        self._bytes = 0
+        self._some = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def put(self, subject: str, body: bytes, *, may_be_lost: bool) -> None:
+        """Send a body with the next `flush`, or soon. If too much waits, one that may be lost is dropped."""
+        if may_be_lost and self._bytes > _MOST_WAITING_BYTES:
+            return
+        self._bodies.setdefault(subject, []).append(body)
+        self._bytes += len(body)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_SIGNAL_SECONDS, self._some.set)
+
+    async def run(self) -> None:
+        while True:
+            await self._some.wait()
+            self._some.clear()
+            await self.flush()
+
+    async def flush(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        try:
+            while self._bodies:
+                subject, bodies = next(iter(self._bodies.items()))
+                count = _count_of(bodies, _LETTER_BYTES)
+                await self._connection.client.publish(subject, b"\n".join(bodies[:count]))
+                self._bytes -= sum(map(len, bodies[:count]))
+                del bodies[:count]
+                if not bodies:
+                    del self._bodies[subject]
+        except Exception as exc:
+            # The driver's buffer is full, while it reconnects.
+            _logger.debug("answers and signals wait for the server: %s", exc)
+            self._timer = asyncio.get_running_loop().call_later(_GIVE_BACK_SECONDS, self._some.set)
+
+
+def _count_of(bodies: list[bytes], most: int) -> int:
+    """Return how many of the first bodies have at most `most` bytes together, but at least 1."""
+    for count, body in enumerate(bodies):
+        most -= len(body) + 1
+        if most < 0:
+            return max(1, count)
+    return len(bodies)
 
 
 class _WorkerLink:
     """The end on a worker: see `WorkerLink`."""
 
-    def __init__(self, broker: _Broker, connection: _Connection, lease_seconds: float) -> None:
+    def __init__(self, broker: Broker, connection: Connection, lease_seconds: float) -> None:
         self._broker, self.connection, self.lease_seconds = broker, connection, lease_seconds
         self._stopped: Callable[[Key], None] = lambda _key: None
-        self._queue: Any = None
+        self._posting: asyncio.Task[None]
+        self._calls = _Calls(connection, f"$JS.API.CONSUMER.MSG.NEXT.{broker.calls}.{broker.consumer}")
+        self._post = _Post(connection)
 
     @classmethod
-    async def open(cls, broker: _Broker, connection: _Connection, lease_seconds: float) -> _WorkerLink:
+    async def open(cls, broker: Broker, connection: Connection, lease_seconds: float) -> _WorkerLink:
         link = cls(broker, connection, lease_seconds)
 
         async def on_stop(message: Any) -> None:
@@ -401,13 +358,19 @@ class _WorkerLink:
                     max_ack_pending=100_000,
                 ),
             )
-            link._queue = await connection.stream.pull_subscribe_bind(consumer=broker.consumer, stream=broker.calls)
+            await link._calls.open()
             await connection.client.subscribe(broker.stops, cb=on_stop)
             await connection.client.flush()
         except Exception as exc:
             why = f"no permission for {connection.violations[-1]}" if connection.violations else exc
             raise ConfigurationError(f"the pool at {broker.shown} cannot be served: {why}") from exc
+        link._posting = asyncio.create_task(link._post.run())
         return link
+
+    async def close(self) -> None:
+        """Send what has not been told yet."""
+        self._posting.cancel()
+        await self._post.flush()
 
     @property
     def max_bytes(self) -> int:
@@ -417,13 +380,14 @@ class _WorkerLink:
         self._stopped = stopped
 
     async def fetch(self, most: int) -> Sequence[_Delivery]:
+        return await self._deliveries(self._calls.fetch(most))
+
+    async def rest(self) -> Sequence[_Delivery]:
+        return await self._deliveries(self._calls.rest())
+
+    async def _deliveries(self, coming: Coroutine[Any, Any, list[Any]]) -> list[_Delivery]:
         try:
-            found = await self._queue.fetch(most, timeout=_FETCH_SECONDS)
-        except TimeoutError as exc:
-            # While the driver reconnects, it reports only that nothing came.
-            if not self.connection.client.is_connected:
-                raise self.connection.unavailable(ConnectionError("the connection is lost")) from exc
-            return ()
+            found = await coming
         except Exception as exc:
             raise self.connection.unavailable(exc) from exc
         return [_Delivery(self, self._broker, each) for each in found]
@@ -431,13 +395,14 @@ class _WorkerLink:
     async def find(self, key: Key) -> bytes | None:
         return await self.connection.last(self._broker.answers, self._broker.subject("done", key))
 
-    async def answer(self, key: Key, body: bytes) -> bool:
-        subject = self._broker.subject("done", key)
-        # An answer that was kept, but not acknowledged in time, is this worker's own.
-        return await self.connection.publish(subject, body) or await self.find(key) == body
+    async def answer(self, key: Key, body: bytes, then: Then) -> None:
+        await self.connection.post(self._broker.subject("done", key), body, None, then)
 
-    async def tell(self, node: str, body: bytes) -> None:
-        await self.connection.tell(self._broker.node(node), body)
+    def tell(self, node: str, body: bytes, *, may_be_lost: bool) -> None:
+        self._post.put(self._broker.node(node), body, may_be_lost=may_be_lost)
+
+    async def flush(self) -> None:
+        await self._post.flush()
 
     async def check(self) -> None:
         """Do once all that a worker does at the broker, under a key that no call has. Raises `ConfigurationError`."""
@@ -471,14 +436,14 @@ class _WorkerLink:
 class _Delivery:
     """One delivery: see `Delivery`."""
 
-    def __init__(self, link: _WorkerLink, broker: _Broker, message: Any) -> None:
+    def __init__(self, link: _WorkerLink, broker: Broker, message: Any) -> None:
         self._link, self._broker, self._message = link, broker, message
         # Anybody with the right to publish here may have written the subject: a key that is wrong is refused later.
         request, _, call = message.subject.split(".", 3)[3].partition(".")
-        self.key: Key = (_decoded(request), _decoded(call))
+        self.key: Key = (decoded(request), decoded(call))
         self.body: bytes = message.data
         headers: dict[str, str] = message.headers or {}
-        self.node = _encoded(headers.get("Toolbus-Node", ""))
+        self.node = encoded(headers.get("Toolbus-Node", ""))
         try:
             self.seconds_left = float(headers.get("Toolbus-Seconds-Left", "0"))
         except ValueError:
@@ -516,46 +481,3 @@ class _Delivery:
             await function()
         except Exception as exc:
             raise self._link.connection.unavailable(exc) from exc
-
-
-async def _in_time(connecting: Coroutine[Any, Any, None]) -> None:
-    """Await a connection for `_CONNECT_SECONDS`, then raise `TimeoutError`, also if the driver ignores a cancellation.
-
-    Its loop of attempts may lose one, in `asyncio.wait_for` of Python 3.11, and would then never end.
-    """
-    task = asyncio.ensure_future(connecting)
-    try:
-        await asyncio.wait({task}, timeout=_CONNECT_SECONDS)
-        if task.done():
-            return task.result()
-        raise TimeoutError
-    finally:
-        for _ in range(_CANCELLATIONS):
-            if task.done():
-                break
-            task.cancel()
-            await asyncio.wait({task}, timeout=_RECONNECT_SECONDS)
-        if task.done() and not task.cancelled():
-            task.exception()  # Otherwise asyncio logs that nobody has looked at it.
-
-
-def _encoded(text: str) -> str:
-    """Return one token of a subject for any text, by UTF-8 bytes; "=" for the empty one."""
-    return (
-        "".join(
-            chr(each) if chr(each).isascii() and (chr(each).isalnum() or each in b"_-") else f"={each:02x}"
-            for each in text.encode("utf-8", "surrogatepass")
-        )
-        or "="
-    )
-
-
-def _decoded(token: str) -> str:
-    """Return the text of which `token` was made."""
-    if token == "=":  # noqa: S105 -- a subject's token
-        return ""
-    parts = re.sub(rb"=([0-9a-f]{2})", lambda found: bytes([int(found[1], 16)]), token.encode())
-    try:
-        return parts.decode("utf-8", "surrogatepass")
-    except UnicodeDecodeError:
-        return parts.decode("utf-8", "replace")

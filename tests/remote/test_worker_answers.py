@@ -1,0 +1,131 @@
+"""The answers of a worker over a broker that loses acknowledgements: which of them its node is told, and when."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from toolbus import ToolRegistry, tool
+from toolbus.core.approval import definition_of
+from toolbus.events import ToolCallCompleted, ToolCallRequested, decode, encode
+from toolbus.remote._transport import Begun, Key, Then, Unavailable
+from toolbus.remote._worker import Worker
+
+KEY = ("r", "c")
+
+
+@tool(pool="gpu", idempotent=True)
+async def echo() -> str:
+    """Answer."""
+    return "said"
+
+
+TOOLS = ToolRegistry([echo])
+REQUESTED = ToolCallRequested(
+    request_id=KEY[0],
+    call_id=KEY[1],
+    name="echo",
+    arguments={},
+    round=0,
+    deadline=60.0,
+    idempotency_key="k",
+    definition=definition_of(TOOLS.specs["echo"]),
+)
+
+
+class FakeBroker:
+    """Both a link and its only delivery. `outcomes` are what the broker says of an answer, one after the other."""
+
+    max_bytes = 1_000_000
+    lease_seconds = 60.0
+    key, body, node, seconds_left, attempt, is_again = KEY, encode(REQUESTED), "node", 60.0, 1, False
+
+    def __init__(self, *outcomes: bool | Unavailable, kept: str = "own") -> None:
+        self.outcomes, self.kept = [*outcomes], kept
+        self.did: list[str] = []
+        self.over = anyio.Event()
+        self.calls: list[Any] = [self]
+        self.written = b""
+
+    def listen(self, stopped: Any) -> None:
+        del stopped
+
+    async def fetch(self, most: int) -> Sequence[Any]:
+        del most
+        if not self.calls:
+            await self.over.wait()
+        found, self.calls = self.calls, []
+        return found
+
+    async def rest(self) -> Sequence[Any]:
+        return ()
+
+    async def find(self, key: Key) -> bytes | None:
+        assert key == KEY
+        return self.written if self.kept == "own" else b"another"
+
+    async def answer(self, key: Key, body: bytes, then: Then) -> None:
+        assert key == KEY
+        self.written = body
+        self.did.append("answer")
+        then(self.outcomes.pop(0))
+
+    def tell(self, node: str, body: bytes, *, may_be_lost: bool) -> None:
+        assert node == "node"
+        if not may_be_lost:
+            assert isinstance(decode(body), ToolCallCompleted)
+            self.did.append("tell")
+
+    async def flush(self) -> None:
+        if self.did[-1] == "tell":
+            self.over.set()
+
+    async def renew(self) -> None: ...
+
+    async def done(self) -> None:
+        self.did.append("done")
+        if self.kept != "own":
+            self.over.set()
+
+    async def give_back(self) -> None: ...
+
+    async def begin(self) -> Begun:
+        return "mine"
+
+
+async def done_by(broker: FakeBroker) -> list[str]:
+    @asynccontextmanager
+    async def connect() -> AsyncGenerator[Any]:
+        yield broker
+
+    worker = Worker(TOOLS, "gpu", connect, max_concurrency=1)
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+            group.start_soon(worker.run)
+            await broker.over.wait()
+            worker.drain()
+    assert not worker.running
+    return broker.did
+
+
+@pytest.mark.guarantee("G24")
+async def test_a_lease_is_given_up_after_the_answer_is_kept_and_before_the_node_is_told() -> None:
+    assert await done_by(FakeBroker(True)) == ["answer", "done", "tell"]
+
+
+async def test_an_answer_is_written_until_the_broker_takes_it() -> None:
+    away = Unavailable("away")
+    assert await done_by(FakeBroker(away, away, True)) == ["answer", "answer", "answer", "done", "tell"]
+
+
+async def test_an_answer_whose_acknowledgement_was_lost_is_this_worker_s_own_and_told() -> None:
+    assert await done_by(FakeBroker(Unavailable("lost"), False)) == ["answer", "answer", "done", "tell"]
+
+
+@pytest.mark.guarantee("G24")
+async def test_an_answer_after_another_worker_s_is_not_told() -> None:
+    assert await done_by(FakeBroker(False, kept="another's")) == ["answer", "done"]
