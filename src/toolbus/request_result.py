@@ -6,7 +6,7 @@ Built from a turn's final state. Knows `core`, and must not know the bus.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 
 from .core.endings import explain
@@ -17,15 +17,12 @@ from .core.turn import CallState, RoundState, TurnState
 from .errors import (
     ApplicationError,
     ConfigurationError,
-    ContentFiltered,
     ContextOverflow,
     Denied,
-    EmptyReply,
     InvalidArguments,
     InvalidOutput,
     LimitReached,
     ProviderError,
-    ProviderTimeout,
     RequestCancelledError,
     ToolbusError,
 )
@@ -147,7 +144,7 @@ class RequestResult(Generic[OutputT]):
     resumable: bool = False
     journaled: bool = False
     _rounds: Sequence[RoundState] = ()
-    _cause: Callable[[str], BaseException | None] = lambda _call_id: None
+    _cause: Callable[[str], BaseException | None] = field(default=lambda _call_id: None, compare=False)
     _trace: list[RoundRecord] | None = None
 
     def __repr__(self) -> str:
@@ -353,7 +350,7 @@ def _outcome(ending: RequestEnding) -> RequestOutcome:
 
 
 _ERRORS: dict[str, type[ProviderError]] = {
-    each.code: each for each in (ProviderError, ProviderTimeout, EmptyReply, ContentFiltered)
+    each.code: each for each in (ProviderError, *ProviderError.__subclasses__()) if each is not ContextOverflow
 }
 _PLAIN_ERRORS: dict[str, type[ToolbusError]] = {
     each.code: each for each in (ConfigurationError, ContextOverflow, Denied, InvalidOutput)

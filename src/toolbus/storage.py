@@ -22,7 +22,6 @@ __all__ = [
     "Durability",
     "Ending",
     "Entry",
-    "FactReader",
     "Inbox",
     "InboxReceipt",
     "InputState",
@@ -49,15 +48,6 @@ class Journal(Protocol):
         them again, at the same position. Returns the bytes that the request's journal takes now, or None if they are
         not counted. Raises `LeaseLost` if another process has taken the request over, and `StoreError`.
         """
-        ...
-
-
-@runtime_checkable
-class FactReader(Protocol):
-    """A journal that can be read as well, for listeners that join a running request late."""
-
-    async def facts_of(self, request_id: str) -> Sequence[Event]:
-        """Return the durable facts of the request, in order. Raises `StoreError`."""
         ...
 
 

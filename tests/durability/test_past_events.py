@@ -6,7 +6,6 @@ import anyio
 import pytest
 
 from toolbus import Runtime, tool
-from toolbus.errors import StoreUnavailable
 from toolbus.events import FACT_TYPES, Event, ModelResponded, RequestCompleted, RequestStarted, ToolCallCompleted
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, calls, text
@@ -84,21 +83,3 @@ async def test_without_a_journal_the_session_has_the_facts() -> None:
         await session.result()
         facts = [event async for event in session.events()]
         assert [type(facts[0]), type(facts[-1])] == [RequestStarted, RequestCompleted]
-
-
-async def test_a_store_that_fails_is_told_to_the_reader_who_may_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = MemoryStore(journal=True)
-    async with runtime_with(store) as runtime:
-        GATE[-1].set()
-        session = runtime.start("hi")
-        await session.result()
-        late = session.events()
-
-        async def fails(*_arguments: object, **_options: object) -> list[Event]:
-            raise StoreUnavailable("locked")
-
-        with monkeypatch.context() as patched:
-            patched.setattr(store.journal, "facts", fails)
-            with pytest.raises(StoreUnavailable):
-                await anext(late)
-        assert in_the_journal([event async for event in late]) == await facts_of(store, session.request_id)

@@ -205,7 +205,7 @@ async def test_without_a_journal_what_others_publish_is_heard_at_once_and_record
 
 
 class Listing:
-    """A journal that can be read."""
+    """A journal whose writes take `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         self.facts: list[Event] = []
@@ -214,9 +214,6 @@ class Listing:
     async def append(self, request_id: str, seq: int, facts: Sequence[Event]) -> None:
         await anyio.sleep(self.seconds)
         self.facts += facts
-
-    async def facts_of(self, request_id: str) -> Sequence[Event]:
-        return list(self.facts)
 
 
 async def test_a_reader_who_comes_while_a_step_is_written_hears_each_fact_once() -> None:

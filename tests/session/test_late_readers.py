@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from pydantic import BaseModel
 
-from toolbus import EventBus, RequestSession, Runtime, Tool, tool
-from toolbus.errors import BusError, ConfigurationError
+from toolbus import EventBus, Limits, RequestSession, Runtime, Tool, tool
+from toolbus.errors import BusError, ConfigurationError, ProviderUnavailable
 from toolbus.events import (
     Event,
     ModelResponded,
@@ -20,9 +23,9 @@ from toolbus.events import (
     ToolCallCompleted,
     ToolCallRequested,
 )
-from toolbus.messages import AssistantMessage
+from toolbus.messages import AssistantMessage, UserMessage
 from toolbus.protocols import Emit, ModelReply, ModelRequest, TextPiece
-from toolbus.providers.scripted import ScriptedProvider, calls, text
+from toolbus.providers.scripted import ScriptedProvider, calls, error, text
 from toolbus.stores.memory import MemoryStore
 from toolbus.stores.sqlite import SqliteStore
 
@@ -130,6 +133,88 @@ async def test_a_session_that_has_ended_can_be_had_for_a_while(seconds: float) -
             assert [each.round async for each in found.events(RoundStarted)] == [0]
 
 
+class Answer(BaseModel):
+    city: str
+    warm: bool
+
+
+class Anything:
+    """A value without a JSON form."""
+
+    @staticmethod
+    def instructions(_context: object) -> str:
+        raise RuntimeError("no instructions")
+
+
+@tool
+def fail(city: str) -> str:
+    """Fail."""
+    raise RuntimeError(city)
+
+
+@tool(needs_approval=True)
+def pay(amount: int) -> str:
+    """Pay."""
+    return f"paid {amount}"
+
+
+ENDED: dict[str, tuple[list[Any], dict[str, Any]]] = {
+    "completed": (SCRIPT, {"history": [UserMessage(content="Hi"), AssistantMessage(text="Hello.")]}),
+    "output": ([text('{"city": "Paris", "warm": true}')], {"output": Answer, "output_mode": "native"}),
+    "output by a tool": ([calls(("final_answer", {"city": "Paris", "warm": False}))], {"output": Answer}),
+    "stopped": ([calls(("fail", {"city": "Rome"}))] * 3, {"limits": Limits(max_rounds=2, on_limit="stop")}),
+    "failed": ([error(ProviderUnavailable("away"))] * 9, {"limits": Limits(max_model_attempts=1)}),
+    "denied": ([calls(("pay", {"amount": 3})), text("No.")], {"metadata": {"user": 7}}),
+    "secret": ([calls(("look_up", {"city": "Paris"})), text("Done.")], {"secrets": [("key", "Paris-it-is")]}),
+    "not JSON": (SCRIPT, {"metadata": {"it": Anything()}}),
+    "broken": ([text("Never.")], {"instructions": Anything.instructions}),
+}
+
+
+@pytest.mark.parametrize("case", ENDED)
+async def test_a_session_that_has_ended_gives_the_same_afterwards(case: str) -> None:
+    script, options = ENDED[case]
+    model = ScriptedProvider(script, native_output="with_tools" if case == "output" else "")
+    async with Runtime(model, tools=[look_up, fail, pay]) as runtime:
+        session = runtime.start("How is Paris?", **options)
+        result = await session.result()
+        runtime.tools.remove("look_up")
+        found = runtime.session(session.request_id)
+        assert found is not None
+        again = await found.result()
+        assert replace(again, error=None) == replace(result, error=None)
+        assert (type(again.error), str(again.error)) == (type(result.error), str(result.error))
+        assert [each.text for each in again.messages] == [each.text for each in result.messages]
+        assert [each async for each in found.events()] == [each async for each in session.events()]
+        assert "".join([each async for each in found.text()]) == "".join([each async for each in session.text()])
+        assert found.status == session.status
+        assert [*found.messages] == [*session.messages]
+        assert (found.spent, found.metadata) == (session.spent, session.metadata)
+        assert not found.cancel()
+        assert not found.steer("Faster.")
+        assert found.ended
+        assert repr(found) == repr(session)
+        await found.accepted()
+        assert not runtime.pending_approvals()
+        with pytest.raises(ConfigurationError, match="runs once"):
+            await found.run()
+
+
+async def test_ended_requests_are_few_objects_for_the_garbage_collector() -> None:
+    """A process that has served thousands of requests would otherwise spend half of its time in full collections."""
+    model = ScriptedProvider(SCRIPT * 220, record=False)
+    async with Runtime(model, tools=[look_up], store=MemoryStore(max_conversations=1)) as runtime:
+
+        async def tracked(count: int) -> int:
+            for _ in range(count):
+                await runtime.run("How is Paris?")
+            gc.collect()
+            return len(gc.get_objects())
+
+        before = await tracked(20)
+        assert await tracked(200) - before < 200 * 8
+
+
 async def test_a_request_that_was_left_has_not_ended_here_and_its_resumed_session_is_kept_where_it_ends(
     tmp_path: Path,
 ) -> None:
@@ -143,16 +228,18 @@ async def test_a_request_that_was_left_has_not_ended_here_and_its_resumed_sessio
         assert runtime.session(left.request_id) is None
         async with Runtime(answers, store=SqliteStore(path)) as other:
             (resumed,) = await other.resume()
-            await resumed.result()
-            assert other.session(left.request_id) is resumed
+            result = await resumed.result()
+            found = other.session(left.request_id)
+            assert found is not None
+            assert await found.result() == result
 
 
 async def test_ended_sessions_are_bounded_in_number_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolbus.runtime._ended._MAX_SESSIONS", 3)
+    monkeypatch.setattr("toolbus.runtime._ended._MAX_REQUESTS", 3)
     async with Runtime(ScriptedProvider([text("x")] * 4 + [text("x" * 50_000)] * 2)) as runtime:
         ids = [(await runtime.run("Hi")).request_id for _ in range(4)]
         assert [runtime.session(each) is not None for each in ids] == [False, True, True, True]
-        monkeypatch.setattr("toolbus.runtime._ended._MAX_BYTES", 80_000)
+        monkeypatch.setattr("toolbus.runtime._ended._MAX_BYTES", 150_000)
         large = [(await runtime.run("Hi")).request_id for _ in range(2)]
         assert [runtime.session(each) is not None for each in [*ids, *large]] == [False] * 5 + [True]
 

@@ -43,7 +43,7 @@ from ._buffer import Overflow
 from ._bus import EventBus
 from ._cursor import Cursor
 from ._mailbox import Mailbox
-from ._subscriptions import BusStatistics, EventT, Past, Subscription
+from ._subscriptions import BusStatistics, EventT, Subscription
 from ._text_stream import TextFold, TextStream
 
 __all__ = [
@@ -54,7 +54,6 @@ __all__ = [
     "EventT",
     "Mailbox",
     "Overflow",
-    "Past",
     "Subscription",
     "TextFold",
     "TextStream",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableSet, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableSet, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, cast
 
@@ -47,7 +47,6 @@ __all__ = [
 ]
 
 Predicate: TypeAlias = "Callable[[Event], bool]"
-Past: TypeAlias = "Callable[[], Awaitable[Sequence[Event]]]"
 
 _BATCH = 64
 """The number of events delivered without a checkpoint. A memory stream has one per event, for ten times the cost."""
@@ -199,7 +198,6 @@ class Subscription(Generic[EventT_co]):
         "_on_close",
         "_on_error",
         "_on_open",
-        "_past",
         "_past_events",
         "_past_ids",
         "_state",
@@ -233,20 +231,19 @@ class Subscription(Generic[EventT_co]):
         self._error: BaseException | None = None
         self._state: Literal["new", "open", "ended"] = "new"
         self._batch = 0
-        self._past: Past | None = None
         self._cursor: Cursor | None = None
         self._past_events: deque[EventT_co] = deque()
         self._past_ids: set[str] = set()  # ids of past events that may come a second time
         self.name = name
 
-    def preceded_by(self, past: Past | None, cursor: Cursor) -> None:
+    def preceded_by(self, past: Sequence[Event], cursor: Cursor) -> None:
         """Deliver the events of `past` that come after `cursor` before the others.
 
-        An event that is among both is delivered once. The first read awaits `past`. If that raises, the read raises the
-        same, and the next read awaits it again.
+        An event that is among both is delivered once. Raises what `Cursor.after` raises.
         """
-        self._past = past
         self._cursor = cursor
+        self._past_ids = {event.event_id for event in past}
+        self._past_events.extend(cast("EventT_co", event) for event in cursor.after(past) if type(event) in self._types)
 
     @property
     def cursor(self) -> str:
@@ -347,8 +344,6 @@ class Subscription(Generic[EventT_co]):
         if self._batch >= _BATCH:
             self._batch = 0
             await anyio.lowlevel.checkpoint()
-        if self._past is not None:
-            await self._read_past(self._past)
         while True:
             event = self._take()
             if event is not None:
@@ -363,18 +358,6 @@ class Subscription(Generic[EventT_co]):
                 await self._wake.wait()
             finally:
                 self._wake = None
-
-    async def _read_past(self, past: Past) -> None:
-        self._check_single_reader()
-        self._wake = anyio.Event()  # No other task can read meanwhile.
-        try:
-            events = await past()
-        finally:
-            self._wake = None
-        assert self._cursor is not None
-        missing = self._cursor.after(events)
-        self._past, self._past_ids = None, {event.event_id for event in events}
-        self._past_events.extend(cast("EventT_co", event) for event in missing if type(event) in self._types)
 
     def _check_single_reader(self) -> None:
         if self._wake is not None:

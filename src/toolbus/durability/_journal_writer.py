@@ -180,10 +180,6 @@ class JournalWriter:
         self._watch_size(request, size_bytes)
         return size_bytes
 
-    async def facts_of(self, request_id: str) -> Sequence[Event]:
-        """See `FactReader`."""
-        return [each.fact for each in await self.store.facts(request_id)]
-
     def _entry(self, request: _JournaledRequest, seq: int, facts: Sequence[Event]) -> Entry:
         session = request.session
         entry = Entry(

@@ -21,7 +21,7 @@ from ..errors import (
 )
 from ..events import ApprovalDecided, ApprovalRequested, Event, RequestStarted
 from ..messages import Message, UserMessage
-from ..request_result import RequestResult, result_from
+from ..request_result import RequestResult
 from ..session import Instructions, RequestOptions, RequestSession, Resumed, check_options
 from ..storage import JournalStore, RequestRecord, Store, ending_of
 from ._agreed_options import limits_in, memo_in, messages_from, options_in
@@ -94,8 +94,8 @@ class StoredRequests:
         found = await self.restore(record)
         found.check_output()
         found.check_ending()
-        state = found.session.snapshot().view.state
-        return None if state.ending is None else replace(result_from(state, lambda _: None, None), journaled=True)
+        result = found.session.snapshot().result
+        return None if result is None else replace(result, journaled=True)
 
     async def restore(self, record: RequestRecord) -> Restored:
         """Return a request restored from its facts. Raises `ResumeMismatch`, `ApplicationError` and `StoreError`."""

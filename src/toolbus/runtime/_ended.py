@@ -1,56 +1,154 @@
-"""The sessions that have ended and can still be asked for, within bounds. Knows sessions, and has no timer."""
+"""The requests that have ended and can still be asked for, within bounds. Knows sessions, and has no timer."""
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from ..messages import size_of
+from ..core.output import OutputType
+from ..events import decode, encode
+from ..handles import record_of
+from ..messages import Message, UserMessage, size_of
+from ..protocols import Provider, ToolSource
+from ..session import RequestSession, Resumed, SessionOptions, SessionStart, tool_source
+from ..storage import Ending, RequestRecord, ending_of
 
 if TYPE_CHECKING:
-    from ..session import RequestSession, SessionSnapshot
+    from ..bus import EventBus
+    from ..session import SessionSnapshot
 
-__all__ = ["EndedSessions"]
+__all__ = ["EndedRequests"]
 
-_MAX_SESSIONS = 10_000
+_MAX_REQUESTS = 10_000
 _MAX_BYTES = 64 * 2**20
-# Of a session, for each fact and beside its messages: three rounds of two calls take 19 KB on CPython 3.11.
-_FACT_BYTES = 500
+# The bytes of a request beside its facts, and of each fact beside its JSON, measured on CPython 3.11.
+_REQUEST_BYTES, _FACT_BYTES = 1_000, 40
+# The bytes of a session that is kept itself, for each fact and beside its messages.
+_OBJECT_BYTES = 500
+# A session is made with a prompt. This one is not used, because the facts have the request's own.
+_PROMPT = UserMessage(content="-")
 
 
-class EndedSessions:
-    """The sessions that ended in the last `seconds`; at most 10,000, and 64 MiB of transcripts and facts.
+@dataclass(slots=True, frozen=True)
+class _Ended:
+    """One request: its facts as JSON, and what a session needs beside them.
 
-    Those that ended first are dropped first: when another one ends, or when one is asked for. A session that was left
+    As JSON, the facts are a few objects that the garbage collector does not look into. As events they would be dozens
+    for each request, and the collector would take as long as half of the request did.
+    """
+
+    facts: tuple[bytes, ...]
+    history: tuple[Message, ...]
+    conversation_id: str
+    providers: Sequence[Provider]
+    tools: ToolSource
+    options: SessionOptions
+    output: OutputType[Any] | None
+    size_bytes: int
+    journaled: bool
+    begun_at: float
+    ended_at: float
+    ending: Ending | None
+
+    def record(self, request_id: str) -> RequestRecord:
+        """Return the record of this request."""
+        return RequestRecord(
+            request_id=request_id,
+            conversation_id=self.conversation_id,
+            begun_at=self.begun_at,
+            ended_at=self.ended_at,
+            ending=self.ending,
+            facts=len(self.facts),
+            size_bytes=self.size_bytes,
+        )
+
+
+class EndedRequests:
+    """The requests that ended in the last `seconds`; at most 10,000, and 64 MiB of facts and earlier messages.
+
+    Those that ended first are dropped first: when another one ends, or when one is asked for. A request that was left
     for another process has not ended, and is not kept.
     """
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, bus: EventBus, seconds: float) -> None:
+        self._bus = bus
         self._seconds = seconds
         self._bytes = 0
-        self._kept: OrderedDict[str, tuple[RequestSession, float, int]] = OrderedDict()  # with its moment and bytes
+        # Each with the moment of its end and its bytes. The session itself is kept if its facts cannot make it again,
+        # because they are not JSON, or the session has broken.
+        self._kept: OrderedDict[str, tuple[_Ended | RequestSession, float, int]] = OrderedDict()
 
     def add(self, session: RequestSession, found: SessionSnapshot) -> None:
-        """Keep a session that has just ended, with its inner state; one that was left is not kept."""
-        if found.result is None or found.result.resumable:
+        """Keep a request that has just ended, with its session's inner state; one that was left is not kept."""
+        if not self._seconds or found.result is None or found.result.resumable:
             return
-        size = size_of(found.view.state.messages) + _FACT_BYTES * found.view.state.facts
-        self._kept[session.request_id] = (session, anyio.current_time(), size)
+        state, view = found.view.state, found.view
+        history = tuple(state.messages[: state.history_count])
+        facts: tuple[bytes, ...] = ()
+        if len(found.facts) == state.facts:
+            with contextlib.suppress(TypeError):
+                facts = tuple(map(encode, found.facts))
+        kept: _Ended | RequestSession = session
+        if facts:
+            size = _REQUEST_BYTES + _FACT_BYTES * len(facts) + sum(map(len, facts)) + size_of(history)
+            kept = _Ended(
+                facts=facts,
+                history=history,
+                conversation_id=session.conversation_id,
+                providers=view.providers,
+                tools=_tools_of(found),
+                options=view.options,
+                output=state.output,
+                size_bytes=state.journal_bytes,
+                journaled=found.result.journaled,
+                begun_at=found.facts[0].at,
+                ended_at=found.facts[-1].at,
+                ending=ending_of(found.facts[-1]),
+            )
+        else:
+            size = size_of(state.messages) + _OBJECT_BYTES * state.facts
+        self._kept[session.request_id] = (kept, anyio.current_time(), size)
         self._bytes += size
         self._drop_old()
 
     def get(self, request_id: str) -> RequestSession | None:
-        """Return the session of a request that has ended, if it is still kept."""
-        self._drop_old()
-        found = self._kept.get(request_id)
-        return None if found is None else found[0]
+        """Return a session of a request that has ended, if it is still kept: with its result, its events and its text.
 
-    def __iter__(self) -> Iterator[RequestSession]:
+        The exceptions of handlers are gone.
+        """
         self._drop_old()
-        return iter([session for session, _, _ in self._kept.values()])
+        ended, _, _ = self._kept.get(request_id, (None, 0.0, 0))
+        if not isinstance(ended, _Ended):
+            return ended
+        facts = tuple(map(decode, ended.facts))
+        session = RequestSession(
+            self._bus,
+            ended.providers,
+            [*ended.history, _PROMPT],
+            tools=ended.tools,
+            conversation_id=ended.conversation_id,
+            request_id=request_id,
+            output=ended.output,
+            start=SessionStart(resumed=Resumed(facts=facts, history=(), size_bytes=ended.size_bytes)),
+            **ended.options,
+        )
+        result = session.snapshot().result
+        assert result is not None
+        result.journaled = ended.journaled
+        return session
+
+    def records(self) -> list[RequestRecord]:
+        """Return the records of the requests that are kept, in the order in which they ended."""
+        self._drop_old()
+        return [
+            each.record(request_id) if isinstance(each, _Ended) else record_of(each)
+            for request_id, (each, _, _) in self._kept.items()
+        ]
 
     def clear(self) -> None:
         """Drop all of them."""
@@ -61,7 +159,13 @@ class EndedSessions:
         before = anyio.current_time() - self._seconds
         while self._kept:
             _, moment, size = next(iter(self._kept.values()))
-            if moment > before and len(self._kept) <= _MAX_SESSIONS and self._bytes <= _MAX_BYTES:
+            if moment > before and len(self._kept) <= _MAX_REQUESTS and self._bytes <= _MAX_BYTES:
                 return
             self._kept.popitem(last=False)
             self._bytes -= size
+
+
+def _tools_of(found: SessionSnapshot) -> ToolSource:
+    """Return the tools that the request had last, without the one for its output."""
+    had, tools = found.view.state.tools, found.view.tools
+    return tools if tools.specs is had else tool_source([each for each in had.values() if each.control != "output"])

@@ -34,7 +34,7 @@ from ..durability import (
 )
 from ..errors import ConfigurationError, NotRunning, StoreError
 from ..events import ApprovalRequested, ToolCallCompleted, ToolCallFailed, ToolCallLate, new_id
-from ..handles import Authorize, RequestHandle
+from ..handles import Authorize, RequestHandle, record_of
 from ..messages import Message, PromptLike, UserMessage
 from ..protocols import Provider
 from ..providers import missing_provider_message, resolve
@@ -61,7 +61,7 @@ from ..tools import Tool, Toolish, ToolRegistry
 from ..toolsets.subrequest import subrequest_tool
 from ._admission import Admission, Ticket
 from ._conversations import ConversationState
-from ._ended import EndedSessions
+from ._ended import EndedRequests
 from ._executors import PoolExecutor, check_pools
 from ._listing import requests_listed
 from ._loop_watch import watch_loop
@@ -176,7 +176,7 @@ class Runtime(Generic[DepsT]):
         check_options(defaults, SessionOptions, "Runtime", beside=_PARAMETERS)
         self._on_busy: OnBusy = check("on_busy", on_busy, one_of(*get_args(OnBusy)))
         self._drain_seconds = check("drain_seconds", drain_seconds, NOT_NEGATIVE)
-        self._ended = EndedSessions(check("keep_ended_seconds", keep_ended_seconds, NOT_NEGATIVE))
+        check("keep_ended_seconds", keep_ended_seconds, NOT_NEGATIVE)
         check("remind_seconds", remind_seconds, or_none(POSITIVE))
         self._reminders = None if remind_seconds is None else Reminders(remind_seconds)
         self._blocked_loop_seconds = check("blocked_loop_seconds", blocked_loop_seconds, or_none(POSITIVE))
@@ -185,6 +185,7 @@ class Runtime(Generic[DepsT]):
         self.provider = self.providers[0]
         self.tools = tool_registry(tools)
         self.bus = bus if bus is not None else EventBus()
+        self._ended = EndedRequests(self.bus, keep_ended_seconds)
         self._tally = Tally(self.bus) if check("detailed_statistics", detailed_statistics, FLAG) else None
         self.store: Store = store if store is not None else MemoryStore()
         self.dispatcher = ToolDispatcher(
@@ -483,7 +484,8 @@ class Runtime(Generic[DepsT]):
     def session(self, request_id: str) -> RequestSession | None:
         """Return the session of a request that runs, waits, or has ended in the last `keep_ended_seconds`; else None.
 
-        A session that has ended still has its `result`, `events` and `text`.
+        A session that has ended still has its `result`, `events` and `text`. It is made anew from the request's facts
+        at each call, so its result lacks the exceptions of handlers.
         """
         return self._sessions.get(request_id) or self._ended.get(request_id)
 
@@ -516,7 +518,8 @@ class Runtime(Generic[DepsT]):
         if self._journal_writer is not None:
             found = self._journal_writer.store.requests(conversation_id=conversation_id, limit=limit)
             stored = await call_store_in_time(found)
-        return requests_listed([*self._ended, *self._sessions.values()], stored, conversation_id, limit)
+        here = [*self._ended.records(), *map(record_of, self._sessions.values())]
+        return requests_listed(here, stored, conversation_id, limit)
 
     def statistics(self) -> RuntimeStatistics:
         """Return the numbers of this runtime and of its parts. Costs O(requests + listeners), and nothing otherwise."""
@@ -586,7 +589,7 @@ class Runtime(Generic[DepsT]):
         """Return the result of a request that has ended, whichever process it ran in.
 
         It comes from this process if the request has ended here in the last `keep_ended_seconds`, and otherwise from
-        the journal, which does not have the exceptions of handlers. None for a request that has not ended, or that
+        the journal. Neither has the exceptions of handlers. None for a request that has not ended, or that
         nobody knows. `options` are as for `resume`. Raises `StoreError`, `NotRunning` and `ResumeMismatch`.
         """
         self._check_usable({})

@@ -12,7 +12,7 @@ from typing import Any, TypedDict, TypeVar, Unpack, cast, overload
 import anyio
 
 from .._option_checks import shown
-from ..bus import Cursor, EventBus, EventT, Mailbox, Overflow, Past, Subscription, TextStream
+from ..bus import Cursor, EventBus, EventT, Mailbox, Overflow, Subscription, TextStream
 from ..core.turn import Phase, TurnState, ends_at_once, with_messages
 from ..errors import BusError, ConfigurationError, StoreError, ToolbusError
 from ..events import (
@@ -32,7 +32,7 @@ from ..protocols import LateResults
 from ..records import replace
 from ..request_result import RequestResult
 from ..status import Status
-from ..storage import FactReader, Journal
+from ..storage import Journal
 from ._view import SessionView
 
 __all__ = ["SessionHandle"]
@@ -78,7 +78,6 @@ class SessionHandle:
         "_late",
         "_mailbox",
         "_parent_id",
-        "_past",
         "_progress",
         "_result",
         "_state",
@@ -113,8 +112,7 @@ class SessionHandle:
         self._accepted: anyio.Event | None = None
         self._is_accepted = False
         self._journal = journal
-        self._past = journal if journal is not None and isinstance(journal, FactReader) else None
-        # The published facts, for readers that come late; empty if the journal can be read.
+        # The published facts, for readers that come late.
         self._kept: list[Event] = []
         # Facts that are applied and not published, because they are not known to be in the journal.
         self._unpublished: list[Sequence[Event]] = []  # the steps that are still to be written, then published
@@ -285,7 +283,7 @@ class SessionHandle:
             problem = "the call was not requested"
         else:
             known = call.outcome is not None and call.outcome.event_id == answer.event_id
-            if known or answer in self._open_mailbox():
+            if known or (self._result is None and answer in self._open_mailbox()):
                 return True
             if self._view.left:
                 return False
@@ -387,9 +385,8 @@ class SessionHandle:
         that is arriving. A reader that is slow from then on may miss signals, and the gap is announced; a cursor after
         a gap gives the whole text of an arriving reply again.
 
-        The past is read at the first `anext`, which raises what the journal raises, if there is one. Without a journal
-        the session keeps its facts (about 5 KB for three rounds of two calls). With `sub_requests`, the events of the
-        requests that its tools make from now on are included: each has a `request_id` of its own, and its
+        The session keeps its facts for that (about 5 KB for three rounds of two calls). With `sub_requests`, the events
+        of the requests that its tools make from now on are included: each has a `request_id` of its own, and its
         `RequestStarted` names `parent_request_id` and `parent_call_id`. The subscription begins with this call, not
         with the first `anext`, and closes when the request ends.
         """
@@ -430,31 +427,20 @@ class SessionHandle:
             name=request_id,
         )
         if begins is not None:
-            past = self._past_events()
-            if past is None:
-                begins.after(())
-            subscription.preceded_by(past, begins)
+            subscription.preceded_by(self._past_events(), begins)
         if self.ended:
             # No event will come any more, and a reader must not wait for one.
             subscription.close()
             return subscription
         return subscription.open()
 
-    def _past_events(self) -> Past | None:
-        """Return a function that returns the request's facts until now, and the text so far; None before the first."""
-        state, journal, kept, opened = self._state, self._past, tuple(self._kept), self._open_text()
-        count = state.facts - sum(map(len, self._unpublished))
-        if not count:
-            return None
-
+    def _past_events(self) -> Sequence[Event]:
+        """Return the request's facts until now, with the messages derived from them, and the text so far."""
+        if not self._kept:
+            return ()
         # Without a journal, inputs are published when they come, and the next step makes them facts.
         inputs = self._mailbox.waiting if self._mailbox is not None and not self._mailbox.publishes_inputs else ()
-
-        async def past() -> Sequence[Event]:
-            facts = kept if journal is None else (await journal.facts_of(self.request_id))[:count]
-            return [*with_messages(state, facts), *inputs, *opened]
-
-        return past
+        return [*with_messages(self._state, self._kept), *inputs, *self._open_text()]
 
     def _open_text(self) -> Sequence[TextDelta]:
         """Return the text of the reply that is arriving, as one piece; nothing if none has come."""

@@ -129,7 +129,7 @@ class RequestSession(SessionHandle):
         providers = provider_list(provider)
         state = new_state(options, request_id, conversation_id or f"c{request_id}", history, prompt, start.granted)
         state.providers = len(providers)
-        state.output = None if output is None else OutputType(output)
+        state.output = output if output is None or isinstance(output, OutputType) else OutputType(output)
         check_together(state, source, providers, options.get("deps"))
         window = ContextWindow(state, options) if start.window is None else start.window(state)
         window.calibration = start.calibration
@@ -161,7 +161,10 @@ class RequestSession(SessionHandle):
             self._continue_from(start.resumed)
 
     def _continue_from(self, resumed: Resumed) -> None:
-        """Continue from where another process has left the request. Raises `ResumeMismatch`."""
+        """Continue from where another process has left the request; one that has ended only has its result again.
+
+        Raises `ResumeMismatch`.
+        """
         view = self._view
         if resumed.instructions is not None and view.secrets.vault is not None:
             view.secrets.vault.recognise(*resumed.instructions)
@@ -172,12 +175,17 @@ class RequestSession(SessionHandle):
         )
         self._beginning.continue_from(resumed, self._state, view.tools)
         view.begun_with = self._state.metadata or {}
+        self._kept += resumed.facts
+        if self._state.ending is not None:
+            self._begun = self._is_accepted = True
+            self._result = result_from(self._state, _no_cause, None)
 
     def snapshot(self) -> SessionSnapshot:
         """Return the session's inner state as of now, for the code that continues, stores or records its request."""
         beginning = self._beginning
         return SessionSnapshot(
             view=self._view,
+            facts=self._kept,
             earlier=beginning.earlier,
             stored=beginning.stored,
             result=self._result,
@@ -383,8 +391,7 @@ class RequestSession(SessionHandle):
 
     def _publish(self, facts: Sequence[Event], own: Sequence[Event]) -> None:
         """Publish our own facts; keep and log all facts of the step, and publish the status that follows from them."""
-        if self._past is None:
-            self._kept += facts
+        self._kept += facts
         logged = LOGGED if self._logs else WARNINGS
         if not logged.isdisjoint(map(type, facts)):
             for fact in facts:
@@ -588,8 +595,7 @@ class RequestSession(SessionHandle):
         ending = self._state.ending
         # A request without a mailbox was refused, because its id belongs to another running request and its listeners.
         if ending is not None and self._mailbox is not None:
-            if self._past is None:
-                self._kept.append(ending)
+            self._kept.append(ending)
             self._view.status.publish(ending)
             self._bus.arbitration.announce(ending)
 
@@ -638,6 +644,10 @@ class RequestSession(SessionHandle):
         self._wake()
         if self._view.call_above is not None:
             self._view.report_waiting()
+
+
+def _no_cause(_call_id: str) -> None:
+    """Return no exception: the exceptions of handlers are in no journal."""
 
 
 def _no_answer() -> StoreUnavailable:

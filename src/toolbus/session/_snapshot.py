@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..messages import Message
 
 if TYPE_CHECKING:
+    from ..events import Event
     from ..request_result import RequestResult
     from ._view import SessionView
 
@@ -19,12 +20,13 @@ __all__ = ["SessionSnapshot"]
 class SessionSnapshot:
     """The state of a session, for the runtime, its journal, sub-requests and recordings. Applications need none of it.
 
-    `view` has the turn's state, and the reason why the request is left, if it is. `earlier` is the number of messages
-    of its transcript that came from `prepare`, and `stored` the number that the store had before they were repaired.
-    `result` is None until the end.
+    `view` has the turn's state, and the reason why the request is left, if it is. `facts` are the published ones, in a
+    list that grows with them. `earlier` is the number of messages of its transcript that came from `prepare`, and
+    `stored` the number that the store had before they were repaired. `result` is None until the end.
     """
 
     view: SessionView
+    facts: Sequence[Event]
     earlier: int
     stored: int
     result: RequestResult[Any] | None

@@ -24,7 +24,7 @@ from ...events import Event, ReasoningDelta, RequestEnding, RequestStarted, Text
 from ...records import Record, fields_of
 from ...secrets import masked
 from ...session import SessionView
-from ...storage import FactReader, Journal
+from ...storage import Journal
 from ._agreement import agreement_of, specs_of, tools_now
 from ._format import AGREED, CHANGED, END, FORMAT, FORMAT_VERSION, HEADER, LEFT, RecordingError
 from ._masking import Mask, hide
@@ -106,10 +106,6 @@ class Recorder:
             size_bytes = await self._journal.append(request_id, seq, facts)
         self._record(request_id, seq, facts)
         return size_bytes
-
-    async def facts_of(self, request_id: str) -> Sequence[Event]:
-        """Return the facts of the inner journal. See `toolbus.storage.FactReader`."""
-        return await self._journal.facts_of(request_id) if isinstance(self._journal, FactReader) else ()
 
     def _record(self, request_id: str, seq: int, facts: Sequence[Event]) -> None:
         if self._file is None or (seq > 0 and request_id not in self._written):
