@@ -244,7 +244,7 @@ class RemoteExecutor:
         return requested.at + requested.deadline - self._bus.clock()
 
     async def _find_or_send(self, key: Key) -> None:
-        """Report the answer of a resumed call, or send the call if there is none or the broker is away."""
+        """Report the answer of a resumed call, or send the call if nothing is found."""
         try:
             found = await self._found(key)
         except Unavailable:

@@ -119,12 +119,12 @@ class WorkerLink(Protocol):
         ...
 
     def tell(self, node: str, body: bytes, *, may_be_lost: bool) -> None:
-        """Send an answer or a signal to the node that asks, without keeping it, after all that it was told before.
+        """Send an answer or a signal to the node that asks, without keeping it, after everything sent to it before.
 
         It goes with the next `flush`, or within milliseconds. What `may_be_lost` is dropped if too much waits.
         """
         ...
 
     async def flush(self) -> None:
-        """Write what nodes were told."""
+        """Write the answers and signals that wait."""
         ...

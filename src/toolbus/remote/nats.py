@@ -272,7 +272,7 @@ class _Calls:
 
 
 class _Post:
-    """What is told to nodes, in its order, with as much as possible in one message.
+    """The answers and signals for nodes, each node's in their order, with as many as possible in one message.
 
     A node reads a few hundred events of one message as fast as ten messages with one event each.
     """
@@ -368,7 +368,7 @@ class _WorkerLink:
         return link
 
     async def close(self) -> None:
-        """Send what has not been told yet."""
+        """Send the answers and signals that wait."""
         self._posting.cancel()
         await self._post.flush()
 
