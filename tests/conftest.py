@@ -24,7 +24,8 @@ from toolbus import EventBus
 from toolbus.testing.census import Census, Remains
 
 # An example may take any time, since the suite shares the machine with others: `support.time_limits` ends what hangs.
-settings.register_profile("toolbus", deadline=None)
+# Each run makes other examples; `dev.py soak --only fuzzing` makes twenty times as many.
+settings.register_profile("toolbus", deadline=None, max_examples=50)
 settings.load_profile("toolbus")
 
 REPEATS = "repeats(reason): the test runs the same lines again and again, so its lines are not counted as covered"
@@ -133,10 +134,18 @@ NOT_QUICK = LONGEST | {
     "test_benchmarks.py",
     "test_dev.py",
     "test_pytest_plugin.py",
-    "test_site.py",
     "test_time_limits.py",
 }
 """These files, and files that start many interpreters or that measure: together, a quarter of the suite's time."""
+READERS = {
+    "test_guarantees.py",
+    "test_language.py",
+    "test_layers.py",
+    "test_log_lines.py",
+    "test_site.py",
+    "test_troubleshooting.py",
+}
+"""The files whose tests read sources and pages: the same on every Python, and they run hardly any line of toolbus."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -246,4 +255,5 @@ def _repeats(item: pytest.Item) -> bool:
         or (isinstance(backend, tuple) and "trio" in backend)  # a tuple has options, such as a virtual clock
         or is_hypothesis_test(getattr(item, "obj", None))
         or item.get_closest_marker("repeats") is not None
+        or item.path.name in READERS
     )

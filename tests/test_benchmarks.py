@@ -28,6 +28,7 @@ ROWS = {
 }
 
 
+@pytest.mark.repeats("requests of the suite, again and again")
 @pytest.mark.parametrize("name", [name for name in bench.FIGURES if name != "peers"])
 def test_a_figure_gives_rows_with_a_value_within_its_spread(name: str):
     rows = bench.FIGURES[name](TINY)
@@ -117,6 +118,7 @@ def test_the_page_holds_the_marks_and_a_table_of_this_shape():
     assert report.PLOT.exists()
 
 
+@pytest.mark.repeats("it draws, with matplotlib")
 def test_the_plot_shows_all_runtimes_and_all_goals(tmp_path: Path):
     assert [name for name, _ in report.multiples(ROWS)] == [
         "the careful loop",

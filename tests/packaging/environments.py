@@ -20,7 +20,7 @@ class Environment:
 
     folder: Path
 
-    def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str | Path, seconds: float = 60) -> subprocess.CompletedProcess[str]:
         """Run a program of this environment, away from the checkout."""
         program, *arguments = (str(part) for part in command)
         variables = {name: value for name, value in os.environ.items() if not name.startswith(LEFT_OUT)}
@@ -32,7 +32,7 @@ class Environment:
             capture_output=True,
             encoding="utf-8",
             stdin=subprocess.DEVNULL,
-            timeout=60,
+            timeout=seconds,
         )
 
     def python(self, code: str) -> str:

@@ -1,8 +1,10 @@
-"""Run the Python snippets of a page as its reader pastes them: in order, in one namespace, where only its packages are.
+"""Run the Python snippets of pages as a reader pastes them: in order, in one namespace, where only their packages are.
 
-    python tests/packaging/run_page.py docs/how-to/write-tools.md EMPTY_FOLDER
+    python tests/packaging/run_page.py EMPTY_FOLDER docs/how-to/write-tools.md docs/how-to/approve-calls.md
 
-It uses only the standard library, and pytest for snippets with tests. It prints the number of snippets that have run.
+Each page runs in a process and a folder of its own. The processes are forked after toolbus has been imported, since an
+import takes longer than most pages. This file uses only the standard library, and pytest for snippets with tests.
+At the end, it names the pages that have failed.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import io
 import os
 import re
 import sys
+import traceback
 from pathlib import Path
 from types import ModuleType
 
@@ -24,8 +27,8 @@ _BLOCK = re.compile(
 )
 
 
-def run(page: Path, folder: Path) -> int:
-    """Run the page's snippets in an empty folder, and return their number."""
+def run(page: Path, folder: Path) -> None:
+    """Run the page's snippets in an empty folder."""
     os.chdir(folder)
     sys.path.insert(0, str(folder))
     module = ModuleType("__main__")
@@ -50,7 +53,6 @@ def run(page: Path, folder: Path) -> int:
             awaitable = eval(code, module.__dict__)
             if inspect.iscoroutine(awaitable):
                 asyncio.run(asyncio.wait_for(awaitable, 30))
-    return ran
 
 
 def _run_tests(path: Path, source: str) -> None:
@@ -62,5 +64,28 @@ def _run_tests(path: Path, source: str) -> None:
         raise SystemExit(f"{path}: pytest ends with {status}")
 
 
+def run_apart(page: Path, folder: Path) -> bool:
+    """Run a page in a process and a folder of its own, and return whether all of its snippets have run."""
+    folder.mkdir()
+    sys.stdout.flush()
+    child = os.fork()
+    if child:
+        return os.waitpid(child, 0)[1] == 0
+    status = 1
+    try:
+        run(page, folder)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
 if __name__ == "__main__":
-    sys.stdout.write(f"{run(Path(sys.argv[1]).resolve(), Path(sys.argv[2]))}\n")
+    importlib.import_module("toolbus.runtime")
+
+    empty, *pages = (Path(argument).resolve() for argument in sys.argv[1:])
+    failed = [page for i, page in enumerate(pages) if not run_apart(page, empty / str(i))]
+    sys.exit("\n".join(f"{page} failed" for page in failed) or 0)

@@ -1,4 +1,4 @@
-"""The seeded simulation: two thousand worlds hold, each seed is the same each time, and failures tell how to see them."""
+"""The seeded simulation: five hundred worlds hold, each seed is the same each time, and failures tell how to see them."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ def without_coverage(**more: str) -> dict[str, str]:
 
 @pytest.mark.guarantee("G01", "G02", "G03", "G04", "G05", "G06", "G07", "G08", "G09")
 @pytest.mark.guarantee("G10", "G11", "G12", "G13", "G16", "G17", "G18", "G19", "G20", "G21", "G26", "G28")
-def test_a_thousand_worlds_hold() -> None:
+def test_five_hundred_worlds_hold() -> None:
     done = subprocess.run(
-        [*SIMULATE, "--seeds", "1000", "--json"], env=without_coverage(), capture_output=True, text=True, check=False
+        [*SIMULATE, "--seeds", "500", "--json"], env=without_coverage(), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     report = orjson.loads(done.stdout)
-    assert report["seeds"] == 1000
+    assert report["seeds"] == 500
     assert {"completed", "stopped", "failed", "cancelled", "refused", "left"} <= report["outcomes"].keys()
-    assert report["requests"] > 2_000
+    assert report["requests"] > 1_000
     assert set(SEEN) <= report["checks"].keys()
-    assert min(report["checks"][each] for each in SEEN) > 400
-    assert min(report["checks"][each] for each in SEEN_LESS) > 50
+    assert min(report["checks"][each] for each in SEEN) > 200
+    assert min(report["checks"][each] for each in SEEN_LESS) > 25
     assert {"process killed", "process paused", "resumed", "store: no answer"} <= report["faults"].keys()
-    assert min(report["faults"].values()) > 20
+    assert min(report["faults"].values()) > 10
 
 
 @pytest.mark.repeats("forty worlds, twice")
