@@ -50,10 +50,8 @@ class Bot:
 
     async def read(self, user: str) -> AsyncIterator[str]:
         """Yield the reply to the user's newest message, from its beginning, as it is written."""
-        session = self.runtime.session(self.newest[user])
-        if session is not None:
-            async for piece in session.text():
-                yield piece
+        async for piece in self.runtime.request(self.newest[user]).text():
+            yield piece
 
     async def page(self, user: str) -> list[Line]:
         """Return what was said in the turns that have ended."""

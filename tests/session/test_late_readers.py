@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from toolbus import EventBus, Limits, RequestSession, Runtime, Tool, tool
-from toolbus.errors import BusError, ConfigurationError, ProviderUnavailable
+from toolbus.errors import BusError, ConfigurationError, ProviderUnavailable, UnknownRequest
 from toolbus.events import (
     Event,
     ModelResponded,
@@ -123,14 +123,20 @@ async def test_every_moment_of_a_request_is_early_enough() -> None:
 
 
 @pytest.mark.parametrize("seconds", [60.0, 0.0])
-async def test_a_session_that_has_ended_can_be_had_for_a_while(seconds: float) -> None:
+async def test_a_request_that_has_ended_can_be_had_for_a_while(seconds: float) -> None:
     async with Runtime(ScriptedProvider([text("Hello.")]), keep_ended_seconds=seconds) as runtime:
         result = await runtime.run("Hi")
-        found = runtime.session(result.request_id)
-        assert (found is not None) is (seconds > 0)
+        assert runtime.session(result.request_id) is None
         assert await runtime.recall(result.request_id) == (result if seconds else None)
-        if found is not None:
-            assert [each.round async for each in found.events(RoundStarted)] == [0]
+        found = runtime.request(result.request_id)
+        if seconds:
+            assert [type(each) async for each in found.events(RoundStarted)] == [RoundStarted]
+            assert await found.result() == result
+            assert await found.cancel() == "ended"
+        else:
+            with pytest.raises(UnknownRequest):
+                await found.result()
+            assert await found.cancel() == "unknown"
 
 
 class Answer(BaseModel):
@@ -179,7 +185,7 @@ async def test_a_session_that_has_ended_gives_the_same_afterwards(case: str) -> 
         session = runtime.start("How is Paris?", **options)
         result = await session.result()
         runtime.tools.remove("look_up")
-        found = runtime.session(session.request_id)
+        found = runtime._ended.get(session.request_id)  # pyright: ignore[reportPrivateUsage]
         assert found is not None
         again = await found.result()
         assert replace(again, error=None) == replace(result, error=None)
@@ -215,7 +221,7 @@ async def test_ended_requests_are_few_objects_for_the_garbage_collector() -> Non
         assert await tracked(200) - before < 200 * 8
 
 
-async def test_a_request_that_was_left_has_not_ended_here_and_its_resumed_session_is_kept_where_it_ends(
+async def test_a_request_that_was_left_has_not_ended_here_and_its_result_can_be_had_where_it_ends(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "toolbus.db"
@@ -229,19 +235,17 @@ async def test_a_request_that_was_left_has_not_ended_here_and_its_resumed_sessio
         async with Runtime(answers, store=SqliteStore(path)) as other:
             (resumed,) = await other.resume()
             result = await resumed.result()
-            found = other.session(left.request_id)
-            assert found is not None
-            assert await found.result() == result
+            assert await other.request(left.request_id).result() == result
 
 
-async def test_ended_sessions_are_bounded_in_number_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ended_requests_are_bounded_in_number_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolbus.runtime._ended._MAX_REQUESTS", 3)
     async with Runtime(ScriptedProvider([text("x")] * 4 + [text("x" * 50_000)] * 2)) as runtime:
         ids = [(await runtime.run("Hi")).request_id for _ in range(4)]
-        assert [runtime.session(each) is not None for each in ids] == [False, True, True, True]
+        assert [await runtime.recall(each) is not None for each in ids] == [False, True, True, True]
         monkeypatch.setattr("toolbus.runtime._ended._MAX_BYTES", 150_000)
         large = [(await runtime.run("Hi")).request_id for _ in range(2)]
-        assert [runtime.session(each) is not None for each in [*ids, *large]] == [False] * 5 + [True]
+        assert [await runtime.recall(each) is not None for each in [*ids, *large]] == [False] * 5 + [True]
 
 
 @pytest.mark.parametrize("store", ["memory", "sqlite"])

@@ -23,7 +23,7 @@ from ..events import (
 )
 from ..request_result import RequestResult
 from ..session import RequestSession
-from ..storage import Inbox, InboxReceipt, RequestRecord
+from ..storage import Inbox, InboxReceipt, JournalStore, RequestRecord
 from ._events import RequestEvents
 from ._record import record_of
 
@@ -235,6 +235,11 @@ class RequestHandle:
         if len(encode(command)) > _MAX_BYTES:
             raise ConfigurationError(f"this {command.type} has over {_MAX_BYTES:,} bytes; give a shorter one")
         if not isinstance(journal, Inbox):
+            record = await self._stored.record(self.request_id)
+            if record is None:
+                return "unknown"
+            if record.ending is not None:
+                return await self._ended(journal, command)
             raise ConfigurationError(
                 f"request {self.request_id} does not run here, and {type(journal).__name__} has no inbox for commands "
                 "to other processes; use SqliteStore or PostgresStore"
@@ -244,7 +249,13 @@ class RequestHandle:
             while receipt.state == "waiting" and receipt.is_held:
                 await anyio.sleep(self._seconds)
                 receipt = await call_store_in_time(journal.receipt(command.request_id, command.event_id))
-        return _answer(receipt)
+        answer = _answer(receipt)
+        return await self._ended(journal, command) if answer == "ended" else answer
+
+    async def _ended(self, journal: JournalStore, command: Event) -> CommandAnswer:
+        """Return "done" for a command that an ended request has among its facts, and otherwise "ended"."""
+        facts = await call_store_in_time(journal.facts(self.request_id))
+        return "done" if any(each.fact.event_id == command.event_id for each in facts) else "ended"
 
     # --------------------------------------------------------------------------------------------- the request
 

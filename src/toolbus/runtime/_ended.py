@@ -49,8 +49,6 @@ class _Ended:
     tools: ToolSource
     options: SessionOptions
     output: OutputType[Any] | None
-    size_bytes: int
-    journaled: bool
     begun_at: float
     ended_at: float
     ending: Ending | None
@@ -64,15 +62,14 @@ class _Ended:
             ended_at=self.ended_at,
             ending=self.ending,
             facts=len(self.facts),
-            size_bytes=self.size_bytes,
         )
 
 
 class EndedRequests:
     """The requests that ended in the last `seconds`; at most 10,000, and 64 MiB of facts and earlier messages.
 
-    Those that ended first are dropped first: when another one ends, or when one is asked for. A request that was left
-    for another process has not ended, and is not kept.
+    Those that ended first are dropped first: when another one ends, or when one is asked for. A request that a journal
+    has with its ending is read from there, and one that was left for another process has not ended: neither is kept.
     """
 
     def __init__(self, bus: EventBus, seconds: float) -> None:
@@ -84,8 +81,8 @@ class EndedRequests:
         self._kept: OrderedDict[str, tuple[_Ended | RequestSession, float, int]] = OrderedDict()
 
     def add(self, session: RequestSession, found: SessionSnapshot) -> None:
-        """Keep a request that has just ended, with its session's inner state; one that was left is not kept."""
-        if not self._seconds or found.result is None or found.result.resumable:
+        """Keep a request that has just ended, with its session's inner state, if it has to be kept."""
+        if not self._seconds or found.result is None or found.result.journaled or found.result.resumable:
             return
         state, view = found.view.state, found.view
         history = tuple(state.messages[: state.history_count])
@@ -104,8 +101,6 @@ class EndedRequests:
                 tools=_tools_of(found),
                 options=view.options,
                 output=state.output,
-                size_bytes=state.journal_bytes,
-                journaled=found.result.journaled,
                 begun_at=found.facts[0].at,
                 ended_at=found.facts[-1].at,
                 ending=ending_of(found.facts[-1]),
@@ -126,7 +121,7 @@ class EndedRequests:
         if not isinstance(ended, _Ended):
             return ended
         facts = tuple(map(decode, ended.facts))
-        session = RequestSession(
+        return RequestSession(
             self._bus,
             ended.providers,
             [*ended.history, _PROMPT],
@@ -134,13 +129,9 @@ class EndedRequests:
             conversation_id=ended.conversation_id,
             request_id=request_id,
             output=ended.output,
-            start=SessionStart(resumed=Resumed(facts=facts, history=(), size_bytes=ended.size_bytes)),
+            start=SessionStart(resumed=Resumed(facts=facts, history=())),
             **ended.options,
         )
-        result = session.snapshot().result
-        assert result is not None
-        result.journaled = ended.journaled
-        return session
 
     def records(self) -> list[RequestRecord]:
         """Return the records of the requests that are kept, in the order in which they ended."""

@@ -106,8 +106,8 @@ class Runtime(Generic[DepsT]):
     At most `max_sessions` requests run at once and `max_queued` wait; one more raises `Overloaded`. A turn of a
     conversation that is busy waits, or is refused with `on_busy="refuse"`. `max_concurrency`, `max_threads` and
     `max_processes` bound the handlers of tools (see `ToolDispatcher`). A handler that still runs `grace_seconds` after
-    it was cancelled is logged. A session that has ended can be had from `session` and `recall` for
-    `keep_ended_seconds`, so that a reader who comes late misses nothing; at most 10,000 are kept, and 64 MiB of them.
+    it was cancelled is logged. Without a journal, a request that has ended is kept for `keep_ended_seconds`, so that a
+    reader who comes late misses nothing (`request`, `recall`); at most 10,000 are kept, and 64 MiB of them.
 
     What is stuck is logged, counted (`toolbus.telemetry`) and published, each once: a handler that outlives its call, a
     subscription whose reader is too slow, a request whose lease another process has taken. With `remind_seconds` also
@@ -482,26 +482,27 @@ class Runtime(Generic[DepsT]):
         return subrequest_tool(name, description, provider=self.providers, tools=self.tools, **self._merged({}))
 
     def session(self, request_id: str) -> RequestSession | None:
-        """Return the session of a request that runs, waits, or has ended in the last `keep_ended_seconds`; else None.
+        """Return the session of a request that runs or waits in this runtime; None for any other: see `request`."""
+        return self._sessions.get(request_id)
 
-        A session that has ended still has its `result`, `events` and `text`. It is made anew from the request's facts
-        at each call, so its result lacks the exceptions of handlers.
-        """
+    def _session_kept(self, request_id: str) -> RequestSession | None:
+        """Return the session of a request that runs, waits, or has ended here a short time ago without a journal."""
         return self._sessions.get(request_id) or self._ended.get(request_id)
 
     def request(
         self, request_id: str, *, authorize: Authorize | None = None, options: OptionsFor | None = None
     ) -> RequestHandle:
-        """Return a handle that watches and commands a request, whichever process runs it.
+        """Return a handle that watches and commands a request, whichever process runs it, also after it has ended.
 
-        Use it where a request comes from outside, such as a web page's id: another worker process may run it. The
-        request is looked up when the handle is used, so this raises nothing, and costs nothing. `authorize` decides who
+        Use it where a request comes from outside, such as a web page's id: another worker process may run it. A request
+        that has ended is in the journal or, without one, is kept for `keep_ended_seconds`. The request is looked up
+        when the handle is used, so this raises nothing, and costs nothing. `authorize` decides who
         may give a command: see `RequestHandle`. `options` are as for `recall`.
         """
         writer = self._journal_writer
         return RequestHandle(
             request_id,
-            local=self.session,
+            local=self._session_kept,
             stored=None if writer is None else self._stored(writer, options),
             authorize=authorize,
             seconds=self._inbox_seconds,
