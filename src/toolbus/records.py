@@ -108,13 +108,13 @@ def defaults_of(kind: type[Record]) -> dict[str, Any]:
 
 
 def json_bytes(value: Any, default: Callable[[Any], Any] | None = None) -> bytes:
-    """Return a value, with records at any depth, as one line of JSON.
+    """Return a value, with records at any depth, as one line of JSON. A record, or a list of them, is quickest.
 
     What is written can be read back: values of types that JSON does not have, integers over 64 bits, keys that are not
     text, and more than 254 levels are refused with `TypeError`. `default` is called for each value of another type, and
     returns one to write instead. Half of a surrogate pair, which UTF-8 cannot carry, becomes a question mark.
     """
-    if default is None and isinstance(value, Record):
+    if default is None and isinstance(value, (Record, list)):
         # msgspec would write without a word what cannot be read back. orjson refuses that, and is quick with tuples.
         try:
             orjson.dumps(value, default=msgspec.structs.astuple)
