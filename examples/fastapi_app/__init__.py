@@ -1,4 +1,4 @@
-"""A web backend around toolbus: questions in, answers and event streams out. See README.md beside this file."""
+"""A web backend around toolbus, with two chat pages: on `useChat`, and on AG-UI. See README.md beside this file."""
 
 from .app import create_app
 

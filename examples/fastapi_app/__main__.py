@@ -1,4 +1,4 @@
-"""A web backend: answers, streams of events and of text, over HTTP. It listens on `PORT`, or 8000 by default."""
+"""A web backend with two chat pages, over HTTP. It listens on `PORT`, or 8000 by default."""
 
 import os
 

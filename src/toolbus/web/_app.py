@@ -72,7 +72,7 @@ def create_app(
     | `POST /chat`, `GET /chat/ID/stream` | `useChat` of the AI SDK (`version`), and its resuming (204: nothing runs) |
     | `POST /agent` | `HttpAgent` of AG-UI |
     | `GET /conversations` | the user's conversations, the newest first; `search`, `limit` |
-    | `GET /conversations/ID` | its `messages` for `useChat`, and its newest `requests` |
+    | `GET /conversations/ID` | its `messages` for `useChat`, and its newest `requests`; both empty for a new one |
     | `GET /requests/ID` | its `outcome` (null while it runs), and the `approvals` that wait |
     | `GET /requests/ID/events`, `/text` | its events or its text, after `Last-Event-ID` |
     | `POST /requests/ID/cancel`, `/steer`, `/decide`, `/answer` | `{"answer": "done"}`, "queued" (202), "ended" (409) |
@@ -289,8 +289,6 @@ class _App:
         stored_id = owner.stored(http.path_params["conversation_id"])
         history = await call_store_in_time(self._runtime.store.history(stored_id))
         requests = await self._runtime.requests(conversation_id=stored_id, limit=_NEWEST)
-        if not history and not requests:
-            raise HTTPException(404, "there is no such conversation")
         # The store has the messages of a turn once it has ended.
         prompts = [await self._prompt_of(each) for each in reversed(requests) if each.ending is None]
         messages = [*history, *(each for each in prompts if each is not None)]

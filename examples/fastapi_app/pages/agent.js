@@ -1,0 +1,112 @@
+// A chat page on AG-UI's HttpAgent, without a framework: text, reasoning, tools, approvals, a tool of the page, stopping.
+import { HttpAgent } from "./vendor/bundled/ag-ui.js";
+
+const threadId = location.hash.slice(1) || crypto.randomUUID();
+history.replaceState(null, "", `agent.html#${threadId}`);
+const conversation = `api/conversations/${encodeURIComponent(threadId)}`;
+const JSON_POST = { method: "POST", headers: { "Content-Type": "application/json" } };
+
+// The page's own tool: its calls are answered here.
+const tools = { local_time: () => ({ time: new Date().toString(), zone: Intl.DateTimeFormat().resolvedOptions().timeZone }) };
+
+const element = (name, attributes = {}, ...children) => {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+    else if (value !== false) made.setAttribute(key, value === true ? "" : value);
+  }
+  made.append(...children);
+  return made;
+};
+
+const messages = element("div", { "aria-live": "polite" });
+const status = element("p", { class: "status", role: "status" });
+const problem = element("p", { class: "error", role: "alert" });
+const field = element("input", { type: "text", "aria-label": "Question", placeholder: "Ask something", autofocus: true });
+const button = element("button", {}, "Send");
+const form = element("form", { onsubmit: (event) => { event.preventDefault(); void (agent.isRunning ? stop() : ask()); } }, element("div", {}, field, button));
+const title = element("header", {}, element("h1", {}, "Chat with AG-UI"), element("a", { href: "agent.html?new" }, "New conversation"));
+document.getElementById("page").append(title, messages, status, problem, form);
+
+const found = await fetch(conversation);
+if (found.status === 401) location.replace("./"); // the first page gives this browser its name
+const earlier = found.ok ? (await found.json()).messages : [];
+const textOf = (message) => message.parts.filter((part) => part.type === "text").map((part) => part.text).join("\n\n");
+const agent = new HttpAgent({
+  url: "api/agent",
+  threadId,
+  initialMessages: earlier.map((message) => ({ id: message.id, role: message.role, content: textOf(message) })),
+});
+
+let questions = []; // the approvals that the newest run has asked for
+const decided = new Map();
+
+function shown(message) {
+  if (message.role === "reasoning") return element("div", { class: "message reasoning" }, message.content ?? "");
+  if (message.role === "tool") return null; // its call shows it
+  const content = typeof message.content === "string" ? message.content : "";
+  const calls = (message.toolCalls ?? []).map((call) => {
+    const result = agent.messages.find((each) => each.role === "tool" && each.toolCallId === call.id);
+    const question = questions.find((each) => each.toolCallId === call.id && !decided.has(each.id));
+    const decide = (approved) => () => { decided.set(question.id, approved); void goOn(); };
+    const buttons = question ? [element("p", {}, "May this run? ", element("button", { onclick: decide(true) }, "Allow"), " ", element("button", { onclick: decide(false) }, "Deny"))] : [];
+    const output = result ? [element("p", {}, typeof result.content === "string" ? result.content : JSON.stringify(result.content))] : [];
+    return element("div", { class: "call" }, element("strong", {}, call.function.name), " ", element("code", {}, call.function.arguments), ...buttons, ...output);
+  });
+  return element("div", { class: `message ${message.role}` }, ...(content ? [element("div", {}, content)] : []), ...calls);
+}
+
+function draw() {
+  messages.replaceChildren(...agent.messages.map(shown).filter(Boolean));
+  button.textContent = agent.isRunning ? "Stop" : "Send";
+  if (!agent.isRunning) status.textContent = "";
+  form.scrollIntoView({ block: "end" });
+  window.scrollTo(0, document.body.scrollHeight);
+}
+
+async function run(resume) {
+  questions = [];
+  decided.clear();
+  problem.textContent = "";
+  let outcome;
+  const running = agent.runAgent({ runId: crypto.randomUUID(), ...(resume && { resume }) }, {
+    onEvent: () => queueMicrotask(draw),
+    onCustomEvent: ({ event }) => { if (event.name === "status") status.textContent = event.value.text; },
+    onRunFinishedEvent: ({ event }) => { outcome = event.outcome; },
+    onRunErrorEvent: ({ event }) => { problem.textContent = event.message; },
+    onRunFailed: ({ error }) => { problem.textContent = error.message; },
+  });
+  await running.catch((error) => { problem.textContent = error.message; });
+  questions = outcome?.interrupts ?? [];
+  const isAnswered = (call) => agent.messages.some((each) => each.toolCallId === call.id);
+  const open = (agent.messages.findLast((each) => each.role === "assistant")?.toolCalls ?? []).filter((call) => !isAnswered(call));
+  const own = open.filter((call) => Object.hasOwn(tools, call.function.name));
+  for (const call of own) agent.addMessage({ id: crypto.randomUUID(), role: "tool", toolCallId: call.id, content: JSON.stringify(tools[call.function.name]()) });
+  draw();
+  if (own.length && !questions.length) await run();
+}
+
+async function ask() {
+  const text = field.value.trim();
+  if (!text) return;
+  field.value = "";
+  agent.addMessage({ id: crypto.randomUUID(), role: "user", content: text });
+  draw();
+  await run();
+}
+
+// The run goes on when all of its questions have been answered.
+async function goOn() {
+  draw();
+  if (questions.some((each) => !decided.has(each.id))) return;
+  await run(questions.map(({ id }) => ({ interruptId: id, status: "resolved", payload: { approved: decided.get(id) } })));
+}
+
+// Leaving the page stops nothing. Stopping is a command to the request.
+async function stop() {
+  const { requests } = await (await fetch(conversation)).json();
+  const running = requests.find((each) => each.outcome === null);
+  if (running) await fetch(`api/requests/${running.request_id}/cancel`, { ...JSON_POST, body: "{}" });
+}
+
+draw();

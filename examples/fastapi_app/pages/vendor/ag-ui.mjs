@@ -1,0 +1,2 @@
+// What the page of AG-UI imports.
+export { HttpAgent } from "@ag-ui/client";
