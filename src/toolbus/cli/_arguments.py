@@ -17,6 +17,7 @@ examples:
   toolbus ask "What is the weather in Paris?" --tools mytools:get_weather
   toolbus chat --dir ~/notes --provider openai:gpt-5-mini
   toolbus chat --continue
+  toolbus serve --open
   toolbus resume
   toolbus worker mytools:tools --url nats://broker:4222 --pool gpu
   toolbus tools --tools mytools:search
@@ -70,6 +71,22 @@ _CHAT_STATUS = """\
 exit status:
   on a terminal 0; from a pipe, the status of the first question that was
   not answered (see toolbus ask --help)"""
+
+_SERVE = """\
+Serve a chat page for your browser, with the same tools, models and limits as
+toolbus ask. Calls that need approval are decided on the page. Conversations
+are kept; requests that were interrupted continue with the next toolbus serve
+of the same directory, tools and provider. Only programs on this machine reach
+the page, with the token in the printed address."""
+
+_SERVE_EXAMPLES = """\
+examples:
+  toolbus serve --open
+  toolbus serve --dir src --provider openai:gpt-5-mini --port 8080
+  toolbus serve --tools mytools:tools --approve all
+
+exit status:
+  0 ended by Ctrl-C   1 failed   2 wrong usage or configuration"""
 
 _RESUME = """\
 Resume requests that were interrupted by a closed terminal, a crash or a kill.
@@ -205,6 +222,7 @@ def _parser() -> argparse.ArgumentParser:
     chat = commands.add_parser("chat", help="have a conversation", **_texts(_CHAT, _CHAT_STATUS))
     _add_conversing(chat)
     _add_output(chat)
+    _add_serve(commands.add_parser("serve", help="chat in the browser", **_texts(_SERVE, _SERVE_EXAMPLES)))
     _add_resume(commands.add_parser("resume", help="resume interrupted requests", **_texts(_RESUME, _RESUME_EXAMPLES)))
     status = commands.add_parser("status", help="show what is unfinished", **_texts(_STATUS, ""))
     _add_store_path(status)
@@ -256,6 +274,17 @@ def _add_conversing(parser: argparse.ArgumentParser) -> None:
     _add_approval(parser)
     _add_limits(parser)
     _add_recording(parser)
+
+
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    _add_sources(parser)
+    _add_store_path(parser.add_argument_group("store"), no_store=True)
+    parser.set_defaults(continue_=None)
+    _add_approval(parser, "ask about each on the page (default)")
+    _add_limits(parser)
+    parser.add_argument("--port", type=int, default=0, metavar="N", help="the port to listen on; default: a free one")
+    parser.add_argument("--open", action="store_true", help="open the page in your browser")
+    _add_log(parser.add_argument_group("output on stderr"))
 
 
 def _add_simulation(parser: argparse.ArgumentParser) -> None:
@@ -398,14 +427,15 @@ def _add_worker(parser: argparse.ArgumentParser) -> None:
     _add_log(parser.add_argument_group("output on stderr"))
 
 
-def _add_approval(parser: argparse.ArgumentParser) -> None:
+def _add_approval(
+    parser: argparse.ArgumentParser, ask: str = "ask about each (default; without a terminal they are denied)"
+) -> None:
     parser.add_argument(
         "--approve",
         choices=("ask", "all", "none"),
         default="ask",
         metavar="WHICH",
-        help="calls of tools that need approval: ask about each (default; without a terminal they are denied), "
-        "run all, or run none",
+        help=f"calls of tools that need approval: {ask}, run all, or run none",
     )
 
 

@@ -30,7 +30,7 @@ def run(arguments: list[str]) -> int:
 
         return main(["--version"])
     if options.command is None:
-        named = "ask, chat, resume, status, store, worker, tools, events, replay or simulate"
+        named = "ask, chat, serve, resume, status, store, worker, tools, events, replay or simulate"
         print(f"toolbus: name a command: {named} (see toolbus --help)", file=sys.stderr)
         return USAGE
     screen = open_screen(sys.stdout, sys.stderr, os.environ)
@@ -66,6 +66,10 @@ def _command(options: argparse.Namespace, screen: Screen, *, debug: bool) -> int
         from ._commands.chat import chat  # noqa: PLC0415
 
         return chat(options, screen, debug=debug)
+    if options.command == "serve":
+        from ._commands.serve import serve  # noqa: PLC0415
+
+        return serve(options, screen)
     if options.command == "resume":
         from ._commands.resume import resume  # noqa: PLC0415
 

@@ -31,6 +31,7 @@ from ._terminal.text import cut
 
 __all__ = [
     "COMMAND",
+    "SERVED",
     "CommandStore",
     "OpenStore",
     "ago",
@@ -44,6 +45,9 @@ __all__ = [
 
 COMMAND = "command"
 """The key, in a request's `agreed` record, of the command line options that the request was begun with."""
+
+SERVED = "served"
+"""The key in `COMMAND` that marks the requests of `toolbus serve`, which continues those that it has left."""
 
 _MOST = 1_000  # requests that are looked at
 _PROMPT_COLUMNS = 60
@@ -65,6 +69,16 @@ class CommandStore(SqliteStore):
         if entry.seq == 0 and self._command:
             entry = replace(entry, agreed={**(entry.agreed or {}), COMMAND: self._command})
         return await super().append(entry)
+
+    def continues(self, request: RequestRecord) -> bool:
+        """Return whether this process continues the unfinished request by itself."""
+        return SERVED in self._command and request.agreed.get(COMMAND) == self._command
+
+    async def unfinished(self, *, limit: int = _MOST) -> Sequence[RequestRecord]:
+        """Return what `JournalStore.unfinished` does; for `toolbus serve`, only what an equal command has begun."""
+        if SERVED not in self._command:
+            return await super().unfinished(limit=limit)
+        return [each for each in await super().unfinished(limit=_MOST) if self.continues(each)][:limit]
 
     async def found_requests(
         self, *, conversation_id: str | None = None, is_unfinished: bool = False, limit: int = _MOST
@@ -207,7 +221,8 @@ async def _look(
         await store.aclose()
         raise
     # The store stays open: the request's runtime, on another event loop, uses it next and closes it.
-    return conversation, [each for each in waiting if holder_of(each.record) in ("nobody", "gone")]
+    left = [each for each in waiting if holder_of(each.record) in ("nobody", "gone")]
+    return conversation, [each for each in left if not store.continues(each.record)]
 
 
 async def conversation_of(store: CommandStore, wanted: str) -> ConversationRecord:

@@ -32,7 +32,17 @@ from ._warnings import warnings_shown
 if TYPE_CHECKING:
     from ._open_store import OpenStore
 
-__all__ = ["INSTRUCTIONS", "Opened", "ScreenHandler", "opened", "output_on_stderr", "report_ending", "status_of"]
+__all__ = [
+    "INSTRUCTIONS",
+    "Configured",
+    "Opened",
+    "ScreenHandler",
+    "configured",
+    "opened",
+    "output_on_stderr",
+    "report_ending",
+    "status_of",
+]
 
 INSTRUCTIONS = """\
 You answer questions about the files of a workspace. Your tools read these files; nothing can be changed with them. \
@@ -68,7 +78,32 @@ class Opened:
 def opened(
     options: argparse.Namespace, screen: Screen, show: Callable[[Event], None], tick: Callable[[], None] | None
 ) -> Generator[Opened]:
-    """Open the host that the options ask for.
+    """Open the host that the options ask for. Raises `ConfigurationError`."""
+    with configured(options, screen) as found:
+        runtime = found.runtime
+        person = connect_approval(runtime, options, screen, found.stdout)
+        recorder = _recorded(options, runtime, screen)
+        with Host(runtime, screen, show, tick, person, recorder, before=found.mcp) as host:
+            yield Opened(host, found.provider, found.kept)
+
+
+@dataclasses.dataclass(slots=True)
+class Configured:
+    """A runtime that is not entered yet, the name of its provider, and what belongs to it.
+
+    `mcp` has the servers of its tools, which are entered before it; `stdout` is the real one.
+    """
+
+    runtime: Runtime
+    provider: str
+    stdout: TextIO
+    kept: OpenStore | None = None
+    mcp: contextlib.AbstractAsyncContextManager[object] | None = None
+
+
+@contextlib.contextmanager
+def configured(options: argparse.Namespace, screen: Screen, **more: Any) -> Generator[Configured]:
+    """Make the runtime that the options ask for; `more` are options of the runtime.
 
     The output of tools and their modules goes to stderr, because stdout is reserved for the answer. Raises
     `ConfigurationError`.
@@ -92,15 +127,12 @@ def opened(
             lease_seconds=LEASE_SECONDS,
             # The default store may fail without ending the request, because the user did not ask for it.
             on_store_failure="warn" if kept is not None and not kept.is_asked_for else "stop",
+            **more,
         )
-        person = connect_approval(runtime, options, screen, stdout)
         # With a log level, the warnings of MCP servers appear in the log.
         quiet = options.quiet or options.log_level is not None
         with contextlib.nullcontext() if quiet else warnings_shown(screen, "toolbus.mcp"):
-            mcp = mcp_tools(options.mcp, tools)
-            host = Host(runtime, screen, show, tick, person, _recorded(options, runtime, screen), before=mcp)
-            with host:
-                yield Opened(host, name, kept)
+            yield Configured(runtime, name, stdout, kept, mcp_tools(options.mcp, tools))
 
 
 @contextlib.contextmanager
@@ -116,7 +148,7 @@ def _kept(options: argparse.Namespace, screen: Screen, provider: str) -> OpenSto
     if location_of(options, os.environ) is None and options.continue_ is None:
         return None
     try:
-        from ._open_store import open_store_for  # noqa: PLC0415 -- imports a database
+        from ._open_store import SERVED, open_store_for  # noqa: PLC0415 -- imports a database
     except ImportError as exc:
         if options.store is not None or options.continue_ is not None:
             raise ConfigurationError(f"this Python has no SQLite, so nothing can be kept: {exc}") from exc
@@ -124,6 +156,8 @@ def _kept(options: argparse.Namespace, screen: Screen, provider: str) -> OpenSto
     command: dict[str, Any] = {"provider": provider, "dir": os.path.abspath(options.dir), "tools": options.tools}  # noqa: PTH100
     if options.mcp:
         command["mcp"] = options.mcp
+    if options.command == "serve":
+        command[SERVED] = True
     return open_store_for(options, screen, command)
 
 

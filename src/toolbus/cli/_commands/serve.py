@@ -1,0 +1,127 @@
+"""The command `toolbus serve`: a chat page in the browser, with the tools of the command line."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import getpass
+import logging
+import secrets
+import socket
+import webbrowser
+from collections.abc import AsyncGenerator, Callable, Generator
+from typing import Any
+
+import anyio
+
+from ...core.plain_text import clean
+from ...errors import ConfigurationError, MissingExtra
+from ...web.chat import create_chat
+from .._approval import connect_approval
+from .._requests import Configured, configured
+from .._terminal.screen import Screen
+
+try:
+    import uvicorn
+except ImportError as exc:
+    raise MissingExtra("web", "uvicorn") from exc
+
+__all__ = ["serve"]
+
+_LOOPBACK = "127.0.0.1"
+_LEAVE_SECONDS = 1
+"""The time that open streams get when the server ends, before their requests have to end, too."""
+_DRAIN_SECONDS = 2.0
+
+
+def serve(options: argparse.Namespace, screen: Screen) -> int:
+    """Serve the page until Ctrl-C, and return the exit status. Raises `ToolbusError`."""
+    with (
+        _quiet_server(options),
+        configured(options, screen, on_approval="wait", drain_seconds=_DRAIN_SECONDS) as found,
+        _listening(options.port) as listening,
+    ):
+        if options.approve != "ask":
+            connect_approval(found.runtime, options, screen, found.stdout)
+        token = secrets.token_urlsafe()
+        address = f"http://{_LOOPBACK}:{listening.getsockname()[1]}/#token={token}"
+
+        def ready() -> None:
+            if not options.quiet:
+                screen.report(clean(f"toolbus serve with {found.provider}; Ctrl-C ends it."))
+            screen.data(address)
+            if options.open:
+                webbrowser.open(address)
+
+        failures: list[Exception] = []
+        app = create_chat(found.runtime, token=token, user=_user(), lifetime=_lifetime(found, failures))
+        with contextlib.suppress(KeyboardInterrupt):  # The server has ended, and raises the signal once more.
+            anyio.run(_Server(app, ready).serve, [listening])
+        if failures:
+            raise failures[0]
+    return 0
+
+
+class _Server(uvicorn.Server):
+    """A server that calls `ready` once it serves."""
+
+    def __init__(self, app: Any, ready: Callable[[], None]) -> None:
+        config = uvicorn.Config(
+            app, log_config=None, lifespan="on", ws="none", timeout_graceful_shutdown=_LEAVE_SECONDS
+        )
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and say so."""
+        await super().startup(sockets)
+        if self.started:
+            self._ready()
+
+
+@contextlib.asynccontextmanager
+async def _lifetime(found: Configured, failures: list[Exception]) -> AsyncGenerator[None]:
+    """Enter the runtime and the servers of its tools, and continue what an earlier `toolbus serve` has left."""
+    try:
+        async with contextlib.AsyncExitStack() as stack:
+            if found.mcp is not None:
+                await stack.enter_async_context(found.mcp)
+            await stack.enter_async_context(found.runtime)
+            if found.kept is not None:
+                await found.runtime.resume(watch=True)
+            yield
+    except Exception as exc:
+        failures.append(exc)
+        raise
+
+
+@contextlib.contextmanager
+def _listening(port: int) -> Generator[socket.socket]:
+    with socket.socket() as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((_LOOPBACK, port))
+        except (OSError, OverflowError) as exc:
+            reason = getattr(exc, "strerror", None) or exc
+            raise ConfigurationError(f"--port {port}: {reason}; give another one, or 0 for a free one") from exc
+        yield listening
+
+
+@contextlib.contextmanager
+def _quiet_server(options: argparse.Namespace) -> Generator[None]:
+    """Inside, keep what the server logs from the screen, unless a log was asked for: failures are raised as well."""
+    logger = logging.getLogger("uvicorn")
+    before = logger.level
+    logger.setLevel(logging.NOTSET if options.log_level else logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def _user() -> str:
+    """Return the name under which conversations are kept and decisions recorded."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "user"

@@ -1,0 +1,231 @@
+// The chat page of toolbus serve. It reads the UI message stream, and folds each request into one message, so that a
+// stream that is read again from its beginning replaces the message. All text is set as text, never as HTML.
+const $ = (id) => document.getElementById(id);
+const inHash = (name) => new URLSearchParams(location.hash.slice(1)).get(name);
+// The token leaves the address at once, and stays with this tab.
+const tokenFromAddress = () => { if (inHash("token")) sessionStorage.setItem("token", inHash("token")); };
+const authorization = () => ({ Authorization: `Bearer ${sessionStorage.getItem("token") ?? ""}` });
+tokenFromAddress();
+let conversation = inHash("conversation") ?? crypto.randomUUID();
+let running = ""; // the request whose stream is read
+let reading = null; // the controller of that stream
+let doing = Promise.resolve(); // what the page does now
+
+async function call(path, body) {
+  const headers = { ...authorization(), ...(body && { "Content-Type": "application/json" }) };
+  reading ??= new AbortController();
+  const response = await fetch(`api/${path}`, { headers, signal: reading.signal, ...(body && { method: "POST", body: JSON.stringify(body) }) });
+  if (response.ok) return response;
+  if (response.status === 401) throw new Error("Open this page with the address that toolbus serve has printed.");
+  const { error } = await response.json().catch(() => ({}));
+  throw new Error(error ? `${error[0].toUpperCase()}${error.slice(1)}.` : "The server did not answer.");
+}
+
+function element(name, attributes, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+    else made.setAttribute(key, value);
+  }
+  made.append(...children);
+  return made;
+}
+
+// ------------------------------------------------------------------------------------------------- one message
+
+const shown = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2));
+
+function fold(message, chunk) {
+  const { type, id, toolCallId } = chunk;
+  const { parts } = message;
+  const part = parts.findLast((each) => (toolCallId ? each.toolCallId === toolCallId : each.id === id && id !== undefined));
+  if (type === "start") message.id = chunk.messageId;
+  else if (type === "text-start" || type === "reasoning-start") parts.push({ type: type.slice(0, -6), id, text: "" });
+  else if (type === "text-delta" || type === "reasoning-delta") part.text += chunk.delta;
+  else if (type === "tool-input-start") parts.push({ type: "call", toolCallId, name: chunk.toolName, state: "arrives" });
+  else if (type === "tool-input-available" || type === "tool-input-error") {
+    const found = part ?? parts[parts.push({ type: "call", toolCallId, name: chunk.toolName }) - 1];
+    Object.assign(found, { input: chunk.input, state: type === "tool-input-error" ? "failed" : "runs", error: chunk.errorText });
+  } else if (type === "tool-approval-request") Object.assign(part, { state: "asked", approval: chunk.approvalId });
+  else if (type === "tool-output-available") Object.assign(part, { output: chunk.output, state: chunk.preliminary ? "runs" : "done" });
+  else if (type === "tool-output-error") Object.assign(part, { state: "failed", error: chunk.errorText });
+  else if (type === "tool-output-denied") Object.assign(part, { state: "denied" });
+  else if (type === "data-status") $("status").textContent = chunk.data.text;
+  else if (type === "error" || type === "abort") message.problem = chunk.errorText ?? "It was stopped.";
+  if (type === "finish" || type === "error" || type === "abort") message.ended = true;
+  if (type === "finish" && chunk.messageMetadata?.explanation) message.problem = chunk.messageMetadata.explanation;
+}
+
+const STATES = { arrives: "…", runs: "runs", done: "", failed: "failed", denied: "denied", asked: "asks" };
+
+function drawn(part, message) {
+  if (part.type === "text") return element("div", {}, part.text);
+  if (part.type === "reasoning") return element("div", { class: "reasoning" }, part.text);
+  if (part.type !== "call") return "";
+  const input = element("pre", {}, shown(part.input ?? {}));
+  if (part.state === "asked") {
+    const decide = (approved) => element("button", { type: "button", onclick: () => { doing = act(() => decided(message, part, approved)); } }, approved ? "Allow" : "Deny");
+    return element("div", { class: "question" }, `May ${part.name} run?`, input, decide(true), " ", decide(false));
+  }
+  const head = element("summary", {}, part.name, " ", element("span", {}, STATES[part.state] ?? ""));
+  const made = element("details", {}, head, input);
+  if (part.output !== undefined) made.append(element("pre", {}, shown(part.output)));
+  if (part.error) made.append(element("p", { class: "wrong" }, part.error));
+  made.open = message.opened.has(part.toolCallId);
+  made.addEventListener("toggle", () => message.opened[made.open ? "add" : "delete"](part.toolCallId));
+  return made;
+}
+
+function draw(message) {
+  const list = $("messages").parentElement;
+  const isAtEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 80;
+  const node = element("div", { class: `message ${message.role}` }, ...message.parts.map((part) => drawn(part, message)));
+  if (message.problem) node.append(element("p", { class: "wrong" }, message.problem));
+  if (message.node) message.node.replaceWith(node);
+  else $("messages").append(node);
+  message.node = node;
+  if (isAtEnd) list.scrollTop = list.scrollHeight;
+}
+
+const newMessage = (role, parts = []) => ({ role, parts, opened: new Set() });
+
+// A message of the history: see UIMessage of the AI SDK.
+function stored(message) {
+  const parts = message.parts.map((part) => {
+    if (part.type === "text" || part.type === "reasoning") return part;
+    if (!part.toolCallId) return { type: "" };
+    const state = { "output-error": "failed", "output-denied": "denied" }[part.state] ?? "done";
+    return { ...part, type: "call", name: part.toolName ?? part.type.slice(5), state, error: part.errorText };
+  });
+  return newMessage(message.role, parts);
+}
+
+// ------------------------------------------------------------------------------------------------- streams
+
+async function read(response, message) {
+  running = response.headers.get("X-Request-Id");
+  let isDue = false;
+  const later = () => {
+    if (!isDue) requestAnimationFrame(() => { isDue = false; draw(message); });
+    isDue = true;
+  };
+  let rest = "";
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let piece = await reader.read(); !piece.done; piece = await reader.read()) {
+    const frames = (rest + piece.value).split("\n\n");
+    rest = frames.pop();
+    for (const frame of frames) {
+      if (!frame.startsWith("data: {")) continue;
+      fold(message, JSON.parse(frame.slice(6)));
+      later();
+    }
+  }
+  draw(message);
+  if (!message.ended) throw new TypeError("the stream was cut off");
+}
+
+// Read a request's stream from its beginning, again and again while the server is away.
+async function follow(message) {
+  for (let seconds = 1; ; seconds = Math.min(seconds * 2, 10)) {
+    try {
+      const response = await call(`chat/${encodeURIComponent(conversation)}/stream`);
+      if (response.status === 204) return load();
+      $("problem").textContent = "";
+      Object.assign(message, { parts: [], problem: "", ended: false });
+      return await read(response, message);
+    } catch (error) {
+      if (!(error instanceof TypeError)) throw error;
+      $("problem").textContent = "The server is away. Trying again …";
+      await new Promise((done) => setTimeout(done, seconds * 1_000));
+      if (reading?.signal.aborted) throw new DOMException("", "AbortError");
+    }
+  }
+}
+
+// Do one thing at a time, with the button as the way to stop it.
+async function act(what) {
+  const mine = (reading = new AbortController());
+  $("problem").textContent = "";
+  $("send").textContent = "Stop";
+  try {
+    await what();
+  } catch (error) {
+    if (error.name !== "AbortError") $("problem").textContent = error.message;
+  }
+  if (reading !== mine) return;
+  reading = null;
+  running = "";
+  $("send").textContent = "Send";
+  $("status").textContent = "";
+  await list().catch(() => {});
+}
+
+async function ask(text) {
+  const mine = newMessage("user", [{ type: "text", text }]);
+  draw(mine);
+  const message = newMessage("assistant");
+  const body = { id: conversation, message: { role: "user", parts: mine.parts } };
+  let response;
+  try {
+    response = await call("chat", body);
+  } catch (error) {
+    mine.node.remove();
+    $("prompt").value = text; // nothing was started
+    throw error instanceof TypeError ? new Error("The server is away.") : error;
+  }
+  await read(response, message).catch((error) => (error instanceof TypeError ? follow(message) : Promise.reject(error)));
+}
+
+async function decided(message, part, approved) {
+  await call(`requests/${message.id}/decide`, { id: part.approval, approved }).catch(() => {}); // others may be faster
+  part.state = approved ? "runs" : "denied";
+  draw(message);
+  if (!message.parts.some((each) => each.state === "asked")) await follow(message);
+}
+
+// ------------------------------------------------------------------------------------------------- conversations
+
+async function load() {
+  history.replaceState(null, "", `#${new URLSearchParams({ conversation })}`);
+  const { messages, requests } = await (await call(`conversations/${encodeURIComponent(conversation)}`)).json();
+  $("messages").replaceChildren();
+  for (const each of messages) draw(stored(each));
+  await list();
+  if (requests.some((each) => each.outcome === null)) await follow(newMessage("assistant"));
+}
+
+async function list() {
+  const { conversations } = await (await fetch("api/conversations?limit=50", { headers: authorization() })).json();
+  const links = conversations.map((each) => {
+    const link = element("a", { href: `#${new URLSearchParams({ conversation: each.conversation_id })}` }, each.title || "…");
+    if (each.conversation_id === conversation) link.setAttribute("aria-current", "page");
+    return element("li", {}, link);
+  });
+  $("conversations").replaceChildren(...links);
+}
+
+function show(id) {
+  reading?.abort(); // reading on is not needed; the request continues
+  conversation = id;
+  doing = act(load);
+}
+
+$("new").addEventListener("click", () => { show(crypto.randomUUID()); $("prompt").focus(); });
+window.addEventListener("hashchange", () => {
+  const id = inHash("conversation") ?? conversation;
+  if (inHash("token") || id !== conversation) { tokenFromAddress(); show(id); }
+});
+$("prompt").addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); $("ask").requestSubmit(); }
+});
+$("ask").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const text = $("prompt").value.trim();
+  if (running) void call(`requests/${running}/cancel`, {});
+  else if (text) {
+    $("prompt").value = "";
+    const next = () => act(() => ask(text));
+    doing = reading ? doing.then(next) : next(); // the conversation may still be loading
+  }
+});
+doing = act(load);

@@ -1,0 +1,141 @@
+"""Uses the page of `toolbus serve` in Chromium: `python browse_served.py FOLDER`.
+
+Starts the command in FOLDER itself, kills it in the middle of an answer, and starts it again. Prints one line of JSON:
+what the page shows, its errors, and what axe finds. Screenshots go into FOLDER.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from playwright.async_api import Page, expect
+
+from support import browser, npm_servers
+
+AXE = (
+    "async () => (await axe.run()).violations.flatMap((rule) => rule.nodes.map((node) => `${rule.id}: ${node.target}`))"
+)
+
+
+class Server:
+    """The command, as a process."""
+
+    def __init__(self, process: asyncio.subprocess.Process, address: str) -> None:
+        self.process = process
+        self.address = address
+
+    @classmethod
+    async def started(cls, folder: Path, *options: str) -> Server:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "toolbus", "serve", "--store", "chat.db", "--tools", "mine:TOOLS"),
+            *("--provider", "mine:MODEL", *options),
+            cwd=folder,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        assert process.stdout is not None
+        address = (await asyncio.wait_for(process.stdout.readline(), 30)).decode().strip()
+        return cls(process, address)
+
+    async def ended(self, number: int) -> int:
+        """Send a signal, and return the exit status."""
+        self.process.send_signal(number)
+        return await asyncio.wait_for(self.process.wait(), 20)
+
+
+async def ask(page: Page, words: str) -> None:
+    await page.get_by_label("Question").fill(words)
+    await page.keyboard.press("Enter")
+
+
+async def shows(page: Page, words: str) -> None:
+    await expect(page.locator("main")).to_contain_text(words)
+
+
+async def is_idle(page: Page) -> None:
+    await expect(page.get_by_role("button", name="Send")).to_be_visible()
+
+
+async def used(page: Page, folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    server = await Server.started(folder)
+    port = server.address.split(":")[2].split("/")[0]
+    try:
+        await page.goto(server.address.split("#")[0])
+        await shows(page, "Open this page with the address that toolbus serve has printed.")
+        await page.goto(server.address)
+        await is_idle(page)
+        await ask(page, "remove it")
+        await page.get_by_role("button", name="Allow").click()
+        await shows(page, "It is gone.")
+        await is_idle(page)
+        await page.screenshot(path=folder / "serve.png")
+        found["barriers"] = await page.evaluate(AXE)
+        await ask(page, "hostile")
+        await shows(page, "<img src=x onerror=")
+        await is_idle(page)
+        await ask(page, "wait a little")
+        await shows(page, "I am begin")
+        await page.get_by_role("button", name="Stop").click()
+        await shows(page, "It was stopped.")
+        await is_idle(page)
+        await page.get_by_role("button", name="New conversation").click()
+        await ask(page, "slow")
+        await shows(page, "one two")
+        await page.reload()
+        await shows(page, "one two")
+        await expect(page.get_by_role("link", name="remove it")).to_be_visible()
+        await server.ended(signal.SIGKILL)
+        await shows(page, "The server is away.")
+        conversation = page.url.split("conversation=")[1]
+        (folder / "killed").touch()
+        server = await Server.started(folder, "--port", port)
+        await page.goto("about:blank")
+        await page.goto(f"{server.address}&conversation={conversation}")
+        # The lease of the process that was killed runs out first.
+        await expect(page.locator("main")).to_contain_text("one two three", timeout=30_000)
+        await is_idle(page)
+        await page.get_by_role("link", name="remove it").click()
+        await shows(page, "It is gone.")
+        await page.set_viewport_size({"width": 400, "height": 800})
+        await page.emulate_media(color_scheme="dark")
+        await page.screenshot(path=folder / "serve-dark.png")
+        found["shown"] = re.sub(r"\s+", " ", await page.locator("main").inner_text())
+        found["made"] = await page.locator("main img, main script").count()
+        found["status"] = await server.ended(signal.SIGINT)
+    finally:
+        if server.process.returncode is None:
+            server.process.kill()
+    return found
+
+
+async def main(folder: Path) -> dict[str, Any]:
+    errors: list[str] = []
+    hosts: set[str] = set()
+    async with browser.opened() as chromium:
+        page = await chromium.new_page(bypass_csp=False)
+        page.set_default_timeout(20_000)
+        # The page's policy forbids other scripts, so the browser adds this one before the page begins.
+        await page.add_init_script(path=npm_servers.installed() / "node_modules/axe-core/axe.min.js")
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda line: errors.append(line.text) if line.type in ("error", "warning") else None)
+        page.on("request", lambda request: hosts.add(request.url.split("/")[2].split(":")[0]))
+        try:
+            found = await used(page, folder)
+        except Exception:
+            await page.screenshot(path=folder / "failed.png")
+            sys.stderr.write(f"{await page.locator('body').inner_text()} {errors}\n")
+            raise
+    return {**found, "errors": errors, "hosts": sorted(hosts)}
+
+
+if __name__ == "__main__":
+    os.environ.pop("TOOLBUS_STORE", None)
+    sys.stdout.write(json.dumps(asyncio.run(main(Path(sys.argv[1])))))

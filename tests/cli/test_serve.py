@@ -1,0 +1,102 @@
+"""`toolbus serve`: the page in a real Chromium, the continued request of a server that was killed, and wrong usage."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support import browser, npm_servers
+from toolbus.cli import main
+
+TESTS = Path(__file__).parents[1]
+MODULE = '''
+from pathlib import Path
+
+from toolbus import tool
+from toolbus.providers.scripted import ScriptedProvider, calls, hang, text
+
+HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=1</script>'
+
+
+@tool(needs_approval=True)
+async def remove(path: str) -> str:
+    """Remove a file."""
+    return HOSTILE
+
+
+SCRIPTS = {
+    "remove": [calls(("remove", {"path": HOSTILE}), text="May I?", reasoning="It is old."), text("It is gone.")],
+    "hostile": [text(HOSTILE)],
+    "wait": [hang(after=text("I am beginning"))],
+    "slow": [text("one two three") if Path("killed").exists() else hang(after=text("one two thr"))],
+}
+
+
+def reply(request):
+    prompts = [each.text for each in request.messages if each.role == "user"]
+    return SCRIPTS[prompts[-1].split()[0]][request.round]
+
+
+TOOLS = [remove]
+MODEL = ScriptedProvider(reply)
+'''
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _unpacked() -> None:
+    """Outside of the tests, whose calls have deadlines."""
+    browser.unpacked()
+    npm_servers.installed()
+
+
+def test_the_page_asks_decides_stops_and_continues_after_its_server_was_killed(tmp_path: Path) -> None:
+    folder = Path(os.environ.get("TOOLBUS_SCREENSHOTS", tmp_path))
+    (folder / "mine.py").write_text(MODULE, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("browse_served.py")), str(folder)],
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=100,
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
+    )
+    assert done.returncode == 0, done.stderr[-4_000:]
+    found = json.loads(done.stdout)
+    assert found["barriers"] == []
+    assert found["status"] == 0
+    assert found["made"] == 0
+    assert "It is gone." in found["shown"]
+    assert found["hosts"] == ["127.0.0.1"]
+    # The browser itself reports what was refused, and the requests to a server that was away.
+    assert {each.split(" (")[0].split(":")[0] for each in found["errors"]} <= {"Failed to load resource"}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--no-store", "--port", "70000"], "--port 70000: "),
+        (["--no-store", "--port", "x"], "invalid int value"),
+        (["--store", "no.db"], "no.db"),
+        (["--no-store", "--dir", "nowhere"], "--dir nowhere does not exist"),
+    ],
+    ids=lambda each: each[-1] if isinstance(each, list) else "",
+)
+def test_wrong_usage_is_one_line(
+    options: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "no.db").write_text("This is not a database, and it is long enough to be looked at.", encoding="utf-8")
+    assert main(["serve", "--provider", "extractive", *options]) == 2
+    written = capsys.readouterr()
+    assert written.out == ""
+    assert len([line for line in written.err.splitlines() if words in line]) == 1, written.err
+    assert len(written.err.splitlines()) == 1
