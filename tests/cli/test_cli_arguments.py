@@ -16,6 +16,12 @@ USAGES = [
     "[-h] [-V] COMMAND ...",
     "ask [-h] [-d PATH] [-t MODULE:NAME] [--mcp FILE] [-p NAME] [-i TEXT] [--continue [ID]] [--store PATH | --no-store] [--approve WHICH] [--timeout SECONDS] [--model-timeout SECONDS] [--tool-timeout SECONDS] [--max-rounds N] [--max-tool-calls N] [--limit NAME=VALUE] [--price IN/OUT] [--record FILE] [--record-signals] [--record-masked] [--json | --events] [-v] [-q] [--log-level LEVEL] [--debug] [QUESTION]",
     "chat [-h] [-d PATH] [-t MODULE:NAME] [--mcp FILE] [-p NAME] [-i TEXT] [--continue [ID]] [--store PATH | --no-store] [--approve WHICH] [--timeout SECONDS] [--model-timeout SECONDS] [--tool-timeout SECONDS] [--max-rounds N] [--max-tool-calls N] [--limit NAME=VALUE] [--price IN/OUT] [--record FILE] [--record-signals] [--record-masked] [-v] [-q] [--log-level LEVEL] [--debug]",
+    (
+        "serve [-h] [-d PATH] [-t MODULE:NAME] [--mcp FILE] [-p NAME] [-i TEXT] [--store PATH | --no-store] "
+        "[--approve WHICH] [--timeout SECONDS] [--model-timeout SECONDS] [--tool-timeout SECONDS] [--max-rounds N] "
+        "[--max-tool-calls N] [--limit NAME=VALUE] [--price IN/OUT] [--port N] [--open] [-q] [--log-level LEVEL] "
+        "[--debug]"
+    ),
     "resume [-h] [-d PATH] [-t MODULE:NAME] [-p NAME] [--store PATH] [--abandon] [--approve WHICH] [--json] [-v] [-q] [--log-level LEVEL] [--debug]",
     "status [-h] [--store PATH] [--json] [--debug]",
     "store [-h] COMMAND ...",
@@ -44,6 +50,11 @@ CONVERSING: dict[str, Any] = {
 DEFAULTS: dict[str, dict[str, Any]] = {
     "ask": {**CONVERSING, "question": None, "json": False, "events": False},
     "chat": {**CONVERSING},
+    "serve": {
+        **{name: value for name, value in CONVERSING.items() if not name.startswith("record") and name != "verbose"},
+        "port": 0,
+        "open": False,
+    },
     "resume": {
         "dir": None,
         "tools": [],

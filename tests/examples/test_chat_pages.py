@@ -69,7 +69,8 @@ async def test_both_pages_ask_decide_answer_stop_and_come_back(tmp_path: Path) -
         program = [sys.executable, str(Path(__file__).with_name("browse_chat_pages.py")), address, str(folder)]
         done = await anyio.run_process(program, check=False, env={**os.environ, "PYTHONPATH": str(TESTS)})
         assert done.returncode == 0, done.stderr.decode()[-3_000:]
-        results.extend([await session.result() for session in [*runtime._ended]])
+        for each in reversed(await runtime.requests()):
+            results.append(await runtime.request(each.request_id).result())
     found = json.loads(done.stdout)
     for page in found.values():
         assert page["errors"] == []
