@@ -32,6 +32,7 @@ from .remote import remote
 from .scaling import many_rounds, many_sessions
 from .startup import startup
 from .streaming import streaming
+from .telemetry import telemetry
 
 FIGURES: dict[str, Figure] = {
     "cpu": cpu,
@@ -46,6 +47,7 @@ FIGURES: dict[str, Figure] = {
     "resident": resident_set,
     "streaming": streaming,
     "startup": startup,
+    "telemetry": telemetry,
     "remote": remote,
 }
 EFFORTS = {

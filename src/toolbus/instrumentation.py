@@ -1,8 +1,8 @@
 """Instrumentation: context managers of the application around requests, model calls and tool calls (tracing, metrics).
 
 A listener on the bus runs in the session's task. An `Instrumentation` is entered where the work is done, so that what
-it makes current, such as a trace's span, is current inside the handler. This module knows the records that it hands
-out, and neither the bus nor sessions.
+it makes current, such as a trace's span, is current inside the handler. This module knows the bus and the records that
+it hands out. Must not know sessions.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import pkgutil
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, Protocol, TypeAlias, cast
 
+from .bus import EventBus
 from .events import ToolCallRequested
 from .failures import keyboard_interrupt_of, log_exception
 from .protocols import ModelReply, ModelRequest, Provider, RequestView
@@ -27,10 +28,12 @@ __all__ = [
     "Instrumentation",
     "ModelEnded",
     "RequestEnded",
+    "RuntimeNumbers",
     "ToolEnded",
     "Work",
     "continued_from",
     "continued_here",
+    "observed_process",
 ]
 
 _logger = logging.getLogger("toolbus.instrumentation")
@@ -48,17 +51,65 @@ CarriedBy: TypeAlias = tuple[str, str, dict[str, str]]
 """What an instrumentation carries to another process, after the module and the qualified name of its class."""
 
 
+_NOTHING: AbstractContextManager[None] = nullcontext()
+"""The context manager of methods that are not overridden. It is not entered, so that such a method costs one call."""
+
+
+class RuntimeNumbers(Protocol):
+    """The numbers of a runtime that are worth a metric, as of the moment in which they are read, in any thread.
+
+    They are those of `RuntimeStatistics`: `waiting` is the number of requests that wait for people only, and `lag` the
+    number of events that the slowest reader of a subscription has still to take.
+    """
+
+    @property
+    def running(self) -> int: ...
+    @property
+    def waiting(self) -> int: ...
+    @property
+    def queued(self) -> int: ...
+    @property
+    def refused(self) -> int: ...
+    @property
+    def approvals(self) -> int: ...
+    @property
+    def approvals_overdue(self) -> int: ...
+    @property
+    def calls_overdue(self) -> int: ...
+    @property
+    def lag(self) -> int: ...
+    @property
+    def leases(self) -> int: ...
+    @property
+    def appends(self) -> int: ...
+    @property
+    def append_seconds(self) -> float: ...
+    @property
+    def append_failures(self) -> int: ...
+    @property
+    def store_fails(self) -> bool: ...
+
+
 class Instrumentation:
     """The base class of instrumentations. Override the methods that you need; by default each does nothing.
 
-    The three synchronous context managers are entered in the task or thread that does the work, in its context
-    (`contextvars`), and left there in the opposite order. What `__enter__` returns is either None or a function, which
-    is called with the outcome before `__exit__`. If the work raised an exception or was cancelled, that function is not
-    called, and `__exit__` gets the exception; its text may contain secrets. `__exit__` cannot swallow it.
+    `request`, `model` and `tool` are synchronous context managers, entered in the task or thread that does the work,
+    in its context (`contextvars`), and left there in the opposite order. What `__enter__` returns is either None or a
+    function, which is called with the outcome before `__exit__`. If the work raised an exception or was cancelled,
+    that function is not called, and `__exit__` gets the exception; its text may contain secrets. `__exit__` cannot
+    swallow it.
 
     What an instrumentation raises changes nothing for the request. It is logged at ERROR, once for each object. One
     object serves many requests at once, from several threads. Everything here must be quick.
     """
+
+    def process(self, bus: EventBus, numbers: RuntimeNumbers | None) -> AbstractContextManager[object]:
+        """Surround the time in which a `Runtime`, or a worker for remote calls, runs: to count what happens in it.
+
+        `bus` has its events, and `numbers` those of the runtime; None on a worker. Instrumentation that only a single
+        request was given does not come here.
+        """
+        return _NOTHING
 
     def request(self, view: RequestView) -> AbstractContextManager[RequestEnded | None]:
         """Surround a request in this process, from before its first event until after its last one.
@@ -67,14 +118,14 @@ class Instrumentation:
         is called however the request ends, and `__exit__` gets no exception. A request that continues in another
         process (`Runtime.resume`) is entered there again: see `RequestView.begun_with`.
         """
-        return nullcontext()
+        return _NOTHING
 
     def model(self, request: ModelRequest, provider: Provider) -> AbstractContextManager[ModelEnded | None]:
         """Surround one call of `provider`, inside of all interceptors. Each further attempt is entered anew.
 
         A summarizer's calls of a model are not entered.
         """
-        return nullcontext()
+        return _NOTHING
 
     def tool(self, requested: ToolCallRequested) -> AbstractContextManager[ToolEnded | None]:
         """Surround one attempt of a tool's handler; the attempts of one call have the same `call_id`.
@@ -83,7 +134,7 @@ class Instrumentation:
         that waits for the process. A call that is refused, or is answered from the cache, is not entered. If the
         result is wanted, the handler's value is rendered inside.
         """
-        return nullcontext()
+        return _NOTHING
 
     def carried(self) -> Mapping[str, str]:
         """Return the present context as text, such as a `traceparent`, for the work that follows elsewhere.
@@ -100,13 +151,16 @@ class Instrumentation:
         The class has to be importable there by its name. On a worker for remote calls it is entered around `tool`, with
         all texts in the request's metadata. What this raises is not reported.
         """
-        return nullcontext()
+        return _NOTHING
 
 
 class Work:
-    """A piece of work inside the context managers of all of a request's instrumentations. Itself a context manager."""
+    """A piece of work inside the context managers of all of a request's instrumentations. Itself a context manager.
 
-    __slots__ = ("_about", "_entered", "_instrumentation", "_kind")
+    `is_heard` says whether anybody wants the outcome.
+    """
+
+    __slots__ = ("_about", "_entered", "_instrumentation", "_kind", "is_heard")
 
     def __init__(
         self,
@@ -118,12 +172,16 @@ class Work:
         self._instrumentation = instrumentation
         self._about = about
         self._entered: list[tuple[Instrumentation, AbstractContextManager[Any], Callable[[Any], object] | None]] = []
+        self.is_heard = False
 
     def __enter__(self) -> Work:
         for each in self._instrumentation:
             try:
                 manager = cast("AbstractContextManager[Any]", getattr(each, self._kind)(*self._about))
-                self._entered.append((each, manager, manager.__enter__()))
+                if manager is not _NOTHING:
+                    ended = manager.__enter__()
+                    self._entered.append((each, manager, ended))
+                    self.is_heard = self.is_heard or ended is not None
             except BaseException as exc:
                 self._report(each, exc)
         return self
@@ -138,11 +196,6 @@ class Work:
                 # A context manager may raise the work's own exception again, and that is raised anyway.
                 if raised is not exc:
                     self._report(each, raised)
-
-    @property
-    def is_heard(self) -> bool:
-        """Return whether anybody wants the outcome."""
-        return any(ended is not None for _, _, ended in self._entered)
 
     def ended(self, outcome: object) -> None:
         """Give the outcome to whoever wants it."""
@@ -163,7 +216,7 @@ class Work:
 
     def _carried(self) -> list[tuple[Instrumentation, dict[str, str]]]:
         found: list[tuple[Instrumentation, dict[str, str]]] = []
-        for each, _, _ in self._entered:
+        for each in self._instrumentation:
             try:
                 if carried := dict(each.carried()):
                     found.append((each, carried))
@@ -172,13 +225,40 @@ class Work:
         return found
 
     def _report(self, each: Instrumentation, exc: BaseException) -> None:
-        """Log what an instrumentation has raised, once for each object. Raises a `KeyboardInterrupt` again."""
-        if keyboard_interrupt_of(exc):
-            raise exc
-        if "_is_reported" not in vars(each):
-            vars(each)["_is_reported"] = True
-            message, ids = "%s failed; it is not reported again", {"request_id": self._about[0].request_id}
-            log_exception(_logger, logging.ERROR, message, type(each).__name__, cause=exc, ids=ids)
+        _report(each, exc, {"request_id": self._about[0].request_id})
+
+
+def _report(each: Instrumentation, exc: BaseException, ids: dict[str, Any]) -> None:
+    """Log what an instrumentation has raised, once for each object. Raises a `KeyboardInterrupt` again."""
+    if keyboard_interrupt_of(exc):
+        raise exc
+    if "_is_reported" not in vars(each):
+        vars(each)["_is_reported"] = True
+        message = "%s failed; it is not reported again"
+        log_exception(_logger, logging.ERROR, message, type(each).__name__, cause=exc, ids=ids)
+
+
+@contextlib.contextmanager
+def observed_process(
+    instrumentation: Sequence[Instrumentation], bus: EventBus, numbers: RuntimeNumbers | None
+) -> Generator[None]:
+    """Surround the time in which a runtime or a worker runs by `Instrumentation.process`."""
+    entered: list[tuple[Instrumentation, AbstractContextManager[object]]] = []
+    for each in instrumentation:
+        try:
+            manager = each.process(bus, numbers)
+            manager.__enter__()
+            entered.append((each, manager))
+        except BaseException as exc:
+            _report(each, exc, {})
+    try:
+        yield
+    finally:
+        for each, manager in reversed(entered):
+            try:
+                manager.__exit__(None, None, None)
+            except BaseException as exc:
+                _report(each, exc, {})
 
 
 @contextlib.contextmanager

@@ -16,7 +16,15 @@ from toolbus.telemetry import OpenTelemetry, _names
 
 # Metrics that count work, of which only what failed is trouble.
 OF_WORK = {_names.REQUEST_SECONDS, _names.MODEL_SECONDS, _names.TOOL_SECONDS, _names.TOOL_CALLS}
-LEFT_OUT = {_names.TOKEN_USAGE, _names.MODEL_COST, _names.REQUESTS_RESUMED}
+LEFT_OUT = {
+    _names.TOKEN_USAGE,
+    _names.MODEL_COST,
+    _names.REQUESTS_RUNNING,
+    _names.REQUESTS_RESUMED,
+    _names.LEASES,
+    _names.JOURNAL_APPENDS,
+    _names.JOURNAL_SECONDS,
+}
 
 
 class Operator(logging.Handler):
@@ -28,6 +36,7 @@ class Operator(logging.Handler):
         self.collected = Collected()
         self.lines: list[str] = []
         self.written = threading.Event()
+        self._seen: set[str] = set()
 
     @property
     def telemetry(self) -> OpenTelemetry:
@@ -49,8 +58,8 @@ class Operator(logging.Handler):
 
     @property
     def troubles(self) -> set[str]:
-        """The metrics that show trouble, each with its type of error."""
-        found: set[str] = set()
+        """The metrics that show trouble now, or did so when they were looked at, each with its type of error."""
+        found = self._seen
         for name, points in self.collected.metrics.items():
             for attributes, value in points:
                 kind: Any = attributes.get(_names.ERROR_TYPE, "")

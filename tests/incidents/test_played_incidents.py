@@ -54,7 +54,6 @@ async def test_the_store_is_away():
             setattr(store.journal, name, unless_away(getattr(store.journal, name)))
         model = ScriptedProvider(lambda asked: text("ok") if len(asked.messages) > 1 else calls(("work", {})))
         async with Runtime(model, tools=[work], store=store, instrumentation=[operator.telemetry]) as runtime:
-            operator.telemetry.connect(runtime.bus)
             begun = runtime.start("one")
             await begun.accepted()
             is_away = True
@@ -73,7 +72,6 @@ async def test_a_model_is_flapping():
     busy = error(ProviderUnavailable("busy", retryable=True))
     with Operator("A model is flapping") as operator:
         async with Runtime(ScriptedProvider([busy, busy, text("ok")]), instrumentation=[operator.telemetry]) as runtime:
-            operator.telemetry.connect(runtime.bus)
             assert (await runtime.run("go")).text == "ok"
             operator.assert_seen(runtime)
     assert len(operator.lines) == 2
@@ -94,11 +92,11 @@ async def test_a_tool_hangs():
         model = ScriptedProvider([calls(("hang", {})), text("sorry")])
         limits = Limits(tool_timeout_seconds=2)
         async with Runtime(model, tools=[hang], limits=limits, instrumentation=[operator.telemetry]) as runtime:
-            operator.telemetry.connect(runtime.bus)
             await runtime.run("go")
             await advance(10)
             assert runtime.statistics().dispatcher.overdue == ("hang",)
             health = runtime.health()
+            assert "toolbus.tool.overdue" in operator.troubles
             let_go.set()
             await advance(1)
             assert health.degraded
@@ -112,7 +110,6 @@ async def test_the_queue_is_full():
             ScriptedProvider([hang()]), max_sessions=1, max_queued=1, instrumentation=[operator.telemetry]
         )
         async with runtime:
-            operator.telemetry.connect(runtime.bus)
             sessions = [runtime.start("go") for _ in range(2)]
             await settle()
             for _ in range(3):
@@ -130,7 +127,6 @@ async def test_a_subscriber_is_slow():
     with Operator("A subscriber is slow") as operator:
         model = ScriptedProvider([text("a long reply in many pieces " * 20)])
         async with Runtime(model, instrumentation=[operator.telemetry]) as runtime:
-            operator.telemetry.connect(runtime.bus)
             async with runtime.bus.subscribe(StatusChanged, capacity=1, name="page"):
                 await runtime.run("go")
                 await runtime.run("go", provider=ScriptedProvider([text("ok")]))
@@ -149,7 +145,6 @@ async def test_approvals_are_forgotten():
             model, tools=[pay], on_approval="wait", remind_seconds=900, instrumentation=[operator.telemetry]
         )
         async with runtime:
-            operator.telemetry.connect(runtime.bus)
             session = runtime.start("go")
             await advance(1000)
             operator.assert_seen(runtime)
@@ -165,7 +160,6 @@ async def test_a_lease_is_lost():
         stale = Runtime(ScriptedProvider([hang()]), store=store, lease_seconds=3, instrumentation=[operator.telemetry])
         fresh = Runtime(ScriptedProvider([text("done")]), store=store)
         async with stale, fresh:
-            operator.telemetry.connect(stale.bus)
             session = stale.start("go")
             await session.accepted()
             wall.put_to(wall() + 3_600)  # as if the process had been stopped for an hour
@@ -191,9 +185,8 @@ async def test_the_questions_of_a_request_that_is_lost_or_left_wait_no_more():
     collected = Collected()
     with virtual_wall() as wall:
         store = JournaledStore()
-        stale = Runtime(asking(), tools=[pay], store=store, lease_seconds=3)
+        stale = Runtime(asking(), tools=[pay], store=store, lease_seconds=3, instrumentation=[collected.telemetry])
         async with stale, Runtime(asking(), tools=[pay], store=store) as fresh:
-            collected.telemetry.connect(stale.bus)
             lost = stale.start("lost")
             await settle()
             assert waiting() == [1]

@@ -27,7 +27,6 @@ async def test_the_event_loop_is_blocked():
     with Operator("The event loop is blocked") as operator:
         model = ScriptedProvider([text("ok")])
         async with Runtime(model, blocked_loop_seconds=0.5, instrumentation=[operator.telemetry]) as runtime:
-            operator.telemetry.connect(runtime.bus)
             runtime.bus.connect(LoopBlocked, heard.append)
             assert operator.written.wait(10)
             with anyio.fail_after(10):
@@ -54,7 +53,6 @@ async def test_the_disk_is_full(tmp_path: Path):
             instrumentation=[operator.telemetry],
         )
         async with runtime:
-            operator.telemetry.connect(runtime.bus)
             assert (await runtime.run("fits")).outcome == "completed"
             await room_for(4)
             assert (await result_of(runtime.run("does not fit"))).outcome == "failed"

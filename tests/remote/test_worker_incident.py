@@ -22,7 +22,6 @@ async def test_a_worker_is_gone(broker: Broker, tmp_path: Path):
     with Operator("A worker is gone") as operator, worker_process(broker, notes) as first:
         runtime = Runtime(model("once"), tools=TOOLS, executors=[executor], instrumentation=[operator.telemetry])
         async with runtime:
-            operator.telemetry.connect(runtime.bus)
             session = runtime.start("Go.")
             assert first.stdout is not None
             assert await anyio.to_thread.run_sync(first.stdout.readline) == b"once\n"

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import pytest
 
 from support.journaled import JournaledStore
@@ -24,6 +28,12 @@ async def pay() -> str:
     return "paid"
 
 
+@tool
+async def look() -> str:
+    """Look."""
+    return "seen"
+
+
 async def test_one_value_has_the_numbers_of_the_runtime_and_its_parts() -> None:
     model = ScriptedProvider([calls(("pay", {})), text("Paid.")])
     store = MemoryStore(journal=True)
@@ -33,7 +43,8 @@ async def test_one_value_has_the_numbers_of_the_runtime_and_its_parts() -> None:
             question = await anext(questions)
             second = runtime.start("Wait.")
             found = runtime.statistics()
-            assert (found.running, found.waiting, found.queued, found.places, found.approvals) == (1, 1, 1, 1, 1)
+            assert (found.running, found.queued, found.places, found.approvals) == (1, 1, 1, 1)
+            assert found.stages == {"ready": 0, "model": 0, "tools": 0, "people": 1}
             assert found.leases == 1, "the other one has not begun"
             assert found.store_calls_pending == 0
             assert found.dispatcher == runtime.dispatcher.statistics()
@@ -43,7 +54,9 @@ async def test_one_value_has_the_numbers_of_the_runtime_and_its_parts() -> None:
             await first.result()
             await second.result()
         found = runtime.statistics()
-        assert (found.waiting, found.approvals, found.queued) == (0, 0, 0)
+        assert (found.stages["people"], found.approvals, found.queued) == (0, 0, 0)
+        assert (found.appends > 3, found.append_failures, found.store_fails) == (True, 0, False)
+        assert found.append_seconds > 0
 
 
 async def test_a_runtime_is_ready_until_it_is_full_or_closes() -> None:
@@ -140,3 +153,32 @@ async def test_a_store_that_refuses_a_step_degrades_a_runtime_until_it_takes_one
     lines = [each.getMessage() for each in caplog.records if each.getMessage().startswith("the store")]
     assert lines[0].startswith("the store failed, and the call is repeated until it answers: ")
     assert len([each for each in lines if "failed" in each]) == 1
+
+
+@pytest.mark.repeats("statistics in the middle of everything else")
+async def test_numbers_may_be_read_in_any_thread_while_requests_run() -> None:
+    ends, read = threading.Event(), 0
+
+    def keep_reading() -> None:
+        nonlocal read
+        while not ends.is_set():
+            runtime.statistics()
+            runtime.health()
+            read += 1
+
+    model = ScriptedProvider(lambda asked: text("ok") if len(asked.messages) > 1 else calls(("look", {})))
+    store, before = MemoryStore(journal=True), sys.getswitchinterval()
+    async with Runtime(model, tools=[look], store=store, detailed_statistics=True) as runtime:
+        sys.setswitchinterval(1e-6)
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(anyio.to_thread.run_sync, keep_reading)
+                for _ in range(10):
+                    async with anyio.create_task_group() as requests:
+                        for _ in range(20):
+                            requests.start_soon(runtime.run, "go")
+                ends.set()
+        finally:
+            sys.setswitchinterval(before)
+    assert read > 20
+    assert runtime.statistics().tools["look"].calls == 200

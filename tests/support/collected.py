@@ -21,7 +21,8 @@ class Collected:
         self.tracers = TracerProvider()
         self.tracers.add_span_processor(SimpleSpanProcessor(self._exporter))
         self._reader = InMemoryMetricReader()
-        self.telemetry = OpenTelemetry(self.tracers, MeterProvider([self._reader]), **options)
+        self.meters = MeterProvider([self._reader])
+        self.telemetry = OpenTelemetry(self.tracers, self.meters, **options)
         self.own = self.tracers.get_tracer("own")
 
     @property
@@ -52,6 +53,24 @@ class Collected:
             metric.name: [
                 (dict(point.attributes or {}), getattr(point, "value", None) or getattr(point, "sum", 0))
                 for point in metric.data.data_points
+            ]
+            for resource in (found.resource_metrics if found else ())
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+        }
+
+    @property
+    def shapes(self) -> dict[str, list[Any]]:
+        """The unit, the attributes and the boundaries of each histogram, by name; those of toolbus left out."""
+        found = self._reader.get_metrics_data()
+        return {
+            metric.name: [
+                [
+                    metric.unit,
+                    {name: value for name, value in (each.attributes or {}).items() if "gen_ai" in name},
+                    *getattr(each, "explicit_bounds", ()),
+                ]
+                for each in metric.data.data_points
             ]
             for resource in (found.resource_metrics if found else ())
             for scope in resource.scope_metrics

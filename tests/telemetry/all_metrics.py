@@ -41,7 +41,6 @@ async def make_all(telemetry: OpenTelemetry) -> None:
     model: Any = ScriptedProvider([busy, calls(("look", {}), usage=usage), text("done")], vendor="maker")
     prices = {"*": Price(input=1.0, output=2.0)}
     async with Runtime(model, tools=[look], bus=bus, instrumentation=[telemetry], prices=prices) as runtime:
-        disconnect = telemetry.connect(bus)
         bus.connect(ApprovalRequested, lambda asked: bus.publish(asked.decided(approved=True)))
         await runtime.run("go")
         for event in (
@@ -55,4 +54,3 @@ async def make_all(telemetry: OpenTelemetry) -> None:
             RequestTakenOver(request_id="r"),
         ):
             bus.arbitration.announce(event)
-        disconnect()

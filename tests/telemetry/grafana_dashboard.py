@@ -24,7 +24,16 @@ MODEL, TOOL, ERROR = "gen_ai_response_model", "gen_ai_tool_name", "error_type"
 
 # The title of each panel, its unit, and the query and the legend of each line.
 PANELS: list[tuple[str, str, list[tuple[str, str]]]] = [
-    ("Requests running", "short", [("sum(toolbus_requests_running)", "running")]),
+    (
+        "Requests",
+        "short",
+        [
+            ("sum(toolbus_requests_running)", "running"),
+            ("sum(toolbus_requests_waiting)", "waiting for people"),
+            ("sum(toolbus_requests_queued)", "queued"),
+            (rate("toolbus_requests_refused_total"), "refused per second"),
+        ],
+    ),
     (
         "Requests by outcome",
         "reqps",
@@ -59,16 +68,44 @@ PANELS: list[tuple[str, str, list[tuple[str, str]]]] = [
         "short",
         [
             ("sum(toolbus_approvals_waiting)", "waiting"),
-            (rate("toolbus_approvals_overdue_total"), "overdue per second"),
+            ("sum(toolbus_approvals_overdue)", "overdue"),
         ],
     ),
     (
         "Stuck",
         "short",
         [
-            (rate("toolbus_tool_overdue_total", TOOL), f"overdue: {{{{{TOOL}}}}}"),
-            (rate("toolbus_loop_blocked_seconds_sum"), "event loop blocked"),
-            (rate("toolbus_subscriptions_full_total"), "slow listeners"),
+            ("sum(toolbus_tool_overdue)", "cancelled handlers that still run"),
+            (rate("toolbus_loop_blocked_seconds_total"), "event loop blocked, seconds per second"),
+            (rate("toolbus_subscriptions_full_total"), "subscriptions that overflow"),
+            ("max(toolbus_subscriptions_lag)", "events that the slowest reader has still to take"),
+        ],
+    ),
+    (
+        "Journal",
+        "short",
+        [
+            (rate("toolbus_journal_appends_total"), "steps per second"),
+            (rate("toolbus_journal_failures_total"), "refused per second"),
+            ("sum(toolbus_store_away)", "processes whose store is away"),
+        ],
+    ),
+    (
+        "Time that the store takes for a step, mean",
+        "s",
+        [
+            (
+                f"{rate('toolbus_journal_append_time_seconds_total')} / {rate('toolbus_journal_appends_total')}",
+                "mean",
+            )
+        ],
+    ),
+    (
+        "Leases",
+        "short",
+        [
+            ("sum(toolbus_leases)", "held"),
+            (rate("toolbus_leases_lost_total"), "lost per second"),
         ],
     ),
     (
@@ -78,7 +115,6 @@ PANELS: list[tuple[str, str, list[tuple[str, str]]]] = [
             (rate("toolbus_tool_late_results_total"), "late results"),
             (rate("toolbus_dead_letters_total"), "dead letters"),
             (rate("toolbus_requests_resumed_total"), "requests resumed"),
-            (rate("toolbus_leases_lost_total"), "leases lost"),
         ],
     ),
 ]

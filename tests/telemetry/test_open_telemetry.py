@@ -12,8 +12,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 from opentelemetry import trace
-from opentelemetry.semconv._incubating.attributes import gen_ai_attributes  # pyright: ignore[reportMissingTypeStubs]
-from opentelemetry.semconv._incubating.metrics import gen_ai_metrics  # pyright: ignore[reportMissingTypeStubs]
+from opentelemetry.util.genai.handler import TelemetryHandler  # pyright: ignore[reportMissingTypeStubs]
 from pydantic import SecretStr
 from traced_process_tools import NotContinued, NotLeft, traced
 
@@ -22,8 +21,9 @@ from support.journaled import JournaledStore
 from support.mcp_server import FakeMcp, definition, said
 from toolbus import Limits, Runtime, ToolError, tool
 from toolbus.errors import ProviderUnavailable
-from toolbus.events import ApprovalRequested
+from toolbus.events import ApprovalRequested, ToolCallLate
 from toolbus.messages import Usage
+from toolbus.protocols import ModelSettings
 from toolbus.telemetry import OpenTelemetry, _names
 from toolbus.testing import ScriptedProvider, calls, error, hang, settle, text
 from toolbus.toolsets.mcp import McpTools
@@ -251,7 +251,6 @@ async def test_spans_have_the_attributes_of_the_conventions_and_no_content_by_de
     }
     assert called == {
         "gen_ai.operation.name": "execute_tool",
-        "gen_ai.conversation.id": "c1",
         "gen_ai.tool.name": "login",
         "gen_ai.tool.type": "function",
         "gen_ai.tool.call.id": "call_0",
@@ -261,12 +260,43 @@ async def test_spans_have_the_attributes_of_the_conventions_and_no_content_by_de
     assert kinds == [trace.SpanKind.INTERNAL, trace.SpanKind.CLIENT, trace.SpanKind.INTERNAL, trace.SpanKind.CLIENT]
 
 
-def test_names_are_those_of_the_conventions():
-    found = [*vars(gen_ai_attributes).values(), *vars(gen_ai_metrics).values()]
-    theirs = {value for value in found if isinstance(value, str)}
-    ours = {value for value in vars(_names).values() if isinstance(value, str) and value.startswith("gen_ai.")}
-    newer = {"gen_ai.usage.cache_write.input_tokens", "gen_ai.execute_tool.duration", "gen_ai.invoke_agent.duration"}
-    assert ours - newer <= theirs
+async def test_names_are_those_that_util_genai_gives():
+    ours, theirs = Collected(), Collected()
+
+    @tool
+    async def login() -> str:
+        """Log in."""
+        return "in"
+
+    class Named(ScriptedProvider):
+        model = "m"
+
+    model = Named([calls(("login", {}), usage=USAGE)], vendor="maker")
+    settings = ModelSettings(max_output_tokens=50, temperature=0.5)
+    async with Runtime(model, tools=[login], instrumentation=[ours.telemetry], settings=settings) as runtime:
+        await runtime.start("go", conversation_id="c1", limits=Limits(max_rounds=1)).result()
+    handler = TelemetryHandler(theirs.tracers, theirs.meters)
+    with handler.invoke_local_agent(conversation_id="c1"):
+        with handler.inference("maker", request_model="m", conversation_id="c1") as asked:
+            asked.response_model_name, asked.finish_reasons = "script", ["tool_calls"]
+            asked.max_tokens, asked.temperature = 50, 0.5
+            asked.input_tokens, asked.output_tokens = USAGE.input_tokens, USAGE.output_tokens
+            asked.cache_read_input_tokens, asked.thinking_tokens = USAGE.cached_tokens, USAGE.reasoning_tokens
+        with handler.tool("login", tool_type="function") as called:
+            called.tool_call_id = "call_0"
+
+    def spans(collected: Collected) -> list[Any]:
+        return [
+            (each.name, each.kind, {name: value for name, value in (each.attributes or {}).items() if "gen_ai" in name})
+            for each in collected.spans[:3]
+        ]
+
+    assert spans(ours) == spans(theirs)
+    wanted = {name: points for name, points in theirs.shapes.items() if name.startswith("gen_ai")}
+    assert len(wanted) == 4
+    assert {name: [each for each in points if each not in ours.shapes[name]] for name, points in wanted.items()} == {
+        name: [] for name in wanted
+    }
 
 
 async def test_content_is_recorded_if_asked_for_and_without_secrets():
@@ -333,16 +363,13 @@ async def test_metrics_count_requests_model_calls_tokens_and_tools(collected: Co
         ({**chat, "gen_ai.token.type": "input"}, 100),
         ({**chat, "gen_ai.token.type": "output"}, 7),
     ]
-    assert [each for each, _ in metrics["gen_ai.invoke_agent.duration"]] == [
-        {"gen_ai.operation.name": "invoke_agent", "toolbus.request.outcome": "completed"}
-    ]
+    assert [each for each, _ in metrics["gen_ai.invoke_agent.duration"]] == [{"toolbus.request.outcome": "completed"}]
     assert [each["gen_ai.tool.name"] for each, _ in metrics["gen_ai.execute_tool.duration"]] == ["login"]
     assert metrics["toolbus.requests.running"] == [({}, 0)]
+    assert metrics["toolbus.requests.refused"] == [({}, 0)]
 
 
-async def test_a_connected_bus_is_counted_by_reason_until_it_is_disconnected(
-    collected: Collected, toolbus_clock: object
-):
+async def test_what_a_runtime_publishes_is_counted_by_reason(collected: Collected, toolbus_clock: object):
     @tool(needs_approval=True)
     async def careful() -> str:
         """Fail."""
@@ -356,17 +383,17 @@ async def test_a_connected_bus_is_counted_by_reason_until_it_is_disconnected(
         waiting.extend(value for _, value in collected.metrics["toolbus.approvals.waiting"])
         runtime.bus.publish(asked.decided(approved=True))
 
-    async with Runtime(provider, tools=[careful]) as runtime:
-        disconnect = collected.telemetry.connect(runtime.bus)
+    async with Runtime(provider, tools=[careful], instrumentation=[collected.telemetry]) as runtime:
         runtime.bus.connect(ApprovalRequested, approve)
         await runtime.run("go")
-        disconnect()
-        await runtime.run("again", provider=scripted(calls(("made_up", {})), text("done")))
-    metrics = collected.metrics
-    assert waiting == [1]
-    assert metrics["toolbus.approvals.waiting"] == [({}, 0)]
-    assert metrics["toolbus.model.retries"] == [({"error.type": "provider_unavailable"}, 1)]
-    assert sorted(metrics["toolbus.tool.calls"], key=str) == [
-        ({"gen_ai.tool.name": "", "error.type": "unknown_tool"}, 1),
-        ({"gen_ai.tool.name": "careful", "error.type": "error"}, 1),
-    ]
+        metrics = collected.metrics
+        assert waiting == [1]
+        assert metrics["toolbus.approvals.waiting"] == [({}, 0)]
+        assert metrics["toolbus.model.retries"] == [({"error.type": "provider_unavailable"}, 1)]
+        assert metrics["toolbus.leases.lost"] == [({}, 0)], "a counter without attributes begins at 0"
+        assert sorted(metrics["toolbus.tool.calls"], key=str) == [
+            ({"error.type": "unknown_tool"}, 1),
+            ({"gen_ai.tool.name": "careful", "error.type": "error"}, 1),
+        ]
+    runtime.bus.publish(ToolCallLate(call_id="c", name="careful", late="tool_call_completed"))
+    assert "toolbus.tool.late_results" not in collected.metrics

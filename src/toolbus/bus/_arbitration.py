@@ -203,7 +203,7 @@ class Arbitration:
         return tuple(
             [
                 each
-                for each in self._questions.values()
+                for each in [*self._questions.values()]  # whole, as another thread may want the number
                 if not request_id or request_id in (each.request_id, *above.get(each.request_id, ()))
             ]
         )
@@ -251,6 +251,10 @@ class Arbitration:
     def count_open_calls(self) -> int:
         """Return the number of calls that wait for their terminal event."""
         return len(self._open)
+
+    def count_questions(self) -> int:
+        """Return the number of questions that a person has still to answer."""
+        return len(self._questions)
 
     def count_settled(self) -> int:
         """Return the number of settled calls that are remembered."""

@@ -233,12 +233,12 @@ class Broadcast:
 
     def count_receivers(self) -> int:
         """Return the number of connected receivers; a receiver counts once for each event type."""
-        return sum(map(len, self._receivers.values()))
+        return sum(map(len, [*self._receivers.values()]))
 
     def subscriptions(self) -> list[Subscription[Any]]:
-        """Return all open subscriptions, each once."""
-        tables = (*self._by_type.values(), *self._by_request.values())
-        return list({id(each): each for table in tables for each in table}.values())
+        """Return all open subscriptions, each once. May be called from any thread."""
+        tables = [*self._by_type.values(), *self._by_request.values()]
+        return list({id(each): each for table in tables for each in [*table]}.values())
 
     def _subscription_full(self, buffer: EventBuffer, name: str, request_id: str) -> None:
         has_ended = buffer.failed_at is not None

@@ -139,7 +139,7 @@ class EventBus:
         )
 
     def statistics(self) -> BusStatistics:
-        """Return the depths, peaks and losses of the bus. Costs O(listeners)."""
+        """Return the depths, peaks and losses of the bus, from any thread. Costs O(listeners)."""
         broadcast, arbitration = self._broadcast, self.arbitration
         return BusStatistics(
             position=broadcast.position,

@@ -530,7 +530,10 @@ class ToolDispatcher:
             self._cache.failed(job, failure, cause)
 
     def statistics(self) -> DispatcherStatistics:
-        """Return the present numbers of calls, workers, threads and processes. Costs O(overdue calls)."""
+        """Return the present numbers of calls, workers, threads and processes, from any thread.
+
+        Costs O(overdue calls).
+        """
         return DispatcherStatistics(
             running=self._schedule.overall.used,
             running_peak=self._schedule.overall.peak,

@@ -40,7 +40,7 @@ class Overdue:
         self._is_closing = False
 
     def __iter__(self) -> Iterator[Job]:
-        return iter(self.jobs.values())
+        return iter([*self.jobs.values()])
 
     def add(self, job: Job) -> None:
         """Count a call from now on: as a thread if `job.run` is a thread that was given up, otherwise as a handler."""

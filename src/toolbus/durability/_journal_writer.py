@@ -95,6 +95,8 @@ class JournalWriter:
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{new_id()}"
         self.lease_seconds = lease_seconds
         self.store = store
+        # The steps that the store has taken, the seconds that it took for all of them, and those that it refused.
+        self.appends, self.append_seconds, self.append_failures = 0, 0.0, 0
         self._on_failure = on_failure
         # The ids of inputs from the inbox that sessions have and that the store still has as waiting.
         self.received: set[str] = set()
@@ -116,7 +118,7 @@ class JournalWriter:
     @property
     def leases(self) -> int:
         """The number of requests whose leases this process holds, as far as it knows. Costs O(requests)."""
-        return sum(each.written > 0 and not each.has_ended for each in self._requests.values())
+        return sum(each.written > 0 and not each.has_ended for each in [*self._requests.values()])
 
     @property
     def calls_pending(self) -> int:
@@ -169,6 +171,7 @@ class JournalWriter:
             request.unwritten = None
             raise
         except StoreError as exc:
+            self.append_failures += 1
             if not isinstance(exc, StoreDamaged):
                 self._pending.report(exc)
             if self._on_failure == "stop":
@@ -227,6 +230,8 @@ class JournalWriter:
                 raise
             finally:
                 timer.close()
+            self.appends += 1
+            self.append_seconds += self._clock.loop_time() - request.began_at
             request.began_at = None
             return size_bytes
         request.began_at = None

@@ -18,7 +18,7 @@ from ..core.approval import definition_of
 from ..dispatcher import ToolDispatcher
 from ..errors import DecodeError, NotRunning
 from ..events import Event, ToolCallCompleted, ToolCallFailed, ToolCallRequested, decode, encode
-from ..instrumentation import Instrumentation, continued_from
+from ..instrumentation import Instrumentation, continued_from, observed_process
 from ..messages import Message
 from ..protocols import CallView
 from ..secrets import secrets_of
@@ -141,11 +141,12 @@ class Worker:
             self._group.start_soon(self._renew)
             self._group.start_soon(self._report)
             try:
-                ready()
-                await self._take()
-                await self._take_rest()
-                while self.running:
-                    await self._change()
+                with observed_process(self._instrumentation, self.bus, None):
+                    ready()
+                    await self._take()
+                    await self._take_rest()
+                    while self.running:
+                        await self._change()
             finally:
                 for disconnect in disconnects:
                     disconnect()

@@ -35,6 +35,7 @@ from ..durability import (
 from ..errors import ConfigurationError, NotRunning, StoreError
 from ..events import ApprovalRequested, ToolCallCompleted, ToolCallFailed, ToolCallLate, new_id
 from ..handles import Authorize, RequestHandle, record_of
+from ..instrumentation import observed_process
 from ..messages import Message, PromptLike, UserMessage
 from ..protocols import Provider
 from ..providers import missing_provider_message, resolve
@@ -66,7 +67,7 @@ from ._executors import PoolExecutor, check_pools
 from ._listing import requests_listed
 from ._loop_watch import watch_loop
 from ._reminders import Reminders
-from ._statistics import RuntimeHealth, RuntimeStatistics, health_of, requests_waiting
+from ._statistics import Numbers, RuntimeHealth, RuntimeStatistics
 from ._tally import Tally
 
 if TYPE_CHECKING:
@@ -215,6 +216,9 @@ class Runtime(Generic[DepsT]):
         self._admission = Admission(max_sessions, max_queued)
         self._sessions: dict[str, RequestSession] = {}
         self._tickets: dict[str, Ticket] = {}  # the tickets of requests that have a task of their own
+        self._numbers = Numbers(
+            self.bus, self.dispatcher, self._admission, self._sessions, self._journal_writer, self._reminders
+        )
 
     def __repr__(self) -> str:
         named = {id(provider): name for name, provider in self._made.items()}
@@ -250,6 +254,8 @@ class Runtime(Generic[DepsT]):
             stack.callback(self.bus.connect(ToolCallLate, self._conversations.late))
             if self._tally is not None:
                 stack.callback(self.bus.connect(Tally.KINDS, self._tally))
+            if (instrumentation := self._defaults.get("instrumentation")) is not None:
+                stack.enter_context(observed_process(instrumentation, self.bus, self._numbers))
             if self._reminders is not None:
                 await stack.enter_async_context(self._reminders.on(self.bus))
             if (seconds := self._blocked_loop_seconds) is not None:
@@ -523,29 +529,16 @@ class Runtime(Generic[DepsT]):
         return requests_listed(here, stored, conversation_id, limit)
 
     def statistics(self) -> RuntimeStatistics:
-        """Return the numbers of this runtime and of its parts. Costs O(requests + listeners), and nothing otherwise."""
-        admission, writer = self._admission, self._journal_writer
-        return RuntimeStatistics(
-            running=admission.running,
-            waiting=requests_waiting(self._sessions.values()),
-            queued=admission.queued,
-            places=admission.places,
-            refused=admission.refused,
-            approvals=len(self.pending_approvals()),
-            leases=0 if writer is None else writer.leases,
-            store_calls_pending=0 if writer is None else writer.calls_pending,
-            dispatcher=self.dispatcher.statistics(),
-            bus=self.bus.statistics(),
-            tools={} if self._tally is None else self._tally.tools(),
-            models={} if self._tally is None else self._tally.models(),
-        )
+        """Return the numbers of this runtime and of its parts, from any thread.
+
+        Costs O(requests + listeners), and nothing while nobody asks.
+        """
+        return self._numbers.statistics(self._tally)
 
     def health(self) -> RuntimeHealth:
         """Return whether this runtime takes requests now, and what is wrong with it. For probes: it never waits."""
         stopped = "the runtime is not running" if self._group is None else _CLOSING if self._closing else ""
-        overdue = 0 if self._reminders is None else self._reminders.overdue(self.bus)
-        numbers = self.dispatcher.statistics()
-        return health_of(self._admission, self._journal_writer, numbers, stopped=stopped, questions_overdue=overdue)
+        return self._numbers.health(stopped)
 
     def pending_approvals(self) -> tuple[ApprovalRequested, ...]:
         """Return the questions of all requests that run here and that a person has still to answer, oldest first.

@@ -1,42 +1,55 @@
-"""The numbers and the health of a runtime, from what its parts count anyway. Nothing is counted here."""
+"""The numbers and the health of a runtime, from what its parts count anyway. Must not count anything itself."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..bus import BusStatistics
-from ..dispatcher import DispatcherStatistics
+from ..bus import BusStatistics, EventBus
+from ..dispatcher import DispatcherStatistics, ToolDispatcher
 from ..durability import JournalWriter
 from ..session import RequestSession
 from ._admission import Admission
-from ._tally import ModelStatistics, ToolStatistics
+from ._reminders import Reminders
+from ._tally import ModelStatistics, Tally, ToolStatistics
 
-__all__ = ["RuntimeHealth", "RuntimeStatistics", "health_of", "requests_waiting"]
+__all__ = ["Numbers", "RuntimeHealth", "RuntimeStatistics"]
 
 
 @dataclass(slots=True, frozen=True)
 class RuntimeStatistics:
     """The numbers of a runtime now, with those of its parts.
 
-    `running` counts the requests that have begun and not ended, sub-requests excluded. `waiting` counts those among
-    them in which every open call waits for a person. `queued` counts the requests that wait for a slot or for their
-    conversation, `places` those that could be taken now, and `refused` those that were refused with `Overloaded` since
-    the runtime was made. `approvals` is the number of questions to people. `leases` counts the requests whose leases
-    this process holds, and `store_calls_pending` the calls that the store has still to take; both are 0 without a
-    journal. What the store has stored is in `await runtime.store.statistics()`, which reads the store. `tools` has the
-    numbers of each tool, and `models` those of each model, by "VENDOR:MODEL", since the runtime was made, with those of
-    sub-requests; both are empty without `Runtime(detailed_statistics=True)`.
+    `running` counts the requests that have begun and not ended, sub-requests excluded. `stages` counts the same
+    requests by what they wait for: a "model", "tools", "people" (every open call waits for a person), or nothing
+    ("ready"). `queued` counts the requests that wait for a slot or for their conversation, `places` those that could be
+    taken now, and `refused` those that were refused with `Overloaded` since the runtime was made. `approvals` is the
+    number of questions to people, and `approvals_overdue` of those that wait for longer than `remind_seconds`.
+
+    The next numbers are 0 without a journal. `leases` counts the requests whose leases this process holds, and
+    `store_calls_pending` the calls that the store has still to take. Since the runtime was made, the store has taken
+    `appends` steps of requests, has needed `append_seconds` for all of them together, and has refused
+    `append_failures`; `store_fails` is true while it is away. What the store has stored is in
+    `await runtime.store.statistics()`, which reads the store.
+
+    `tools` has the numbers of each tool, and `models` those of each model, by "VENDOR:MODEL", since the runtime was
+    made, with those of sub-requests; both are empty without `Runtime(detailed_statistics=True)`.
     """
 
     running: int
-    waiting: int
+    stages: Mapping[str, int]
     queued: int
     places: int
     refused: int
     approvals: int
+    approvals_overdue: int
     leases: int
     store_calls_pending: int
+    appends: int
+    append_seconds: float
+    append_failures: int
+    store_fails: bool
     dispatcher: DispatcherStatistics
     bus: BusStatistics
     tools: Mapping[str, ToolStatistics]
@@ -60,31 +73,121 @@ class RuntimeHealth:
         return self.ready and bool(self.reasons)
 
 
-def requests_waiting(sessions: Iterable[RequestSession]) -> int:
-    """Return the number of requests in which every open call waits for a person."""
-    return sum(each.snapshot().view.only_waits for each in sessions)
+class Numbers:
+    """The present numbers of a runtime, each found when it is read. See `RuntimeStatistics`, and `RuntimeNumbers`.
 
+    They may be read from any thread: what the event loop may change meanwhile is copied first.
+    """
 
-def health_of(
-    admission: Admission,
-    writer: JournalWriter | None,
-    dispatcher: DispatcherStatistics,
-    *,
-    stopped: str,
-    questions_overdue: int,
-) -> RuntimeHealth:
-    """Return the health of a runtime. `stopped` says why it takes no requests at all, or is empty."""
-    reasons = [stopped] if stopped else []
-    if not stopped and admission.places <= 0:
-        reasons.append(f"{admission.running} requests run and {admission.queued} wait, so no other one is taken")
-    ready = not reasons
-    if writer is not None and writer.store_fails:
-        reasons.append("the store fails")
-    if dispatcher.overdue:
-        names = ", ".join(sorted(set(dispatcher.overdue)))
-        reasons.append(f"{len(dispatcher.overdue)} cancelled calls still run: {names}")
-    if questions_overdue:
-        reasons.append(f"{questions_overdue} calls have waited too long for a person's decision")
-    if dispatcher.stranded:
-        reasons.append(f"tools have left a cancel scope or a task group open in {dispatcher.stranded} tasks")
-    return RuntimeHealth(ready=ready, reasons=tuple(reasons))
+    def __init__(
+        self,
+        bus: EventBus,
+        dispatcher: ToolDispatcher,
+        admission: Admission,
+        sessions: Mapping[str, RequestSession],
+        writer: JournalWriter | None,
+        reminders: Reminders | None,
+    ) -> None:
+        self._bus = bus
+        self._dispatcher = dispatcher
+        self._admission = admission
+        self._sessions = sessions
+        self._writer = writer
+        self._reminders = reminders
+
+    @property
+    def running(self) -> int:
+        return self._admission.running
+
+    @property
+    def stages(self) -> Mapping[str, int]:
+        found = Counter(each.snapshot().view.stage for each in [*self._sessions.values()])
+        return {stage: found[stage] for stage in ("ready", "model", "tools", "people")}
+
+    @property
+    def waiting(self) -> int:
+        return self.stages["people"]
+
+    @property
+    def queued(self) -> int:
+        return self._admission.queued
+
+    @property
+    def refused(self) -> int:
+        return self._admission.refused
+
+    @property
+    def approvals(self) -> int:
+        return self._bus.arbitration.count_questions()
+
+    @property
+    def approvals_overdue(self) -> int:
+        return 0 if self._reminders is None else self._reminders.overdue(self._bus)
+
+    @property
+    def calls_overdue(self) -> int:
+        return len(self._dispatcher.statistics().overdue)
+
+    @property
+    def lag(self) -> int:
+        return max((each.buffered for each in self._bus.statistics().subscriptions), default=0)
+
+    @property
+    def leases(self) -> int:
+        return 0 if self._writer is None else self._writer.leases
+
+    @property
+    def appends(self) -> int:
+        return 0 if self._writer is None else self._writer.appends
+
+    @property
+    def append_seconds(self) -> float:
+        return 0.0 if self._writer is None else self._writer.append_seconds
+
+    @property
+    def append_failures(self) -> int:
+        return 0 if self._writer is None else self._writer.append_failures
+
+    @property
+    def store_fails(self) -> bool:
+        return self._writer is not None and self._writer.store_fails
+
+    def statistics(self, tally: Tally | None) -> RuntimeStatistics:
+        """Return all of them as one value."""
+        return RuntimeStatistics(
+            running=self.running,
+            stages=self.stages,
+            queued=self.queued,
+            places=self._admission.places,
+            refused=self.refused,
+            approvals=self.approvals,
+            approvals_overdue=self.approvals_overdue,
+            leases=self.leases,
+            store_calls_pending=0 if self._writer is None else self._writer.calls_pending,
+            appends=self.appends,
+            append_seconds=self.append_seconds,
+            append_failures=self.append_failures,
+            store_fails=self.store_fails,
+            dispatcher=self._dispatcher.statistics(),
+            bus=self._bus.statistics(),
+            tools={} if tally is None else tally.tools(),
+            models={} if tally is None else tally.models(),
+        )
+
+    def health(self, stopped: str) -> RuntimeHealth:
+        """Return the health of the runtime. `stopped` says why it takes no requests at all, or is empty."""
+        reasons = [stopped] if stopped else []
+        if not stopped and self._admission.places <= 0:
+            reasons.append(f"{self.running} requests run and {self.queued} wait, so no other one is taken")
+        ready = not reasons
+        if self.store_fails:
+            reasons.append("the store fails")
+        dispatcher = self._dispatcher.statistics()
+        if dispatcher.overdue:
+            names = ", ".join(sorted(set(dispatcher.overdue)))
+            reasons.append(f"{len(dispatcher.overdue)} cancelled calls still run: {names}")
+        if overdue := self.approvals_overdue:
+            reasons.append(f"{overdue} calls have waited too long for a person's decision")
+        if dispatcher.stranded:
+            reasons.append(f"tools have left a cancel scope or a task group open in {dispatcher.stranded} tasks")
+        return RuntimeHealth(ready=ready, reasons=tuple(reasons))

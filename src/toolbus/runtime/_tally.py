@@ -19,6 +19,7 @@ __all__ = ["ModelStatistics", "Tally", "ToolStatistics"]
 
 _MOST_NAMES = 1_000
 _OTHERS = "(others)"
+_MAYBE_NO_TOOL = ("unknown_tool", "limit", "cancelled")
 # A duration is kept as a power of this number, so that a quantile is off by 5 % at most.
 _GROWTH = 1.1
 _SHORTEST, _LONGEST = 1e-4, 1e5  # seconds: 218 different powers lie between them
@@ -120,8 +121,9 @@ class Tally:
             case ToolCallCompleted():
                 self._settled(event.name, "completed", event.duration_seconds)
             case ToolCallFailed():
-                # The model may have made up any name of a tool that does not exist.
-                name = _OTHERS if event.reason == "unknown_tool" else event.name
+                # The model may have made up the name, if the call was refused before anybody looked for the tool.
+                is_checked = event.reason not in _MAYBE_NO_TOOL or event.duration_seconds > 0
+                name = event.name if is_checked or event.name in self._tools else _OTHERS
                 self._settled(name, event.reason, event.duration_seconds)
             case ToolCallRetrying():
                 self._tool(event.name).retries += 1
@@ -139,11 +141,11 @@ class Tally:
 
     def tools(self) -> Mapping[str, ToolStatistics]:
         """Return the numbers of each tool."""
-        return {name: each.statistics() for name, each in self._tools.items()}
+        return {name: each.statistics() for name, each in [*self._tools.items()]}
 
     def models(self) -> Mapping[str, ModelStatistics]:
         """Return the numbers of each model, by "VENDOR:MODEL"."""
-        return {name: each.statistics() for name, each in self._models.items()}
+        return {name: each.statistics() for name, each in [*self._models.items()]}
 
     def _settled(self, name: str, outcome: str, seconds: float) -> None:
         tool = self._tool(name)

@@ -143,6 +143,12 @@ class SessionView:
         return bool(calls) and all(each.status is CallStatus.WAITING for each in calls.values())
 
     @property
+    def stage(self) -> str:
+        """Return "people" if every open call waits for a person, otherwise the phase of the turn machine."""
+        state = self.state
+        return "people" if state.waiting and state.waiting == len(state.open_calls) else state.phase.value
+
+    @property
     def waits_for_inputs(self) -> bool:
         """True if every open call waits for a person, or for an answer from outside, and nothing else happens."""
         state = self.state

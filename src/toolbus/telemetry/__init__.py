@@ -1,8 +1,7 @@
 """Spans and metrics of requests, model calls and tool calls, for OpenTelemetry. Needs the extra `otel`.
 
-    telemetry = OpenTelemetry()
-    async with Runtime(..., instrumentation=[telemetry]) as runtime:
-        telemetry.connect(runtime.bus)
+    async with Runtime(..., instrumentation=[OpenTelemetry()]) as runtime:
+        ...
 
 The package needs the API of OpenTelemetry only, and imports it when an `OpenTelemetry` is made. It must not configure
 anything: without an SDK, which the application sets up, nothing is recorded. Its invariants:
@@ -12,6 +11,11 @@ anything: without an SDK, which the application sets up, nothing is recorded. It
 2. Content (prompts, replies, arguments, results) is recorded only if that was asked for, and without secrets. An error
    is recorded as its type: its text may have secrets in it. Without this a trace would keep what a journal does not.
 3. All names of spans, attributes and metrics are in `_names`. They are still in development, and change together.
+4. Texts that models, servers and tools choose are cut and made valid, and metrics have a bounded number of them
+   (`_texts`). Without this one made-up name for each call would grow every reader's memory, and half of a surrogate
+   pair would lose a whole batch of spans.
+5. What can be counted by an addition is counted here, and read by the SDK when it collects. A point of the SDK costs as
+   much as publishing ten events.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Messages as the JSON text that OpenTelemetry's conventions for generative AI describe. Data only."""
+"""Messages as the JSON text that OpenTelemetry's conventions for generative AI describe, bounded in size. Data only."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,39 +13,73 @@ from ..core.arguments import parse_arguments
 from ..errors import InvalidArguments
 from ..messages import AssistantMessage, ImagePart, Message, SystemMessage, TextPart, ToolCall, ToolMessage
 from ..protocols import ModelReply
+from ._texts import clean
 
-__all__ = ["input_messages", "json_text", "output_messages", "system_instructions"]
+__all__ = ["MOST_CHARS", "arguments_text", "cut_text", "input_messages", "output_messages", "system_instructions"]
+
+MOST_CHARS = 100_000
+"""The characters of one attribute, and of all texts in it. A span is kept until it is exported, with 2,047 others."""
+
+_MOST_OF_A_TEXT = 20_000
 
 
-def json_text(value: Any) -> str:
-    """Return a JSON value as text."""
-    return orjson.dumps(value).decode()
+def cut_text(text: str) -> str:
+    """Return a text, cut to `MOST_CHARS`."""
+    return clean(text, MOST_CHARS)
+
+
+def arguments_text(arguments: Any) -> str:
+    """Return arguments as JSON; if they are too long, as the beginning of it."""
+    return cut_text(_json(arguments))
 
 
 def system_instructions(messages: Sequence[Message]) -> str:
     """Return the system message that stands first; "[]" without one."""
     first = messages[0] if messages else None
-    return json_text([_text(first.text)] if isinstance(first, SystemMessage) else [])
+    return _json([_text(first.text)] if isinstance(first, SystemMessage) else [])
 
 
-def input_messages(messages: Sequence[Message]) -> str:
-    """Return the messages of a request, without the system message that stands first."""
+def input_messages(messages: Sequence[Message]) -> tuple[str, int]:
+    """Return the messages of a request, without the system message that stands first, and how many are left out.
+
+    The earliest ones are left out, if all of them have more than `MOST_CHARS` characters.
+    """
     begin = 1 if messages and isinstance(messages[0], SystemMessage) else 0
-    return json_text([{"role": each.role, "parts": _parts(each)} for each in messages[begin:]])
+    found: list[dict[str, Any]] = []
+    left = MOST_CHARS
+    for at in range(len(messages) - 1, begin - 1, -1):
+        parts = _parts(messages[at])
+        left -= _size(parts)
+        if left < 0 and found:
+            break
+        found.append({"role": messages[at].role, "parts": parts})
+    return _json(found[::-1]), len(messages) - begin - len(found)
 
 
 def output_messages(reply: ModelReply) -> str:
     """Return the one message of a reply."""
     message = reply.message
-    return json_text([{"role": message.role, "parts": _parts(message), "finish_reason": reply.finish_reason}])
+    return _json([{"role": message.role, "parts": _parts(message), "finish_reason": reply.finish_reason}])
+
+
+def _json(value: Any) -> str:
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:  # Arguments may have half of a surrogate pair, or an integer of more than 64 bits.
+        return json.dumps(value, default=repr)
+
+
+def _size(parts: Sequence[dict[str, Any]]) -> int:
+    """Return the characters of the texts in parts, which are what grows."""
+    return sum(len(each) for part in parts for each in part.values() if isinstance(each, str))
 
 
 def _parts(message: Message) -> list[dict[str, Any]]:
     """Return the parts of a message. Of images and files it returns the kind only."""
     if isinstance(message, ToolMessage):
-        return [{"type": "tool_call_response", "id": message.call_id, "response": message.content}]
+        return [{"type": "tool_call_response", "id": clean(message.call_id), "response": _cut(message.content)}]
     if isinstance(message, AssistantMessage):
-        reasoning = [{"type": "reasoning", "content": message.reasoning}] if message.reasoning else []
+        reasoning = [{"type": "reasoning", "content": _cut(message.reasoning)}] if message.reasoning else []
         said = [_text(message.text)] if message.text else []
         return [*reasoning, *said, *[_call(each) for each in message.tool_calls]]
     if isinstance(message, SystemMessage) or isinstance(message.content, str):
@@ -57,12 +93,17 @@ def _parts(message: Message) -> list[dict[str, Any]]:
 
 
 def _text(content: str) -> dict[str, Any]:
-    return {"type": "text", "content": content}
+    return {"type": "text", "content": _cut(content)}
+
+
+def _cut(text: str) -> str:
+    return clean(text, _MOST_OF_A_TEXT)
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
-    try:
-        arguments: Any = parse_arguments(call.arguments)
-    except InvalidArguments:
-        arguments = call.arguments
-    return {"type": "tool_call", "id": call.call_id or call.provider_call_id, "name": call.name, "arguments": arguments}
+    arguments: Any = _cut(call.arguments)
+    if arguments == call.arguments:
+        with contextlib.suppress(InvalidArguments):
+            arguments = parse_arguments(call.arguments)
+    call_id = clean(call.call_id or call.provider_call_id)
+    return {"type": "tool_call", "id": call_id, "name": clean(call.name), "arguments": arguments}
