@@ -19,7 +19,7 @@ from support.resuming import PROMPT, Lab, Scene, Wall, facts_of, model, virtual_
 from toolbus import Limits, RequestResult, Runtime
 from toolbus.durability._store_calls import PendingCalls
 from toolbus.errors import StoreError, StoreUnavailable
-from toolbus.events import ApprovalRequested, ToolCallRequested
+from toolbus.events import ApprovalRequested, RequestStarted, ToolCallRequested
 from toolbus.storage import Entry, JournalStore
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, advance, calls, hang, settle, text, virtual_backends
@@ -216,6 +216,28 @@ async def test_with_warn_a_store_that_never_comes_back_keeps_nothing_and_stops_n
     assert (result.outcome, result.journaled, len(lab.runs)) == ("completed", False, 4)
     assert len([each for each in caplog.records if each.levelno == logging.WARNING]) == 2  # not one a second
     assert await store.history("c") == ()
+
+
+@pytest.mark.guarantee("G19")
+@pytest.mark.parametrize("taken_over", [False, True])
+async def test_with_warn_a_result_is_not_final_while_another_process_may_give_another(
+    taken_over: bool, wall: Wall
+) -> None:
+    """The store fails from the second step on, and has the request as unfinished when its result is reported."""
+    store, lab = Faulty("fails", 1, 10_000), Lab()
+    async with WORK.runtime(store, lab, on_store_failure="warn") as first, WORK.runtime(store, lab) as second:
+        result = await first.run(PROMPT, conversation_id="c")
+        assert (result.outcome, result.journaled, result.resumable) == ("completed", False, True)
+        again = await first.request(result.request_id).events().__anext__()  # it ended here, and can be read here
+        assert isinstance(again, RequestStarted)
+        if taken_over:
+            wall.put_to(wall() + 3_600)
+            store.last = 0  # the other process is the first to notice that the store is back
+            (session,) = await second.resume()
+            await session.result()
+        store.last = -1
+        await advance(10)
+        assert (result.journaled, result.resumable) == ((False, True) if taken_over else (True, False))
 
 
 async def test_a_request_that_is_left_while_its_store_fails_is_whole_when_it_works_again() -> None:

@@ -299,6 +299,10 @@ class JournalWriter:
             self._note_end(request)
             return True
         self._leaving.add(session.request_id)
+        result = session.snapshot().result
+        if result is not None and request.unwritten is not None and (request.written or request.is_unsure):
+            # The store has the request as unfinished, so another process may continue it once the lease has run out.
+            result.resumable = True
         try:
             if request.unwritten is None:
                 await self._settle(request)

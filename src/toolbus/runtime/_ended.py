@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Union
 import anyio
 
 from ..core.output import OutputType
-from ..events import EVENT_TYPES, Event
+from ..events import EVENT_TYPES, Event, RequestEnding
 from ..handles import record_of
 from ..messages import Message, UserMessage, size_of
 from ..protocols import Provider, ToolSource
@@ -72,7 +72,7 @@ class EndedRequests:
     """The requests that ended in the last `seconds`; at most 10,000, and 64 MiB of facts and earlier messages.
 
     Those that ended first are dropped first: when another one ends, or when one is asked for. A request that a journal
-    has with its ending is read from there, and one that was left for another process has not ended: neither is kept.
+    has with its ending is read from there, and one that has published no ending here has not ended: neither is kept.
     """
 
     def __init__(self, bus: EventBus, seconds: float) -> None:
@@ -85,7 +85,9 @@ class EndedRequests:
 
     def add(self, session: RequestSession, found: SessionSnapshot) -> None:
         """Keep a request that has just ended, with its session's inner state, if it has to be kept."""
-        if not self._seconds or found.result is None or found.result.journaled or found.result.resumable:
+        if not self._seconds or found.result is None or found.result.journaled:
+            return
+        if not found.facts or not isinstance(found.facts[-1], RequestEnding):
             return
         state, view = found.view.state, found.view
         history = tuple(state.messages[: state.history_count])
