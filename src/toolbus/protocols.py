@@ -92,7 +92,8 @@ class ToolSpec:
     first: always, or if the rule says so. Calls of `sequential` tools in one reply run one after another, in call
     order. `status` is the sentence for people while a call runs, such as "Looking {city} up". `control` tools are
     answered by the turn machine. An `idempotent` tool may run twice with the same key, as happens to a call during
-    which a process was killed. Calls of a `repeatable` tool do not count for `max_repeats`. `kind` says how older
+    which a process was killed. The model continues without the results of a `background` tool, which come as notes.
+    Calls of a `repeatable` tool do not count for `max_repeats`. `kind` says how older
     results may be shortened in the history, and with `sensitive_history` they are never shortened. `max_result_chars`
     replaces the request's: longer results are cut for the model.
     """
@@ -113,6 +114,7 @@ class ToolSpec:
     max_result_chars: int | None = None
     idempotent: bool = False
     repeatable: bool = False
+    background: bool = False
 
 
 class ToolSource(Protocol):

@@ -19,15 +19,23 @@ from toolbus.bus._broadcast import Broadcast
 from toolbus.bus._buffer import EventBuffer
 from toolbus.clock import SessionClock
 from toolbus.core.approval import needs_approval
+from toolbus.core.turn import Phase
 from toolbus.core.turn import _apply as reducer
 from toolbus.core.turn import _call_verdicts as judging
+from toolbus.core.turn import _decide as deciding
 from toolbus.core.turn import _resumed as resuming
 from toolbus.dispatcher import ToolDispatcher
 from toolbus.dispatcher import _dispatcher as dispatcher_module
 from toolbus.dispatcher import _retries as retries
 from toolbus.dispatcher._schedule import Schedule
 from toolbus.durability import JournalWriter
-from toolbus.events import Event, RequestResumed, ToolCallCompleted, ToolCallFailed, ToolCallRequested
+from toolbus.events import (
+    Event,
+    RequestResumed,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallRequested,
+)
 from toolbus.records import replace
 from toolbus.runtime import Runtime
 from toolbus.session import RequestSession
@@ -421,3 +429,25 @@ def a_request_ends_with_its_runtime(patch: pytest.MonkeyPatch) -> None:
         self._group.start_soon(self._carry_out, session, ticket)
 
     patch.setattr(Runtime, "_spawn", carried)
+
+
+# ------------------------------------------------------------------------------------------------ background calls
+
+
+@bug("G33")
+def a_request_ends_before_its_background_calls(patch: pytest.MonkeyPatch) -> None:
+    """A request that has answered does not wait for calls in the background."""
+    patch.setattr(deciding, "is_waiting", lambda _state: False)
+
+
+@bug("G33")
+def the_model_never_reads_a_result_from_the_background(patch: pytest.MonkeyPatch) -> None:
+    """The result of a background call is not put before the next round."""
+    settle = reducer._apply_settled
+
+    def forgetful(state: Any, fact: Any) -> None:
+        settle(state, fact)
+        state.news.clear()
+
+    for phase in Phase:
+        patch.setitem(phase.changes, ToolCallCompleted, forgetful)

@@ -208,8 +208,8 @@ class Arbitration:
             ]
         )
 
-    def claim(self, request_id: str, call_id: str) -> bool:
-        """Settle a call on behalf of its session.
+    def claim(self, request_id: str, call_id: str, *, late: LateResults | None = None) -> bool:
+        """Settle a call on behalf of its session. `late` replaces what its request wants of a late result.
 
         False if a terminal event was published first; in that case the event is in the mailbox.
         """
@@ -218,6 +218,8 @@ class Arbitration:
         if call is None:
             return False
         self._settle(key, call)
+        if late is not None:
+            self._settled[key] = late
         return True
 
     def watch(self, request_id: str, call_id: str, settled: Callable[[], None]) -> bool:

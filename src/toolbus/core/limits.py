@@ -39,8 +39,10 @@ class Limits:
         `repeatable` do not count.
     max_model_attempts: calls of one provider for one reply, while it is overloaded, unreachable or silent.
     max_output_repairs: requests to the model to repair a text that is not the structured output asked for.
-    timeout_seconds: the whole request, from its start; the clock is paused while a person is asked for approval.
+    timeout_seconds: the whole request, from its start; the clock is paused while a person is asked for approval, and
+        while there is nothing to do but to wait for background tools.
     tool_timeout_seconds: one tool call, from its request, including the wait for a free worker.
+    background_timeout_seconds: one call of a background tool, from its request, also over restarts.
     model_timeout_seconds: one call of the model, from its start to the first piece of the reply; for a provider that
         does not stream, to the whole reply.
     approval_timeout_seconds: a person's decision on one call, from the question; then the call is `denied`.
@@ -74,6 +76,7 @@ class Limits:
     max_output_repairs: int = 2
     timeout_seconds: float = 600.0
     tool_timeout_seconds: float = 30.0
+    background_timeout_seconds: float = 86_400.0
     model_timeout_seconds: float = 300.0
     approval_timeout_seconds: float = 3_600.0
     stream_idle_seconds: float = 120.0

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
+from ..core.result_notes import late_note
 from ..core.turn import apply, with_messages
 from ..errors import (
     ApplicationError,
@@ -19,7 +20,7 @@ from ..errors import (
     ToolbusError,
     UnknownRequest,
 )
-from ..events import ApprovalDecided, ApprovalRequested, Event, RequestStarted
+from ..events import ApprovalDecided, ApprovalRequested, Event, RequestStarted, TerminalEvent, ToolCallFailed
 from ..messages import Message, UserMessage
 from ..request_result import RequestResult
 from ..session import Instructions, RequestOptions, RequestSession, Resumed, check_options
@@ -96,6 +97,30 @@ class StoredRequests:
         found.check_ending()
         result = found.session.snapshot().result
         return None if result is None else replace(result, journaled=True)
+
+    async def keep_late(self, answer: TerminalEvent) -> bool:
+        """Put an answer to a background call, which came after its request has ended, before the next turn.
+
+        It becomes a note in the stored conversation, once. Returns False, and does nothing, if `answer` is not for a
+        call that was given up at the end of a request. Raises what `restore` raises.
+        """
+        record = await self.record(answer.request_id)
+        if record is None or record.ending is None:
+            return False
+        state = (await self.restore(record)).session.snapshot().view.state
+        calls = [each for current in state.rounds for each in current.calls if each.call.call_id == answer.call_id]
+        spec = state.tools.get(answer.name)
+        if not calls or calls[0].call.name != answer.name or not (spec is None or spec.external):
+            return False
+        given_up, call = calls[0].outcome, calls[0].call
+        is_own = given_up is not None and given_up.event_id.startswith(f"{answer.request_id}_f")
+        if not (calls[0].is_background and is_own and isinstance(given_up, ToolCallFailed)):
+            return False
+        history = await call_store_in_time(self._store.history(record.conversation_id))
+        note = late_note(call.call_id, call.name, call.arguments, answer)
+        if all(each.message_id != note.message_id for each in history):
+            await call_store_in_time(self._store.remember(record.conversation_id, [note]))
+        return True
 
     async def restore(self, record: RequestRecord) -> Restored:
         """Return a request restored from its facts. Raises `ResumeMismatch`, `ApplicationError` and `StoreError`."""

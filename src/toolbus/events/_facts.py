@@ -169,7 +169,8 @@ class ToolCallRequested(Event, kw_only=True, frozen=True):
     name, description and schema at the time when the call was checked against them. `idempotency_key` is the same each
     time that the call is requested: after a restart, a call that may run twice, or runs elsewhere, is requested
     once more, with `resumed`, under the same `call_id` and key. `attempt` counts from 1 how often the call was
-    delivered to workers on other machines; it is 1 everywhere else.
+    delivered to workers on other machines; it is 1 everywhere else. With `background`, the model continues without the
+    result, which joins the transcript as a note once it is there.
     """
 
     call_id: str
@@ -182,6 +183,7 @@ class ToolCallRequested(Event, kw_only=True, frozen=True):
     idempotency_key: str
     definition: str = ""
     resumed: bool = False
+    background: bool = False
     attempt: int = 1
     is_fact: ClassVar[bool] = True
 

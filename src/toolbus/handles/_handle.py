@@ -195,8 +195,9 @@ class RequestHandle:
     async def inject(self, answer: Event) -> CommandAnswer:
         """Answer a call of an `external` tool: see `RequestSession.inject`.
 
-        The same event may be given again, in any process: it counts once, and the answer is "done". Raises `BusError`
-        for what cannot be an answer to a call of the request.
+        The same event may be given again, in any process: it counts once, and the answer is "done". If the request has
+        ended, the answer to a call of a background tool is "queued" for the next turn of its conversation, with a store
+        that has a journal. Raises `BusError` for what cannot be an answer to a call of the request.
         """
         if not isinstance(answer, (ToolCallCompleted, ToolCallFailed)):
             kind = type(answer).__name__
@@ -209,7 +210,10 @@ class RequestHandle:
             if (await allowed if inspect.isawaitable(allowed) else allowed) is not True:
                 raise NotAuthorized(f"this {command.type} was not authorized")
         session = self._session()
-        return await (self._send(command) if session is None else self._give(session, command))
+        answer = await (self._send(command) if session is None else self._give(session, command))
+        if answer == "ended" and self._stored is not None and isinstance(command, (ToolCallCompleted, ToolCallFailed)):
+            return "queued" if await self._stored.keep_late(command) else answer
+        return answer
 
     async def _give(self, session: RequestSession, command: Event) -> CommandAnswer:
         """Give a command to the session in this process, and wait until it is recorded, or durable in the inbox."""

@@ -6,13 +6,12 @@ It is in this process only. Knows sessions, and the events of late results. Must
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Generic, TypeVar
 
 from ..core.history import History, Memo
-from ..core.result_size import DEFAULT_RESULT_CHARS
-from ..core.shorten import shorten
-from ..events import ToolCallLate, new_id
+from ..core.result_notes import late_note, late_note_id
+from ..events import ToolCallLate
 from ..messages import AssistantMessage, Message, SystemMessage
 from ..secrets import Vault
 from ..session import Earlier, SessionSnapshot
@@ -83,34 +82,24 @@ class LateResultNotes:
         if len(self._results) > _MOST_WITH_LATE_RESULTS:
             self._results.popitem(last=False)
 
-    def take(self, conversation_id: str, earlier: Iterable[Message]) -> list[SystemMessage]:
+    def take(self, conversation_id: str, earlier: Sequence[Message]) -> list[SystemMessage]:
         """Return the late results as notes for the model, oldest first, and forget them.
 
         `earlier` are the messages of the conversation: the arguments of the calls are read from them.
         """
-        results = self._results.pop(conversation_id, ())
+        results: Collection[ToolCallLate] = self._results.pop(conversation_id, ())
         if not results:
             return []
+        known = {message.message_id for message in earlier if isinstance(message, SystemMessage)}
+        # A result may have come twice, or be in the stored conversation already.
+        results = {each.call_id: each for each in results if late_note_id(each.call_id) not in known}.values()
         asked = {
             call.call_id: call.arguments
             for message in earlier
             if isinstance(message, AssistantMessage)
             for call in message.tool_calls
         }
-        return [
-            SystemMessage(
-                text=f"A call that was given up earlier has ended since. {each.name}({asked.get(each.call_id, '')}) "
-                f"gave: {shorten(each.content, DEFAULT_RESULT_CHARS)}{_left_out(each)}",
-                message_id=f"n{new_id()}",
-            )
-            for each in results
-        ]
-
-
-def _left_out(event: ToolCallLate) -> str:
-    """Return a remark on the images and files that a note cannot show, since no vendor accepts them in a note."""
-    count = len(event.parts)
-    return f"\n(images and files left out: {count})" if count else ""
+        return [late_note(each.call_id, each.name, asked.get(each.call_id, ""), each) for each in results]
 
 
 class ConversationState:

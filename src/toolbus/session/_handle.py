@@ -132,7 +132,8 @@ class SessionHandle:
         if self._result is not None:
             doing = self._result.outcome
         else:
-            doing = "waits for a person" if state.waiting else _DOING[state.phase]
+            waits = "waits for background calls" if state.is_idle else "waits for a person"
+            doing = waits if state.waiting else _DOING[state.phase]
         return f"<{type(self).__name__} {self.request_id!r}, {doing}, rounds: {len(state.rounds)}>"
 
     @property

@@ -382,7 +382,10 @@ class RequestSession(SessionHandle):
         """Open a reply's calls or an approval on the bus, or claim a call that the turn machine has settled itself."""
         mailbox = self._mailbox
         if isinstance(fact, (ToolCallCompleted, ToolCallFailed)):
-            self._bus.arbitration.claim(fact.request_id, fact.call_id)
+            spec = self._state.tools.get(fact.name)
+            # The late result of background work is what the user waits for.
+            late = None if spec is None or not spec.background else "next_turn"
+            self._bus.arbitration.claim(fact.request_id, fact.call_id, late=late)
         elif mailbox is not None and isinstance(fact, ModelResponded):
             calls = fact.message.tool_calls
             self._bus.arbitration.open_calls(mailbox, [call.call_id for call in calls])
@@ -403,7 +406,9 @@ class RequestSession(SessionHandle):
             # The state may be further than these facts, by steps that are still to be published.
             begun = [*map(type, chain(facts, *self._unpublished))].count(RoundStarted)
             inputs = set(map(id, facts)).difference(map(id, own))
-            events = with_messages(self._state, facts, since_round=max(0, self._state.round - begun))
+            # Of a request that is left, not all facts are published. What they derive is not either.
+            shown = facts if self._journal is None else own
+            events = with_messages(self._state, shown, since_round=max(0, self._state.round - begun))
             own = [each for each in events if id(each) not in inputs]
         ending = self._state.ending  # It is published last, after the status.
         is_last = self._is_ending_published = ending is not None and bool(own) and own[-1] is ending

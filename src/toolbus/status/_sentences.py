@@ -186,10 +186,12 @@ class StatusFold:
 
     Use `feed` for both halves at once, or `take` for every event and `new_status` when somebody listens. An event is
     passed only once; signals (deltas, progress, retries) may be left out. While an approval is open, the request is
-    `waiting`, whatever else runs, because a person is needed.
+    `waiting`, whatever else runs, because a person is needed. It is `waiting` too when the model has answered, and
+    calls run in the background.
     """
 
     __slots__ = (
+        "_background",
         "_calls",
         "_ended",
         "_failed",
@@ -210,6 +212,7 @@ class StatusFold:
         self._shown: ToolCallRequested | None = None  # the call whose sentence is the status
         self._calls: dict[str, tuple[ToolCallRequested, str]] = {}  # the running calls and their messages, by call id
         self._waiting: dict[str, str] = {}  # the tools of the calls that wait for a person, by call id
+        self._background: dict[str, str] = {}  # the tools of the calls in the background, by call id
         self._unsettled = 0  # the number of the reply's calls that are not settled yet
         self._failed = ""
         self._piece_kinds: tuple[type[Event], ...] = ()  # the kinds of pieces that came in this round
@@ -325,7 +328,9 @@ class StatusFold:
 
     def _on_reply(self, event: ModelResponded) -> bool:
         self._unsettled = len(event.message.tool_calls)
-        return False
+        if self._unsettled or not self._background:
+            return False
+        return self._set("waiting", f"Waiting for {display_name(next(reversed(self._background.values())))}...")
 
     def _on_approval(self, event: ApprovalRequested) -> bool:
         self._waiting[event.call_id] = event.name
@@ -336,6 +341,10 @@ class StatusFold:
 
     def _on_requested(self, event: ToolCallRequested) -> bool:
         self._waiting.pop(event.call_id, None)
+        if event.background:
+            self._background[event.call_id] = event.name
+            if self._status[0] == "waiting" and not self._unsettled:
+                return False  # The call is requested again for a request that waits for it.
         self._calls[event.call_id] = (event, "")
         return self._show()
 
@@ -379,6 +388,7 @@ class StatusFold:
         """
         self._unsettled = max(self._unsettled - 1, 0)
         self._waiting.pop(call_id, None)
+        self._background.pop(call_id, None)
         self._calls.pop(call_id, None)
         if self._shown is not None and self._shown.call_id == call_id:
             self._set("processing", PROCESSING)
@@ -426,6 +436,9 @@ def events_so_far(state: TurnState) -> list[Event]:
         return []
     events: list[Event] = [RequestStarted(deadline=0.0)]
     in_tools = state.phase is Phase.TOOLS
+    for each in state.open_calls.values():
+        if each.is_background and each.has_ticket:
+            events += _events_of(each)
     if state.rounds:
         before = state.rounds[-2].calls if in_tools and len(state.rounds) > 1 else () if in_tools else state.calls
         after = tuple(CallOutcome(name=each.call.name, success=not _has_failed(each)) for each in before)
@@ -435,6 +448,8 @@ def events_so_far(state: TurnState) -> list[Event]:
         events.append(ModelResponded(round=state.round, message=reply))
         for each in state.calls:
             events += _events_of(each)
+    elif state.is_idle and state.background:
+        events.append(ModelResponded(round=state.round, message=AssistantMessage()))
     if state.ending is not None:
         events.append(state.ending)
     return events
@@ -458,6 +473,7 @@ def _events_of(each: CallState) -> list[Event]:
                 round=each.round,
                 deadline=0.0,
                 idempotency_key="",
+                background=each.is_background,
             )
         )
     if each.left is not None:

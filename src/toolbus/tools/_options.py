@@ -47,6 +47,10 @@ class ToolOptions(TypedDict, total=False):
     """True if running the tool twice with the same arguments and the same `ToolContext.idempotency_key` does no more
     than running it once. Only such a call is run again after the process was killed during the call; any other call
     ends as `interrupted`."""
+    background: bool
+    """True for long work: the model gets a ticket at once, and continues. The result wakes the request, which does not
+    end by itself before. The deadline of a call is then `timeout_seconds`, or the request's
+    `background_timeout_seconds`. Not for sequential tools."""
     repeatable: bool
     """True for a poll: a model may make the same call with the same result again and again, beyond `max_repeats`."""
     retries: int
@@ -95,6 +99,8 @@ def check_options(name: str, options: ToolOptions) -> None:
         problem = "it is external, so its executor decides what the model reads; leave summarize and include_data out"
     elif options.get("external") and options.get("pool"):
         problem = "it is external, so somebody else answers its calls; leave pool out, or give it a handler"
+    elif options.get("background") and options.get("sequential"):
+        problem = "the calls after a sequential one wait for it, and nothing waits for background work; leave one out"
     else:
         return
     raise ConfigurationError(f"tool {name!r}: {problem}")
@@ -163,6 +169,7 @@ _RULES: Mapping[str, Rule] = {
     "sensitive_history": FLAG,
     "idempotent": FLAG,
     "repeatable": FLAG,
+    "background": FLAG,
     "max_result_chars": or_none(whole(MIN_CHARS)),
     "include_data": or_none(FLAG),
     "summarize": or_none(

@@ -297,6 +297,7 @@ def _spec_of(name: str, description: str, binder: ArgumentBinder, options: ToolO
         max_result_chars=options.get("max_result_chars"),
         idempotent=options.get("idempotent", False),
         repeatable=options.get("repeatable", False),
+        background=options.get("background", False),
     )
 
 

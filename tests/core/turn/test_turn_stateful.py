@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from turn_driver import Turn, call, completed, decided, failed, of, paused, replied, resumed
 from turn_rules import (
     check_approvals,
+    check_background,
     check_budget,
     check_interrupted,
     check_nothing_begins_after_the_end,
@@ -28,6 +29,7 @@ from turn_rules import (
     paused_seconds,
     plan_of,
     refused_in,
+    tickets_of,
 )
 from turn_strategies import (
     HISTORIES,
@@ -364,7 +366,9 @@ class AnyTurn(RuleBasedStateMachine):
         self.step(Elapsed())
 
     @precondition(
-        lambda self: self.turn.state.phase is Phase.TOOLS or (self.rough and self.turn.state.phase is Phase.MODEL)
+        lambda self: (
+            self.turn.state.phase in (Phase.TOOLS, Phase.READY) or (self.rough and self.turn.state.phase is Phase.MODEL)
+        )
     )
     @rule()
     def elapse_at_the_deadline(self) -> None:
@@ -435,12 +439,19 @@ class AnyTurn(RuleBasedStateMachine):
         assert set(ends) <= set(asked)
         assert set(ends.values()) <= {1}
         assert set(asked) - set(ends) == set(state.open_calls)
-        assert not state.open_calls or state.phase is Phase.TOOLS
+        background = {key for key, each in state.open_calls.items() if each.is_background}
+        tickets = {key for key, each in state.open_calls.items() if each.has_ticket}
+        assert len(background) == state.background
+        assert tickets <= background
+        assert state.phase is Phase.TOOLS or set(state.open_calls) == tickets
+        assert state.phase is not Phase.ENDED or not state.open_calls
+        assert state.phase is not Phase.READY or isinstance(state.messages[-1], AssistantMessage)
         requests = [each.call_id for each in of(ToolCallRequested, facts)]
         assert len(set(requests)) == len(requests)
         assert {key for key, each in state.open_calls.items() if each.status is CallStatus.REQUESTED} <= set(requests)
         assert state.unjudged == sum(each.status is CallStatus.OPEN for each in state.open_calls.values())
-        assert state.waiting == len(self.asked) + len(self.paused)
+        paused = [each for each in self.paused if not state.open_calls[each].is_background]
+        assert state.waiting == len(self.asked) + len(paused) + state.is_idle
 
     @invariant()
     def the_transcript_is_valid_whenever_nothing_is_open(self) -> None:
@@ -457,8 +468,12 @@ class AnyTurn(RuleBasedStateMachine):
         outcomes = {
             each.call_id: each for each in self.turn.facts if isinstance(each, (ToolCallCompleted, ToolCallFailed))
         }
+        tickets = tickets_of(self.turn.facts)
         for message in self.turn.state.messages[len(self.turn.history) :]:
-            if isinstance(message, ToolMessage):
+            if isinstance(message, ToolMessage) and message.call_id in tickets:
+                assert not message.is_error
+                assert message.content.startswith("The call runs in the background.")
+            elif isinstance(message, ToolMessage):
                 outcome = outcomes[message.call_id]
                 assert message.is_error is isinstance(outcome, ToolCallFailed)
                 assert isinstance(outcome, ToolCallFailed) or message.content == outcome.content
@@ -480,6 +495,7 @@ class AnyTurn(RuleBasedStateMachine):
         check_nothing_begins_after_the_end(facts, turn.limits)
         check_repeats(facts, turn.limits)
         check_interrupted(facts)
+        check_background(facts)
         check_overflows(facts, turn.state.providers)
         usage, cost = check_budget(facts, turn.limits)
         assert turn.state.usage == usage
@@ -511,9 +527,13 @@ class AnyTurn(RuleBasedStateMachine):
         assert all(
             number <= limits.max_calls_per_round for number in Counter(each.round for each in requested).values()
         )
-        assert all(0 < each.deadline <= limits.tool_timeout_seconds for each in requested)
-        began = facts[0].at
+        waited_for = [each for each in requested if not each.background]
+        assert all(0 < each.deadline <= limits.tool_timeout_seconds for each in waited_for)
         for each in requested:
+            if each.background:
+                assert each.deadline == (5.0 if each.name == "film" else limits.background_timeout_seconds)
+        began = facts[0].at
+        for each in waited_for:
             before = facts[: facts.index(each) + 1]
             stood_still, waits = paused_seconds(before, limits)
             assert waits or each.at + each.deadline <= began + limits.timeout_seconds + stood_still + 1e-5

@@ -5,6 +5,7 @@ The stateful test asks these after each step.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from toolbus.events import (
     CancelRequested,
     Event,
     HistoryCompressed,
+    MessageAppended,
     ModelResponded,
     ModelRetrying,
     PlanChanged,
@@ -26,7 +28,8 @@ from toolbus.events import (
     ToolCallRequested,
     ToolCallResumed,
 )
-from toolbus.messages import Usage
+from toolbus.messages import SystemMessage, Usage
+from toolbus.tool_results import failure_content
 
 BEGUN = (ToolCallRequested, ApprovalRequested)
 SETTLED = (ToolCallCompleted, ToolCallFailed)
@@ -35,6 +38,10 @@ SETTLED = (ToolCallCompleted, ToolCallFailed)
 def is_own(fact: Event) -> bool:
     """Whether the machine has made it, and nobody outside."""
     return fact.event_id.startswith("r_f")
+
+
+def is_answer(fact: ModelResponded) -> bool:
+    return bool(fact.message.text.strip()) and not fact.message.tool_calls
 
 
 def check_approvals(facts: Sequence[Event]) -> None:
@@ -77,13 +84,49 @@ def check_order(facts: Sequence[Event], sequential: set[str]) -> None:
             under_way = ""
 
 
+def tickets_of(facts: Sequence[Event]) -> set[str]:
+    """The background calls that were not settled when the other calls of their reply were."""
+    tickets: set[str] = set()
+    open_calls: set[str] = set()
+    runs: set[str] = set()
+    for fact in facts:
+        if isinstance(fact, ModelResponded):
+            open_calls = {each.call_id for each in fact.message.tool_calls}
+        elif isinstance(fact, ToolCallRequested) and fact.background:
+            runs.add(fact.call_id)
+        elif isinstance(fact, SETTLED):
+            open_calls.discard(fact.call_id)
+        if open_calls and open_calls <= runs:
+            tickets |= open_calls
+            open_calls = set()
+    return tickets
+
+
 def paused_seconds(facts: Sequence[Event], limits: Limits) -> tuple[float, bool]:
-    """How long anything waited for a person in all, while nothing waits; and whether something waits now."""
+    """How long the request stood still in all, while it does not; and whether it stands still now.
+
+    It does while anything waits for a person, and after an answer to which the result of a background call comes.
+    """
     deadlines: dict[str, float] = {}  # of calls that run
     left: dict[str, float] = {}  # seconds of those that stand still
     waiting: dict[str, float] = {}  # until when
     total = since = 0.0
+    tickets, unread, offered = tickets_of(facts), set[str](), True
+    background = {each.call_id for each in facts if isinstance(each, ToolCallRequested) and each.background}
     for fact in facts:
+        if isinstance(fact, RoundStarted):
+            offered = fact.tools_offered
+            if waiting.pop("idle", None) is not None:
+                total += 0.0 if waiting else fact.at - since
+        elif isinstance(fact, ToolCallRequested) and fact.call_id in tickets:
+            unread.add(fact.call_id)
+        elif isinstance(fact, MessageAppended):
+            unread.discard(fact.message.message_id.removesuffix("_b"))
+        elif isinstance(fact, ModelResponded) and is_answer(fact) and offered and unread:
+            since = since if waiting else fact.at
+            waiting["idle"] = math.inf
+        if isinstance(fact, (ToolCallPaused, ToolCallResumed)) and fact.call_id in background:
+            continue
         if isinstance(fact, ApprovalRequested):
             since = since if waiting else fact.at
             waiting[fact.call_id] = fact.at + fact.deadline
@@ -186,7 +229,8 @@ def check_repeats(facts: Sequence[Event], limits: Limits) -> None:
     """No call begins after as many replies as the limit says have made only this call, and have got one result."""
     replies: list[list[str]] = []
     written: dict[str, tuple[str, str]] = {}
-    results: dict[str, str] = {}
+    tickets = tickets_of(facts)
+    results: dict[str, str] = dict.fromkeys(tickets, "ticket")
     for fact in facts:
         if isinstance(fact, ModelResponded) and fact.message.tool_calls:
             replies.append([call.call_id for call in fact.message.tool_calls])
@@ -196,6 +240,8 @@ def check_repeats(facts: Sequence[Event], limits: Limits) -> None:
             row = {(written[each], results[each]) for reply in before for each in reply}
             is_full = len(before) == limits.max_repeats and len(row) == 1
             assert not is_full or written[fact.call_id] != row.pop()[0]
+        if isinstance(fact, SETTLED) and fact.call_id in tickets:
+            continue
         if isinstance(fact, ToolCallCompleted):
             results[fact.call_id] = repr((fact.content, fact.parts))
         elif isinstance(fact, ToolCallFailed):
@@ -203,11 +249,37 @@ def check_repeats(facts: Sequence[Event], limits: Limits) -> None:
 
 
 def check_interrupted(facts: Sequence[Event]) -> None:
-    """Text of a reply that was cut off has nothing beside it, and the ending follows it at once."""
+    """Text of a reply that was cut off has nothing beside it, and the ending follows it at once.
+
+    Only the background calls come between the two: they are given up, and noted.
+    """
     for place, fact in enumerate(facts):
         if isinstance(fact, ModelResponded) and fact.message.interrupted:
             assert (fact.message.tool_calls, fact.message.reasoning, fact.message.vendor_data) == ((), "", None)
-            assert [isinstance(each, RequestEnding) for each in facts[place + 1 :]] == [True]
+            *between, ending = facts[place + 1 :]
+            assert isinstance(ending, RequestEnding)
+            assert all(is_own(each) and isinstance(each, (ToolCallFailed, MessageAppended)) for each in between)
+
+
+def check_background(facts: Sequence[Event]) -> None:
+    """The result of a background call is noted once, after it has come; at the end there is none without its note."""
+    tickets, ended = tickets_of(facts), dict[str, str]()
+    noted: list[str] = []
+    for fact in facts:
+        if isinstance(fact, SETTLED):
+            is_success = isinstance(fact, ToolCallCompleted)
+            ended[fact.call_id] = fact.content if is_success else failure_content(fact.reason, fact.error)
+        elif isinstance(fact, MessageAppended) and (fact.message.message_id or "").endswith("_b"):
+            assert isinstance(fact.message, SystemMessage)
+            call_id = fact.message.message_id.removesuffix("_b")
+            assert call_id in tickets
+            assert fact.message.text.endswith(ended[call_id])
+            noted.append(call_id)
+        elif isinstance(fact, RoundStarted) and fact.tools_offered:
+            assert set(noted) >= tickets & set(ended), f"round {fact.round} begins without a result that has come"
+    assert len(set(noted)) == len(noted)
+    if isinstance(facts[-1], RequestEnding):
+        assert set(noted) == tickets
 
 
 def plan_of(facts: Sequence[Event]) -> tuple[Any, ...]:

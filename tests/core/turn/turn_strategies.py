@@ -56,10 +56,13 @@ OWN_TOOLS: Mapping[str, ToolSpec] = {
     "send": ToolSpec(name="send", needs_approval=_is_much),
     "step": ToolSpec(name="step", sequential=True, validate=_nothing_bad),
     "sign": ToolSpec(name="sign", sequential=True, needs_approval=True),
+    "render": ToolSpec(name="render", background=True),
+    "film": ToolSpec(name="film", background=True, needs_approval=True, timeout_seconds=5.0),
     **{each.spec.name: each.spec for each in (task_complete, give_up, update_plan)},
     READ_RESULT.name: READ_RESULT,
 }
 SEQUENTIAL = {"step", "sign"}
+BACKGROUND = {"render", "film"}
 CHANGED = {name: replace(spec, description="It is another one now.") for name, spec in OWN_TOOLS.items()}
 OFFERS: list[Mapping[str, ToolSpec]] = [
     *[OWN_TOOLS] * 4,
@@ -88,6 +91,7 @@ limits = st.builds(
     tool_timeout_seconds=st.sampled_from([2.0, 30.0, 0.1]),
     model_timeout_seconds=st.sampled_from([3, 60.0, 0.7]),
     approval_timeout_seconds=st.sampled_from([1.0, 3_600.0, 0.3]),
+    background_timeout_seconds=st.sampled_from([1.0, 86_400.0]),
     max_input_tokens=st.sampled_from([5, *[1_000_000] * 3]),
     max_output_tokens=st.sampled_from([5, *[1_000_000] * 3]),
     max_cost=st.sampled_from([None, None, None, 2.0]),
@@ -124,7 +128,15 @@ controls = st.sampled_from(
 tools = st.builds(
     call,
     st.sampled_from(
-        ["clock", "weather", *["pay", "send"] * 2, *["step", "sign"] * 3, "nothing", "to\ud800rn"],
+        [
+            "clock",
+            "weather",
+            *["pay", "send"] * 2,
+            *["step", "sign"] * 3,
+            *["render", "film"] * 2,
+            "nothing",
+            "to\ud800rn",
+        ],
     ),
     arguments,
     st.sampled_from(["", "x", "call_0"]),

@@ -39,6 +39,7 @@ from ...events import (
 from ...messages import Usage, UserMessage
 from ..arguments import CONTAINERS, own_arguments
 from ..limits import Limits
+from ..result_notes import background_note_id
 from ._repeats import was_warned
 from ._state import (
     ENDED,
@@ -107,7 +108,9 @@ def _apply_resumption(state: TurnState, fact: RequestResumed) -> None:
         if each.status is REQUESTED:
             each.status = INTERRUPTED
             state.interrupted += 1
-            if each.left is not None:
+            if each.left is not None and each.is_background:
+                each.deadline, each.left = fact.at + each.left, None
+            elif each.left is not None:
                 each.left = None
                 _end_waiting(state, _within_wait(state, each, fact.at))
 
@@ -116,7 +119,12 @@ def _apply_message(state: TurnState, fact: MessageAppended) -> None:
     message = fact.message
     if fact.is_derived:
         raise ProtocolViolation(f"a {message.role} message is appended by another fact: {fact.event_id!r} is derived")
-    if message.message_id == repair_id(state):
+    is_news = bool(state.news) and message.message_id == background_note_id(state.news[0].call.call_id)
+    if state.phase is MODEL and not is_news:
+        raise ProtocolViolation(f"a {message.role} message is illegal in phase {state.phase.value!r}")
+    if is_news:
+        state.news.pop(0)
+    elif message.message_id == repair_id(state):
         state.repairs += 1
         state.stop = state.stop or used_up(state)
     elif state.steering and isinstance(message, UserMessage):  # The prompt is appended before steering can arrive.
@@ -125,14 +133,19 @@ def _apply_message(state: TurnState, fact: MessageAppended) -> None:
     state.messages.append(message)
 
 
-def _append_results(state: TurnState, last: ToolCallCompleted | ToolCallFailed) -> None:
-    """Append the results of the round to the transcript, in call order, after `last` has settled the last call."""
+def _append_results(state: TurnState, last: ToolCallCompleted | ToolCallFailed | ToolCallRequested) -> None:
+    """Append the results of the round to the transcript, in call order, after `last` has settled the last call.
+
+    A call that is still open runs in the background, and gets a ticket.
+    """
     current = state.rounds[-1]
     current.settled_last, current.results_at = last.call_id, len(state.messages)
+    current.is_requested_last = isinstance(last, ToolCallRequested)
     has_failed = has_succeeded = False
     for each in state.calls:
         state.messages.append(result_message(each))
-        if isinstance(each.outcome, ToolCallCompleted):
+        each.has_ticket = each.outcome is None
+        if each.has_ticket or isinstance(each.outcome, ToolCallCompleted):
             has_succeeded = True
         elif not _refused_by_limit(each):  # A refusal by a limit is not the tool's failure.
             has_failed = True
@@ -149,6 +162,9 @@ def _append_results(state: TurnState, last: ToolCallCompleted | ToolCallFailed) 
 def _apply_round(state: TurnState, fact: RoundStarted) -> None:
     if fact.round != state.round + 1:
         raise ProtocolViolation(f"round {fact.round} cannot follow round {state.round}")
+    if state.is_idle:
+        state.is_idle = False
+        _end_waiting(state, fact.at)
     state.phase = MODEL
     state.round = fact.round
     state.rounds.append(RoundState(fact.round, fact.at))
@@ -211,7 +227,11 @@ def _apply_responded(state: TurnState, fact: ModelResponded) -> None:
     if not state.tools_offered:
         return
     state.replies += 1
-    if not message.tool_calls and not state.steering:
+    if not calls and (state.background or state.news):
+        state.is_idle = True
+        state.paused_at = fact.at
+        state.waiting += 1
+    elif not calls and not state.steering:
         return  # This reply is the answer, so no limit can stop the request any more.
     state.stop = used_up(state)
 
@@ -319,6 +339,8 @@ def _apply_paused(state: TurnState, fact: ToolCallPaused) -> None:
     at = max(each.requested_at, min(fact.at, each.deadline))
     each.left = each.deadline - at
     each.deadline = at + state.limits.approval_timeout_seconds + each.left
+    if each.is_background:
+        return  # The request continues meanwhile, and so does its clock.
     if not state.waiting:
         state.paused_at = at
     state.waiting += 1
@@ -328,6 +350,9 @@ def _apply_resumed(state: TurnState, fact: ToolCallResumed) -> None:
     each = state.open_calls.get(fact.call_id)
     if each is None or each.left is None:
         raise ProtocolViolation(f"call {fact.call_id!r} cannot be resumed: it is not paused")
+    if each.is_background:
+        each.deadline, each.left = min(fact.at, each.deadline) + each.left, None
+        return
     at = _within_wait(state, each, fact.at)
     each.deadline, each.left = at + each.left, None
     _end_waiting(state, at)
@@ -341,18 +366,26 @@ def _apply_requested(state: TurnState, fact: ToolCallRequested) -> None:
         _end_waiting(state, fact.at)
     elif before is INTERRUPTED:
         state.interrupted -= 1
+    if fact.background and not each.is_background:
+        each.is_background = True
+        state.background += 1
+        if len(state.open_calls) == state.background:
+            _append_results(state, fact)
 
 
 def _apply_settled(state: TurnState, fact: ToolCallCompleted | ToolCallFailed) -> None:
-    _settle(state, fact)
-    if not state.open_calls:
-        _append_results(state, fact)
-
-
-def _settle(state: TurnState, fact: ToolCallCompleted | ToolCallFailed) -> None:
     each = state.open_calls.pop(fact.call_id, None)
     if each is None:
         raise ProtocolViolation(f"call {fact.call_id!r} is not open")
+    state.background -= each.is_background
+    _settle(state, each, fact)
+    if each.has_ticket:
+        state.news.append(each)
+    elif len(state.open_calls) == state.background:
+        _append_results(state, fact)
+
+
+def _settle(state: TurnState, each: CallState, fact: ToolCallCompleted | ToolCallFailed) -> None:
     before, each.status = each.status, SETTLED
     each.outcome, each.bound = fact, None
     if each.sub_requests:  # The request's result keeps the call, and must not keep these.
@@ -364,7 +397,9 @@ def _settle(state: TurnState, fact: ToolCallCompleted | ToolCallFailed) -> None:
     if before is REQUESTED and each.left is None and isinstance(fact, ToolCallCompleted):
         return  # Most calls end here.
     own = fact.event_id == f"{state.request_id}_f{state.facts}"  # whether the machine has made it: see `Facts.next_id`
-    if before is WAITING or each.left is not None:
+    if each.left is not None and each.is_background:
+        each.left = None
+    elif before is WAITING or each.left is not None:
         each.left = None
         # A result from elsewhere has the time of another clock, which may be any number.
         _end_waiting(state, fact.at if own else _within_wait(state, each, fact.at))
@@ -432,19 +467,19 @@ _RUNNING = (READY, MODEL, TOOLS)
 _TABLE: dict[type[Event], tuple[tuple[Phase, ...], _Change]] = {
     RequestStarted: ((NEW,), _apply_started),
     RequestResumed: (_RUNNING, _apply_resumption),
-    MessageAppended: ((READY,), _apply_message),
+    MessageAppended: (_WAITING, _apply_message),
     RoundStarted: ((READY,), _apply_round),
     ModelResponded: ((MODEL,), _apply_responded),
     ModelRetrying: ((MODEL,), _apply_retrying),
     HistoryCompressed: ((MODEL,), _apply_compressed),
     ApprovalRequested: ((TOOLS,), _apply_asked),
     ApprovalDecided: ((TOOLS,), _apply_decided),
-    ToolCallPaused: ((TOOLS,), _apply_paused),
-    ToolCallResumed: ((TOOLS,), _apply_resumed),
+    ToolCallPaused: (_RUNNING, _apply_paused),
+    ToolCallResumed: (_RUNNING, _apply_resumed),
     PlanChanged: ((TOOLS,), _apply_plan),
-    ToolCallRequested: ((TOOLS,), _apply_requested),
-    ToolCallCompleted: ((TOOLS,), _apply_settled),
-    ToolCallFailed: ((TOOLS,), _apply_settled),
+    ToolCallRequested: (_RUNNING, _apply_requested),
+    ToolCallCompleted: (_RUNNING, _apply_settled),
+    ToolCallFailed: (_RUNNING, _apply_settled),
     SteeringAdded: (_RUNNING, _apply_steering),
     CancelRequested: (_RUNNING, _apply_cancel),
     RequestCompleted: (_WAITING, _apply_ending),

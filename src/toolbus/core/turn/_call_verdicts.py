@@ -173,15 +173,20 @@ def request_call(
     facts: Facts,
     now: float,
     *,
-    resumed: bool = False,
+    before: CallState | None = None,
 ) -> None:
     """Request the call: it may run, for the time that `spec`, the limits and the request leave it.
 
-    `resumed` is whether a process that is gone has requested it before.
+    `before` is its state if a process that is gone has requested it before.
     """
     limits = state.limits
+    background = spec.background if before is None else before.is_background
     seconds = limits.tool_timeout_seconds if spec.timeout_seconds is None else spec.timeout_seconds
     left = state.deadline - (state.paused_at if state.waiting else now)
+    if background:
+        # Neither the end of the request's time nor a restart changes the deadline of a background call.
+        seconds = limits.background_timeout_seconds if spec.timeout_seconds is None else spec.timeout_seconds
+        left = seconds if before is None else max(0.0, before.deadline - now)
     request = ToolCallRequested(
         event_id=f"{state.request_id}_f{state.facts}",
         request_id=state.request_id,
@@ -198,7 +203,8 @@ def request_call(
         deadline=min(seconds, left),
         idempotency_key=call.call_id,
         definition=definition_of(spec),
-        resumed=resumed,
+        resumed=before is not None,
+        background=background,
     )
     facts.put(request)
 

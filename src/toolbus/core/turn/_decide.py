@@ -51,6 +51,7 @@ from ._steps import (
     Start,
     reply_id,
 )
+from ._transcript import background_note_of
 
 __all__ = ["advance", "pending"]
 
@@ -102,7 +103,7 @@ def _on_start(state: TurnState, start: Start, facts: Facts, _now: float) -> None
 
 
 def _on_elapsed(state: TurnState, _elapsed: Elapsed, facts: Facts, now: float) -> None:
-    if state.phase is TOOLS:
+    if state.phase is TOOLS or state.phase is READY:
         for each in list(state.open_calls.values()):
             if each.deadline <= now:
                 _on_overdue(state, each, facts, now)
@@ -188,8 +189,10 @@ def _follow(state: TurnState, facts: Facts, now: float) -> None:
                 return
         elif state.cancel is not None and (phase is READY or phase is MODEL):
             keep_streamed(state, facts)
-            facts.emit(RequestCancelled, reason=state.cancel, usage=state.usage)
-        elif phase is READY:
+            facts.end(RequestCancelled, reason=state.cancel)
+        elif state.interrupted and not (state.stop is not None and state.stop.at_once) and phase is not ENDED:
+            decide_interrupted(state, facts, now)
+        elif phase is READY and not is_waiting(state):
             _next_round(state, facts, now)
         else:
             return
@@ -209,7 +212,7 @@ def _next_round(state: TurnState, facts: Facts, now: float) -> None:
             return
         if _ends_by_call(state, newest, now) and _complete_by_call(state, facts, now):
             return
-        if isinstance(newest, AssistantMessage) and not (state.steering and state.tools_offered):
+        if isinstance(newest, AssistantMessage) and not ((state.steering or state.news) and state.tools_offered):
             _on_answer(state, newest.text, facts, now)
             return
         if not state.tools_offered:
@@ -219,13 +222,15 @@ def _next_round(state: TurnState, facts: Facts, now: float) -> None:
         complete(state, facts, _timeout(state))
     elif stop is not None and not stop.last_answer:
         complete(state, facts, stop.reason)
+    elif state.news:
+        facts.append(background_note_of(state, state.news[0]))
     elif state.steering:
         for text in list(state.steering):
             facts.append(UserMessage(content=text, message_id=f"{state.request_id}_s{state.steered}"))
     else:
         outcomes = tuple(
             [
-                CallOutcome(name=each.call.name, success=isinstance(each.outcome, ToolCallCompleted))
+                CallOutcome(name=each.call.name, success=not isinstance(each.outcome, ToolCallFailed))
                 for each in state.calls
             ]
         )
@@ -242,6 +247,15 @@ def _next_round(state: TurnState, facts: Facts, now: float) -> None:
             tools_offered=stop is None,
         )
         facts.put(began)
+
+
+def is_waiting(state: TurnState) -> bool:
+    """Return whether the model has answered, and there is nothing to do before a background call has ended."""
+    has_answered = state.is_idle and state.phase is READY and isinstance(state.messages[-1], AssistantMessage)
+    if not (state.background and has_answered) or state.steering:
+        return False
+    # If a limit leaves the model only one more answer, that one comes after all results.
+    return not state.news if state.stop is None else state.stop.last_answer
 
 
 def _ends_by_call(state: TurnState, newest: Message | None, now: float) -> bool:
@@ -315,7 +329,7 @@ def _on_answer(state: TurnState, text: str, facts: Facts, now: float, reason: st
         elif state.repairs >= state.limits.max_output_repairs:
             limit = f"max_output_repairs={state.limits.max_output_repairs}"
             error = f"the model gave no valid output: {exc} ({limit})"
-            facts.emit(RequestFailed, reason="invalid_output", error=error, usage=state.usage)
+            facts.end(RequestFailed, reason="invalid_output", error=error)
         else:
             prompt = repair_prompt(exc, native=state.rounds[-1].native_output)
             facts.append(UserMessage(content=prompt, message_id=repair_id(state)))
@@ -337,7 +351,7 @@ def pending(state: TurnState) -> Command:
             deadline=state.model_deadline,
             provider=state.provider,
         )
-    if state.phase is TOOLS and state.open_calls:
+    if state.open_calls and (state.phase is TOOLS or is_waiting(state)):
         deadline = min(each.deadline for each in state.open_calls.values())
         return AwaitCalls(calls=state.open_calls, deadline=deadline)
     if state.phase is ENDED:

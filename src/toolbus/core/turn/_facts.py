@@ -12,6 +12,7 @@ from ..arguments import encodable
 from ._apply import apply
 from ._state import MODEL, CallState, TurnState
 from ._steps import reply_id
+from ._transcript import background_note_of
 
 __all__ = ["Facts", "complete", "facts_of", "keep_streamed", "spent_so_far"]
 
@@ -54,6 +55,19 @@ class Facts:
         if self._envelope is None:
             self._envelope = self._state.envelope(self._now)
         self.put(kind(event_id=self.next_id, **self._envelope, **fields))
+
+    def end(self, kind: Callable[..., Event], *, usage: Usage | None = None, **fields: Any) -> None:
+        """End the request with a fact of `kind`. Its background calls are given up, and noted in the transcript.
+
+        `usage` is all that it has used, by default so far.
+        """
+        state = self._state
+        for each in [*state.open_calls.values()] if state.background else ():
+            why = "The request was cancelled." if state.cancel is not None else "The request has ended."
+            self.give_up(each, "cancelled", why)
+        while state.news:
+            self.append(background_note_of(state, state.news[0]))
+        self.emit(kind, usage=state.usage if usage is None else usage, **fields)
 
     def append(self, message: Message) -> None:
         """Append a message of the user or of the system to the transcript."""
@@ -125,12 +139,12 @@ def complete(
     `usage` is all that it has used, by default so far.
     """
     keep_streamed(state, facts)
-    facts.emit(
+    facts.end(
         RequestCompleted,
         outcome="stopped" if reason else "completed",
         reason=reason,
         limit="" if by_model else reason.partition("=")[0],
         text=text or state.last_text,
         output=output,
-        usage=state.usage if usage is None else usage,
+        usage=usage,
     )

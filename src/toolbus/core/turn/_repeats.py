@@ -56,9 +56,10 @@ def _is_refused(each: CallState) -> bool:
 
 
 def _result_of(each: CallState) -> tuple[object, object]:
-    """Return what the model has read of a settled call."""
+    """Return what the model has read of a call of an earlier round: a ticket is the same each time."""
     outcome = each.outcome
+    if outcome is None or each.has_ticket:
+        return None, None
     if isinstance(outcome, ToolCallCompleted):
         return outcome.content, outcome.parts
-    assert outcome is not None
     return outcome.reason, outcome.error

@@ -51,7 +51,7 @@ def decide_reply(state: TurnState, replied: ModelReplied, facts: Facts, now: flo
     facts.put(responded)
     # Without a price, the reply could have any cost.
     if cost is None and state.needs_price:
-        _on_unpriced(state, message, reply, facts)
+        _on_unpriced(message, reply, facts)
         return
     if is_empty(message):
         _on_empty_reply(state, reply, facts)
@@ -60,12 +60,12 @@ def decide_reply(state: TurnState, replied: ModelReplied, facts: Facts, now: flo
         facts.refuse(message.tool_calls[index], "denied", reason)
 
 
-def _on_unpriced(state: TurnState, message: AssistantMessage, reply: ModelReply, facts: Facts) -> None:
+def _on_unpriced(message: AssistantMessage, reply: ModelReply, facts: Facts) -> None:
     """End the request at once. The reply stays in the transcript, since it is paid for; its calls do not start."""
     error = _no_price(reply.vendor, reply.model)
     for call in message.tool_calls:
         facts.refuse(call, "cancelled", "The request ended, since what it costs is not known.")
-    facts.emit(RequestFailed, reason="configuration", error=error, usage=state.usage)
+    facts.end(RequestFailed, reason="configuration", error=error)
 
 
 def _no_price(vendor: str, model: str) -> str:
@@ -81,9 +81,9 @@ def _on_empty_reply(state: TurnState, reply: ModelReply, facts: Facts) -> None:
         complete(state, facts, stop.reason)
     elif reply.finish_reason in _WITHHELD:  # Asking again would give the same result.
         error = f"the provider gave no answer: {_WITHHELD[reply.finish_reason]}"
-        facts.emit(RequestFailed, reason=ContentFiltered.code, error=error, usage=state.usage)
+        facts.end(RequestFailed, reason=ContentFiltered.code, error=error)
     elif state.empty_replies > 1:
-        facts.emit(RequestFailed, reason="empty_reply", error=f"{error}, twice", usage=state.usage)
+        facts.end(RequestFailed, reason="empty_reply", error=f"{error}, twice")
     else:
         facts.emit(ModelRetrying, round=state.round, reason="empty_reply", error=error, provider=state.provider)
 
@@ -101,7 +101,7 @@ def decide_withheld(state: TurnState, text: str, facts: Facts) -> bool:
         complete(state, facts, state.stop.reason, text=text)
         return True
     error = f"the provider gave no answer: {how.format(_shortened(text))}"
-    facts.emit(RequestFailed, reason=ContentFiltered.code, error=error, usage=state.usage)
+    facts.end(RequestFailed, reason=ContentFiltered.code, error=error)
     return True
 
 
@@ -147,7 +147,7 @@ def decide_model_failed(state: TurnState, failed: ModelFailed, facts: Facts, now
     # An overflow was retryable only within this request.
     retryable = failed.retryable and failed.code != ContextOverflow.code
     keep_streamed(state, facts)
-    facts.emit(RequestFailed, reason=failed.code, error=failed.error, retryable=retryable, usage=usage)
+    facts.end(RequestFailed, reason=failed.code, error=failed.error, retryable=retryable, usage=usage)
 
 
 def _ask_again(state: TurnState, failed: ModelFailed, facts: Facts, now: float) -> bool:
@@ -206,6 +206,6 @@ def decide_shaped(state: TurnState, shaped: HistoryShaped, facts: Facts, _now: f
     by_a_model = bool(summary.vendor or summary.model or summary.usage != Usage())
     if cost is None and by_a_model and state.needs_price:
         error = _no_price(summary.vendor, summary.model)
-        facts.emit(RequestFailed, reason="configuration", error=error, usage=state.usage)
+        facts.end(RequestFailed, reason="configuration", error=error)
     elif over := over_budget(state.limits, state.usage, state.cost):
         complete(state, facts, (state.stop or over).reason)

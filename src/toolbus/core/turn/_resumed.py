@@ -40,7 +40,7 @@ def decide_interrupted(state: TurnState, facts: Facts, now: float) -> None:
     ends = any(why for _, _, why in verdicts) and ends_at_once(state.limits, "interrupted")
     for each, spec, why in verdicts:
         if not why and not ends and spec is not None:
-            request_call(state, each.call, spec, own_arguments(each.arguments or {}), facts, now, resumed=True)
+            request_call(state, each.call, spec, own_arguments(each.arguments or {}), facts, now, before=each)
         else:
             facts.give_up(each, "interrupted", f"The process ended while {each.call.name} ran{why or _ENDS}")
 

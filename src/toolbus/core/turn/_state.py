@@ -111,6 +111,8 @@ class CallState:
     deadline: float = float("inf")
     definition: str = ""
     left: float | None = None  # seconds until its deadline, while the call is paused
+    is_background: bool = False  # whether it was requested as a background call
+    has_ticket: bool = False  # whether the model has read a ticket in place of its result
     sub_requests: tuple[SubRequest, ...] = field(default=(), compare=False)  # the requests that its tool has made
     outcome: TerminalEvent | None = None
 
@@ -142,8 +144,10 @@ class RoundState:
     model: str = ""
     usage: Usage = field(default_factory=Usage)
     calls: list[CallState] = field(default_factory=_new_list)
-    settled_last: str = ""  # the `call_id` of the call that was settled last, once all of them are
-    results_at: int = 0  # the index of their first result in the transcript, once all of them are settled
+    # The `call_id` of the call that was settled last, once all of them are settled or in the background.
+    settled_last: str = ""
+    is_requested_last: bool = False  # whether the request of that call, a background one, has completed the round
+    results_at: int = 0  # the index of their first result in the transcript, once `settled_last` is set
 
 
 @dataclass(slots=True)
@@ -174,9 +178,14 @@ class TurnState:
     calls: list[CallState] = field(default_factory=_new_list)  # of the current round, in call order
     open_calls: dict[str, CallState] = field(default_factory=_new_dict)  # the calls that are not settled yet, by id
     unjudged: int = 0  # the number of open calls that are still to be judged
-    waiting: int = 0  # the number of open calls that wait for a person; the request's clock is paused meanwhile
+    # The number of open calls that wait for a person, and one more while the request is idle. The request's clock is
+    # paused while there are any.
+    waiting: int = 0
     paused_at: float = 0.0  # the moment at which the request's clock was paused
     interrupted: int = 0  # the number of open calls that are `INTERRUPTED`, and still to be decided on
+    background: int = 0  # the number of open calls that run in the background
+    news: list[CallState] = field(default_factory=_new_list)  # settled background calls that the model has not read of
+    is_idle: bool = False  # whether the newest reply was an answer, and background calls were open then or had ended
     tools_offered: bool = True
     started_at: float = 0.0
     deadline: float = float("inf")

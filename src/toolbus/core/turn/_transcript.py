@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ...events import Event, MessageAppended, ModelResponded, ToolCallCompleted, ToolCallFailed
-from ...messages import AssistantMessage, Message, Part, ToolMessage
+from ...events import Event, MessageAppended, ModelResponded, ToolCallCompleted, ToolCallFailed, ToolCallRequested
+from ...messages import AssistantMessage, Message, Part, SystemMessage, ToolMessage
 from ...tool_results import failure_content
+from ..result_notes import TICKET, background_note
+from ..result_size import most_chars
 from ._state import CallState, TurnState
 
-__all__ = ["is_empty", "result_message", "with_messages"]
+__all__ = ["background_note_of", "is_empty", "result_message", "with_messages"]
+
+_SETTLING = (ToolCallCompleted, ToolCallFailed, ToolCallRequested)
 
 
 def is_empty(message: AssistantMessage) -> bool:
@@ -23,14 +27,15 @@ def is_empty(message: AssistantMessage) -> bool:
 
 
 def result_message(each: CallState) -> ToolMessage:
-    """Return the message with the result of a settled call, as the model reads it."""
+    """Return the message with the result of a settled call, as the model reads it; a ticket for an open call."""
     outcome = each.outcome
     parts: tuple[Part, ...] = ()
-    failed = not isinstance(outcome, ToolCallCompleted)
-    if isinstance(outcome, ToolCallCompleted):
+    failed = isinstance(outcome, ToolCallFailed)
+    if outcome is None:
+        content = TICKET
+    elif isinstance(outcome, ToolCallCompleted):
         content, parts = outcome.content, outcome.parts
     else:
-        assert outcome is not None
         content = failure_content(outcome.reason, outcome.error)
     return ToolMessage(
         call_id=each.call.call_id,
@@ -40,6 +45,12 @@ def result_message(each: CallState) -> ToolMessage:
         is_error=failed,
         message_id=f"{each.call.call_id}_t",
     )
+
+
+def background_note_of(state: TurnState, each: CallState) -> SystemMessage:
+    """Return the note with the result of a settled call for which the model has read a ticket."""
+    assert each.outcome is not None
+    return background_note(each.call, each.outcome, most_chars(state.tools.get(each.call.name), state.max_result_chars))
 
 
 def with_messages(state: TurnState, facts: Iterable[Event], *, since_round: int = 0) -> list[Event]:
@@ -56,7 +67,11 @@ def with_messages(state: TurnState, facts: Iterable[Event], *, since_round: int 
         if isinstance(fact, ModelResponded):
             if not is_empty(fact.message):
                 appended = (fact.message,)
-        elif isinstance(fact, (ToolCallCompleted, ToolCallFailed)) and (ended := settled.get(fact.call_id)):
+        elif (
+            isinstance(fact, _SETTLING)
+            and (ended := settled.get(fact.call_id))
+            and ended.is_requested_last is isinstance(fact, ToolCallRequested)
+        ):
             appended = state.messages[ended.results_at : ended.results_at + len(ended.calls)]
         for number, message in enumerate(appended):
             derived = MessageAppended(

@@ -65,12 +65,25 @@ class JournalState(Protocol):
 class Call:
     """One call. `before` is its request in another process; nobody knows the outcome of that one.
 
-    `settled_at` does not count the time in which the process was paused.
+    `settled_at` does not count the time in which the process was paused. `ticket` says how far a background call has
+    come whose request continues without its result: "given" when a round has begun without the result, then "noted".
     """
 
-    __slots__ = ("approved", "asked", "attempts", "before", "deadline", "name", "requested", "settled_at", "terminal")
+    __slots__ = (
+        "approved",
+        "asked",
+        "attempts",
+        "before",
+        "deadline",
+        "is_background",
+        "name",
+        "requested",
+        "settled_at",
+        "terminal",
+        "ticket",
+    )
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, is_background: bool = False) -> None:
         self.name = name
         self.requested: ToolCallRequested | None = None
         self.before: ToolCallRequested | None = None
@@ -80,6 +93,8 @@ class Call:
         self.asked = False
         self.approved = False
         self.attempts = 0
+        self.is_background = is_background
+        self.ticket = ""
 
 
 class Request:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from ...core.result_notes import TICKET, background_note_id
 from ...core.turn import TurnState, apply
 from ...errors import ProtocolViolation
 from ...events import (
@@ -26,7 +27,7 @@ from ._accounts import Request
 from ._findings import Broken
 from ._process import Process
 from ._tools import EXTERNAL
-from ._watch import Watch
+from ._watch import Watch, is_store_failure
 from ._world import World
 
 __all__ = ["check_disk", "check_process", "check_results"]
@@ -72,9 +73,14 @@ def _check_result(process: Process, result: RequestResult[Any], request: Request
     for call_id, call in request.calls.items():
         if isinstance(call.terminal, ToolCallCompleted):
             kept = contents.get(call_id)
+            is_kept = kept is not None and kept.content == call.terminal.content
+            if kept is not None and call.is_background and kept.content == TICKET:
+                # A request that is left, or breaks, gets its notes where it continues.
+                breaks = result.resumable or (request.ending is not None and is_store_failure(request.ending))
+                is_kept = breaks or background_note_id(call_id) in {each.message_id for each in turn}
             watch.check(
                 "G09",
-                kept is not None and kept.content == call.terminal.content,
+                is_kept,
                 f"the result of {call_id} is not in the transcript of {result.request_id}",
             )
     has_failed = watch.journal is not None and watch.journal.has_failed(result.request_id)

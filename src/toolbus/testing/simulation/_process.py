@@ -21,7 +21,7 @@ from ._disk import Handle
 from ._findings import Broken
 from ._loop import SteadyLoop
 from ._plans import Plan
-from ._tools import EXTERNAL, IDEMPOTENT, NEEDS_APPROVAL, PROCESS, RETRIES, TOOLS
+from ._tools import BACKGROUND, EXTERNAL, IDEMPOTENT, NEEDS_APPROVAL, PROCESS, RETRIES, TOOLS
 from ._watch import Watch
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class Process:
             retries=RETRIES,
             idempotent=IDEMPOTENT,
             external=EXTERNAL,
+            background=BACKGROUND,
             journal=self.handle if world.disk.journals else None,
         )
         self.next_may_begin = anyio.Event()

@@ -18,7 +18,7 @@ from ...tools import Tool, ToolContext, tool
 if TYPE_CHECKING:
     from ._process import Process
 
-__all__ = ["EXTERNAL", "IDEMPOTENT", "NEEDS_APPROVAL", "PROCESS", "RETRIES", "TOOLS"]
+__all__ = ["BACKGROUND", "EXTERNAL", "IDEMPOTENT", "NEEDS_APPROVAL", "PROCESS", "RETRIES", "TOOLS"]
 
 PROCESS: ContextVar[Process] = ContextVar("toolbus_simulated_process")
 
@@ -115,8 +115,25 @@ outside: Tool[..., Any] = Tool(
     validate=lambda _arguments: None,
 )
 
-TOOLS: tuple[Tool[..., Any], ...] = (work, flaky, serial, risky, shared, stubborn, deep, outside)
+afar: Tool[..., Any] = Tool(
+    "afar",
+    "Answered by somebody else on the bus, while the model continues.",
+    {"type": "object", "properties": {"n": {"type": "integer"}}},
+    external=True,
+    background=True,
+    validate=lambda _arguments: None,
+)
+
+
+@tool(background=True, idempotent=True)
+async def brew(n: int, context: ToolContext[Any]) -> Any:
+    """Do something while the model continues."""
+    return await _behave(context, f"brew {n}")
+
+
+TOOLS: tuple[Tool[..., Any], ...] = (work, flaky, serial, risky, shared, stubborn, deep, outside, afar, brew)
 NEEDS_APPROVAL = frozenset({"risky"})
-EXTERNAL = frozenset({"outside"})
-IDEMPOTENT = frozenset({"flaky", "shared", "stubborn"})
+EXTERNAL = frozenset({"outside", "afar"})
+IDEMPOTENT = frozenset({"flaky", "shared", "stubborn", "brew"})
+BACKGROUND = frozenset({"afar", "brew"})
 RETRIES = {"flaky": 2}

@@ -16,6 +16,7 @@ import anyio
 
 from ...bus import EventBus
 from ...core.limits import Limits
+from ...core.result_notes import TICKET
 from ...core.transcript import validate
 from ...errors import ToolbusError
 from ...events import (
@@ -61,11 +62,11 @@ _DEFAULT_LIMITS = Limits()
 class Watch:
     """The first receiver on the bus of one process. `stop` is called with the first invariant that did not hold.
 
-    `epoch` is the wall clock's time when the event loop's time is 0. `needs_approval` names the tools whose calls all
-    need a person's approval; `retries` has the number of retries by tool, `idempotent` the tools whose calls may run
-    once more after a crash, and `external` those whose calls are then requested again. `journal` is the journal's
-    state, if there is one. `slack_seconds` is the time for which the process has been paused. Once `is_over`, nothing
-    is checked any more.
+    `epoch` is the wall clock's time when the event loop's time is 0. `needs_approval` names the tools whose calls
+    all need a person's approval; `retries` has the number of retries by tool, `idempotent` the tools whose calls
+    may run once more after a crash, and `external` those whose calls are then requested again. The calls of
+    `background` tools do not hold their request up. `journal` is the journal's state, if there is one.
+    `slack_seconds` is the time for which the process has been paused. Once `is_over`, nothing is checked any more.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Watch:
         retries: dict[str, int] | None = None,
         idempotent: frozenset[str] = frozenset(),
         external: frozenset[str] = frozenset(),
+        background: frozenset[str] = frozenset(),
         journal: JournalState | None = None,
     ) -> None:
         self._bus = bus
@@ -87,6 +89,7 @@ class Watch:
         self._retries = retries or {}
         self._idempotent = idempotent
         self._external = external
+        self._background = background
         self.journal = journal
         self._position = bus.statistics().position
         self._ids: set[str] = set()
@@ -223,7 +226,9 @@ class Watch:
                 if (handle := self._HANDLERS.get(type(fact))) is not None:
                     handle(self, request, fact)
             # The messages that follow from these facts were derived in that process.
-            request.answered.update(call_id for call_id, call in request.calls.items() if call.terminal is not None)
+            request.answered.update(
+                [each for each, call in request.calls.items() if call.terminal is not None or call.is_background]
+            )
             self._is_replaying = False
             request.interrupt(self._now())
         return request
@@ -247,6 +252,9 @@ class Watch:
         elif isinstance(message, ToolMessage):
             call_state = request.calls.get(message.call_id)
             terminal = None if call_state is None else call_state.terminal
+            request.answered.add(message.call_id)
+            if call_state is not None and message.content == TICKET and call_state.is_background:
+                return
             self.check("G06", terminal, f"a result of {message.call_id} is in the transcript before it was published")
             assert terminal is not None
             expected = (
@@ -255,20 +263,29 @@ class Watch:
                 else failure_content(terminal.reason, terminal.error)
             )
             self.check("G07", message.content == expected, f"the transcript has another result of {message.call_id}")
-            request.answered.add(message.call_id)
+        elif message.message_id.endswith("_b"):
+            call = request.calls[message.message_id.removesuffix("_b")]
+            self.check("G33", call.terminal is not None, f"{message.message_id} is a note without a result")
+            self.check("G33", call.ticket != "noted", f"{message.message_id} is in the transcript twice")
+            call.ticket = "noted"
 
     def _on_reply(self, request: Request, event: ModelResponded) -> None:
         request.reply = event.message
         for call in event.message.tool_calls:
             self.check("G06", call.call_id not in request.calls, f"call {call.call_id} was made twice")
-            request.calls[call.call_id] = Call(call.name)
+            request.calls[call.call_id] = Call(call.name, is_background=call.name in self._background)
 
     def _on_round(self, request: Request, event: RoundStarted) -> None:
         open_calls = [call_id for call_id, call in request.calls.items() if call.terminal is None]
-        self.check("G06", not open_calls, f"round {event.round} begins while {open_calls} are open")
-        missing = set[str]() if self._is_replaying else request.calls.keys() - request.answered
+        background = [call_id for call_id in open_calls if request.calls[call_id].is_background]
+        self.check("G06", open_calls == background, f"round {event.round} begins while {open_calls} are open")
+        for call_id in background:
+            request.calls[call_id].ticket = "given"
+        # A request that is left does not publish that a call is requested, because it must not begin.
+        withheld = {call_id for call_id in background if request.calls[call_id].requested is None}
+        missing = set[str]() if self._is_replaying else request.calls.keys() - request.answered - withheld
         self.check("G09", not missing, f"round {event.round} begins without the results of {sorted(missing)}")
-        if event.after:
+        if event.after and not any(call.is_background for call in request.calls.values()):
             self._check_at_once("G04", request.settled_at, f"round {event.round} begins")
         request.replies += 1
         most = request.limits.max_rounds + request.limits.max_output_repairs + 1
@@ -292,6 +309,9 @@ class Watch:
         else:
             self._check_repeated(call, call.before, event)
         call.requested, call.before = event, None
+        if event.background:
+            # The request's clock may stand still from now on.
+            request.paused = True
         call.deadline = event.at + event.deadline
         most = request.limits.max_tool_calls
         self.check("G10", request.requested <= most, f"{request.requested} calls, over max_tool_calls={most}")
@@ -440,6 +460,16 @@ class Watch:
         is_left = self._is_journaled(request) and is_store_failure(event)  # then its calls end where it is resumed
         self.check("G06", is_left or not open_calls, f"{event.request_id} ends while {open_calls} are open")
         request.ending = event
+        if not is_store_failure(event):
+            unread = [call_id for call_id, call in request.calls.items() if call.ticket == "given"]
+            self.check("G33", not unread, f"{event.request_id} ends, and the model has not read of {unread}")
+        if isinstance(event, RequestCompleted) and event.outcome == "completed":
+            given_up = [
+                call_id
+                for call_id, call in request.calls.items()
+                if call.is_background and _is_given_up(call.terminal, request.request_id)
+            ]
+            self.check("G33", not given_up, f"{event.request_id} completes while {given_up} run in the background")
         if request.cancelled_at < float("inf"):
             self._check_at_once("G16", request.cancelled_at, f"{event.request_id} ends")
             cancelled = isinstance(event, RequestCancelled) or is_store_failure(event)
@@ -513,6 +543,11 @@ class Watch:
         for moment, event in self.heard:
             expected.update(f"{moment:.6f} {event.type} {event.event_id} {getattr(event, 'call_id', '')}\n".encode())
         return expected.hexdigest()[:16]
+
+
+def _is_given_up(terminal: Event | None, request_id: str) -> bool:
+    is_own = terminal is not None and terminal.event_id.startswith(f"{request_id}_f")
+    return is_own and isinstance(terminal, ToolCallFailed) and terminal.reason == "cancelled"
 
 
 def is_store_failure(ending: Event) -> bool:

@@ -73,6 +73,7 @@ class World:
             model_timeout_seconds=self.model_seconds,
             stream_idle_seconds=self.model_seconds / 2,
             approval_timeout_seconds=self.approval_seconds,
+            background_timeout_seconds=2 * self.tool_seconds,
             max_rounds=chance.whole(1, 5),
             max_facts=chance.pick([20, 10_000, 10_000, 10_000]),
             max_tool_calls=chance.pick([1, 4, 100]),
