@@ -30,6 +30,7 @@ def test_every_limit_is_finite_by_default_and_as_the_design_says() -> None:
         "max_output_repairs": 2,
         "timeout_seconds": 600,
         "tool_timeout_seconds": 30,
+        "background_timeout_seconds": 86_400,
         "model_timeout_seconds": 300,
         "approval_timeout_seconds": 3_600,
         "stream_idle_seconds": 120,

@@ -34,9 +34,9 @@ Invariants:
    sibling would already run, and could have an effect that the ending does not report.
 7. Results join the transcript with the fact that settles the last call of the round, in call order, and before
    anything else may happen: notes, steering and prompts wait. So the transcript is valid at every round's start and at
-   every ending (G08). A message between a call and its result is refused by model providers. A background call is as good
-   as settled once it is requested: if it is still open when the others are settled, its result is a ticket, and the
-   outcome is a note before the next round, or before the ending (G33). So no outcome is ever read twice, or never.
+   every ending (G08). A message between a call and its result is refused by model providers. A background call is as
+   good as settled once it is requested: if it is still open when the others are settled, its result is a ticket, and
+   the outcome is a note before the next round, or before the ending (G33). So no outcome is read twice, or never.
 8. The transcript grows only at its end, and `TurnState.open_calls` is the same dictionary for good. Views of the
    transcript and executors keep references to them, and would otherwise see old data.
 9. A call's deadline is not later than the request's, except while a person is asked: then the request's clock is
