@@ -4,7 +4,8 @@
     python3 dev.py soak --minutes 120                       for two hours
     python3 dev.py soak --only simulation,kills             some of them
     python3 dev.py soak --only fuzzing --seed 4711          again, from a seed that was printed
-    python3 dev.py soak --only mutations --at bus.py:120    all changes of one line
+    python3 dev.py soak --only mutations --at bus/_bus.py:120    all changes of one line
+    python3 dev.py soak --only mutations --at core/turn     all changes of one package, or module
 
 hostile     hostile model servers, MCP servers, schemas, patterns and files
 kills       processes that are killed at random moments, on SQLite and PostgreSQL
@@ -116,7 +117,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", type=names, default=known, metavar="PART,...", help="run only these parts")
     parser.add_argument("--seed", type=int, help="the seed of each part, instead of one that is picked")
     parser.add_argument(
-        "--at", action="append", default=[], metavar="PATH:LINE", help="mutations: every change of this line"
+        "--at",
+        action="append",
+        default=[],
+        metavar="PATH[:LINE]",
+        help="mutations: every change of this package, module or line",
     )
     parser.add_argument("--jobs", type=int, help="mutations: how many run at once; default: one for each processor")
     return parser.parse_args(arguments)

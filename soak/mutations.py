@@ -13,6 +13,7 @@ import random
 import tempfile
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +32,8 @@ EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 _NOT_MUTATED = ("toolbus/testing/",)  # the checks of others: planted bugs and wrong stores test those
 _FOR_MUTANTS = 0.85  # the share of the time for mutants; the rest is for the controls
 _OF_A_CONTROL = 40  # how many tests a control runs
-_LONGEST_LINE_SECONDS = 600.0
+_LONGEST_CONTROL_SECONDS = 600.0
+_MOST_A_SECOND = 20.0  # more mutants than can run in a second
 _REPORT_SECONDS = 60.0
 
 
@@ -53,13 +55,19 @@ class Equivalents:
 
 
 def all_mutants(at: Sequence[str] = ()) -> list[Mutant]:
-    """Every change of every file; or those whose "path:line" ends with, or is, one of `at`."""
+    """Every change of every file; or those at one of these places: "bus/_bus.py:120", "bus/_bus.py", "core/turn"."""
     found: list[Mutant] = []
     for path in sorted(SOURCES.rglob("*.py")):
         name = str(path.relative_to(SOURCES))
         if not name.startswith(_NOT_MUTATED) and (not at or any(each.partition(":")[0] in name for each in at)):
             found += mutants_of(path.read_text(encoding="utf-8"), name)
-    return [each for each in found if not at or any(f"{each.path}:{each.line}".endswith(one) for one in at)]
+    return [each for each in found if not at or any(_is_at(each, one) for one in at)]
+
+
+def _is_at(mutant: Mutant, place: str) -> bool:
+    path, _, line = place.strip("/").partition(":")
+    is_there = mutant.path.endswith(f"/{path}") or f"/{path}/" in f"/{mutant.path}" or mutant.path == path
+    return is_there and (not line or int(line) == mutant.line)
 
 
 def picked(mutants: Sequence[Mutant], seed: int) -> list[Mutant]:
@@ -88,10 +96,28 @@ class Tally:
         """The tests that have failed with a mutant, without repetition."""
         return sorted({key for job in self.jobs for key in job.by if "::" in key})
 
+    @property
+    def judged(self) -> list[Job]:
+        """The jobs whose verdicts count."""
+        ran = [job for job in self.jobs if job.verdict != "not run"]
+        return [job for job in ran if not job.by or not self.unfit.issuperset(job.by)]
+
+    def table(self) -> str:
+        """A line for each package, the one with the most changes that nobody has noticed first.
+
+        If all changes are of one package, a line for each of its modules.
+        """
+        judged = self.judged
+        name_of = _package if len({_package(job) for job in judged}) > 1 else _module
+        every = Counter(map(name_of, judged))
+        missed = Counter(name_of(job) for job in judged if job.verdict in _ALIVE and self._why(job) is None)
+        ranked = sorted(every, key=lambda name: (-missed[name], name))
+        return "\n".join(f"  {missed[name]:4} of {every[name]:5} not noticed in {name}" for name in ranked)
+
     def outcome(self) -> Outcome:
         """The share of mutants that were noticed, and what to do about the others."""
         ran = [job for job in self.jobs if job.verdict != "not run"]
-        judged = [job for job in ran if not job.by or not self.unfit.issuperset(job.by)]
+        judged = self.judged
         alive = [job for job in judged if job.verdict in _ALIVE]
         unknown = [job for job in alive if self._why(job) is None]
         noticed = len(judged) - len(alive)
@@ -117,6 +143,15 @@ class Tally:
 
 
 _ALIVE = ("survived", "no test")
+
+
+def _module(job: Job) -> str:
+    assert job.mutant is not None
+    return job.mutant.path
+
+
+def _package(job: Job) -> str:
+    return _module(job).rpartition("/")[0]
 
 
 def _again(job: Job) -> str:
@@ -159,24 +194,26 @@ def mutations(seed: int, given: Time, *, at: Sequence[str] = (), jobs: int | Non
     mutants = all_mutants(at)
     preload()
     tally, began = Tally(Equivalents.read()), time.monotonic()
-    until = began + (_LONGEST_LINE_SECONDS if at else given.left * _FOR_MUTANTS)
+    until = began + given.left * _FOR_MUTANTS
     side_by_side = jobs or os.cpu_count() or 1
+    chosen = [*jobs_for(mutants if at else picked(mutants, seed)[: int(given.left * _MOST_A_SECOND)], record)]
     reported_at = began
     with contextlib.suppress(KeyboardInterrupt):  # the verdicts so far count
-        for job in run_jobs(jobs_for(mutants if at else picked(mutants, seed), record), until, side_by_side):
+        for job in run_jobs(chosen, until, side_by_side):
             tally.add(job)
-            if at:
+            if any(":" in each for each in at):
                 print(f"  {job.verdict}: src/{job.mutant}  {' '.join(job.by)}", flush=True)
             elif time.monotonic() - reported_at > _REPORT_SECONDS:
                 reported_at = time.monotonic()
                 print(f"  {len(tally.jobs)} mutants so far", flush=True)
     witnesses = tally.witnesses()
-    controls = (
+    controls = [
         control_of(witnesses[first : first + _OF_A_CONTROL], record)
         for first in range(0, len(witnesses), _OF_A_CONTROL)
-    )
-    for job in run_jobs(controls, time.monotonic() + _LONGEST_LINE_SECONDS, side_by_side):
+    ]
+    for job in run_jobs(controls, time.monotonic() + _LONGEST_CONTROL_SECONDS, side_by_side) if controls else ():
         tally.unfit.update(job.by)
     if tally.unfit:
         print(f"  these tests fail without a change too: {' '.join(sorted(tally.unfit))}", flush=True)
+    print(tally.table(), flush=True)
     return tally.outcome()

@@ -128,13 +128,13 @@ def test_the_cheapest_tests_that_run_the_changed_line_come_first_those_of_each_f
     seconds = {"a.py::slow": 3.0, "a.py::quick": 0.1, "b.py::other": 0.2, "c.py::quick": 0.3}
     ran = ["a.py::slow", "a.py::quick", "c.py::quick"]
     [job] = jobs_for([nine], Record({}, seconds, {line: ran, other: ["b.py::other"]}))
-    assert job.helpings == [["a.py::quick", "c.py::quick", "a.py::slow"]]
+    assert job.tests == ["a.py::quick", "c.py::quick", "a.py::slow"]
     slower = {**seconds, "a.py::slower": 20.0}
     [job] = jobs_for([nine], Record({}, slower, {line: [*ran, "a.py::slower"], other: ["b.py::other"]}))
-    assert job.helpings == [["a.py::quick", "c.py::quick", "a.py::slow"], ["a.py::slower"]]
-    assert [round(each, 1) for each in job.seconds] == [3.4, 20.0]
+    assert job.tests == ["a.py::quick", "c.py::quick", "a.py::slow", "a.py::slower"]
+    assert job.longest == 20.0
     [job] = jobs_for([nine], Record({}, seconds, {other: ["b.py::other"]}))
-    assert job.helpings == [["b.py::other"]], "where nobody is seen on the line, whoever runs its function"
+    assert job.tests == ["b.py::other"], "where nobody is seen on the line, whoever runs its function"
 
 
 def test_a_seed_gives_the_same_mutants_in_the_same_order():
@@ -148,11 +148,11 @@ def test_a_verdict_counts_only_if_its_test_passes_without_a_change():
     one, two, three, four, five, *_ = mutants_of(SOURCE, "toolbus/x.py")
     known = mutations.Equivalents({(five.path, five.where, five.before, five.after): "for a reason"})
     tally = mutations.Tally(known)
-    tally.add(Job(one, [], [], verdict="noticed", by=["a.py::fit"]))
-    tally.add(Job(two, [], [], verdict="noticed", by=["a.py::flaky"]))
-    tally.add(Job(three, [], [], verdict="survived"))
-    tally.add(Job(four, [], [], verdict="stood still"))
-    tally.add(Job(five, [], [], verdict="survived"))
+    tally.add(Job(one, [], verdict="noticed", by=["a.py::fit"]))
+    tally.add(Job(two, [], verdict="noticed", by=["a.py::flaky"]))
+    tally.add(Job(three, [], verdict="survived"))
+    tally.add(Job(four, [], verdict="stood still"))
+    tally.add(Job(five, [], verdict="survived"))
     assert tally.witnesses() == ["a.py::fit", "a.py::flaky"]
     tally.unfit.add("a.py::flaky")
     outcome = tally.outcome()
@@ -268,20 +268,39 @@ def test_changes_are_noticed_by_the_tests_that_run_them_and_survive_others(tmp_p
         from soak.mutating import Job, preload, run_jobs
         from soak.recording import SOURCES
         preload()
-        path = "toolbus/core/backoff.py"
-        mutants = mutants_of((SOURCES / path).read_text(), path)
-        mutant = next(each for each in mutants if each.kind == "return" and "backoff" in each.where)
-        notices, passes = ["tests/test_one.py::test_two"], ["tests/test_one.py::test_one"]
-        jobs = [Job(mutant, [passes, notices], [1.0, 1.0]), Job(mutant, [passes], [1.0]), Job(mutant, [], [])]
-        jobs += [Job(None, [passes + notices], [1.0]), Job(mutant, [["tests/test_one.py::test_gone"]], [1.0])]
-        for job in run_jobs(iter(jobs), time.monotonic() + 200, 2):
+        def change(path, kind, where):
+            every = mutants_of((SOURCES / path).read_text(), path)
+            return next(each for each in every if each.kind == kind and each.where.startswith(where))
+        mutant = change("toolbus/core/backoff.py", "return", "backoff")
+        outside = change("toolbus/core/backoff.py", "constant", "")
+        test = "tests/test_one.py::test_{}".format
+        jobs = [
+            Job(mutant, [test("passing"), test("noticing")]),
+            Job(mutant, [test("passing")]),
+            Job(mutant, []),
+            Job(None, [test("passing"), test("noticing")]),
+            Job(mutant, [test("gone")]),
+            Job(mutant, [test("starting_another")]),
+            Job(outside, [test("passing"), test("of_a_constant")]),
+            Job(outside, [test("passing")]),
+            Job(mutant, [test("of_a_value_made_at_import")]),
+        ]
+        for job in run_jobs(jobs, time.monotonic() + 200, 2):
             print(jobs.index(job), job.verdict, *job.by)
     """)
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_one.py").write_text(
+        "import subprocess, sys\n"
+        "from toolbus.core import backoff\n"
         "from toolbus.core.backoff import backoff_seconds\n"
-        "def test_one(): pass\n"
-        "def test_two(): assert backoff_seconds(1, 'a') is not None\n"
+        "MADE = backoff_seconds(1, 'a')\n"
+        "def test_passing(): pass\n"
+        "def test_noticing(): assert backoff_seconds(1, 'a') is not None\n"
+        "def test_of_a_constant(): assert backoff._FIRST_SECONDS == 0.5\n"
+        "def test_of_a_value_made_at_import(): assert MADE is not None\n"
+        "def test_starting_another():\n"
+        "    program = 'from toolbus.core.backoff import backoff_seconds as b; assert b(1, chr(97)) is not None'\n"
+        "    subprocess.run([sys.executable, '-c', program], check=True)\n"
     )
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}"}
@@ -289,12 +308,39 @@ def test_changes_are_noticed_by_the_tests_that_run_them_and_survive_others(tmp_p
         [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert sorted(done.stdout.splitlines()) == [
-        "0 noticed tests/test_one.py::test_two",
+        "0 noticed tests/test_one.py::test_noticing",
         "1 survived",
         "2 no test",
         "3 survived",
         "4 no test",
+        "5 noticed tests/test_one.py::test_starting_another",
+        "6 noticed tests/test_one.py::test_of_a_constant",
+        "7 survived",
+        "8 noticed tests/test_one.py::test_of_a_value_made_at_import",
     ], done.stderr
+
+
+def test_all_changes_of_a_package_a_module_or_a_line_can_be_chosen():
+    package, module = (mutations.all_mutants([at]) for at in ("core/turn", "core/turn/_repeats.py"))
+    assert {each.path for each in module} == {"toolbus/core/turn/_repeats.py"} < {each.path for each in package}
+    assert all(each.path.startswith("toolbus/core/turn/") for each in package)
+    line = module[0].line
+    assert mutations.all_mutants([f"_repeats.py:{line}"]) == [each for each in module if each.line == line]
+
+
+def test_the_table_ranks_packages_by_what_nobody_has_noticed_and_modules_if_there_is_one_package():
+    def jobs(path: str, *verdicts: str) -> list[Job]:
+        found = mutants_of(SOURCE, path)
+        return [Job(found[at], [], verdict=each) for at, each in enumerate(verdicts)]  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+    tally = mutations.Tally(mutations.Equivalents({}), jobs("a/x.py", "noticed", "no test", "not run"))
+    tally.jobs += jobs("a/y.py", "survived", "survived")
+    assert tally.table().split("\n") == [
+        "     2 of     2 not noticed in a/y.py",
+        "     1 of     2 not noticed in a/x.py",
+    ]
+    tally.jobs += jobs("b/z.py", "stood still")
+    assert tally.table().split("\n") == ["     3 of     4 not noticed in a", "     0 of     1 not noticed in b"]
 
 
 # ------------------------------------------------------------------------------------------------ what is told
