@@ -150,44 +150,67 @@ def stale_files(record: Record, files: Iterable[Path]) -> dict[str, str]:
 
 _Tracer: TypeAlias = Callable[[FrameType, str, Any], Any]
 _HOME = f"{SOURCES / 'toolbus'}{os.sep}"
+_TOOL = 3  # a number that is free for tools of one's own
 _WITHIN = {"<lambda>", "<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"}
 
 
-class _Recorder:
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._tracers: dict[int, tuple[CodeType, _Tracer | None]] = {}
-        self._seen: set[tuple[int, int]] = set()
-        self._failed: set[str] = set()
+class _Lines:
+    """The lines of toolbus that run, from `begin` to `end`, in all threads; each is a number of its code and of itself.
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        self._seen.clear()
-        began = time.perf_counter()
-        threading.settrace(self._trace)
-        sys.settrace(self._trace)
-        try:
-            return (yield)
-        finally:
+    Python 3.12 and later tell a line once and then run it as fast as before. On 3.11 each line is traced each time.
+    """
+
+    def __init__(self) -> None:
+        self.seen: set[tuple[int, int]] = set()
+        self.codes: dict[int, CodeType] = {}  # they are kept alive, so that no other object gets their ids
+        self._tracers: dict[int, tuple[CodeType, _Tracer | None]] = {}
+        self._monitoring: Any = getattr(sys, "monitoring", None)
+        if self._monitoring is not None:
+            events = self._monitoring.events
+            self._monitoring.use_tool_id(_TOOL, "soak")
+            self._monitoring.register_callback(_TOOL, events.PY_START, self._started)
+            self._monitoring.register_callback(_TOOL, events.LINE, self._reached)
+
+    def begin(self) -> None:
+        """Forget what was seen, and look from now on."""
+        self.seen.clear()
+        if self._monitoring is not None:
+            self._monitoring.set_events(_TOOL, self._monitoring.events.PY_START)
+            self._monitoring.restart_events()
+        else:
+            threading.settrace(self._trace)
+            sys.settrace(self._trace)
+
+    def end(self) -> None:
+        """Look no more."""
+        if self._monitoring is not None:
+            self._monitoring.set_events(_TOOL, 0)
+        else:
             sys.settrace(None)
             threading.settrace(None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-            seconds = time.perf_counter() - began
-            if item.nodeid not in self._failed and seconds < _LONGEST_SECONDS:
-                line = json.dumps([item.nodeid, round(seconds, 4), sorted({*map(self._key, [*self._seen])})])
-                with (self._folder / f"{os.getpid()}.jsonl").open("a", encoding="utf-8") as file:
-                    file.write(f"{line}\n")
+
+    def _started(self, code: CodeType, _offset: int) -> Any:
+        if code.co_filename.startswith(_HOME):
+            self.codes[id(code)] = code
+            self._monitoring.set_local_events(_TOOL, code, self._monitoring.events.LINE)
+        return self._monitoring.DISABLE
+
+    def _reached(self, code: CodeType, line: int) -> Any:
+        self.seen.add((id(code), line))
+        return self._monitoring.DISABLE
 
     def _trace(self, frame: FrameType, _event: str, _argument: Any) -> _Tracer | None:
         """Trace the call of a function; return the function that traces its lines, only for functions of toolbus."""
         code = frame.f_code
         known = self._tracers.get(id(code))
-        if known is None:  # the code is kept alive, so that no other object gets its id
+        if known is None:
             is_ours = code.co_filename.startswith(_HOME)
             known = self._tracers[id(code)] = code, self._tracer(id(code)) if is_ours else None
+            self.codes[id(code)] = code
         return known[1]
 
     def _tracer(self, which: int) -> _Tracer:
-        add = self._seen.add
+        add = self.seen.add
 
         def trace(frame: FrameType, _event: str, _argument: Any) -> _Tracer:
             add((which, frame.f_lineno))
@@ -195,8 +218,29 @@ class _Recorder:
 
         return trace
 
+
+class _Recorder:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lines = _Lines()
+        self._failed: set[str] = set()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        began = time.perf_counter()
+        self._lines.begin()
+        try:
+            return (yield)
+        finally:
+            self._lines.end()
+            seconds = time.perf_counter() - began
+            if item.nodeid not in self._failed and seconds < _LONGEST_SECONDS:
+                ran = sorted({*map(self._key, [*self._lines.seen])})
+                with (self._folder / f"{os.getpid()}.jsonl").open("a", encoding="utf-8") as file:
+                    file.write(f"{json.dumps([item.nodeid, round(seconds, 4), ran])}\n")
+
     def _key(self, seen: tuple[int, int]) -> str:
-        code = self._tracers[seen[0]][0]
+        code = self._lines.codes[seen[0]]
         function = code.co_qualname
         while function.rpartition(".")[2] in _WITHIN:
             function = function.rpartition(".<locals>.")[0]
