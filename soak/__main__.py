@@ -62,7 +62,10 @@ class _Row:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the parts that were asked for, and return the exit status."""
     options = parse(arguments)
-    parts: dict[str, Part] = {**PARTS, "mutations": functools.partial(mutations, at=options.at, jobs=options.jobs)}
+    parts: dict[str, Part] = {
+        **PARTS,
+        "mutations": functools.partial(mutations, at=options.at, within=options.tests, jobs=options.jobs),
+    }
     chosen = [name for name in parts if name in options.only]
     ends = time.monotonic() + options.minutes * 60
     rows: list[_Row] = []
@@ -122,6 +125,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         default=[],
         metavar="PATH[:LINE]",
         help="mutations: every change of this package, module or line",
+    )
+    parser.add_argument(
+        "--tests",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="mutations: only tests of this file or folder may notice",
     )
     parser.add_argument("--jobs", type=int, help="mutations: how many run at once; default: one for each processor")
     return parser.parse_args(arguments)

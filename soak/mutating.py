@@ -2,8 +2,7 @@
 
 This process imports pytest and the dependencies of toolbus and its tests, but not toolbus, and lets other processes run
 the tests that the record names (see `running`), the cheapest first: at first for a few seconds, and if none of them
-fails, further tests within a bound. A child that hangs is killed, and counts as noticed. A control is an unchanged
-toolbus, which runs the tests that have failed with mutants: if a test fails there too, its failures do not count.
+fails, further tests within a bound. A child that hangs is killed, and counts as noticed.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from .mutants import Mutant, users_of
 from .recording import SOURCES, Record, line_key
 from .running import LOADED_ONLY_IMPORTS, NOT_APPLIED, Child, Loaded, Result, fresh, new_folder
 
-__all__ = ["Job", "Verdict", "control_of", "jobs_for", "preload", "run_jobs"]
+__all__ = ["Job", "Verdict", "jobs_for", "preload", "run_jobs"]
 
 Verdict: TypeAlias = Literal["noticed", "stood still", "survived", "no test", "not run"]
 
@@ -43,9 +42,9 @@ _OTHERS = (
 
 @dataclass(slots=True)
 class Job:
-    """One mutant, or, without one, a control. `tests` are run in this order, and the longest takes `longest` seconds.
+    """One mutant, or none, to run the tests with. The longest of `tests` takes `longest` seconds.
 
-    `by` are the tests that have failed: only the first one, or, for a control, all.
+    `by` are the tests that have failed: only the first one, or, without a mutant, all.
     """
 
     mutant: Mutant | None
@@ -76,21 +75,17 @@ def preload() -> list[str]:
 # ------------------------------------------------------------------------------------------------ which tests
 
 
-def jobs_for(mutants: Sequence[Mutant], record: Record) -> Iterator[Job]:
-    """A job for each mutant."""
+def jobs_for(mutants: Sequence[Mutant], record: Record, within: Sequence[str] = ()) -> Iterator[Job]:
+    """A job for each mutant; if `within` names files or folders of tests, only with tests from there."""
+    places = tuple(each.rstrip("/") for each in within)
     by_function: dict[str, set[str]] = {}
     for line, ran in record.lines.items():
         by_function.setdefault(line.partition("|")[0], set()).update(ran)
     for mutant in mutants:
-        found = _tests_of(mutant, record, by_function)
+        found = [key for key in _tests_of(mutant, record, by_function) if not places or key.startswith(places)]
         first = _mixed(found, record, _FIRST_SECONDS, _FIRST_FILES)
         others = _mixed([key for key in found if key not in {*first}], record, _ALL_SECONDS)
         yield _job(mutant, [*first, *others], record)
-
-
-def control_of(tests: Sequence[str], record: Record) -> Job:
-    """A job that runs these tests with an unchanged toolbus."""
-    return _job(None, tests, record)
 
 
 def _job(mutant: Mutant | None, tests: Sequence[str], record: Record) -> Job:
@@ -155,19 +150,22 @@ def _mixed(keys: Sequence[str], record: Record, seconds: float, files: int | Non
 # ----------------------------------------------------------------------------------------------- running them
 
 
-def run_jobs(jobs: Sequence[Job], until: float, side_by_side: int) -> Iterator[Job]:
+def run_jobs(jobs: Sequence[Job], until: float, side_by_side: int, unfit: set[str] | None = None) -> Iterator[Job]:
     """Run jobs until the time (of `time.monotonic`) is over, and yield each of them as soon as it has its verdict.
 
-    A job begins in the process that has loaded the tests, and is repeated in a fresh one if that shows more.
+    A job begins in the process that has loaded the tests, and is repeated in a fresh one if that shows more. The first
+    time that a test notices a change, it runs without a change, too: if it fails again, it is added to `unfit`, and
+    the job is repeated without it.
     """
     home = new_folder()
     runner: _Runner | None = None
     try:
-        runner = _Runner(sorted({key.partition("::")[0] for job in jobs for key in job.tests}), home)
+        files = sorted({key.partition("::")[0] for job in jobs for key in job.tests})
+        runner = _Runner(files, home, set() if unfit is None else unfit)
         waiting = iter(jobs)
         while True:
             while runner.busy < side_by_side and time.monotonic() < until:
-                if runner.begin_fresh():
+                if runner.begin_waiting():
                     continue
                 if (job := next(waiting, None)) is None:
                     break
@@ -188,51 +186,83 @@ def run_jobs(jobs: Sequence[Job], until: float, side_by_side: int) -> Iterator[J
 
 
 class _Runner:
-    """The jobs that run: in the loaded process, or each in a fresh one."""
+    """The jobs that run, in the loaded process or in a fresh one, and the controls of tests that have noticed."""
 
-    def __init__(self, files: Sequence[str], home: Path) -> None:
+    def __init__(self, files: Sequence[str], home: Path, unfit: set[str]) -> None:
         self._home = home
         self._loaded = Loaded(files, home)
+        self._unfit = unfit
+        self._fit: set[str] = set()
         self._begun: dict[int, Job] = {}
+        self._controls: dict[int, str] = {}
         self._fresh: list[tuple[Child, Job]] = []
-        self._again: list[Job] = []  # jobs that wait for a fresh process
+        self._for_fresh: list[Job] = []
+        self._again: list[Job] = []
+        self._doubted: dict[str, list[tuple[Job, Result]]] = {}  # verdicts that wait for the control of this test
         self._number = 0
 
     @property
     def busy(self) -> int:
         """How many run."""
-        return len(self._begun) + len(self._fresh)
+        return len(self._begun) + len(self._fresh) + len(self._controls)
 
     def begin(self, job: Job) -> None:
         """Begin a job in the loaded process."""
-        self._number += 1
-        self._begun[self._number] = job
-        self._loaded.begin(self._number, job.mutant, job.tests, job.longest)
+        job.tests = [key for key in job.tests if key not in self._unfit]
+        self._begun[self._submit(job.mutant, job.tests, job.longest)] = job
 
-    def begin_fresh(self) -> bool:
-        """Begin a job that waits for a fresh process; return False if none does."""
-        if self._again:
-            job = self._again.pop(0)
+    def begin_waiting(self) -> bool:
+        """Begin something that waits for a free place; return False if nothing does."""
+        controlled = self._controls.values()
+        if key := next((key for key in self._doubted if key not in controlled), None):
+            longest = max(job.longest for job, _ in self._doubted[key])
+            self._controls[self._submit(None, [key], longest)] = key
+        elif self._for_fresh:
+            job = self._for_fresh.pop(0)
             self._fresh.append((fresh(job.mutant, job.tests, job.longest, self._home), job))
-            return True
-        return False
+        elif self._again:
+            self.begin(self._again.pop(0))
+        else:
+            return False
+        return True
+
+    def _submit(self, mutant: Mutant | None, tests: Sequence[str], longest: float) -> int:
+        self._number += 1
+        self._loaded.begin(self._number, mutant, tests, longest)
+        return self._number
 
     def ended(self) -> Iterator[Job]:
         """The jobs that have their verdicts now."""
         for number, result in self._loaded.results():
-            job = self._begun.pop(number)
-            if result.verdict in (NOT_APPLIED, LOADED_ONLY_IMPORTS):
-                self._again.append(job)
+            if number in self._controls:
+                yield from self._controlled(self._controls.pop(number), result)
             else:
-                yield _judged(job, result)
+                yield from self._told(self._begun.pop(number), result)
         for child, job in [*self._fresh]:
             if (result := child.result()) is not None:
                 self._fresh.remove((child, job))
-                yield _judged(job, result)
+                yield from self._told(job, result)
+
+    def _told(self, job: Job, result: Result) -> Iterator[Job]:
+        key = next((key for key in result.by if "::" in key), None)
+        if result.verdict in (NOT_APPLIED, LOADED_ONLY_IMPORTS):
+            self._for_fresh.append(job)
+        elif key in self._unfit:
+            self._again.append(job)
+        elif key is not None and job.mutant is not None and key not in self._fit:
+            self._doubted.setdefault(key, []).append((job, result))
+        else:
+            yield _judged(job, result)
+
+    def _controlled(self, key: str, control: Result) -> Iterator[Job]:
+        (self._unfit if control.verdict != "survived" else self._fit).add(key)
+        for job, result in self._doubted.pop(key):
+            yield from self._told(job, result)
 
     def unfinished(self) -> Iterator[Job]:
         """The jobs that were begun, and have no verdict."""
-        yield from (*self._begun.values(), *(job for _, job in self._fresh), *self._again)
+        doubted = (job for each in self._doubted.values() for job, _ in each)
+        yield from (*self._begun.values(), *(job for _, job in self._fresh), *self._for_fresh, *self._again, *doubted)
 
     def close(self) -> None:
         """End all processes."""

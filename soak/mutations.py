@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from .mutants import Mutant, mutants_of
-from .mutating import Job, control_of, jobs_for, preload, run_jobs
+from .mutating import Job, jobs_for, preload, run_jobs
 from .parts import Outcome, Time, run_recording
 from .recording import LEFT_OUT, ROOT, SOURCES, Record, stale_files
 
@@ -30,9 +30,6 @@ GOAL = 0.98
 RECORD = ROOT / ".dev" / "soak" / "tests.json"
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 _NOT_MUTATED = ("toolbus/testing/",)  # the checks of others: planted bugs and wrong stores test those
-_FOR_MUTANTS = 0.85  # the share of the time for mutants; the rest is for the controls
-_OF_A_CONTROL = 40  # how many tests a control runs
-_LONGEST_CONTROL_SECONDS = 600.0
 _MOST_A_SECOND = 20.0  # more mutants than can run in a second
 _REPORT_SECONDS = 60.0
 
@@ -79,11 +76,10 @@ def picked(mutants: Sequence[Mutant], seed: int) -> list[Mutant]:
 
 @dataclass(slots=True)
 class Tally:
-    """The verdicts on the mutants. A verdict counts once its failed tests have passed with an unchanged toolbus."""
+    """The verdicts on the mutants."""
 
     known: Equivalents
     jobs: list[Job] = field(default_factory=list[Job])
-    unfit: set[str] = field(default_factory=set[str])
 
     def add(self, job: Job) -> None:
         """Record a mutant's verdict; a mutant that survived is printed at once."""
@@ -92,15 +88,10 @@ class Tally:
         if job.verdict in _ALIVE and self.known.why(job.mutant) is None:
             print(f"  {job.verdict}: src/{job.mutant}  ({job.ran} tests)", flush=True)
 
-    def witnesses(self) -> list[str]:
-        """The tests that have failed with a mutant, without repetition."""
-        return sorted({key for job in self.jobs for key in job.by if "::" in key})
-
     @property
     def judged(self) -> list[Job]:
-        """The jobs whose verdicts count."""
-        ran = [job for job in self.jobs if job.verdict != "not run"]
-        return [job for job in ran if not job.by or not self.unfit.issuperset(job.by)]
+        """The jobs that have a verdict."""
+        return [job for job in self.jobs if job.verdict != "not run"]
 
     def table(self) -> str:
         """A line for each package, the one with the most changes that nobody has noticed first.
@@ -116,7 +107,6 @@ class Tally:
 
     def outcome(self) -> Outcome:
         """The share of mutants that were noticed, and what to do about the others."""
-        ran = [job for job in self.jobs if job.verdict != "not run"]
         judged = self.judged
         alive = [job for job in judged if job.verdict in _ALIVE]
         unknown = [job for job in alive if self._why(job) is None]
@@ -126,8 +116,6 @@ class Tally:
         summary = f"{noticed} of {noticed + len(unknown)} noticed ({share:.1%}; {still} stood still)"
         if known := len(alive) - len(unknown):
             summary += f", {known} known to be equivalent"
-        if doubtful := len(ran) - len(judged):
-            summary += f", {doubtful} not judged, as {len(self.unfit)} tests fail without a change too"
         outcome = Outcome(summary)
         for job in judged:
             if job.verdict == "noticed" and (why := self._why(job)) is not None:
@@ -181,7 +169,9 @@ def record_of_tests(given: Time) -> Record:
     return record
 
 
-def mutations(seed: int, given: Time, *, at: Sequence[str] = (), jobs: int | None = None) -> Outcome:
+def mutations(
+    seed: int, given: Time, *, at: Sequence[str] = (), within: Sequence[str] = (), jobs: int | None = None
+) -> Outcome:
     """Change toolbus at random, one change at a time, and run the tests that could notice it."""
     if not hasattr(os, "fork"):
         return Outcome("left out: this system cannot fork")
@@ -194,26 +184,19 @@ def mutations(seed: int, given: Time, *, at: Sequence[str] = (), jobs: int | Non
     mutants = all_mutants(at)
     preload()
     tally, began = Tally(Equivalents.read()), time.monotonic()
-    until = began + given.left * _FOR_MUTANTS
+    until = began + given.left
     side_by_side = jobs or os.cpu_count() or 1
-    chosen = [*jobs_for(mutants if at else picked(mutants, seed)[: int(given.left * _MOST_A_SECOND)], record)]
-    reported_at = began
+    chosen = [*jobs_for(mutants if at else picked(mutants, seed)[: int(given.left * _MOST_A_SECOND)], record, within)]
+    reported_at, unfit = began, set[str]()
     with contextlib.suppress(KeyboardInterrupt):  # the verdicts so far count
-        for job in run_jobs(chosen, until, side_by_side):
+        for job in run_jobs(chosen, until, side_by_side, unfit):
             tally.add(job)
             if any(":" in each for each in at):
                 print(f"  {job.verdict}: src/{job.mutant}  {' '.join(job.by)}", flush=True)
             elif time.monotonic() - reported_at > _REPORT_SECONDS:
                 reported_at = time.monotonic()
                 print(f"  {len(tally.jobs)} mutants so far", flush=True)
-    witnesses = tally.witnesses()
-    controls = [
-        control_of(witnesses[first : first + _OF_A_CONTROL], record)
-        for first in range(0, len(witnesses), _OF_A_CONTROL)
-    ]
-    for job in run_jobs(controls, time.monotonic() + _LONGEST_CONTROL_SECONDS, side_by_side) if controls else ():
-        tally.unfit.update(job.by)
-    if tally.unfit:
-        print(f"  these tests fail without a change too: {' '.join(sorted(tally.unfit))}", flush=True)
+    if unfit:
+        print(f"  not used, as they fail without a change too: {' '.join(sorted(unfit))}", flush=True)
     print(tally.table(), flush=True)
     return tally.outcome()
