@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import io
 import os
 import signal
@@ -18,6 +19,7 @@ from toolbus.cli import _host, main
 from toolbus.cli._host import Host
 from toolbus.cli._terminal.screen import Screen
 from toolbus.errors import ProviderUnavailable
+from toolbus.events import ApprovalRequested
 from toolbus.messages import UserMessage
 from toolbus.providers.scripted import ScriptedProvider, calls, error, text
 
@@ -211,6 +213,22 @@ class TestSignals:
             host.ask("q")
             signal.raise_signal(signal.SIGINT)
         assert self.killed == [(signal.SIGINT, signal.SIG_DFL)]
+
+    @pytest.mark.parametrize("cancelled", [False, True])
+    @pytest.mark.parametrize("state", ["no question", "open", "settled"])
+    @pytest.mark.parametrize("reads", [False, True])
+    def test_the_wake_up_ends_a_reading_only_if_its_question_needs_no_answer_any_more(
+        self, host: Host, cancelled: bool, state: str, reads: bool
+    ):
+        question = ApprovalRequested(request_id="r", call_id="c", name="t", arguments={}, deadline=9.0)
+        host._asked = None if state == "no question" else question  # pyright: ignore[reportPrivateUsage]
+        if state == "open":
+            host._waiting.receive(question)  # pyright: ignore[reportPrivateUsage]
+        host._prompting = reads  # pyright: ignore[reportPrivateUsage]
+        host.signal = signal.SIGINT if cancelled else None
+        expected = reads and state == "settled" and not cancelled
+        with pytest.raises(_host._Settled) if expected else contextlib.nullcontext():  # pyright: ignore[reportPrivateUsage]
+            host._on_wake(0, None)  # pyright: ignore[reportPrivateUsage]
 
     def test_one_that_comes_before_the_request_has_begun_cancels_it(self, host: Host):
         with host:

@@ -292,6 +292,7 @@ async def test_a_forked_child_starts_anew_though_the_parent_held_the_lock() -> N
         assert await thread.run(lambda _database: 1) == 1
         with thread._lock:
             thread.after_fork()
+            assert not thread._lock.locked(), "nobody in the child would release the parent's lock"
         queue, parents = cast("tuple[Any, threading.Thread]", _thread._left_to_the_parent.pop())
         try:
             assert not thread.is_running
