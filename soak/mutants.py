@@ -342,9 +342,15 @@ def _negated(node: ast.AST) -> ast.AST:
 
 def users_of(source: str, names: Sequence[str]) -> set[str]:
     """The qualified names of the functions of a file that mention one of `names`."""
-    wanted, found = {*names}, set[str]()
+    mentions = _mentions(source)
+    return {function for name in names for function in mentions.get(name, ())}
+
+
+@functools.cache
+def _mentions(source: str) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
     for node, _, where, _ in _nodes(ast.parse(source), (), "", ()):
-        mentioned = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else None
-        if mentioned in wanted and where and not where.endswith("."):
-            found.add(where)
+        name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else None
+        if name is not None and where and not where.endswith("."):
+            found.setdefault(name, set()).add(where)
     return found

@@ -7,6 +7,7 @@ fails, further tests within a bound. A child that hangs is killed, and counts as
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
 import shutil
@@ -81,11 +82,19 @@ def jobs_for(mutants: Sequence[Mutant], record: Record, within: Sequence[str] = 
     by_function: dict[str, set[str]] = {}
     for line, ran in record.lines.items():
         by_function.setdefault(line.partition("|")[0], set()).update(ran)
+    known: dict[tuple[object, ...], list[str]] = {}
     for mutant in mutants:
-        found = [key for key in _tests_of(mutant, record, by_function) if not places or key.startswith(places)]
-        first = _mixed(found, record, _FIRST_SECONDS, _FIRST_FILES)
-        others = _mixed([key for key in found if key not in {*first}], record, _ALL_SECONDS)
-        yield _job(mutant, [*first, *others], record)
+        which = (mutant.path, mutant.where, mutant.text, mutant.names)
+        if which not in known:
+            found = _tests_of(mutant, record, by_function)
+            known[which] = _chosen([key for key in found if not places or key.startswith(places)], record)
+        yield _job(mutant, known[which], record)
+
+
+def _chosen(found: Sequence[str], record: Record) -> list[str]:
+    first = _mixed(found, record, _FIRST_SECONDS, _FIRST_FILES)
+    others = {*found} - {*first}
+    return [*first, *_mixed([key for key in found if key in others], record, _ALL_SECONDS)]
 
 
 def _job(mutant: Mutant | None, tests: Sequence[str], record: Record) -> Job:
@@ -112,7 +121,7 @@ def _tests_of(mutant: Mutant, record: Record, by_function: Mapping[str, set[str]
             function = function.rpartition(".<locals>.")[0]  # this function was not recorded by itself
     users: set[str] = set()
     for path in _where_known(mutant):
-        users.update(f"{path}:{name}" for name in users_of((SOURCES / path).read_text(encoding="utf-8"), mutant.names))
+        users.update(f"{path}:{name}" for name in users_of(_texts()[path], mutant.names))
     found = {key for name in users for key in by_function.get(name, ())}
     if not found:
         found = {key for name, keys in by_function.items() if name.startswith(f"{mutant.path}:") for key in keys}
@@ -121,14 +130,13 @@ def _tests_of(mutant: Mutant, record: Record, by_function: Mapping[str, set[str]
 
 def _where_known(mutant: Mutant) -> list[str]:
     """The files that mention a name which the changed statement binds, including its own."""
-    if not mutant.names:
-        return []
-    sources = [each for each in SOURCES.rglob("*.py") if each.is_file()]
-    return [
-        str(each.relative_to(SOURCES))
-        for each in sources
-        if any(name in each.read_text(encoding="utf-8") for name in mutant.names)
-    ]
+    return [path for path, text in _texts().items() if any(name in text for name in mutant.names)]
+
+
+@functools.cache
+def _texts() -> dict[str, str]:
+    sources = sorted(each for each in SOURCES.rglob("*.py") if each.is_file())
+    return {str(each.relative_to(SOURCES)): each.read_text(encoding="utf-8") for each in sources}
 
 
 def _mixed(keys: Sequence[str], record: Record, seconds: float, files: int | None = None) -> list[str]:
