@@ -98,7 +98,7 @@ class Child:
                 os._exit(status)
 
     def result(self) -> Result | None:
-        """Return what became of it; None while it runs."""
+        """Return its outcome; None while it runs."""
         now = time.monotonic()
         done, status = os.waitpid(self._pid, os.WNOHANG)
         if not done:
