@@ -211,7 +211,7 @@ class _Runner:
 
     @property
     def busy(self) -> int:
-        """How many run."""
+        """The number of things that run."""
         return len(self._begun) + len(self._fresh) + len(self._controls)
 
     def begin(self, job: Job) -> None:

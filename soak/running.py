@@ -58,7 +58,7 @@ _OPTIONS = ("--assert=plain", "-q", "--no-header", "-p", "no:cacheprovider", "-p
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of a mutant: `verdict` is one of `mutating.Verdict`, or one of the two words above."""
+    """The outcome of a mutant: `verdict` is one of `mutating.Verdict`, or one of the two words above."""
 
     verdict: str
     by: list[str]
