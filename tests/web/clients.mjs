@@ -1,6 +1,7 @@
 // The real clients: `node clients.mjs MODULES PORT KIND SCENE`. Prints one line of JSON: what the client ends with.
 import { createRequire } from "node:module";
 import { pathToFileURL } from "node:url";
+import { pageOf } from "./vercel_page.mjs";
 
 const [modules, address, kind, scene] = process.argv.slice(2);
 const require = createRequire(pathToFileURL(`${modules}/x.js`));
@@ -10,19 +11,7 @@ const cancel = () => fetch(`${address}/cancel`, { method: "POST" });
 
 async function vercel(version) {
   const ai = await load(`ai-${version}`);
-  // The class that useChat of React is made of, with its state in an object.
-  class Page extends ai.AbstractChat {
-    constructor(options) {
-      const state = {
-        status: "ready", error: undefined, messages: [],
-        pushMessage(m) { this.messages = [...this.messages, m]; },
-        popMessage() { this.messages = this.messages.slice(0, -1); },
-        replaceMessage(i, m) { this.messages = this.messages.map((each, at) => (at === i ? structuredClone(m) : each)); },
-        snapshot: (x) => structuredClone(x),
-      };
-      super({ ...options, state });
-    }
-  }
+  const Page = pageOf(ai);
   const again = (o) =>
     report.turns < 9 &&
     (ai.lastAssistantMessageIsCompleteWithApprovalResponses(o) ||
