@@ -40,7 +40,8 @@ __all__ = [
 _JOBS = os.cpu_count() or 1
 _PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
 _APPROVALS = 1_000  # how many approvals from another process one run gives
-_WORLDS = 300  # how many simulated worlds are worded for pages in one run
+_WORLDS = 3_000  # how many simulated worlds, with over 10,000 requests, are worded for pages in one run
+_CLIENTS = 1_000  # how many slow and vanished clients one request has
 _FAULTS = 20  # how many random moments each fault of remote calls has in one run
 _KILLS = 40  # how many random moments one run has, in addition to the named ones
 _ENDS_SECONDS = 20.0  # how long a command may take to end once its time is over
@@ -225,14 +226,15 @@ def remote(seed: int, given: Time) -> Outcome:
 
 
 def pages(seed: int, given: Time) -> Outcome:
-    """Word simulated requests for pages, in both protocols, and check the protocols' rules."""
+    """Word simulated requests for pages, in both protocols, and check the protocols' rules; serve slow clients."""
 
     def command(seed: int) -> tuple[list[str], dict[str, str]]:
         variables = {"TOOLBUS_WEB_SEEDS": str(_WORLDS), "TOOLBUS_WEB_SEED": str(seed % 2**32)}
-        return ["tests/web/test_encoders_simulated.py", "-k", "rules", "-o", "timeout=0"], variables
+        tests = ["tests/web/test_encoders_simulated.py", "tests/web/test_slow_clients.py", "-n", str(_JOBS)]
+        return [*tests, "-k", "rules or slow", "-o", "timeout=0"], {**variables, "TOOLBUS_WEB_CLIENTS": str(_CLIENTS)}
 
     outcome, counts = _tests(seed, given, command)
-    outcome.summary = f"{counts['passed'] * _WORLDS} worlds, {_said(counts, 'runs', 'failed', 'cut off')}"
+    outcome.summary = f"{counts['runs'] * _WORLDS} worlds, {_said(counts, 'runs', 'failed', 'cut off')}"
     return outcome
 
 

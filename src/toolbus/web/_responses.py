@@ -175,10 +175,12 @@ class _EventStream(StreamingResponse):
                     await self._send(send, each)
                 heart.cancel_scope.cancel()
             self._is_complete = True
-        finally:
+        except BaseException:
             # The server may have cancelled this task, or the source may have failed.
             with anyio.move_on_after(_LAST_WORDS_SECONDS, shield=True):
                 await send({"type": "http.response.body", "body": self._last_words(), "more_body": False})
+            raise
+        await send({"type": "http.response.body", "body": self._last_words(), "more_body": False})
 
     async def _beat(self, send: Send) -> None:
         while True:
