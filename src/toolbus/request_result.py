@@ -119,9 +119,9 @@ class RequestResult(Generic[OutputT]):
 
     `resumable` says whether the request was left unfinished in its store, so that any process may continue it with
     `Runtime.resume`. It is also set if the store failed, until the store has the ending, or reports that it has nothing
-    of the request. A result that is not resumable is final. `journaled` says whether the journal has the whole request with its ending;
-    it is false without a journal. If an answer was valid but cannot be loaded any more, for example in another process,
-    `output` is empty (None), and `error` says why.
+    of the request. A result that is not resumable is final. `journaled` says whether the journal has the whole request
+    with its ending; it is false without a journal. If an answer was valid but cannot be loaded any more, for example in
+    another process, `output` is empty (None), and `error` says why.
     """
 
     outcome: RequestOutcome

@@ -22,6 +22,7 @@ from support.nats_server import NatsServer
 from toolbus import EventBus, Limits, RequestSession, Runtime, ToolRegistry, tool
 from toolbus.errors import ConfigurationError
 from toolbus.events import ToolCallCompleted, ToolCallRequested, encode
+from toolbus.messages import AssistantMessage, Message, UserMessage
 from toolbus.records import replace
 from toolbus.remote.nats import NatsExecutor, ToolWorker
 from toolbus.stores.memory import MemoryStore
@@ -102,6 +103,46 @@ async def test_a_call_runs_on_a_worker_with_the_deps_of_the_worker(broker: Broke
     async with worker_here(broker, deps="of here"), runtime_of(broker, "quick") as runtime:
         result = await runtime.run("Go.")
     assert result.tool_calls[0].content == "deps of here"
+
+
+async def test_the_transcript_is_sent_along_for_the_tools_that_ask_for_it_only(broker: Broker, notes: Path) -> None:
+    history: list[Message] = [UserMessage(content="one\ntwo"), AssistantMessage(text="\u2028 three")]
+    async with worker_here(broker), runtime_of(broker, "recall", "quick") as runtime:
+        bodies = list[bytes]()
+        client = await driver.connect(broker[0].url)
+
+        async def on_call(message: Any) -> None:
+            bodies.append(message.data)
+
+        await client.subscribe(f"{broker[1]}.call.>", cb=on_call)
+        await client.flush()
+        result = await runtime.run("Go.", history=history)
+        await client.close()
+    recalled, quick = result.tool_calls
+    assert recalled.content == "user: one\ntwo | assistant: \u2028 three | user: Go. | assistant: "
+    assert quick.ok
+    assert sorted(body.count(b"\n") for body in bodies) == [0, 1]
+
+
+async def test_a_call_that_is_too_large_with_its_transcript_says_so(broker: Broker, notes: Path) -> None:
+    async with worker_here(broker), runtime_of(broker, "recall", "quick") as runtime:
+        result = await runtime.run("x" * 1_100_000)
+    recalled, quick = result.tool_calls
+    assert (recalled.reason, "The call with its transcript is larger" in recalled.error) == ("limit", True)
+    assert quick.ok
+
+
+async def test_a_call_with_a_damaged_transcript_is_not_run(broker: Broker, said: Said) -> None:
+    held = Held()
+    requested = ToolCallRequested(
+        request_id="r", call_id="c", name="held", arguments={}, round=0, deadline=30, idempotency_key="c"
+    )
+    async with worker_here(broker, [held.tool]):
+        client = await driver.connect(broker[0].url)
+        await client.jetstream().publish(f"{broker[1]}.call.gpu.r.c", encode(requested) + b'\n[{"role":"nobody"}]')
+        await said.until("was not run: the transcript")
+        await client.close()
+    assert not held.runs
 
 
 @pytest.mark.parametrize("request_id", ["*", ">", "a.b", "a b", "ü", "=2a"])

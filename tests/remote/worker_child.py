@@ -51,6 +51,12 @@ async def quick(context: ToolContext[Any]) -> str:
     return f"deps {context.deps}"
 
 
+@tool(pool="gpu", transcript=True)
+async def recall(context: ToolContext[Any]) -> str:
+    """Answer with what was said."""
+    return " | ".join(f"{each.role}: {getattr(each, 'text', '')}" for each in context.messages)
+
+
 @tool(pool="gpu")
 async def large() -> str:
     """Answer with more than the broker carries."""
@@ -94,7 +100,7 @@ async def work_once(number: int, seconds: float) -> str:
     return f"work_once {number}"
 
 
-TOOLS: list[Tool[..., Any]] = [safe, once, quick, large, wait_again, wait_once, work_again, work_once]
+TOOLS: list[Tool[..., Any]] = [safe, once, quick, recall, large, wait_again, wait_once, work_again, work_once]
 
 
 def in_pool(pool: str) -> list[Tool[..., Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from typing import TypeAlias, TypeVar, cast
@@ -28,12 +28,13 @@ from ..events import (
     ToolCallRetrying,
     ToolCallStarted,
     decode,
-    encode,
 )
 from ..failures import is_being_cancelled
+from ..messages import Message
 from ..protocols import RequestView
 from ..records import replace
 from ..tools import ToolRegistry
+from ._bodies import call_body
 from ._transport import Key, SessionLink, Unavailable
 
 __all__ = ["SIGNALS", "RemoteExecutor", "too_large"]
@@ -62,6 +63,7 @@ class _Open(msgspec.Struct, eq=False):
 
     requested: ToolCallRequested
     view: RequestView | None
+    messages: Sequence[Message] | None = None  # the transcript, if it is sent along
     is_sent: bool = False
     is_again: bool = False  # the broker may have taken the call before
 
@@ -141,7 +143,7 @@ class RemoteExecutor:
             # The session has not requested this call: it waits for an approval, or for its turn.
             return
         if self._bus.arbitration.watch(*key, partial(self._on_settled, key)):
-            self._open[key] = _Open(requested, view)
+            self._open[key] = _Open(requested, view, view.messages if view is not None and tool.transcript else None)
             self._note(requested.request_id, keeps_calls=requested.resumed)
             if requested.resumed:
                 self._start(self._find_or_send, key)
@@ -201,9 +203,10 @@ class RemoteExecutor:
                     await self._write(key, call)
 
     async def _write(self, key: Key, call: _Open) -> None:
-        body = encode(call.requested)
+        body = call_body(call.requested, call.messages)
         if len(body) > self._link.max_bytes:
-            self._publish(key, too_large(call.requested, "The arguments of the call are", self._link.max_bytes))
+            what = "The arguments of the call are" if call.messages is None else "The call with its transcript is"
+            self._publish(key, too_large(call.requested, what, self._link.max_bytes))
             return
         left = self._left(call.requested)
         seconds = max(0.0, min(_ANSWER_SECONDS, left - min(_LOST_SECONDS, left / 2)))

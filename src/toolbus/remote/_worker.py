@@ -17,12 +17,13 @@ from ..bus import EventBus
 from ..core.approval import definition_of
 from ..dispatcher import ToolDispatcher
 from ..errors import DecodeError, NotRunning
-from ..events import Event, ToolCallCompleted, ToolCallFailed, ToolCallRequested, decode, encode
+from ..events import Event, ToolCallCompleted, ToolCallFailed, ToolCallRequested, encode
 from ..instrumentation import Instrumentation, continued_from, observed_process
 from ..messages import Message
 from ..protocols import CallView
 from ..secrets import secrets_of
 from ..tools import ToolRegistry
+from ._bodies import read_call
 from ._executor import SIGNALS, too_large
 from ._transport import Delivery, Key, Unavailable, WorkerLink
 
@@ -48,7 +49,6 @@ class _View:
 
     options: Mapping[str, Any] = {}
     interceptors: Sequence[Any] = ()
-    messages: Sequence[Message] = ()
     calls: Mapping[str, CallView] = {}
     begun_with: Mapping[str, Any] | None = None
     stops = False
@@ -61,7 +61,9 @@ class _View:
         deps: Any,
         tools: ToolRegistry,
         instrumentation: Sequence[Instrumentation],
+        messages: Sequence[Message],
     ) -> None:
+        self.messages = messages
         self.request_id = requested.request_id
         self.conversation_id = requested.conversation_id
         self.metadata = requested.metadata
@@ -85,6 +87,7 @@ class _Running(msgspec.Struct, eq=False):
 
     delivery: Delivery
     requested: ToolCallRequested | None = None
+    messages: Sequence[Message] = ()  # the transcript, if the tool asks for it
     answer: ToolCallCompleted | ToolCallFailed | None = None
 
 
@@ -194,7 +197,8 @@ class Worker:
             known.delivery = delivery
             return
         call = self.running[key] = _Running(delivery)
-        requested = call.requested = self._read(delivery)
+        requested, call.messages = self._read(delivery)
+        call.requested = requested
         if requested is None:
             self._leave(key, call, delivery.done)
         elif self._draining or not self._has(requested):
@@ -232,16 +236,17 @@ class Worker:
 
     # ------------------------------------------------------------------------------------------------ one call
 
-    def _read(self, delivery: Delivery) -> ToolCallRequested | None:
+    def _read(self, delivery: Delivery) -> tuple[ToolCallRequested | None, Sequence[Message]]:
+        """Return the call of a delivery, and the transcript that came along; no call if it may not run."""
         try:
-            event = decode(delivery.body)
+            event, messages = read_call(delivery.body)
         except DecodeError as exc:
             _logger.warning("a call for the pool %r was not run: %s", self._pool, exc)
-            return None
+            return None, ()
         if not isinstance(event, ToolCallRequested) or (event.request_id, event.call_id) != delivery.key:
             _logger.warning("a call for the pool %r was not run: it is %s of another call", self._pool, event.type)
-            return None
-        return event
+            return None, ()
+        return event, messages
 
     def _has(self, requested: ToolCallRequested) -> bool:
         """Return whether this worker has the tool, in the definition by which the call was checked."""
@@ -296,7 +301,7 @@ class Worker:
 
     def _adopt(self, key: Key, call: _Running, requested: ToolCallRequested) -> None:
         delivery = call.delivery
-        view = _View(requested, self._deps, self._tools, self._instrumentation)
+        view = _View(requested, self._deps, self._tools, self._instrumentation, call.messages)
         seconds, attempt = delivery.seconds_left, delivery.attempt
         # The handler runs in the context in which its call is adopted.
         with continued_from(requested.metadata, self._instrumentation):
