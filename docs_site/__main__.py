@@ -30,6 +30,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The options of the command line."""
     parser = argparse.ArgumentParser(prog="dev.py docs", description=__doc__)
     parser.add_argument("--build", action="store_true", help="build the site, and do not serve it")
+    parser.add_argument("--pictures", action="store_true", help="only make the pictures of the inspector anew")
     parser.add_argument("--port", type=int, default=8000, help="the port to serve it on (default: 8000; 0: any)")
     return parser.parse_args(arguments)
 
@@ -37,6 +38,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str]) -> int:
     """Build, serve if asked to, and return the exit status."""
     options = parse(arguments)
+    if options.pictures:
+        from .pictures import draw  # noqa: PLC0415 -- needs a browser, and tests/
+
+        for path in draw():
+            print(f"drawn: {path.relative_to(ROOT)}, {path.stat().st_size:,} bytes", file=sys.stderr)
+        return 0
     began = time.monotonic()
     print("building the site", file=sys.stderr)
     try:

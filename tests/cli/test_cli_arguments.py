@@ -24,6 +24,7 @@ USAGES = [
     ),
     "resume [-h] [-d PATH] [-t MODULE:NAME] [-p NAME] [--store PATH] [--abandon] [--approve WHICH] [--json] [-v] [-q] [--log-level LEVEL] [--debug]",
     "status [-h] [--store PATH] [--json] [--debug]",
+    "inspect [-h] [--store PATH | --url URL | --recording FILE] [--port N] [--open] [--debug]",
     "store [-h] COMMAND ...",
     "store stats [-h] [--store PATH] [--json] [--debug]",
     "store list [-h] [--store PATH] [--json] [--debug] [--search TEXT] [--limit N]",

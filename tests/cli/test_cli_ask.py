@@ -161,7 +161,7 @@ class TestExitStatus:
             (("frob",), "invalid choice: 'frob'"),
             (
                 (),
-                "name a command: ask, chat, resume, status, store, worker, tools, events, replay or simulate (see toolbus --help)",
+                "name a command: ask, chat, serve, resume, status, inspect, store, worker, tools, events, replay or simulate (see toolbus --help)",
             ),
             (("chat", "--dir", "nowhere"), "--dir nowhere does not exist"),
             (("tools", "--dir", "nowhere"), "--dir nowhere does not exist"),

@@ -62,7 +62,7 @@ def test_the_wheel_holds_the_typed_package_its_licence_and_nothing_else(wheel: P
     assert "toolbus/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     kinds = {name.rsplit(".", 1)[-1] for name in names if name.startswith("toolbus/")}
-    assert kinds <= {"py", "typed", "html", "js", "css"}
+    assert kinds <= {"py", "typed", "html", "js", "mjs", "css", "txt"}
 
 
 def test_the_wheel_holds_every_file_of_the_source_tree(wheel: Path):

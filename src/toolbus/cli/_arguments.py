@@ -124,6 +124,23 @@ Show what runs or waits in a store: each unfinished request, the process that
 holds its lease, and the questions that wait for a person. A request whose
 lease is free waits for toolbus resume, or for Runtime.resume."""
 
+_INSPECT = """\
+Serve a page that shows the requests of a store: their timelines, transcripts,
+events, tokens and cost, also while other processes run them. From the page,
+calls are approved and denied, and requests cancelled and steered. Only
+programs on this machine reach it, with the token in the printed address."""
+
+_INSPECT_EXAMPLES = """\
+examples:
+  toolbus inspect
+  toolbus inspect --store app.db --port 8070
+  toolbus inspect --url postgresql://app@db/app
+  toolbus inspect --recording tests/recordings/weather.jsonl
+
+exit status:
+  0 ended by Ctrl-C   1 the store or the recording cannot be read
+  2 wrong usage"""
+
 _WORKER = """\
 Run the calls of one pool on this machine, for sessions elsewhere that send
 them with a NatsExecutor. The first Ctrl-C or SIGTERM drains the worker: it
@@ -228,6 +245,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_store_path(status)
     status.add_argument("--json", action="store_true", help="print one JSON object")
     _add_debug(status)
+    _add_inspect(commands.add_parser("inspect", help="show requests on a page", **_texts(_INSPECT, _INSPECT_EXAMPLES)))
     _add_store(commands.add_parser("store", help="inspect the store", **_texts(_STORE, _STORE_EXAMPLES)))
 
     _add_worker(
@@ -348,6 +366,16 @@ def _add_store_path(parser: argparse._ActionsContainer, *, no_store: bool = Fals
     where.add_argument("--store", metavar="PATH", help="the store's file; default: one in your state folder")
     if no_store:
         where.add_argument("--no-store", action="store_true", help="keep nothing")
+
+
+def _add_inspect(parser: argparse.ArgumentParser) -> None:
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--store", metavar="PATH", help="the store's file; default: one in your state folder")
+    where.add_argument("--url", metavar="URL", help="a PostgreSQL database instead, as its processes name it")
+    where.add_argument("--recording", metavar="FILE", help="a recording instead, which toolbus ask --record makes")
+    parser.add_argument("--port", type=int, default=0, metavar="N", help="the port to listen on; default: a free one")
+    parser.add_argument("--open", action="store_true", help="open the page in your browser")
+    _add_debug(parser)
 
 
 def _add_resume(parser: argparse.ArgumentParser) -> None:

@@ -30,7 +30,7 @@ def run(arguments: list[str]) -> int:
 
         return main(["--version"])
     if options.command is None:
-        named = "ask, chat, serve, resume, status, store, worker, tools, events, replay or simulate"
+        named = "ask, chat, serve, resume, status, inspect, store, worker, tools, events, replay or simulate"
         print(f"toolbus: name a command: {named} (see toolbus --help)", file=sys.stderr)
         return USAGE
     screen = open_screen(sys.stdout, sys.stderr, os.environ)
@@ -78,6 +78,10 @@ def _command(options: argparse.Namespace, screen: Screen, *, debug: bool) -> int
         from ._commands.status import show_status  # noqa: PLC0415
 
         return show_status(options, screen)
+    if options.command == "inspect":
+        from ._commands.inspect import inspect  # noqa: PLC0415
+
+        return inspect(options, screen)
     if options.command == "store":
         from ._commands.store import run_store_command  # noqa: PLC0415
 

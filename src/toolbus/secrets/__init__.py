@@ -25,6 +25,7 @@ Invariants:
 from __future__ import annotations
 
 from ._event_masking import ReplyMask
+from ._json_masking import Mask, hide
 from ._marks import REFERENCE, SHORTEST, Marks, TextMask, find_marks, replaced
 from ._redaction import MASK, is_secret_name, masked, redacted
 from ._request_secrets import NO_SECRETS, RequestSecrets, marked_in, secrets_of
@@ -36,12 +37,14 @@ __all__ = [
     "REFERENCE",
     "SHORTEST",
     "Marks",
+    "Mask",
     "NamedSecret",
     "ReplyMask",
     "RequestSecrets",
     "TextMask",
     "Vault",
     "find_marks",
+    "hide",
     "is_secret_name",
     "marked_in",
     "masked",

@@ -133,6 +133,11 @@ class ContextWindow:
         return self._history is None and self.earlier is None
 
     @property
+    def sent(self) -> Messages:
+        """The transcript as the model gets it at present, without instructions."""
+        return Messages(self._state.messages) if self._history is None else self._history.view()
+
+    @property
     def for_next_turn(self) -> History | None:
         """The fold that the conversation's next turn continues with; None if there was nothing to shorten."""
         return self._history or self.earlier

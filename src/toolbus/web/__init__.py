@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ._middleware import RuntimeMiddleware
     from ._ownership import AuthorizeRequest
     from ._responses import AguiResponse, EventReader, EventsResponse, ShownRequest, TextResponse, VercelResponse
+    from .inspector import Inspector, create_inspector
 
 __all__ = [
     "AguiEncoder",
@@ -54,12 +55,14 @@ __all__ = [
     "EventEncoder",
     "EventReader",
     "EventsResponse",
+    "Inspector",
     "RuntimeMiddleware",
     "ShownRequest",
     "TextResponse",
     "VercelEncoder",
     "VercelResponse",
     "create_app",
+    "create_inspector",
     "read_agui",
     "read_vercel",
     "sse_frame",
@@ -70,11 +73,13 @@ _MODULES = {
     "AuthorizeRequest": "._ownership",
     "EventReader": "._responses",
     "EventsResponse": "._responses",
+    "Inspector": ".inspector",
     "ShownRequest": "._responses",
     "TextResponse": "._responses",
     "RuntimeMiddleware": "._middleware",
     "VercelResponse": "._responses",
     "create_app": "._app",
+    "create_inspector": ".inspector",
 }
 
 __getattr__, __dir__ = imported_when_used(__name__, _MODULES, __all__)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-from collections.abc import AsyncGenerator, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import aclosing
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, cast
@@ -67,7 +67,7 @@ async def read_body(request: Request, *, max_bytes: int = MAX_BODY_BYTES, second
     body = bytearray()
     try:
         with anyio.fail_after(seconds):
-            async with aclosing(cast("AsyncGenerator[bytes]", request.stream())) as pieces:
+            async with aclosing(request.stream()) as pieces:
                 async for piece in pieces:
                     body += piece
                     if len(body) > max_bytes:

@@ -24,6 +24,7 @@ bus
 """
 
 from ._difference import ReplayDifference
+from ._export import recorded_from_journal, recorded_from_session, recording_of
 from ._format import FORMAT_VERSION, RecordedRequest, Recording, RecordingError, read_recording
 from ._recorder import Recorder, record
 from ._replay import Replayed, replay
@@ -38,5 +39,8 @@ __all__ = [
     "Replayed",
     "read_recording",
     "record",
+    "recorded_from_journal",
+    "recorded_from_session",
+    "recording_of",
     "replay",
 ]

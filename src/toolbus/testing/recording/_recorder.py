@@ -22,12 +22,11 @@ from ...bus import EventBus
 from ...errors import ConfigurationError
 from ...events import Event, ReasoningDelta, RequestEnding, RequestStarted, TextDelta, ToolArgumentsDelta, encode
 from ...records import Record, fields_of
-from ...secrets import masked
+from ...secrets import Mask, hide, masked
 from ...session import SessionView
 from ...storage import Journal
 from ._agreement import agreement_of, specs_of, tools_now
 from ._format import AGREED, CHANGED, END, FORMAT, FORMAT_VERSION, HEADER, LEFT, RecordingError
-from ._masking import Mask, hide
 
 if TYPE_CHECKING:
     from ...runtime import Runtime

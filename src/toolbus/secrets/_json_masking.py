@@ -1,8 +1,7 @@
-"""The masking of secrets in a recording: they are found by names and by looks, and replaced alike everywhere.
+"""The masking of secrets in an event as JSON: found by names and by looks, and replaced alike everywhere. Pure.
 
 A masked recording still replays, because a text is replaced equally wherever it occurs: as the model's arguments, as
-the call's, in the transcript. `toolbus.secrets` decides which texts look like secrets; unlike its `redacted`, this
-module cuts and leaves out nothing.
+the call's, in the transcript. Unlike `redacted`, this module cuts and leaves out nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Any, TypeAlias, cast
 
 import orjson
 
-from ...secrets import MASK, is_secret_name, masked
+from ._redaction import MASK, is_secret_name, masked
 
 __all__ = ["Mask", "hide"]
 
@@ -30,7 +29,10 @@ _PARSED = 10_000_000  # characters; a longer text is masked as text, not as JSON
 
 
 def hide(line: Mapping[str, Any], mask: Mask = masked) -> dict[str, Any]:
-    """Return a line of a recording without its secrets. Ids, tools, limits, images and files stay as they are."""
+    """Return an event, or another line of a recording, without its secrets.
+
+    Ids, tools, limits, images and files stay as they are.
+    """
     return {name: value if name in _IDS else _hidden(value, mask, _ids_in(name, _IDS)) for name, value in line.items()}
 
 

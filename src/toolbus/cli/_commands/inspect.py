@@ -1,0 +1,94 @@
+"""The command `toolbus inspect`: serves the inspector's page for a store, a PostgreSQL database or a recording."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import getpass
+import socket
+import webbrowser
+from pathlib import Path
+
+import anyio
+
+from ...core.plain_text import clean
+from ...errors import ConfigurationError, MissingExtra, StoreError
+from ...stores import PostgresStore
+from ...web.inspector import Inspector, RecordingSource, Source, StoreSource
+from .._open_store import existing
+from .._terminal.screen import Screen
+
+try:
+    import uvicorn
+except ImportError as exc:
+    raise MissingExtra("web", "uvicorn") from exc
+
+__all__ = ["inspect"]
+
+_LOOPBACK = "127.0.0.1"
+_LEAVE_SECONDS = 1
+"""The time that open pages get when the server ends; their streams never end by themselves."""
+
+
+def inspect(options: argparse.Namespace, screen: Screen) -> int:
+    """Serve the page until Ctrl-C, and return the exit status. Raises `ToolbusError`."""
+    source = _source(options)
+    if source is None:
+        screen.data("Nothing is kept yet: toolbus ask and toolbus chat keep their requests here.")
+        return 0
+    inspector = Inspector(source, by=_user())
+    with socket.socket() as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((_LOOPBACK, options.port))
+        except (OSError, OverflowError) as exc:
+            reason = getattr(exc, "strerror", None) or exc
+            raise ConfigurationError(f"--port {options.port}: {reason}; give another one, or 0 for a free one") from exc
+        listening.listen()
+        with contextlib.suppress(KeyboardInterrupt):  # uvicorn has ended the pages, and raises the signal once more.
+            anyio.run(_serve, inspector, source, listening, options, screen)
+    return 0
+
+
+async def _serve(
+    inspector: Inspector, source: Source, listening: socket.socket, options: argparse.Namespace, screen: Screen
+) -> None:
+    address = f"http://{_LOOPBACK}:{listening.getsockname()[1]}/#token={inspector.token}"
+    try:
+        async with inspector.opened():
+            screen.data(clean(f"Inspecting {source.name}. Ctrl-C ends it.\n{address}"))
+            if options.open:
+                webbrowser.open(address)
+            config = uvicorn.Config(
+                inspector, log_level="warning", lifespan="off", timeout_graceful_shutdown=_LEAVE_SECONDS
+            )
+            await uvicorn.Server(config).serve([listening])
+    except OSError as exc:
+        raise StoreError(f"{source.name} cannot be opened: {exc.strerror or exc}") from exc
+
+
+def _source(options: argparse.Namespace) -> Source | None:
+    """Return what is to be inspected, or None if the default store was never created."""
+    if options.recording is not None:
+        path = Path(options.recording)
+        if not path.is_file():
+            raise ConfigurationError(f"--recording: there is no file {path}")
+        return RecordingSource(path)
+    if options.url is not None:
+        return StoreSource(_database(options.url), "the database")
+    found = existing(options)
+    return None if found is None else StoreSource(found[0], found[0].path.name)
+
+
+def _database(url: str) -> PostgresStore:
+    if not url.startswith(("postgresql://", "postgres://")):
+        raise ConfigurationError("--url is the address of a PostgreSQL database, such as postgresql://user@host/name")
+    return PostgresStore(url)
+
+
+def _user() -> str:
+    """Return the name under which decisions are recorded."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "inspector"

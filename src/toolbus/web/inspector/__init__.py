@@ -1,0 +1,29 @@
+"""The inspector: a page that shows the requests of a runtime, a store or a recording, and acts on them.
+
+    inspector = create_inspector(runtime)
+    app.mount("/inspector", inspector)
+
+`toolbus inspect` serves the same page for a store or a recording. All that is shown is a fold over events
+(`_fold`), made here and drawn there: the page computes positions and colours, and nothing else. So what it shows of a
+live request, of a stored one and of a recorded one is the same.
+
+Knows runtimes, stores, handles and recordings. Nobody but the command line knows the inspector. Invariants:
+
+1. The page gets text as text, and no script or style that is not part of this package runs in it. What a model or a
+   tool writes would otherwise run in a page that may approve calls.
+2. Requests for data carry the token, and `Host` and `Origin` are compared (`.._guard`). Every page in the same browser
+   can send requests to this machine.
+3. Texts are masked before they leave the process (`_shown`). Edited arguments get their real values back here, so a
+   person can change one value without having seen the others.
+4. Commands go through `RequestHandle`, as those of every other program. The inspector has no way of its own to change
+   a request, so what holds for decisions and answers elsewhere holds here.
+5. Everything that is kept has a bound: requests and bytes of the log, rows, messages and events of a view, streams, and
+   the share of the event loop that a stream may take. A page that somebody forgets to close must not cost a request.
+"""
+
+from __future__ import annotations
+
+from ._app import Inspector, create_inspector
+from ._sources import RecordingSource, Source, StoreSource
+
+__all__ = ["Inspector", "RecordingSource", "Source", "StoreSource", "create_inspector"]

@@ -1,0 +1,304 @@
+"""The inspector as an ASGI application: its page, its streams and the commands. Knows HTTP, and decides nothing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
+from contextlib import aclosing, asynccontextmanager
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, cast
+
+import anyio
+import orjson
+
+from ...errors import BusError, ConfigurationError, MissingExtra, ToolbusError, UnknownRequest
+from ...records import json_bytes
+from ...runtime import Runtime
+from .._encoder import sse_frame
+from .._guard import LOOPBACK_HOSTS, Guard, content_policy, read_body
+from ._actions import ACTIONS, Refused, act, exported
+from ._event_list import EventFilter, listed
+from ._shown import shown_json, shown_text
+from ._sources import Followed, LiveSource, Source
+from ._transcript import transcript
+
+try:
+    from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
+    from starlette.requests import Request
+    from starlette.responses import PlainTextResponse, Response, StreamingResponse
+    from starlette.routing import Route
+except ImportError as exc:
+    raise MissingExtra("web", "starlette") from exc
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+__all__ = ["Inspector", "create_inspector"]
+
+_FRAME_SECONDS = 0.25
+"""The least time between two frames of a stream."""
+_LOAD = 10
+"""A stream rests for so many times the time that its last frame took: it uses at most a tenth of the event loop."""
+_HEARTBEAT_SECONDS = 15.0
+_PROBLEM_SECONDS = 2.0
+_MOST_STREAMS = 32
+_STATIC = files(__name__.rpartition(".")[0]) / "static"
+_KINDS = {".js": "text/javascript", ".mjs": "text/javascript", ".css": "text/css", ".txt": "text/plain"}
+_FILES = frozenset({
+    "app.js", "parts.js", "style.css", "time.js", "vendor/hooks.mjs", "vendor/htm.mjs", "vendor/preact.mjs",
+    "vendor/LICENSES.txt",
+})  # fmt: skip
+
+Frames = AsyncGenerator[bytes]
+
+
+def create_inspector(
+    runtime: Runtime[Any], *, token: str = "", hosts: Collection[str] = LOOPBACK_HOSTS, by: str = "inspector"
+) -> Inspector:
+    """Return a page that shows the requests of `runtime`, and gives them commands. It is an ASGI application to mount.
+
+        inspector = create_inspector(runtime)
+        app.mount("/inspector", inspector)
+        print(f"http://127.0.0.1:8000/inspector/#token={inspector.token}")
+
+    From now on it listens to all events of the runtime but the pieces of replies, and keeps those of the newest 1,000
+    requests, at most about 64 MiB. So a question to a person waits, also if nobody else listens for it. Older requests
+    are read from the runtime's store, if it has a journal. Whoever knows the `token` sees and decides everything; one
+    that nobody can guess is made if none is given. `hosts` are the names under which the page is reached, without
+    ports: only programs on this machine reach it unless other names are given. `by` is the name that decisions carry.
+
+    Secrets are masked where they can be recognised, so treat the page as what it is: the whole transcript of every
+    request. Raises `ConfigurationError` for a token that can be guessed, and `MissingExtra` without Starlette.
+    """
+    return Inspector(LiveSource(runtime), token=token, hosts=hosts, by=by)
+
+
+class Inspector:
+    """An ASGI application: see `create_inspector`. `token` has to come with each request for data."""
+
+    def __init__(
+        self, source: Source, *, token: str = "", hosts: Collection[str] = LOOPBACK_HOSTS, by: str = "inspector"
+    ) -> None:
+        self.token = token or secrets.token_urlsafe(24)
+        self._source = source
+        self._by = by
+        self._streams = 0
+        self._page = (_STATIC / "index.html").read_bytes()
+        policy = content_policy(script_hashes=[_import_map_hash(self._page)])
+        self._app = Guard(self._routes(), token=self.token, protected="/api/", hosts=hosts, policy=policy)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection, as an ASGI application does."""
+        await self._app(scope, receive, send)
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncGenerator[None]:
+        """Open the source for the body of the `async with`. Raises `ToolbusError` and `OSError`."""
+        await self._source.open()
+        try:
+            yield
+        finally:
+            await self._source.aclose()
+
+    def _routes(self) -> Starlette:
+        one = "/api/requests/{request_id}"
+        return Starlette(
+            routes=[
+                Route("/", self._index),
+                Route("/static/{path:path}", self._file),
+                Route("/api/overview", self._overview),
+                Route(one, self._request),
+                Route(f"{one}/events", self._events),
+                Route(f"{one}/{{action}}", self._act, methods=["POST"]),
+            ],
+            exception_handlers={ToolbusError: _on_error, Refused: _on_error},
+        )
+
+    # ------------------------------------------------------------------------------------------------- the page
+
+    async def _index(self, _request: Request) -> Response:
+        return Response(self._page, media_type="text/html")
+
+    async def _file(self, request: Request) -> Response:
+        path: str = request.path_params["path"]
+        if path not in _FILES:
+            raise HTTPException(404)
+        kind = _KINDS[path[path.rindex(".") :]]
+        return Response(_STATIC.joinpath(*path.split("/")).read_bytes(), media_type=kind)
+
+    # -------------------------------------------------------------------------------------------------- streams
+
+    async def _overview(self, _request: Request) -> Response:
+        async def look() -> dict[str, Any]:
+            return {
+                "source": self._source.name,
+                "can_act": self._source.can_act,
+                "requests": await self._source.requests(),
+                "statistics": shown_json(await self._source.statistics()),
+            }
+
+        return self._stream(self._changes(look))
+
+    async def _request(self, request: Request) -> Response:
+        request_id: str = request.path_params["request_id"]
+        followed = await self._source.follow(request_id)  # An unknown request is 404, before the stream begins.
+        return self._stream(self._views(request_id, followed))
+
+    async def _changes(self, look: Callable[[], Awaitable[dict[str, Any]]]) -> Frames:
+        """Yield what `look` returns, each time that it has changed."""
+        last: dict[str, Any] | None = None
+        pace = _Pace()
+        while True:
+            try:
+                found = await look()
+            except ToolbusError as exc:
+                yield pace.sent(sse_frame({"problem": shown_text(str(exc), 500)}, event="problem"))
+                last = None
+                await anyio.sleep(_PROBLEM_SECONDS)
+                continue
+            if found != last:
+                last = found
+                yield pace.sent(self._frame("overview", found))
+            elif pace.is_silent:
+                yield pace.sent(b": \n\n")
+            await pace.rest()
+
+    async def _views(self, request_id: str, followed: Followed) -> Frames:
+        """Yield the view of a request, and its transcript, each time that they have changed."""
+        version, shown = -1, (-1, -1)
+        pace = _Pace()
+        while True:
+            try:
+                await followed.update()
+            except ToolbusError as exc:
+                yield pace.sent(sse_frame({"problem": shown_text(str(exc), 500)}, event="problem"))
+                await anyio.sleep(_PROBLEM_SECONDS)
+                continue
+            fold = followed.fold
+            if followed.version != version:
+                version = followed.version
+                yield pace.sent(self._frame("view", {**fold.view(), "event_count": version}))
+                await anyio.lowlevel.checkpoint()
+                if shown != (fold.message_count, len(fold.compressions)):
+                    shown = fold.message_count, len(fold.compressions)
+                    sent = self._source.sent(request_id, followed)
+                    yield self._frame("transcript", transcript(list(fold.messages), sent, count=fold.message_count))
+            elif pace.is_silent:
+                yield pace.sent(b": \n\n")
+            await pace.rest()
+
+    def _frame(self, event: str, data: dict[str, Any]) -> bytes:
+        return sse_frame({"now": self._source.now(), **data}, event=event)
+
+    def _stream(self, frames: Frames) -> Response:
+        """Return a response of server-sent events. At most 32 pages are served at once."""
+        if self._streams >= _MOST_STREAMS:
+            raise HTTPException(503, f"{_MOST_STREAMS} streams are open; close a page")
+        return _Stream(frames, self._count)
+
+    def _count(self, change: int) -> None:
+        self._streams += change
+
+    # ---------------------------------------------------------------------------------------- events and actions
+
+    async def _events(self, request: Request) -> Response:
+        asked = request.query_params
+        followed = await self._source.follow(request.path_params["request_id"])
+        await followed.update()
+        wanted = EventFilter(
+            kind=cast("Any", asked.get("kind") or "all"),
+            types=frozenset(each for each in asked.get("types", "").split(",") if each),
+            search=asked.get("search", "")[:200],
+            call_id=asked.get("call_id", ""),
+            request_id=asked.get("request_id", ""),
+        )
+        before = asked.get("before", "")
+        if before and not (before.isascii() and before.isdigit() and len(before) < 16):
+            raise ConfigurationError("before is the number of an event")
+        found = listed(list(followed.events), wanted, first=followed.first, before=int(before) if before else None)
+        return _json({**found, "first": followed.first, "count": followed.version})
+
+    async def _act(self, request: Request) -> Response:
+        request_id, action = request.path_params["request_id"], request.path_params["action"]
+        if action != "record" and action not in ACTIONS:
+            raise HTTPException(404)
+        body = await read_body(request)
+        try:
+            given: Any = orjson.loads(body or b"{}")
+        except orjson.JSONDecodeError:
+            raise ConfigurationError("the body is not JSON") from None
+        if not isinstance(given, dict):
+            raise ConfigurationError("the body is not a JSON object")
+        if action == "record":
+            return _json(await exported(self._source, request_id))
+        return _json(await act(self._source, request_id, action, cast("dict[str, Any]", given), self._by))
+
+
+class _Stream(StreamingResponse):
+    """A response of server-sent events, which closes its generator however it ends. `count` is called with 1 and -1."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, frames: Frames, count: Callable[[int], None]) -> None:
+        super().__init__(frames, headers={"X-Accel-Buffering": "no"})
+        self._frames = frames
+        self._count = count
+
+    async def stream_response(self, send: Send) -> None:
+        """Send the frames until the client goes away."""
+        self._count(1)
+        try:
+            async with aclosing(self._frames):
+                await super().stream_response(send)
+        finally:
+            self._count(-1)
+
+
+class _Pace:
+    """The pace of one stream: not faster than four frames a second, and slower where a frame takes long to make."""
+
+    def __init__(self) -> None:
+        self._began = self._sent_at = anyio.current_time()
+
+    def sent(self, frame: bytes) -> bytes:
+        """Note that a frame is sent, and return it."""
+        self._sent_at = anyio.current_time()
+        return frame
+
+    @property
+    def is_silent(self) -> bool:
+        """True if nothing was sent for 15 seconds."""
+        return anyio.current_time() - self._sent_at >= _HEARTBEAT_SECONDS
+
+    async def rest(self) -> None:
+        """Wait until the next look."""
+        took = anyio.current_time() - self._began
+        await anyio.sleep(max(_FRAME_SECONDS, min(took * _LOAD, _PROBLEM_SECONDS)))
+        self._began = anyio.current_time()
+
+
+def _json(data: dict[str, Any]) -> Response:
+    return Response(json_bytes(data, str), media_type="application/json")
+
+
+async def _on_error(_request: Request, exc: Exception) -> Response:
+    """Return an error as one sentence, with the status that fits."""
+    status = 503
+    if isinstance(exc, UnknownRequest):
+        status = 404
+    elif isinstance(exc, (Refused, BusError)):
+        status = 409
+    elif isinstance(exc, ToolbusError) and exc.fault == "caller":
+        status = 400
+    return PlainTextResponse(shown_text(str(exc), 500), status)
+
+
+def _import_map_hash(page: bytes) -> str:
+    """Return the hash by which the page's policy admits its import map, which has to be inline."""
+    found = re.search(rb'<script type="importmap">(.*?)</script>', page, re.DOTALL)
+    assert found is not None
+    return "sha256-" + base64.b64encode(hashlib.sha256(found[1]).digest()).decode()

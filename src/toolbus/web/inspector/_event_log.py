@@ -1,0 +1,153 @@
+"""The events of the newest requests, kept in memory for the inspector, within bounds. Knows events, and no bus."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any
+
+import anyio.lowlevel
+
+from ...events import Event, ModelResponded, RequestEnding, RequestStarted, ToolCallCompleted
+from ...messages import Message
+from ...session import SessionSnapshot
+from ._fold import RequestFold, ToolFacts
+
+__all__ = ["EventLog", "LoggedRequest"]
+
+MAX_REQUESTS = 1_000
+MAX_BYTES = 64 * 2**20
+_MOST_EVENTS = 5_000
+_FOLD_AT = 200  # events that wait for the fold, at most
+_SLICE = 50  # events that are folded without a checkpoint
+_EVENT_BYTES = 600
+
+
+class LoggedRequest:
+    """The events of one request and the requests below it. They are folded when somebody looks.
+
+    `events` are the newest 5,000 events, and `first` is the number of the first of them. `version` counts all events.
+    `sent` are the messages as the model got them last, if they were other ones than those of the transcript. `ended`
+    is the inner state of a request that has ended and has no journal.
+    """
+
+    def __init__(self, request_id: str, tool_facts: ToolFacts) -> None:
+        self.fold = RequestFold(request_id, tool_facts)
+        self.events: deque[Event] = deque(maxlen=_MOST_EVENTS)
+        self.version = 0
+        self.size_bytes = 0
+        self.sent: Sequence[Message] | None = None
+        self.ended: SessionSnapshot | None = None
+        self._waiting: deque[Event] = deque()
+        self._summary: tuple[int, dict[str, Any]] | None = None
+
+    @property
+    def first(self) -> int:
+        """The number of the first event that is kept."""
+        return self.version - len(self.events)
+
+    def add(self, event: Event) -> None:
+        """Take the next event."""
+        self.events.append(event)
+        self.version += 1
+        self._waiting.append(event)
+        self.size_bytes += _size_of(event)
+        if len(self._waiting) >= _FOLD_AT:
+            self._fold(_FOLD_AT)
+
+    async def update(self) -> None:
+        """Fold the events that wait, with checkpoints."""
+        while self._waiting:
+            self._fold(_SLICE)
+            await anyio.lowlevel.checkpoint()
+
+    async def summary(self) -> dict[str, Any]:
+        """Return the request as a row of the list."""
+        if self._summary is None or self._summary[0] != self.version:
+            await self.update()
+            self._summary = self.version, self.fold.summary()
+        return self._summary[1]
+
+    async def aclose(self) -> None:
+        """Do nothing: there is nothing to close."""
+
+    def _fold(self, most: int) -> None:
+        for _ in range(min(most, len(self._waiting))):
+            self.fold.feed(self._waiting.popleft())
+
+
+class EventLog:
+    """The newest requests with their events: at most 1,000 requests, and about 64 MiB.
+
+    Those that ended first are dropped first. `tool_facts` are as for `RequestFold`.
+    """
+
+    def __init__(self, tool_facts: ToolFacts, *, max_requests: int = MAX_REQUESTS, max_bytes: int = MAX_BYTES) -> None:
+        self.heard = 0
+        self._tool_facts = tool_facts
+        self._max_requests = max_requests
+        self._max_bytes = max_bytes
+        self._requests: dict[str, LoggedRequest] = {}  # the oldest first
+        self._ended: OrderedDict[str, None] = OrderedDict()
+        self._roots: dict[str, str] = {}  # by the id of a request, that of the request above all
+        self._below: dict[str, list[str]] = {}  # by the id of a request above all, those of the others
+        self._bytes = 0
+
+    def add(self, event: Event) -> LoggedRequest | None:
+        """Take an event, and return the request to which it belongs; None for one that belongs to no request."""
+        if not event.request_id:
+            return None
+        self.heard += 1
+        root = self._roots.get(event.request_id)
+        if root is None:
+            root = self._root_of(event)
+        request = self._requests[root]
+        size = request.size_bytes
+        request.add(event)
+        self._bytes += request.size_bytes - size
+        if isinstance(event, RequestEnding) and event.request_id == root:
+            self._ended[root] = None
+        if len(self._requests) > self._max_requests or self._bytes > self._max_bytes:
+            self._drop(keep=root)
+        return request
+
+    def get(self, request_id: str) -> LoggedRequest | None:
+        """Return a request, by its id or by that of a request below it."""
+        return self._requests.get(self._roots.get(request_id, request_id))
+
+    def newest(self, limit: int) -> Iterable[LoggedRequest]:
+        """Return the requests that began last, the newest first."""
+        return list(islice(reversed(self._requests.values()), limit))
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __contains__(self, request_id: object) -> bool:
+        return request_id in self._requests
+
+    def _root_of(self, event: Event) -> str:
+        above = event.parent_request_id if isinstance(event, RequestStarted) else ""
+        root = self._roots.get(above, event.request_id) if above else event.request_id
+        self._roots[event.request_id] = root
+        if root not in self._requests:
+            self._requests[root] = LoggedRequest(root, self._tool_facts)
+        if root != event.request_id:
+            self._below.setdefault(root, []).append(event.request_id)
+        return root
+
+    def _drop(self, keep: str) -> None:
+        while len(self._requests) > 1 and (len(self._requests) > self._max_requests or self._bytes > self._max_bytes):
+            oldest = next((each for each in self._ended if each != keep), None)
+            oldest = oldest or next(each for each in self._requests if each != keep)
+            self._ended.pop(oldest, None)
+            self._bytes -= self._requests.pop(oldest).size_bytes
+            for each in (oldest, *self._below.pop(oldest, ())):
+                self._roots.pop(each, None)
+
+
+def _size_of(event: Event) -> int:
+    """Return the bytes that an event keeps in memory, as an estimate."""
+    if isinstance(event, ToolCallCompleted):
+        return _EVENT_BYTES + 2 * len(event.content)
+    return _EVENT_BYTES + (len(event.message.text) if isinstance(event, ModelResponded) else 0)

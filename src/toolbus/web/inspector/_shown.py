@@ -1,0 +1,132 @@
+"""Values as the inspector shows them: cut, without what looks like a secret, and back again after a person has edited.
+
+Pure. Everything that leaves the process for a page passes through here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import islice
+from typing import Any, cast
+
+import orjson
+
+from ...core.plain_text import clip
+from ...errors import ConfigurationError
+from ...events import Event, encode
+from ...secrets import MASK, hide, masked
+
+__all__ = ["restored", "shown_arguments", "shown_event", "shown_json", "shown_text"]
+
+_LOOK_AHEAD = 200  # characters after the end that are examined too, so that a key that is cut in two is recognised
+_LEAF_CHARS = 1_000
+_MOST_VALUES = 500
+_DEEPEST = 16
+_LEFT_OUT = "… left out"
+_URL_CHARS = 200
+
+
+def shown_text(text: str, most: int = 2_000) -> str:
+    """Return at most `most` characters of a text, without secrets."""
+    return _masked(text[: most + _LOOK_AHEAD], most)
+
+
+@lru_cache(maxsize=2_048)
+def _masked(text: str, most: int) -> str:
+    return clip(masked(text), most)
+
+
+def shown_event(event: Event) -> dict[str, Any]:
+    """Return an event as JSON values: texts are cut to 1,000 characters, and secrets are hidden."""
+    return hide(cast("dict[str, Any]", _Cut().of(orjson.loads(encode(event, default=str)), 0)))
+
+
+def shown_json(value: Any) -> Any:
+    """Return any JSON value, cut and without secrets."""
+    return hide({"data": _Cut().of(value, 0)})["data"]
+
+
+def shown_arguments(arguments: Mapping[str, Any]) -> tuple[Any, bool]:
+    """Return arguments as a person sees them, and whether they are complete enough to be edited."""
+    cut = _Cut()
+    return hide({"arguments": cut.of(arguments, 0)})["arguments"], not cut.has_left_out
+
+
+def restored(edited: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return edited arguments, in which each value that the person left as it was shown has its real value again.
+
+    Raises `ConfigurationError` if a mask is left where no value is known, or if the arguments were not shown whole.
+    """
+    shown, is_whole = shown_arguments(arguments)
+    if not is_whole:
+        raise ConfigurationError("these arguments are too long to be edited here; approve or deny them as they are")
+    found = _back(edited, shown, arguments)
+    if MASK in orjson.dumps(found).decode() and MASK not in orjson.dumps(arguments, default=str).decode():
+        raise ConfigurationError(
+            f"{MASK} stands for a value that is not shown; leave the whole value, or give a new one"
+        )
+    return cast("dict[str, Any]", found)
+
+
+def _back(edited: Any, shown: Any, real: Any) -> Any:
+    if edited == shown and type(edited) is type(shown):
+        return real
+    if isinstance(edited, dict) and isinstance(shown, dict):
+        was, own = cast("dict[str, Any]", shown), cast("Mapping[str, Any]", real)
+        known = was.keys() & own.keys()
+        given = cast("dict[str, Any]", edited).items()
+        return {name: _back(each, was[name], own[name]) if name in known else each for name, each in given}
+    if isinstance(edited, list) and isinstance(shown, list):
+        given_items, was_items = cast("list[Any]", edited), cast("list[Any]", shown)
+        if len(given_items) == len(was_items):
+            items = zip(given_items, was_items, cast("Sequence[Any]", real), strict=True)
+            return [_back(each, was, own) for each, was, own in items]
+    return cast("Any", edited)
+
+
+class _Cut:
+    """One pass over a JSON value, which bounds its texts, its depth and the number of its values."""
+
+    __slots__ = ("_seen", "has_left_out")
+
+    def __init__(self) -> None:
+        self._seen = 0
+        self.has_left_out = False
+
+    def of(self, value: Any, depth: int) -> Any:
+        self._seen += 1
+        if isinstance(value, str):
+            most = _URL_CHARS if value.startswith("data:") else _LEAF_CHARS
+            self.has_left_out |= len(value) > most
+            return value if len(value) <= most else clip(value, most)
+        if isinstance(value, Mapping):
+            return self._of_object(cast("Mapping[str, Any]", value), depth + 1)
+        if isinstance(value, (list, tuple)):
+            return self._of_list(cast("Sequence[Any]", value), depth + 1)
+        return value
+
+    def _of_object(self, value: Mapping[str, Any], depth: int) -> dict[str, Any]:
+        copy: dict[str, Any] = {}
+        for name, each in value.items():
+            if self._is_enough(depth):
+                copy[_LEFT_OUT] = len(value) - len(copy)
+                break
+            copy[clip(name, _LEAF_CHARS)] = self.of(each, depth)
+        return copy
+
+    def _of_list(self, value: Sequence[Any], depth: int) -> list[Any]:
+        copy: list[Any] = []
+        for each in islice(value, _MOST_VALUES):
+            if self._is_enough(depth):
+                break
+            copy.append(self.of(each, depth))
+        if len(copy) < len(value):
+            self.has_left_out = True
+            copy.append(_LEFT_OUT)
+        return copy
+
+    def _is_enough(self, depth: int) -> bool:
+        enough = depth > _DEEPEST or self._seen >= _MOST_VALUES
+        self.has_left_out |= enough
+        return enough

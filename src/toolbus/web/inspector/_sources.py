@@ -1,0 +1,433 @@
+"""The sources of what the inspector shows: a runtime in this process, a store that other processes use, or a recording.
+
+Each gives the same: a list of requests, one request to follow, a handle for commands where there are any, and a
+recording of a request. Knows runtimes, stores and recordings, and nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import anyio
+
+from ...clock import wall_time
+from ...errors import ConfigurationError, ToolbusError, UnknownRequest
+from ...events import (
+    EVENT_TYPES,
+    Event,
+    HistoryCompressed,
+    ReasoningDelta,
+    RequestEnding,
+    RequestStarted,
+    StatusChanged,
+    TextDelta,
+    ToolArgumentsDelta,
+)
+from ...handles import RequestHandle
+from ...messages import Message, SystemMessage
+from ...remote import Client
+from ...runtime import Runtime
+from ...session import SessionView
+from ...storage import Entry, Store, ending_of
+from ...stores.memory import MemoryStore
+from ...testing.recording import (
+    RecordedRequest,
+    Recording,
+    RecordingError,
+    read_recording,
+    recorded_from_journal,
+    recorded_from_session,
+)
+from ._event_log import EventLog, LoggedRequest
+from ._fold import RequestFold
+from ._stored import FollowedRequest, StoredList
+
+__all__ = ["Followed", "LiveSource", "RecordingSource", "Source", "StoreSource"]
+
+MOST_LISTED = 300
+"""The number of requests in the list."""
+_UNHEARD = (TextDelta, ReasoningDelta, ToolArgumentsDelta, StatusChanged)
+"""Types to which the inspector does not listen: they would make each session do work for it."""
+_HEARD = tuple(each for each in EVENT_TYPES if each not in _UNHEARD)
+_MOST_FOLLOWED = 8
+
+
+class Followed(Protocol):
+    """One request that somebody follows. `events` are the newest, `first` is the number of the first of them."""
+
+    fold: RequestFold
+    version: int
+
+    @property
+    def events(self) -> Sequence[Event]: ...
+    @property
+    def first(self) -> int: ...
+
+    async def update(self) -> None:
+        """Take what is new; `version` has changed if there was something. Raises `ToolbusError`."""
+        ...
+
+
+class Source(Protocol):
+    """See the module. `name` says what is inspected, `can_act` whether there are commands."""
+
+    name: str
+    can_act: bool
+
+    async def open(self) -> None:
+        """Open files and connections. Idempotent."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close them."""
+        ...
+
+    def now(self) -> float:
+        """Return the moment that is shown, in seconds since the epoch."""
+        ...
+
+    async def requests(self) -> list[dict[str, Any]]:
+        """Return the newest requests as rows of the list, the newest first. Raises `StoreError`."""
+        ...
+
+    async def statistics(self) -> Mapping[str, Any]:
+        """Return the numbers of the source, as JSON values."""
+        ...
+
+    async def follow(self, request_id: str) -> Followed:
+        """Return a request to follow. Raises `UnknownRequest`, and the errors of stores."""
+        ...
+
+    def handle(self, request_id: str) -> RequestHandle:
+        """Return the handle for commands. Raises `ConfigurationError` for a source without commands."""
+        ...
+
+    def sent(self, request_id: str, followed: Followed) -> Sequence[Message] | None:
+        """Return the messages as the model got them last; None if that is not known."""
+        ...
+
+    async def recorded(self, request_id: str) -> list[RecordedRequest]:
+        """Return a request for a recording. Raises `ToolbusError` with the reason why that cannot be."""
+        ...
+
+
+def _sent_without_changes(followed: Followed) -> Sequence[Message] | None:
+    """Return the transcript if nothing of it was shortened."""
+    return None if followed.fold.compressions else list(followed.fold.messages)
+
+
+class LiveSource:
+    """A runtime in this process, with the requests that its store has from earlier."""
+
+    can_act = True
+
+    def __init__(self, runtime: Runtime[Any]) -> None:
+        self.name = "runtime"
+        self._runtime = runtime
+        self._log = EventLog(self._tool_facts)
+        journal = runtime.store.journal
+        self._stored = None if journal is None else StoredList(journal)
+        self._followed: dict[str, FollowedRequest] = {}
+        runtime.bus.connect(_HEARD, self._hear)
+
+    def _hear(self, event: Event) -> None:
+        request = self._log.add(event)
+        if request is None or event.request_id != request.fold.request_id:
+            return
+        has_ended = isinstance(event, RequestEnding)
+        if has_ended and self._runtime.journal is None:
+            session = self._runtime.session(event.request_id)
+            request.ended = None if session is None else session.snapshot()
+        # A window that has shortened something is looked at while there is one.
+        is_other = request.sent is not None if has_ended else isinstance(event, HistoryCompressed)
+        if is_other and (view := self._view(event.request_id)) is not None:
+            request.sent = _sent_by(view)
+
+    def _view(self, request_id: str) -> SessionView | None:
+        """Return the view of a request that runs, or that works for a call of another one."""
+        if (session := self._runtime.session(request_id)) is not None:
+            return session.snapshot().view
+        view = self._runtime.bus.arbitration.view(request_id)
+        return view if isinstance(view, SessionView) else None
+
+    def _tool_facts(self, request_id: str, name: str) -> tuple[bool, str]:
+        view = self._view(request_id)
+        spec = (self._runtime.tools.specs if view is None else view.state.tools).get(name)
+        return (False, "") if spec is None else (spec.external, spec.pool)
+
+    async def open(self) -> None:
+        """Do nothing: the runtime opens its store."""
+
+    def now(self) -> float:
+        """Return the present."""
+        return wall_time()
+
+    async def aclose(self) -> None:
+        """Stop reading the store."""
+        await _close_all(self._followed)
+
+    async def requests(self) -> list[dict[str, Any]]:
+        """See `Source`."""
+        rows = [await each.summary() for each in self._log.newest(MOST_LISTED)]
+        if self._stored is None or len(rows) >= MOST_LISTED:
+            return rows
+        stored = await self._stored.rows(MOST_LISTED, without=self._log)
+        return [*rows, *stored][:MOST_LISTED]
+
+    async def statistics(self) -> Mapping[str, Any]:
+        """See `Source`."""
+        health = self._runtime.health()
+        found = dataclasses.asdict(self._runtime.statistics())
+        return {"ready": health.ready, "reasons": list(health.reasons), "requests_watched": len(self._log), **found}
+
+    async def follow(self, request_id: str) -> Followed:
+        """See `Source`."""
+        logged = self._log.get(request_id)
+        if logged is not None and isinstance(logged.events[0] if not logged.first else None, RequestStarted):
+            return logged
+        try:
+            return await _followed(self._followed, request_id, self._runtime.request, self._tool_facts)
+        except ToolbusError:
+            if logged is None:
+                raise
+            return logged
+
+    def handle(self, request_id: str) -> RequestHandle:
+        """See `Source`."""
+        return self._runtime.request(request_id)
+
+    def sent(self, request_id: str, followed: Followed) -> Sequence[Message] | None:
+        """See `Source`."""
+        if (view := self._view(request_id)) is not None:
+            return _sent_by(view)
+        kept = followed.sent if isinstance(followed, LoggedRequest) else None
+        return _sent_without_changes(followed) if kept is None else kept
+
+    async def recorded(self, request_id: str) -> list[RecordedRequest]:
+        """See `Source`."""
+        journal = self._runtime.store.journal
+        if journal is not None and await journal.request(request_id) is not None:
+            view = self._view(request_id)
+            specs = self._runtime.tools.specs if view is None else view.state.tools
+            return [await _from_journal(self._runtime.store, request_id, list(specs.values()))]
+        logged = self._log.get(request_id)
+        if logged is None or (logged.ended is None and self._view(request_id) is None):
+            raise ConfigurationError(
+                "this request is not in memory any more; give the runtime a store with a journal, such as "
+                "SqliteStore, to have recordings of older requests"
+            )
+        if logged.ended is None:
+            raise ConfigurationError("this request has no journal, so it can be recorded only after it has ended")
+        return [recorded_from_session(logged.ended.view, logged.ended.facts)]
+
+
+def _sent_by(view: SessionView) -> list[Message]:
+    instructions = view.options.get("instructions")
+    system = [SystemMessage(text=instructions)] if isinstance(instructions, str) else []
+    return [*system, *view.window.sent]
+
+
+class StoreSource:
+    """A store that other processes use. Commands reach them through its inbox."""
+
+    can_act = True
+
+    def __init__(self, store: Store, name: str) -> None:
+        self.name = name
+        self._store = store
+        self._client = Client(store)
+        self._is_open = False
+        journal = store.journal
+        assert journal is not None  # `Client` has looked.
+        self._journal = journal
+        self._stored = StoredList(journal)
+        self._followed: dict[str, FollowedRequest] = {}
+
+    async def open(self) -> None:
+        """See `Source`. Raises `StoreError`."""
+        if not self._is_open:
+            await self._client.__aenter__()
+            self._is_open = True
+
+    def now(self) -> float:
+        """Return the present."""
+        return wall_time()
+
+    async def aclose(self) -> None:
+        """See `Source`."""
+        await _close_all(self._followed)
+        if self._is_open:
+            self._is_open = False
+            await self._client.__aexit__(None, None, None)
+
+    async def requests(self) -> list[dict[str, Any]]:
+        """See `Source`."""
+        return await self._stored.rows(MOST_LISTED)
+
+    async def statistics(self) -> Mapping[str, Any]:
+        """See `Source`."""
+        return dataclasses.asdict(await self._journal.statistics())
+
+    async def follow(self, request_id: str) -> Followed:
+        """See `Source`."""
+        return await _followed(self._followed, request_id, self._client.request, _any_tool)
+
+    def handle(self, request_id: str) -> RequestHandle:
+        """See `Source`."""
+        return self._client.request(request_id)
+
+    def sent(self, request_id: str, followed: Followed) -> Sequence[Message] | None:
+        """See `Source`. A store knows what was sent only where nothing was shortened."""
+        del request_id
+        return _sent_without_changes(followed)
+
+    async def recorded(self, request_id: str) -> list[RecordedRequest]:
+        """See `Source`. Without the tools, which no store has."""
+        return [await _from_journal(self._store, request_id, [])]
+
+
+class RecordingSource:
+    """The requests of a recording. They have happened, so there are no commands."""
+
+    can_act = False
+
+    def __init__(self, path: str | Path) -> None:
+        self.name = Path(path).name
+        self._path = Path(path)
+        self._recording: Recording | None = None
+        self._ends_at = 0.0
+        self._log = EventLog(_no_tool, max_bytes=2**40, max_requests=10**6)
+
+    async def open(self) -> None:
+        """Read the file. Raises `RecordingError` and `OSError`."""
+        if self._recording is None:
+            recording = read_recording(self._path, partial=True)
+            for event in heapq.merge(
+                *[await _with_messages(each) for each in recording.requests],
+                sorted(recording.signals, key=lambda each: each.at),
+                key=lambda each: each.at,
+            ):
+                self._log.add(event)
+                self._ends_at = max(self._ends_at, event.at)
+            self._recording = recording
+
+    async def aclose(self) -> None:
+        """Do nothing."""
+
+    def now(self) -> float:
+        """Return the moment of the newest event: a request without an ending has lasted until then."""
+        return self._ends_at
+
+    async def requests(self) -> list[dict[str, Any]]:
+        """See `Source`."""
+        return [await each.summary() for each in self._log.newest(MOST_LISTED)]
+
+    async def statistics(self) -> Mapping[str, Any]:
+        """See `Source`."""
+        recording = self._read()
+        requests, signals = len(recording.requests), len(recording.signals)
+        return {"written_by": recording.toolbus, "requests": requests, "facts": recording.facts, "signals": signals}
+
+    async def follow(self, request_id: str) -> Followed:
+        """See `Source`."""
+        logged = self._log.get(request_id)
+        if logged is None:
+            raise UnknownRequest(f"the recording has no request {request_id!r}")
+        return logged
+
+    def handle(self, request_id: str) -> RequestHandle:
+        """Raise `ConfigurationError`."""
+        del request_id
+        raise ConfigurationError("a recording takes no commands, because its requests have happened")
+
+    def sent(self, request_id: str, followed: Followed) -> Sequence[Message] | None:
+        """See `Source`."""
+        del request_id
+        return _sent_without_changes(followed)
+
+    async def recorded(self, request_id: str) -> list[RecordedRequest]:
+        """See `Source`. With the requests below."""
+        wanted = {request_id}
+        found: list[RecordedRequest] = []
+        for each in self._read().requests:
+            first = each.facts[0] if each.facts else None
+            above = first.parent_request_id if isinstance(first, RequestStarted) else ""
+            if each.request_id in wanted or above in wanted:
+                wanted.add(each.request_id)
+                found.append(each)
+        if not found:
+            raise UnknownRequest(f"the recording has no request {request_id!r}")
+        return found
+
+    def _read(self) -> Recording:
+        if self._recording is None:
+            raise RecordingError(self._path, 0, "the file was not read yet")
+        return self._recording
+
+
+def _any_tool(_request_id: str, _name: str) -> tuple[bool, str]:
+    """Take any tool for an external one: a store does not have the tools, and an answer to another tool is refused."""
+    return True, ""
+
+
+def _no_tool(_request_id: str, _name: str) -> tuple[bool, str]:
+    return False, ""
+
+
+async def _with_messages(request: RecordedRequest) -> list[Event]:
+    """Return the facts with the messages that are derived from them, as a reader of a store gets them."""
+    store = MemoryStore(journal=True)
+    journal = store.journal
+    if journal is None or not request.facts:
+        return []
+    agreed = {name: value for name, value in request.agreed.items() if name != "output"}
+    conversation_id = str(request.agreed.get("conversation_id", ""))
+    await journal.append(
+        Entry(
+            request_id=request.request_id,
+            conversation_id=conversation_id,
+            epoch=1,
+            seq=0,
+            facts=request.facts,
+            agreed=agreed,
+            ending=ending_of(request.facts[-1]) or "abandoned",
+        )
+    )
+    try:
+        return [each async for each in Client(store).request(request.request_id).events()]
+    except ToolbusError:  # The facts are of another version, for example. They are shown without messages.
+        return list(request.facts)
+
+
+async def _from_journal(store: Store, request_id: str, tools: Sequence[Any]) -> RecordedRequest:
+    journal = store.journal
+    record = None if journal is None else await journal.request(request_id)
+    if journal is None or record is None:
+        raise UnknownRequest(f"the store has no request {request_id!r}")
+    history = await store.history(record.conversation_id)
+    return recorded_from_journal(record, await journal.facts(request_id), history, tools)
+
+
+async def _followed(
+    known: dict[str, FollowedRequest], request_id: str, handle: Any, tool_facts: Any
+) -> FollowedRequest:
+    """Return a request that is read from a store; the eight that were followed last stay open."""
+    found = known.pop(request_id, None)
+    if found is None:
+        opened: RequestHandle = handle(request_id)
+        await opened.check_known()
+        found = FollowedRequest(opened, tool_facts)
+    known[request_id] = found
+    while len(known) > _MOST_FOLLOWED:
+        await known.pop(next(iter(known))).aclose()
+    return found
+
+
+async def _close_all(known: dict[str, FollowedRequest]) -> None:
+    with anyio.CancelScope(shield=True):
+        while known:
+            await known.popitem()[1].aclose()

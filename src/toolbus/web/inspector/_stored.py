@@ -1,0 +1,133 @@
+"""The requests of a journal: the rows of the list, and one request that is read along. Knows journals and handles."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Container, Sequence
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+
+from ...clock import wall_time
+from ...errors import StoreError
+from ...events import Event
+from ...handles import RequestHandle
+from ...storage import JournalStore, RequestRecord
+from ._fold import RequestFold, ToolFacts
+from ._shown import shown_text
+
+__all__ = ["FollowedRequest", "StoredList"]
+
+_MOST_EVENTS = 5_000
+_MOST_READ = 30  # requests whose facts are read for one answer; the others come with the next one
+_MOST_KEPT = 600
+_LOOK_SECONDS = 0.3
+_SLICE = 50
+
+
+class _Listed:
+    """The facts of one request of the list, as far as they were read. Its fold is dropped once it has ended."""
+
+    __slots__ = ("facts", "fold", "summary")
+
+    def __init__(self) -> None:
+        self.facts = 0
+        self.fold: RequestFold | None = None
+        self.summary: dict[str, Any] | None = None
+
+
+class StoredList:
+    """The newest requests of a journal as rows. The facts of each are read once, as far as they are new."""
+
+    def __init__(self, journal: JournalStore) -> None:
+        self._journal = journal
+        self._known: OrderedDict[str, _Listed] = OrderedDict()
+
+    async def rows(self, limit: int, *, without: Container[str] = ()) -> list[dict[str, Any]]:
+        """Return the newest requests, but not those in `without`, the newest first. Raises `StoreError`."""
+        found: list[dict[str, Any]] = []
+        left = _MOST_READ
+        for record in await self._journal.requests(limit=limit):
+            if record.request_id in without:
+                continue
+            known = self._known.setdefault(record.request_id, _Listed())
+            self._known.move_to_end(record.request_id)
+            if (known.summary is None or known.facts < record.facts) and left:
+                left -= 1
+                await self._read(record, known)
+            found.append(_row(record, known.summary))
+        while len(self._known) > _MOST_KEPT:
+            self._known.popitem(last=False)
+        return found
+
+    async def _read(self, record: RequestRecord, known: _Listed) -> None:
+        fold = known.fold or RequestFold(record.request_id)
+        if known.fold is None:
+            known.facts = 0
+        try:
+            stored = await self._journal.facts(record.request_id, start=known.facts)
+        except StoreError as exc:
+            known.facts = record.facts
+            known.summary = {**fold.summary(), "doing": shown_text(str(exc), 300)}
+            return
+        for number, each in enumerate(stored):
+            fold.feed(each.fact)
+            if number % _SLICE == 0:
+                await anyio.lowlevel.checkpoint()
+        known.facts += len(stored)
+        known.summary = fold.summary()
+        known.fold = None if record.ending is not None else fold
+
+
+def _row(record: RequestRecord, summary: dict[str, Any] | None) -> dict[str, Any]:
+    """Return a row of the list, made of the facts that were read and of the record."""
+    row = summary or RequestFold(record.request_id).summary()
+    row = {**row, "conversation_id": record.conversation_id, "started_at": row["started_at"] or record.begun_at}
+    if record.ending is not None:
+        return {**row, "state": record.ending, "ended_at": row["ended_at"] or record.ended_at}
+    is_held = bool(record.owner) and record.lease_until > wall_time()
+    if not is_held:
+        row["doing"] = "is held by no process, and waits to be resumed"
+        row["state"] = "waiting" if row["questions"] else "left"
+    return row
+
+
+class FollowedRequest:
+    """One request that a handle reads along, wherever it runs. Any number of readers may share it."""
+
+    def __init__(self, handle: RequestHandle, tool_facts: ToolFacts) -> None:
+        self.fold = RequestFold(handle.request_id, tool_facts)
+        self.version = 0
+        self._events: deque[Event] = deque(maxlen=_MOST_EVENTS)
+        self._reader = handle.events()
+        self._lock = anyio.Lock()
+        self._is_over = False
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """The newest events."""
+        return self._events
+
+    @property
+    def first(self) -> int:
+        """The number of the first event that is kept."""
+        return self.version - len(self._events)
+
+    async def update(self) -> None:
+        """Read what is new, for at most 0.3 s. Raises what `RequestEvents` raises."""
+        async with self._lock:
+            if self._is_over:
+                return
+            with anyio.move_on_after(_LOOK_SECONDS):
+                async for event in self._reader:
+                    self.fold.feed(event)
+                    self._events.append(event)
+                    self.version += 1
+                    if self.version % _SLICE == 0:
+                        await anyio.lowlevel.checkpoint()
+                self._is_over = True
+
+    async def aclose(self) -> None:
+        """Stop reading."""
+        await self._reader.aclose()

@@ -1,0 +1,93 @@
+"""The transcript as it is stored beside the messages as the model gets them: what compression has changed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
+
+from ...messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
+from ._shown import shown_json, shown_text
+
+__all__ = ["MOST_MESSAGES", "transcript"]
+
+MOST_MESSAGES = 200
+"""The number of messages of one view; the oldest are left out beyond it."""
+_TEXT_CHARS = 3_000
+_MOST_CALLS = 50
+
+Fate: TypeAlias = Literal["whole", "shortened", "left out", "new", "added"]
+"""The fate of a message: sent as it is, with a shorter text, not at all, not yet, or sent without being stored."""
+
+
+def transcript(stored: Sequence[Message], sent: Sequence[Message] | None, *, count: int = 0) -> dict[str, Any]:
+    """Return the messages as JSON values, each with its `fate`, and with the text as `sent` where that differs.
+
+    `stored` is the end of a transcript of `count` messages. With `sent` None, what was sent is not known, and no
+    message has a fate. Messages are matched by their ids; results by their calls.
+    """
+    known = None if sent is None else {_key(each): each for each in sent if _key(each)}
+    rows = [_row(message, known, sent) for message in stored[-MOST_MESSAGES:]]
+    for row in reversed(rows):  # What came after the newest message that was sent is not left out.
+        if row.get("fate") != "left out":
+            break
+        row["fate"] = "new"
+    if sent is not None:
+        own = {_key(each) for each in stored if _key(each)}
+        texts = {_text(each) for each in stored}
+        added = [each for each in sent if _key(each) not in own and _text(each) not in texts]
+        rows = [{**_shown(each), "fate": "added"} for each in added[:MOST_MESSAGES]] + rows
+    counts = {fate: sum(row.get("fate") == fate for row in rows) for fate in ("shortened", "left out", "added")}
+    return {
+        "messages": rows,
+        "earlier": max(0, max(count, len(stored)) - MOST_MESSAGES),
+        "is_known": sent is not None,
+        "changes": counts,
+    }
+
+
+def _row(message: Message, known: dict[str, Message] | None, sent: Sequence[Message] | None) -> dict[str, Any]:
+    row = _shown(message)
+    if known is None or sent is None:
+        return row
+    there = known.get(_key(message)) if _key(message) else next((each for each in sent if each == message), None)
+    if there is None:
+        return {**row, "fate": "left out"}
+    if _text(there) == _text(message):
+        return {**row, "fate": "whole"}
+    text = _text(there)
+    return {**row, "fate": "shortened", "sent": shown_text(text, _TEXT_CHARS), "sent_left_out": _left_out(text)}
+
+
+def _key(message: Message) -> str:
+    return f"call {message.call_id}" if isinstance(message, ToolMessage) else message.message_id
+
+
+def _text(message: Message) -> str:
+    return message.content if isinstance(message, ToolMessage) else message.text
+
+
+def _left_out(text: str) -> int:
+    """Return the number of characters that are not shown."""
+    return max(0, len(text) - _TEXT_CHARS)
+
+
+def _shown(message: Message) -> dict[str, Any]:
+    text = _text(message)
+    row: dict[str, Any] = {"role": message.role, "text": shown_text(text, _TEXT_CHARS), "left_out": _left_out(text)}
+    if isinstance(message, ToolMessage):
+        row |= {"name": shown_text(message.name, 80), "call_id": message.call_id, "is_error": message.is_error}
+    elif isinstance(message, AssistantMessage):
+        row["reasoning"] = shown_text(message.reasoning, _TEXT_CHARS)
+        row["interrupted"] = message.interrupted
+        row["calls"] = [
+            {"name": shown_text(each.name, 80), "call_id": each.call_id, "arguments": _arguments(each.arguments)}
+            for each in message.tool_calls[:_MOST_CALLS]
+        ]
+    parts = message.content if isinstance(message, UserMessage) else getattr(message, "parts", ())
+    if not isinstance(parts, str) and not isinstance(message, SystemMessage):
+        row["parts"] = [each.type for each in parts if each.type != "text"]
+    return row
+
+
+def _arguments(text: str) -> str:
+    return shown_text(str(shown_json(text)), 1_000)

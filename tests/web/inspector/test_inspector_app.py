@@ -1,0 +1,516 @@
+"""The inspector's application without a browser: its streams, commands and errors, on a runtime, a store and a recording."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from inspected_runtime import RESEARCH, SCENES, TOKEN, TOOLS, trip
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from toolbus import Runtime, subrequest_tool
+from toolbus.errors import ConfigurationError, StoreDamaged, StoreUnavailable, UnknownRequest
+from toolbus.events import RequestCompleted, RequestStarted, ToolCallRequested
+from toolbus.messages import ToolMessage
+from toolbus.providers.scripted import ScriptedProvider, calls, error, hang, text
+from toolbus.storage import Entry, Store
+from toolbus.stores import MemoryStore
+from toolbus.testing import record, replay, virtual_backends
+from toolbus.web import create_inspector
+from toolbus.web.inspector import Inspector, RecordingSource, StoreSource
+
+anyio_backend = virtual_backends()
+
+
+class Caller:
+    """Calls an ASGI application as a server does, with the token."""
+
+    def __init__(self, app: Any, *, token: str = TOKEN, prefix: str = "") -> None:
+        self._app = app
+        self._token = token
+        self._prefix = prefix
+
+    def _scope(self, method: str, path: str) -> dict[str, Any]:
+        where, _, query = path.partition("?")
+        head = [(b"host", b"127.0.0.1:8000"), (b"authorization", f"Bearer {self._token}".encode())]
+        return {
+            "type": "http",
+            "method": method,
+            "path": self._prefix + where,
+            "raw_path": (self._prefix + where).encode(),
+            "query_string": query.encode(),
+            "headers": head,
+            "client": ("127.0.0.1", 5),
+            "scheme": "http",
+            "server": ("127.0.0.1", 8000),
+            "asgi": {"spec_version": "2.3"},
+        }
+
+    async def call(self, path: str, body: Any = None) -> tuple[int, Any]:
+        """Return the status and the body, which is read as JSON where it is JSON."""
+        sent: list[Any] = []
+        method = "GET" if body is None else "POST"
+        written = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": written}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await self._app(self._scope(method, path), receive, send)
+        whole = b"".join(each.get("body", b"") for each in sent[1:])
+        kinds = dict(sent[0]["headers"])
+        return sent[0]["status"], json.loads(whole) if kinds[b"content-type"] == b"application/json" else whole.decode()
+
+    async def frames(
+        self, path: str, most: int = 1, found: list[tuple[str, Any]] | None = None
+    ) -> list[tuple[str, Any]]:
+        """Return the first frames of a stream, and go away."""
+        found = [] if found is None else found
+        left = anyio.Event()
+
+        async def receive() -> Any:
+            await left.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            for block in message.get("body", b"").decode().split("\n\n"):
+                fields = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
+                if fields and len(found) < most:
+                    found.append((fields["event"], json.loads(fields["data"])))
+            if len(found) >= most or (message["type"] == "http.response.start" and message["status"] != 200):
+                left.set()
+
+        with anyio.fail_after(60):
+            await self._app(self._scope("GET", path), receive, send)
+        return found
+
+    async def view(self, request_id: str) -> dict[str, Any]:
+        """Return what the page shows of a request."""
+        [(event, found)] = await self.frames(f"/api/requests/{request_id}")
+        assert event == "view"
+        return found
+
+    async def listed(self) -> list[dict[str, Any]]:
+        """Return the rows of the list, once the facts of all requests are read."""
+        for _ in range(20):
+            [(_, found)] = await self.frames("/api/overview")
+            if all(each["prompt"] for each in found["requests"]):
+                return found["requests"]
+        raise AssertionError(found)
+
+
+@asynccontextmanager
+async def inspected(**options: Any) -> AsyncGenerator[tuple[Runtime[Any], Caller]]:
+    async with Runtime(ScriptedProvider([]), tools=[*TOOLS, RESEARCH], drain_seconds=0, **options) as runtime:
+        yield runtime, Caller(create_inspector(runtime, token=TOKEN, by="tester"))
+
+
+def begin(runtime: Runtime[Any], scene: str, **options: Any) -> Any:
+    return runtime.start(f"Scene {scene}", provider=ScriptedProvider(SCENES[scene]()), **options)
+
+
+async def asked(session: Any) -> Any:
+    """Return the first question of a request."""
+    with anyio.fail_after(60):
+        while not session.pending_approvals:  # noqa: ASYNC110 -- time is virtual
+            await anyio.sleep(0.01)
+    return session.pending_approvals[0]
+
+
+# ------------------------------------------------------------------------------------------------------- streams
+
+
+async def test_the_list_and_the_statistics_follow_the_runtime():
+    async with inspected() as (runtime, caller):
+        await begin(runtime, "plain").result()
+        session = begin(runtime, "trip")
+        question = await asked(session)
+        [(event, found)] = await caller.frames("/api/overview")
+        assert (event, found["source"], found["can_act"]) == ("overview", "runtime", True)
+        assert [(each["prompt"], each["state"]) for each in found["requests"]] == [
+            ("Scene trip", "waiting"),
+            ("Scene plain", "completed"),
+        ]
+        assert found["statistics"]["approvals"] == 1
+        session.deny(question)
+
+
+async def test_a_stream_sends_what_has_changed_and_then_only_heartbeats():
+    async with inspected() as (runtime, caller):
+        session = begin(runtime, "trip")
+        question = await asked(session)
+        frames: list[Any] = []
+        async with anyio.create_task_group() as group:
+            group.start_soon(caller.frames, f"/api/requests/{session.request_id}", 4, frames)
+            await anyio.sleep(40)
+            before = [event for event, _ in frames]
+            session.approve(question)
+    assert before == ["view", "transcript"]
+    assert [event for event, _ in frames[2:]] in (["view", "transcript"], ["view", "view"])
+    assert frames[2][1]["approvals"] == []
+
+
+async def test_a_request_that_is_unknown_is_404_before_a_stream_begins():
+    async with inspected() as (_, caller):
+        for path in ("/api/requests/none", "/api/requests/none/events"):
+            assert (await caller.call(path))[0] == 404
+        assert (await caller.call("/api/requests/none/cancel", {}))[0] == 404
+
+
+async def test_at_most_32_streams_are_open_and_each_is_given_back():
+    async with inspected() as (runtime, caller):
+        session = begin(runtime, "hang")
+        path = f"/api/requests/{session.request_id}"
+        async with anyio.create_task_group() as group:
+            for _ in range(32):
+                group.start_soon(caller.frames, path, 1_000)
+            await anyio.sleep(1)
+            assert (await caller.call("/api/overview"))[0] == 503
+            group.cancel_scope.cancel()
+        assert await caller.frames(path) != []
+        session.cancel()
+
+
+async def test_the_page_and_its_files_need_no_token_and_load_nothing_else():
+    async with inspected() as (runtime, _):
+        inspector = create_inspector(runtime)
+        caller = Caller(Starlette(routes=[Mount("/x", inspector)]), token="", prefix="/x")
+        status, page = await caller.call("/")
+        assert (status, len(inspector.token) >= 32) == (200, True)
+        assert "//" not in page.replace("http://www.w3.org/2000/svg", "")
+        for path in ("app.js", "parts.js", "time.js", "style.css", "vendor/preact.mjs", "vendor/LICENSES.txt"):
+            assert (await caller.call(f"/static/{path}"))[0] == 200
+        for path in ("../_app.py", "..%2f_app.py", "vendor/../../_app.py", "/etc/passwd", "nothing.js"):
+            assert (await caller.call(f"/static/{path}"))[0] == 404
+        assert (await caller.call("/api/overview"))[0] == 401
+
+
+# ------------------------------------------------------------------------------------------------------ commands
+
+
+async def test_a_decision_counts_only_for_the_question_that_was_shown():
+    async with inspected() as (runtime, caller):
+        session = begin(runtime, "trip")
+        question = await asked(session)
+        path = f"/api/requests/{session.request_id}"
+        shown = {"request_id": question.request_id, "call_id": question.call_id, "definition": question.definition}
+        for wrong in ({**shown, "definition": "older"}, {**shown, "call_id": "x"}, {}):
+            status, sentence = await caller.call(f"{path}/approve", wrong)
+            assert (status, sentence.startswith("This was decided in the meantime")) == (409, True)
+        assert (await caller.call(f"{path}/approve", {**shown, "arguments": [1]}))[0] == 409
+        assert (await caller.call(f"{path}/approve", {**shown, "arguments": {"hotel": "•••"}}))[0] == 400
+        done = {"answer": "done", "sentence": "Done."}
+        assert await caller.call(f"{path}/approve", {**shown, "reason": "ok"}) == (200, done)
+        assert (await caller.call(f"{path}/approve", shown))[0] == 409
+        await session.result()
+        ended = {"answer": "ended", "sentence": "This has ended, or was decided, in the meantime."}
+        assert await caller.call(f"{path}/cancel", {}) == (200, ended)
+
+
+async def test_a_question_of_a_sub_request_is_decided_at_the_request_above():
+    script = [calls(("book_hotel", {"hotel": "A", "nights": 1, "api_key": "k"})), text("Booked.")]
+    nested = subrequest_tool("nested", "Nested.", provider=ScriptedProvider(script), tools=TOOLS)
+    async with Runtime(ScriptedProvider([calls(("nested", {"task": "t"})), text("Done.")]), tools=[nested]) as runtime:
+        caller = Caller(create_inspector(runtime, token=TOKEN))
+        session = runtime.start("Nested")
+        await asked(session)
+        [question] = (await caller.view(session.request_id))["approvals"]
+        assert question["request_id"] != session.request_id
+        path = f"/api/requests/{session.request_id}/approve"
+        assert (await caller.call(path, question))[1]["answer"] == "done"
+        assert (await session.result()).text == "Done."
+
+
+async def test_wrong_bodies_get_one_sentence():
+    async with inspected() as (runtime, caller):
+        session = begin(runtime, "hang")
+        path = f"/api/requests/{session.request_id}"
+        for body, status in (
+            (b"{", 400),
+            (b"[]", 400),
+            (b'{"text": 1}', 409),
+            (b'{"text": " "}', 409),
+            (b"[" * 9_999, 400),
+        ):
+            found, sentence = await caller.call(f"{path}/steer", body)
+            assert (found, "\n" not in sentence, "Traceback" not in sentence) == (status, True, True)
+        assert (await caller.call(f"{path}/steer", {"text": "x" * 100_001}))[0] == 409
+        assert (await caller.call(f"{path}/steer", b"x" * 2_000_000))[0] == 413
+        assert (await caller.call(f"{path}/explode", {}))[0] == 404
+        assert (await caller.call(f"{path}/events?kind=x"))[0] == 400
+        assert (await caller.call(f"{path}/events?before=x"))[0] == 400
+        session.cancel()
+
+
+async def test_only_external_calls_are_answered():
+    async with inspected() as (runtime, caller):
+        provider = ScriptedProvider([calls(("slow", {})), text("Done.")])
+
+        async def slow() -> str:
+            """Wait."""
+            await anyio.sleep(20)
+            return "own"
+
+        session = runtime.start("Slow", provider=provider, tools=[slow])
+        await anyio.sleep(1)
+        [call] = (await caller.view(session.request_id))["open_calls"]
+        assert call["external"] is False
+        status, sentence = await caller.call(f"/api/requests/{session.request_id}/answer", {**call, "text": "forged"})
+        assert (status, "is not an external tool" in sentence) == (409, True)
+        assert (await session.result()).outcome == "completed"
+        assert [each.content for each in session.messages if isinstance(each, ToolMessage)] == ["own"]
+
+
+async def test_a_question_waits_because_the_inspector_listens():
+    async with Runtime(ScriptedProvider(trip()), tools=[*TOOLS, RESEARCH], drain_seconds=0) as runtime:
+        session = runtime.start("Nobody listens")
+        result = await session.result()
+        assert result.outcome == "completed"  # The question was denied at once.
+        create_inspector(runtime, token=TOKEN)
+        session = runtime.start("Somebody listens", provider=ScriptedProvider(trip()))
+        assert (await asked(session)).name == "book_hotel"
+
+
+async def test_the_messages_as_they_were_sent_last_are_known_also_after_the_end():
+    async with inspected() as (runtime, caller):
+        session = begin(runtime, "long", max_result_chars=200)
+        await session.result()
+        for seconds in (0, 100):
+            await anyio.sleep(seconds)
+            [_, (_, found)] = await caller.frames(f"/api/requests/{session.request_id}", 2)
+            fates = [each["fate"] for each in found["messages"] if each["role"] == "tool"]
+            assert fates == ["shortened"] * 6
+            assert found["messages"][-1]["fate"] == "new"
+
+
+# ------------------------------------------------------------------------------------------------------ recording
+
+
+@pytest.mark.parametrize("scene", ["plain", "trip", "attack", "long", "payment"])
+@pytest.mark.parametrize("store", [None, MemoryStore])
+async def test_a_request_is_recorded_afterwards_and_replays(scene: str, store: Any, tmp_path: Path):
+    async with inspected(store=None if store is None else store(journal=True)) as (runtime, caller):
+        session = begin(runtime, scene)
+        if scene in ("trip", "attack"):
+            session.approve(await asked(session))
+        if scene == "payment":
+            await anyio.sleep(1)
+            session.steer("Be brief.")
+            [call] = (await caller.view(session.request_id))["open_calls"]
+            await caller.call(f"/api/requests/{session.request_id}/answer", {**call, "text": "paid"})
+        await session.result()
+        status, found = await caller.call(f"/api/requests/{session.request_id}/record", {})
+        assert (status, found["is_verified"], found["note"]) == (200, True, "")
+        path = tmp_path / found["file_name"]
+        path.write_text(found["recording"], encoding="utf-8")
+        assert (await replay(path)).results[0] is not None
+        assert "sk-live" not in found["recording"]
+
+
+async def test_a_request_that_cannot_be_recorded_says_why():
+    async with inspected() as (runtime, caller):
+        session = begin(runtime, "hang")
+        await anyio.sleep(1)
+        status, sentence = await caller.call(f"/api/requests/{session.request_id}/record", {})
+        assert (status, "only after it has ended" in sentence) == (400, True)
+        session.cancel()
+        await session.result()
+        await anyio.sleep(100)  # The runtime has forgotten it, and the inspector has not.
+        assert (await caller.view(session.request_id))["state"] == "cancelled"
+        status, found = await caller.call(f"/api/requests/{session.request_id}/record", {})
+        assert (status, found["is_verified"]) == (200, True)
+        runtime.bus.publish(RequestStarted(request_id="foreign", prompt="Of no session", deadline=1))
+        status, sentence = await caller.call("/api/requests/foreign/record", {})
+        assert (status, "not in memory" in sentence) == (400, True)
+
+
+# --------------------------------------------------------------------------------- stores, recordings, and runtimes
+
+
+def comparable(view: dict[str, Any]) -> dict[str, Any]:
+    """Return a view without what only this process can know, or what depends on the moment."""
+    rows = [
+        {name: each[name] for name in ("label", "state", "depth", "call_id")}
+        for each in view["rows"]
+        if each["depth"] < 2
+    ]
+    names = (
+        "prompt",
+        "state",
+        "doing",
+        "rounds",
+        "tool_calls",
+        "failed_calls",
+        "tokens",
+        "cost",
+        "models",
+        "message_count",
+    )
+    return {**{name: view[name] for name in names}, "rows": rows}
+
+
+async def test_a_live_a_stored_and_a_recorded_request_look_alike(tmp_path: Path):
+    store = MemoryStore(journal=True)
+    async with inspected(store=store) as (runtime, caller):
+        with record(tmp_path / "r.jsonl", runtime):
+            session = begin(runtime, "trip")
+            session.approve(await asked(session), by="ann")
+            await session.result()
+        live, live_messages = (each for _, each in await caller.frames(f"/api/requests/{session.request_id}", 2))
+    for source in (StoreSource(store, "store"), RecordingSource(tmp_path / "r.jsonl")):
+        inspector = Inspector(source, token=TOKEN)
+        async with inspector.opened():
+            there = Caller(inspector)
+            path = f"/api/requests/{session.request_id}"
+            view, messages = (each for _, each in await there.frames(path, 2))
+            assert comparable(view) == comparable(live)
+            assert messages["messages"] == live_messages["messages"]
+            assert (await there.listed())[0]["prompt"] == "Scene trip"
+            assert (await there.call(f"{path}/events?types=request_completed"))[1]["events"][0]["line"]
+    assert [each["depth"] for each in view["rows"]] == [0, 1, 1, 1, 1, 2, 3, 1, 1, 1]  # with the sub-request
+
+
+async def test_a_recording_takes_no_commands_and_records_itself(tmp_path: Path):
+    async with inspected() as (runtime, _):
+        with record(tmp_path / "r.jsonl", runtime):
+            session = begin(runtime, "plain")
+            await session.result()
+    inspector = Inspector(RecordingSource(tmp_path / "r.jsonl"), token=TOKEN)
+    async with inspector.opened():
+        caller, path = Caller(inspector), f"/api/requests/{session.request_id}"
+        assert (await caller.call(f"{path}/cancel", {}))[0] == 409
+        _, found = await caller.call(f"{path}/record", {})
+        assert found["is_verified"]
+        with pytest.raises(UnknownRequest):
+            await RecordingSource(tmp_path / "r.jsonl").follow("none")
+        with pytest.raises(ConfigurationError):
+            RecordingSource(tmp_path / "r.jsonl").handle("none")
+
+
+async def test_a_request_of_another_process_is_listed_watched_and_decided_through_the_store():
+    store = MemoryStore(journal=True)
+    async with Runtime(ScriptedProvider(trip()), tools=[*TOOLS, RESEARCH], store=store, drain_seconds=0) as runtime:
+        session = runtime.start("Elsewhere")
+        await asked(session)
+        inspector = Inspector(StoreSource(store, "store"), token=TOKEN, by="ann")
+        async with inspector.opened():
+            caller, path = Caller(inspector), f"/api/requests/{session.request_id}"
+            [row] = await caller.listed()
+            assert (row["state"], row["questions"]) == ("waiting", 1)
+            [question] = (await caller.view(session.request_id))["approvals"]
+            assert (await caller.call(f"{path}/approve", question))[1]["answer"] == "done"
+            result = await session.result()
+            assert result.text == "The hotel is booked, and the sky is clear."
+            _, found = await caller.call(f"{path}/record", {})
+            assert (found["is_verified"], "tools=tools" in found["test"]) == (False, True)
+
+
+async def test_a_command_to_a_request_that_nobody_holds_is_stored():
+    store = MemoryStore(journal=True)
+    async with Runtime(ScriptedProvider([hang()]), store=store, drain_seconds=0) as runtime:
+        session = runtime.start("Left")
+        await anyio.sleep(1)
+    inspector = Inspector(StoreSource(store, "store"), token=TOKEN)
+    async with inspector.opened():
+        caller = Caller(inspector)
+        [row] = await caller.listed()
+        assert (row["state"], row["doing"]) == ("left", "is held by no process, and waits to be resumed")
+        found = await caller.call(f"/api/requests/{session.request_id}/cancel", {"reason": "enough"})
+        assert found[1]["answer"] == "queued"
+
+
+async def test_a_runtime_shows_the_older_requests_of_its_store_too():
+    store = MemoryStore(journal=True)
+    async with Runtime(ScriptedProvider([text("Yes.")]), store=store) as first:
+        before = await first.run("Before the restart")
+    async with inspected(store=store) as (runtime, caller):
+        await begin(runtime, "plain").result()
+        assert [each["prompt"] for each in await caller.listed()] == ["Scene plain", "Before the restart"]
+        assert (await caller.view(before.request_id))["state"] == "completed"
+        assert (await caller.call(f"/api/requests/{before.request_id}/record", {}))[1]["is_verified"]
+
+
+async def test_a_damaged_request_is_listed_with_the_reason_and_harms_no_other():
+    store = MemoryStore(journal=True)
+    async with Runtime(ScriptedProvider([text("Yes.")] * 2), store=store) as runtime:
+        first, second = await runtime.run("First"), await runtime.run("Second")
+    journal: Any = store.journal
+    works = journal.facts
+
+    async def facts(request_id: str, *, start: int = 0) -> Any:
+        if request_id == first.request_id:
+            raise StoreDamaged("fact 2 is not what was written", request_id=request_id, seq=2)
+        return await works(request_id, start=start)
+
+    journal.facts = facts
+    inspector = Inspector(StoreSource(store, "store"), token=TOKEN)
+    async with inspector.opened():
+        caller = Caller(inspector)
+        [(_, found)] = await caller.frames("/api/overview")
+        rows = {each["request_id"]: each for each in found["requests"]}
+        assert rows[first.request_id]["doing"] == "fact 2 is not what was written"
+        assert rows[second.request_id]["prompt"] == "Second"
+        [(event, _)] = await caller.frames(f"/api/requests/{first.request_id}")
+        assert event == "problem"
+
+
+async def test_a_store_that_fails_is_a_problem_and_no_crash():
+    class Failing(MemoryStore):
+        pass
+
+    store: Store = Failing(journal=True)
+    inspector = Inspector(StoreSource(store, "store"), token=TOKEN)
+    journal: Any = store.journal
+    works, fails = journal.requests, [True]
+
+    async def requests(**options: Any) -> Any:
+        if fails.pop() if fails else False:
+            raise StoreUnavailable("the store is away")
+        return await works(**options)
+
+    journal.requests = requests
+    await journal.append(
+        Entry(
+            request_id="r",
+            conversation_id="c",
+            epoch=1,
+            seq=0,
+            facts=[RequestStarted(request_id="r", prompt="P", deadline=1)],
+        )
+    )
+    async with inspector.opened():
+        frames = await Caller(inspector).frames("/api/overview", 2)
+    assert [event for event, _ in frames] == ["problem", "overview"]
+    assert frames[0][1]["problem"] == "the store is away"
+
+
+async def test_events_of_requests_that_began_before_the_inspector_are_shown():
+    async with Runtime(ScriptedProvider([error(ValueError("no"))]), tools=TOOLS, drain_seconds=0) as runtime:
+        session = begin(runtime, "payment")
+        await anyio.sleep(1)
+        caller = Caller(create_inspector(runtime, token=TOKEN))
+        view = await caller.view(session.request_id)  # The session still has its facts.
+        assert (view["prompt"], view["open_calls"][0]["name"]) == ("Scene payment", "wait_for_payment")
+        await caller.call(f"/api/requests/{session.request_id}/answer", {**view["open_calls"][0], "text": "paid"})
+        await session.result()
+        assert (await caller.view(session.request_id))["state"] == "completed"
+
+
+async def test_a_request_of_the_bus_that_has_no_session_is_shown_as_far_as_it_is_known():
+    async with inspected() as (runtime, caller):
+        runtime.bus.publish(RequestStarted(request_id="foreign", prompt="From elsewhere", deadline=1))
+        runtime.bus.publish(
+            ToolCallRequested(
+                request_id="foreign", call_id="a", name="x", arguments={}, round=0, deadline=1, idempotency_key="a"
+            )
+        )
+        runtime.bus.publish(RequestCompleted(request_id="foreign"))
+        assert (await caller.view("foreign"))["state"] == "completed"

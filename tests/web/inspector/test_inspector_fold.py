@@ -1,0 +1,353 @@
+"""The fold over events, the transcript beside what was sent, the list of events, and what is masked. All are pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from toolbus.errors import ConfigurationError
+from toolbus.events import (
+    ApprovalRequested,
+    Event,
+    HistoryCompressed,
+    MessageAppended,
+    ModelResponded,
+    ModelRetrying,
+    RequestCancelled,
+    RequestCompleted,
+    RequestFailed,
+    RequestResumed,
+    RequestStarted,
+    RoundStarted,
+    Spent,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallPaused,
+    ToolCallRequested,
+    ToolCallResumed,
+    ToolCallRetrying,
+    ToolCallStarted,
+)
+from toolbus.messages import AssistantMessage, SystemMessage, ToolCall, ToolMessage, Usage, UserMessage
+from toolbus.web.inspector._event_list import EventFilter, line_of, listed
+from toolbus.web.inspector._event_log import EventLog
+from toolbus.web.inspector._fold import FEW_ROWS, RequestFold
+from toolbus.web.inspector._shown import restored, shown_arguments, shown_event, shown_text
+from toolbus.web.inspector._transcript import transcript
+
+KEY = "sk-live-4f9Zq7Lr2Xc8Vb1Nm5"
+
+
+def started(at: float = 0.0, request_id: str = "r", **more: Any) -> RequestStarted:
+    return RequestStarted(request_id=request_id, conversation_id="c", at=at, prompt="Hello", deadline=600, **more)
+
+
+def requested(at: float, call_id: str = "a", request_id: str = "r", **more: Any) -> ToolCallRequested:
+    given: dict[str, Any] = {
+        "name": "look",
+        "arguments": {"page": 1},
+        "round": 0,
+        "deadline": 9,
+        "idempotency_key": call_id,
+        **more,
+    }
+    return ToolCallRequested(request_id=request_id, call_id=call_id, at=at, **given)
+
+
+def completed(at: float, call_id: str = "a", **more: Any) -> ToolCallCompleted:
+    return ToolCallCompleted(request_id="r", call_id=call_id, name="look", content="x", at=at, **more)
+
+
+def asked(at: float, call_id: str = "a", request_id: str = "r") -> ApprovalRequested:
+    return ApprovalRequested(
+        request_id=request_id, call_id=call_id, name="look", arguments={"page": 1}, deadline=60, at=at
+    )
+
+
+def responded(at: float, round_: int = 0, **more: Any) -> ModelResponded:
+    usage = Usage(input_tokens=10, output_tokens=3, cached_tokens=4, reasoning_tokens=1)
+    given: dict[str, Any] = {
+        "vendor": "openai",
+        "model": "gpt",
+        "usage": usage,
+        "message": AssistantMessage(text="Yes."),
+        **more,
+    }
+    return ModelResponded(request_id="r", at=at, round=round_, **given)
+
+
+def fold(*events: Event, **more: Any) -> RequestFold:
+    found = RequestFold("r", **more)
+    for each in events:
+        found.feed(each)
+    return found
+
+
+def on_gpu(_request_id: str, name: str) -> tuple[bool, str]:
+    return name == "look", "gpu"
+
+
+def bars(found: RequestFold, label: str) -> list[list[Any]]:
+    [row] = [each for each in found.view()["rows"] if each["label"] == label]
+    return row["segments"]
+
+
+def test_a_call_waits_for_its_turn_runs_is_tried_again_and_ends():
+    retrying = ToolCallRetrying(
+        request_id="r", call_id="a", name="look", attempt=1, error="busy", delay_seconds=2, at=4
+    )
+    begins = [
+        ToolCallStarted(request_id="r", call_id="a", name="look", attempt=each, at=at) for each, at in ((1, 2), (2, 6))
+    ]
+    found = fold(started(), requested(1), begins[0], retrying, begins[1], completed(7))
+    assert bars(found, "look") == [["queued", 1, 2], ["tool", 2, 4], ["retry", 4, 6], ["tool", 6, 7]]
+    assert found.summary()["retries"] == 1
+
+
+def test_a_call_waits_for_a_person_and_pauses_for_one():
+    question = asked(1)
+    pause, resume = (
+        kind(request_id="r", call_id="a", at=at) for kind, at in ((ToolCallPaused, 6), (ToolCallResumed, 8))
+    )
+    found = fold(started(), question)
+    assert (found.state, found.doing) == ("waiting", "waits for a decision: look")
+    assert found.view()["approvals"][0]["deadline"] == 61
+    found.feed(question.decided(approved=True, by="ann"))
+    [row] = [each for each in found.view()["rows"] if each["label"] == "look"]
+    assert row["note"] == "approved by ann"
+    found = fold(started(), question, requested(5), pause, resume, completed(9))
+    assert bars(found, "look") == [["person", 1, 5], ["tool", 5, 6], ["person", 6, 8], ["tool", 8, 9]]
+
+
+def test_a_model_is_asked_again_after_a_delay():
+    retrying = ModelRetrying(request_id="r", round=0, reason="provider_unavailable", delay_seconds=3, at=2)
+    begins = RoundStarted(request_id="r", round=0, message_count=1, at=1)
+    found = fold(started(), begins, retrying, responded(6))
+    assert bars(found, "model, round 1") == [["model", 1, 2], ["retry", 2, 5], ["model", 5, 6]]
+
+
+def test_tokens_and_cost_are_those_of_replies_summaries_and_sub_requests():
+    spent = Spent(usage=Usage(input_tokens=100, output_tokens=30), cost=0.5)
+    summary = HistoryCompressed(
+        request_id="r", before_tokens=9, after_tokens=3, usage=Usage(input_tokens=1), cost=0.125
+    )
+    found = fold(started(), responded(1, cost=0.25), requested(2), completed(3, spent=spent), summary).summary()
+    assert found["tokens"] == {"input": 111, "output": 33, "cached": 4, "reasoning": 1}
+    assert (found["cost"], found["models"]) == (0.875, ["openai:gpt"])
+    assert fold(started(), responded(1)).summary()["cost"] is None
+
+
+@pytest.mark.parametrize(
+    ("ending", "state", "row"),
+    [
+        (RequestCompleted(request_id="r", at=9), "completed", "ok"),
+        (
+            RequestCompleted(request_id="r", at=9, outcome="stopped", reason="max_rounds=3", limit="max_rounds"),
+            "stopped",
+            "stopped",
+        ),
+        (RequestFailed(request_id="r", at=9, reason="provider_error", error="no"), "failed", "failed"),
+        (RequestCancelled(request_id="r", at=9, reason="enough"), "cancelled", "cancelled"),
+    ],
+)
+def test_an_ending_ends_every_row(ending: Event, state: str, row: str):
+    found = fold(
+        started(), RoundStarted(request_id="r", round=0, message_count=1, at=1), requested(2), asked(3, "b"), ending
+    )
+    view = found.view()
+    assert (view["state"], view["ended_at"], view["approvals"], view["open_calls"]) == (state, 9, [], [])
+    assert all(segment[2] is not None for each in view["rows"] for segment in each["segments"])
+    assert view["rows"][0]["state"] == row
+
+
+def test_a_failed_call_says_why():
+    failed = ToolCallFailed(request_id="r", call_id="a", name="look", reason="timeout", error="too slow", at=4)
+    found = fold(started(), requested(1), failed)
+    [row] = [each for each in found.view()["rows"] if each["label"] == "look"]
+    assert (row["state"], row["note"]) == ("failed", "timeout: too slow")
+    assert found.summary()["failed_calls"] == 1
+
+
+def test_a_sub_request_is_shown_below_its_call_and_its_question_is_one_of_the_request():
+    below = started(2, "s", parent_request_id="r", parent_call_id="a")
+    pause = ToolCallPaused(request_id="r", call_id="a", at=3)
+    question = asked(3, "b", request_id="s")
+    found = fold(started(), requested(1), below, question, pause)
+    rows = [(each["label"], each["depth"]) for each in found.view()["rows"]]
+    assert rows == [("Hello", 0), ("look", 1), ("Hello", 2), ("look", 3)]
+    assert (found.state, [each["request_id"] for each in found.view()["approvals"]]) == ("waiting", ["s"])
+    found.feed(question.decided(approved=False))
+    found.feed(requested(4, "z", "unknown"))
+    assert (found.view()["approvals"], found.summary()["sub_requests"]) == ([], 1)
+
+
+def test_a_restart_ends_the_round_that_was_interrupted():
+    begins = RoundStarted(request_id="r", round=0, message_count=1, at=1)
+    found = fold(started(), begins, RequestResumed(request_id="r", resumption=1, at=5), requested(6, resumed=True))
+    assert bars(found, "model, round 1") == [["model", 1, 5]]
+    assert found.view()["rows"][0]["note"] == "resumed once"
+
+
+def test_the_pool_of_a_call_and_whether_it_is_external_are_asked_for():
+    found = fold(started(), requested(1), tool_facts=on_gpu)
+    assert bars(found, "look") == [["external", 1, None]]
+    assert (found.view()["rows"][1]["pool"], found.view()["open_calls"][0]["external"]) == ("gpu", True)
+
+
+def test_a_view_has_a_bounded_number_of_rows_and_the_newest_ones():
+    events = [each for at in range(3_000) for each in (requested(at, f"c{at}"), completed(at + 0.5, f"c{at}"))]
+    view = fold(started(), *events).view()
+    assert len(view["rows"]) == FEW_ROWS
+    assert view["rows_left_out"] == 2_000 + 1 - FEW_ROWS
+    assert (view["rows"][0]["kind"], view["rows"][-1]["call_id"]) == ("request", "c2999")
+
+
+def test_secrets_are_masked_in_every_part_of_a_view():
+    reply = AssistantMessage(text=f"key {KEY}", tool_calls=(ToolCall(name="look", arguments=f'{{"key": "{KEY}"}}'),))
+    found = fold(
+        RequestStarted(request_id="r", prompt=f"use {KEY}", deadline=1),
+        responded(1, message=reply),
+        requested(2, arguments={"password": "hunter2", "text": KEY}),
+        ApprovalRequested(
+            request_id="r", call_id="q", name="look", arguments={"token": "abc", "nested": [KEY]}, deadline=1
+        ),
+        MessageAppended(request_id="r", message=reply),
+        MessageAppended(request_id="r", message=ToolMessage(call_id="a", name="look", content=f"Bearer {KEY}")),
+        RequestFailed(request_id="r", reason="error", error=f"{KEY} is refused"),
+    )
+    view, messages = found.view(), transcript(list(found.messages), None)
+    assert KEY not in str(view) + str(messages)
+    assert "hunter2" not in str(view)
+
+
+# ----------------------------------------------------------------------------------------- values that are edited
+
+
+def test_edited_arguments_get_their_real_values_back_where_they_were_left():
+    real = {"user": "ann", "password": "hunter2", "to": [{"token": "t1"}, {"name": "Bob"}], "nights": 3}
+    shown, is_whole = shown_arguments(real)
+    assert (is_whole, shown["password"], shown["to"][0]["token"]) == (True, "•••", "•••")
+    edited = {**shown, "nights": 5, "to": [shown["to"][0], {"name": "Eve"}]}
+    assert restored(edited, real) == {**real, "nights": 5, "to": [{"token": "t1"}, {"name": "Eve"}]}
+    assert restored({**shown, "password": "new"}, real)["password"] == "new"
+    assert restored({"nights": True}, {"nights": 1}) == {"nights": True}
+
+
+@pytest.mark.parametrize("edited", [{"password": "x •••"}, {"other": "•••"}, {"to": ["•••", "•••"]}])
+def test_a_mask_in_a_new_place_is_refused(edited: dict[str, Any]):
+    with pytest.raises(ConfigurationError, match="stands for a value that is not shown"):
+        restored(edited, {"password": "hunter2", "to": ["a"]})
+
+
+def test_arguments_that_were_not_shown_whole_cannot_be_edited():
+    for real in ({"text": "x" * 2_000}, {"items": list(range(600))}):
+        assert not shown_arguments(real)[1]
+        with pytest.raises(ConfigurationError, match="too long to be edited here"):
+            restored({}, real)
+
+
+def test_long_deep_and_broad_values_are_cut():
+    deep: Any = "bottom"
+    for _ in range(50):
+        deep = {"a": deep}
+    event = requested(1, arguments={"text": "x" * 9_000, "deep": deep, "broad": {str(each): 1 for each in range(900)}})
+    assert len(str(shown_event(event))) < 12_000
+    assert shown_text("a" * 5_000, 100) == "a" * 99 + "…"
+
+
+# --------------------------------------------------------------------------------------------------- transcripts
+
+
+def test_each_message_has_its_fate():
+    prompt, reply = UserMessage(content="Hi", message_id="m1"), AssistantMessage(text="Yes", message_id="m2")
+    result = ToolMessage(call_id="a", name="look", content="x" * 500)
+    system, short = SystemMessage(text="Be brief."), ToolMessage(call_id="a", name="look", content="x…")
+    found = transcript([prompt, reply, result], [system, reply, short])
+    fates = [(each["role"], each["fate"]) for each in found["messages"]]
+    assert fates == [("system", "added"), ("user", "left out"), ("assistant", "whole"), ("tool", "shortened")]
+    assert found["messages"][-1]["sent"] == "x…"
+    assert found["changes"] == {"shortened": 1, "left out": 1, "added": 1}
+    later = transcript([prompt, reply, UserMessage(content="More", message_id="m3")], [reply])
+    assert [each["fate"] for each in later["messages"]] == ["left out", "whole", "new"]
+    unknown = transcript([prompt], None, count=900)
+    assert (unknown["is_known"], unknown["earlier"]) == (False, 700)
+    assert "fate" not in unknown["messages"][0]
+
+
+# --------------------------------------------------------------------------------------------------------- events
+
+
+def test_events_are_filtered_by_kind_type_text_and_call():
+    failed = ToolCallFailed(request_id="r", call_id="b", name="look", reason="error", error="No such Page", at=4)
+    events = [started(), requested(1), ToolCallStarted(request_id="r", call_id="a", name="look", at=2), failed]
+
+    def types(**wanted: Any) -> list[str]:
+        return [each["type"] for each in listed(events, EventFilter(**wanted))["events"]]
+
+    assert types() == ["tool_call_failed", "tool_call_started", "tool_call_requested", "request_started"]
+    assert types(kind="signals") == ["tool_call_started"]
+    assert types(kind="problems") == ["tool_call_failed"]
+    assert types(kind="facts", search="no such page") == ["tool_call_failed"]
+    assert types(types=frozenset({"request_started"})) == ["request_started"]
+    assert types(call_id="a") == ["tool_call_started", "tool_call_requested"]
+    wrongs: list[dict[str, Any]] = [{"kind": "x"}, {"types": frozenset({"x"})}]
+    for wrong in wrongs:
+        with pytest.raises(ConfigurationError, match=r"give all, facts|events of the types x"):
+            EventFilter(**wrong)
+
+
+def test_events_are_paged_from_the_newest_to_the_oldest():
+    events = [requested(at, f"c{at}") for at in range(7)]
+    seen: list[int] = []
+    before: int | None = None
+    while True:
+        page = listed(events, EventFilter(), first=10, before=before, most=3)
+        seen += [each["number"] for each in page["events"]]
+        before = page["before"]
+        if before is None:
+            break
+    assert seen == [16, 15, 14, 13, 12, 11, 10]
+
+
+def test_the_line_of_an_event_has_no_line_breaks_and_no_secrets():
+    failed = ToolCallFailed(request_id="r", call_id="b", name="look", reason="error", error=f"no\n{KEY}\x1b[31m")
+    assert line_of(failed) == "look: no •••: error"
+
+
+# ------------------------------------------------------------------------------------------------------- the log
+
+
+async def test_the_log_keeps_the_newest_requests_and_drops_those_that_ended_first():
+    log = EventLog(lambda _request_id, _name: (False, ""), max_requests=3)
+    for name in ("a", "b", "c"):
+        log.add(started(request_id=name))
+    log.add(started(request_id="below", parent_request_id="b"))
+    log.add(RequestCompleted(request_id="b"))
+    log.add(started(request_id="d"))
+    assert [each.fold.request_id for each in log.newest(9)] == ["d", "c", "a"]
+    assert log.get("below") is None
+    log.add(started(request_id="e"))  # None has ended, so the oldest is dropped.
+    assert [(await each.summary())["request_id"] for each in log.newest(2)] == ["e", "d"]
+    assert "a" not in log
+
+
+def test_the_log_is_bounded_in_bytes():
+    log = EventLog(lambda _request_id, _name: (False, ""), max_bytes=100_000)
+    for number in range(50):
+        log.add(started(request_id=f"r{number}"))
+        log.add(ToolCallCompleted(request_id=f"r{number}", call_id="a", name="look", content="x" * 5_000))
+        log.add(RequestCompleted(request_id=f"r{number}"))
+    assert 5 < len(log) < 12
+    assert "r49" in log
+
+
+async def test_a_request_keeps_its_newest_events_and_all_that_its_fold_has_seen():
+    log = EventLog(lambda _request_id, _name: (False, ""))
+    for number in range(6_000):
+        log.add(requested(number, f"c{number}"))
+    request = log.get("r")
+    assert request is not None
+    await request.update()
+    assert (request.version, request.first, len(request.events)) == (6_000, 1_000, 5_000)
+    assert request.fold.tool_calls == 6_000
