@@ -122,7 +122,17 @@ See toolbus store COMMAND --help for the options of a command."""
 _STATUS = """\
 Show what runs or waits in a store: each unfinished request, the process that
 holds its lease, and the questions that wait for a person. A request whose
-lease is free waits for toolbus resume, or for Runtime.resume."""
+lease is free waits for toolbus resume, or for Runtime.resume. With --url, ask
+a running process instead: its health, requests, calls, store and models."""
+
+_STATUS_EXAMPLES = """\
+examples:
+  toolbus status --store support.db
+  toolbus status --url http://127.0.0.1:8001
+
+exit status:
+  0 done, and with --url all is well   1 the store cannot be read, or with
+  --url something is wrong   2 wrong usage, or nobody answers at the URL"""
 
 _INSPECT = """\
 Serve a page that shows the requests of a store: their timelines, transcripts,
@@ -241,8 +251,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_output(chat)
     _add_serve(commands.add_parser("serve", help="chat in the browser", **_texts(_SERVE, _SERVE_EXAMPLES)))
     _add_resume(commands.add_parser("resume", help="resume interrupted requests", **_texts(_RESUME, _RESUME_EXAMPLES)))
-    status = commands.add_parser("status", help="show what is unfinished", **_texts(_STATUS, ""))
-    _add_store_path(status)
+    status = commands.add_parser("status", help="show what is unfinished", **_texts(_STATUS, _STATUS_EXAMPLES))
+    where = status.add_mutually_exclusive_group()
+    where.add_argument("--store", metavar="PATH", help="the store's file; default: one in your state folder")
+    where.add_argument("--url", metavar="URL", help="the address of a process with create_status_app")
     status.add_argument("--json", action="store_true", help="print one JSON object")
     _add_debug(status)
     _add_inspect(commands.add_parser("inspect", help="show requests on a page", **_texts(_INSPECT, _INSPECT_EXAMPLES)))

@@ -75,6 +75,10 @@ def _command(options: argparse.Namespace, screen: Screen, *, debug: bool) -> int
 
         return resume(options, screen, debug=debug)
     if options.command == "status":
+        if options.url is not None:
+            from ._commands.process_status import show_process_status  # noqa: PLC0415
+
+            return show_process_status(options, screen)
         from ._commands.status import show_status  # noqa: PLC0415
 
         return show_status(options, screen)

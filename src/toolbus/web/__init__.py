@@ -5,10 +5,11 @@
     return VercelResponse(session)
 
 `create_app(runtime, authorize=...)` is a whole application of these parts, to serve or to mount into another one.
+`create_status_app(runtime)` is one for probes and operators: the health and the numbers of a runtime.
 
 The encoders and readers are pure, and need no web framework. Everything else needs Starlette (the extra `web`), which
 is imported when the first of it is used; FastAPI is Starlette, too. A response takes anything with `events()`, so that
-requests of other processes are shown in the same way; only `create_app` knows runtimes and stores. Invariants:
+requests of other processes are shown in the same way; only the applications know runtimes and stores. Invariants:
 
 1. An encoder's chunks follow from the events only, so a page that comes late, in any process, ends with the same
    message. If they depended on time, or on what was sent before, a reload would show something else.
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from ._middleware import RuntimeMiddleware
     from ._ownership import AuthorizeRequest
     from ._responses import AguiResponse, EventReader, EventsResponse, ShownRequest, TextResponse, VercelResponse
+    from ._status_app import create_status_app
     from .inspector import Inspector, create_inspector
 
 __all__ = [
@@ -63,6 +65,7 @@ __all__ = [
     "VercelResponse",
     "create_app",
     "create_inspector",
+    "create_status_app",
     "read_agui",
     "read_vercel",
     "sse_frame",
@@ -80,6 +83,7 @@ _MODULES = {
     "VercelResponse": "._responses",
     "create_app": "._app",
     "create_inspector": ".inspector",
+    "create_status_app": "._status_app",
 }
 
 __getattr__, __dir__ = imported_when_used(__name__, _MODULES, __all__)

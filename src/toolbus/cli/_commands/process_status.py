@@ -1,0 +1,142 @@
+"""The command `toolbus status --url`: the health and the numbers of a running process, which it answers over HTTP.
+
+What comes back is somebody else's text: it is bounded, checked, and cleaned before it is shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias, cast
+from urllib.parse import urlsplit
+
+import orjson
+
+from ..._option_checks import shown
+from ...core.plain_text import clean, one_line
+from ...errors import ConfigurationError
+from .._terminal.screen import Screen
+from .._terminal.text import cells, cut, escape_json
+
+__all__ = ["show_process_status"]
+
+_SECONDS = 10.0
+_MOST_BYTES = 10_000_000
+_MOST_ROWS = 50
+_NAME_COLUMNS = 40
+
+_Fields: TypeAlias = Mapping[str, Any]
+
+
+def show_process_status(options: argparse.Namespace, screen: Screen) -> int:
+    """Run `toolbus status --url`, and return the exit status. Raises `ConfigurationError`."""
+    body = _fetched(options.url)
+    try:
+        answer = orjson.loads(body)
+        health, lines = answer["health"], [*_lines(answer["health"], answer["statistics"])]
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as exc:
+        raise ConfigurationError(
+            f"{options.url} does not answer as create_status_app of this version of toolbus does"
+        ) from exc
+    if options.json:
+        screen.data(escape_json(orjson.dumps(answer, option=orjson.OPT_INDENT_2).decode()))
+    else:
+        for line in lines:
+            screen.data(clean(line))
+    return 1 if health["reasons"] or not health["ready"] else 0
+
+
+def _fetched(url: str) -> bytes:
+    try:
+        parts = urlsplit(url)
+        is_usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_usable = False
+    if not is_usable:
+        raise ConfigurationError(f"--url is {shown(url)}; give an address such as http://127.0.0.1:8001")
+    address = url.rstrip("/").removesuffix("/status") + "/status"
+    # A proxy of the environment is for other networks than the one in which a process is operated.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(address, timeout=_SECONDS) as response:
+            body: bytes = response.read(_MOST_BYTES + 1)
+    except urllib.error.HTTPError as exc:
+        with exc:
+            raise ConfigurationError(
+                f"{address} answered {exc.code}; give the address under which the process serves create_status_app"
+            ) from exc
+    except (OSError, http.client.HTTPException, ValueError) as exc:
+        reason = getattr(exc, "reason", None) or exc
+        raise ConfigurationError(f"nobody answers at {address}: {one_line(str(reason)) or type(exc).__name__}") from exc
+    if len(body) > _MOST_BYTES:
+        raise ConfigurationError(f"{address} answered with over {_MOST_BYTES:,} bytes")
+    return body
+
+
+def _lines(health: _Fields, found: _Fields) -> Iterator[str]:
+    word = "ready" if health["ready"] else "not ready"
+    yield (
+        f"degraded: {'; '.join(health['reasons'])}"
+        if health["ready"] and health["reasons"]
+        else (f"{word}: {'; '.join(health['reasons'])}" if health["reasons"] else word)
+    )
+    stages, calls, bus = found["stages"], found["dispatcher"], found["bus"]
+    yield (
+        f"requests: {found['running']:,} running ({stages['model']:,} ask a model, {stages['tools']:,} run tools, "
+        f"{stages['people']:,} wait for people); {found['queued']:,} queued; room for {found['places']:,}; "
+        f"{found['refused']:,} refused"
+    )
+    yield f"questions to people: {found['approvals']:,}; for too long: {found['approvals_overdue']:,}"
+    overdue = f"; overdue: {', '.join(sorted(set(calls['overdue'])))}" if calls["overdue"] else ""
+    yield (
+        f"calls: {calls['running']:,} running; {calls['queued']:,} queued; {calls['retrying']:,} to be tried again; "
+        f"threads {calls['threads']:,}; processes {calls['processes']:,}{overdue}"
+    )
+    yield (
+        f"store: {found['appends']:,} steps taken, {_mean(found)}; {found['append_failures']:,} refused; "
+        f"{found['store_calls_pending']:,} calls to repeat; leases {found['leases']:,}"
+    )
+    slow = max((each["buffered"] for each in bus["subscriptions"]), default=0)
+    yield (
+        f"events: {bus['position']:,}; late results {bus['late']:,}; dead letters {bus['dead_letters']:,}; "
+        f"subscriptions {len(bus['subscriptions']):,}, the slowest has {slow:,} to take"
+    )
+    yield from _table(("tool", "calls", "failed", "retries", "p50", "p95"), map(_of_tool, *_pairs(found["tools"])))
+    yield from _table(
+        ("model", "replies", "retries", "tokens in", "out", "cost"), map(_of_model, *_pairs(found["models"]))
+    )
+
+
+def _pairs(named: _Fields) -> tuple[list[str], list[_Fields]]:
+    """Return the names and the fields of those that were used most, the most first."""
+    most = sorted(named.items(), key=lambda each: (-each[1]["calls"], each[0]))[:_MOST_ROWS]
+    return [name for name, _ in most], [fields for _, fields in most]
+
+
+def _of_tool(name: str, fields: _Fields) -> tuple[str, ...]:
+    failed = fields["calls"] - fields["outcomes"].get("completed", 0)
+    times = [f"{fields[each]:.3g} s" for each in ("p50_seconds", "p95_seconds")]
+    return name, f"{fields['calls']:,}", f"{failed:,}", f"{fields['retries']:,}", *times
+
+
+def _of_model(name: str, fields: _Fields) -> tuple[str, ...]:
+    usage = fields["usage"]
+    tokens = [f"{cast('int', usage.get(each, 0)):,}" for each in ("input_tokens", "output_tokens")]
+    return name, f"{fields['calls']:,}", f"{fields['retries']:,}", *tokens, f"{fields['cost']:.4f}"
+
+
+def _mean(found: _Fields) -> str:
+    return f"{1000 * found['append_seconds'] / found['appends']:.3g} ms each" if found["appends"] else "none yet"
+
+
+def _table(titles: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
+    whole = [titles, *[(cut(one_line(clean(name)), _NAME_COLUMNS), *numbers) for name, *numbers in rows]]
+    if len(whole) == 1:
+        return
+    widths = [max(map(cells, column)) for column in zip(*whole, strict=True)]
+    for name, *numbers in whole:
+        padded = [" " * (width - cells(text)) + text for text, width in zip(numbers, widths[1:], strict=True)]
+        yield "  ".join([name + " " * (widths[0] - cells(name)), *padded])

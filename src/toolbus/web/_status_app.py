@@ -1,0 +1,53 @@
+"""The application of `create_status_app`: the health and the numbers of a runtime, for probes and operators."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from ..errors import MissingExtra
+from ._bodies import json_response
+from ._guard import LOOPBACK_HOSTS, Guard
+
+try:
+    from starlette.applications import Starlette
+    from starlette.middleware import Middleware
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import Route
+except ImportError as exc:
+    raise MissingExtra("web", "starlette") from exc
+
+if TYPE_CHECKING:
+    from ..runtime import Runtime
+
+__all__ = ["create_status_app"]
+
+
+def create_status_app(runtime: Runtime[Any], *, hosts: Collection[str] | None = LOOPBACK_HOSTS) -> Starlette:
+    """Return an ASGI application that says how a runtime is, to serve on a port of its own or to mount.
+
+    | route | answer |
+    | --- | --- |
+    | `GET /health` | `{"ready": true, "reasons": []}`; the status is 200 if the runtime is ready, otherwise 503 |
+    | `GET /status` | the same as `health`, and `statistics`: the fields of `RuntimeStatistics` |
+
+    `toolbus status --url` prints the latter. Neither has ids, texts of people or models, or secrets, and neither waits
+    for anything or changes it; but names of tools and models, and costs, are not for everybody. So it answers only what
+    is sent from this machine to one of `hosts`, by default the names of loopback. For a probe from elsewhere, name the
+    hosts that it sends, or pass None for any, and let only your own network reach the port.
+    """
+
+    def health(_request: Request) -> Response:
+        found = runtime.health()
+        return json_response({"ready": found.ready, "reasons": found.reasons}, 200 if found.ready else 503)
+
+    def status(_request: Request) -> Response:
+        found = runtime.health()
+        about = {"ready": found.ready, "reasons": found.reasons}
+        return json_response({"health": about, "statistics": asdict(runtime.statistics())})
+
+    # Both are sync functions, so Starlette runs them in a thread: many requests do not hold up the event loop.
+    routes = [Route("/health", health), Route("/status", status)]
+    return Starlette(routes=routes, middleware=[Middleware(Guard, hosts=hosts)])
