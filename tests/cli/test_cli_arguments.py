@@ -23,7 +23,7 @@ USAGES = [
         "[--debug]"
     ),
     "resume [-h] [-d PATH] [-t MODULE:NAME] [-p NAME] [--store PATH] [--abandon] [--approve WHICH] [--json] [-v] [-q] [--log-level LEVEL] [--debug]",
-    "status [-h] [--store PATH] [--json] [--debug]",
+    "status [-h] [--store PATH | --url URL] [--json] [--debug]",
     "inspect [-h] [--store PATH | --url URL | --recording FILE] [--port N] [--open] [--debug]",
     "store [-h] COMMAND ...",
     "store stats [-h] [--store PATH] [--json] [--debug]",
@@ -90,7 +90,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "quiet": False,
         "log_level": None,
     },
-    "status": {"store": None, "json": False},
+    "status": {"store": None, "url": None, "json": False},
     "store stats": {"store": None, "json": False},
     "store list": {"store": None, "json": False, "search": "", "limit": 50},
     "store show i": {"store": None, "json": False, "id": "i", "whole": False},

@@ -86,7 +86,7 @@ def _lines(health: _Fields, found: _Fields) -> Iterator[str]:
     stages, calls, bus = found["stages"], found["dispatcher"], found["bus"]
     yield (
         f"requests: {found['running']:,} running ({stages['model']:,} ask a model, {stages['tools']:,} run tools, "
-        f"{stages['people']:,} wait for people); {found['queued']:,} queued; room for {found['places']:,}; "
+        f"{stages['people']:,} wait for people); {found['queued']:,} queued; {found['places']:,} more would be taken; "
         f"{found['refused']:,} refused"
     )
     yield f"questions to people: {found['approvals']:,}; for too long: {found['approvals_overdue']:,}"
