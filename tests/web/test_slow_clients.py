@@ -20,8 +20,8 @@ from toolbus.testing import virtual_backends
 
 anyio_backend = virtual_backends()
 CLIENTS = int(os.environ.get("TOOLBUS_WEB_CLIENTS", "48"))
-WORDS = "word " * 2_000
-PIECES = 2_000
+WORDS = "word " * 1_500
+PIECES = 1_500
 PIECE_SECONDS = 0.01
 
 
