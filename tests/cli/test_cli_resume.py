@@ -183,7 +183,7 @@ class TestPeople:
         ended = toolbus("resume", "--abandon")
         assert (ended.status, ended.out) == (0, f"{request_id}  abandoned  Write to Ann\n")
         assert toolbus("resume").out == NOTHING
-        [found] = with_store(kept, lambda store: store.requests())
+        [found] = with_store(kept, lambda store: store.found_requests())
         assert found.record.ending == "abandoned"
 
 
@@ -305,7 +305,7 @@ def test_a_process_that_is_killed_leaves_its_request_to_be_found(toolbus: Comman
         process.kill()
     scenes.play(text("x"))
     assert '("Hang on"): toolbus resume continues it' in toolbus("ask", "q", "-p", "scenes:scripted").err
-    [found] = with_store(kept, lambda store: store.requests(is_unfinished=True))
+    [found] = with_store(kept, lambda store: store.found_requests(is_unfinished=True))
     with_store(kept, lambda store: store.release(found.record.request_id, found.record.epoch))  # 10 s sooner
     ended = toolbus("resume")
     assert "toolbus resume --provider hangs:hanging --tools hangs:hang\n" in ended.err

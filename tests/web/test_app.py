@@ -290,7 +290,7 @@ def test_what_belongs_to_others_does_not_exist(client: Client):
     for where in (path, f"{path}/events", f"{path}/text"):
         assert client.get(where, headers=bob).json() == unknown
         assert client.get(where.replace(request_id, "nobody")).json() == unknown
-    nothing = {"messages": [], "requests": []}
+    nothing: dict[str, Any] = {"messages": [], "requests": []}
     assert client.get("/conversations/c1", headers=bob).json() == {"conversation_id": "c1", **nothing}
     assert client.get("/chat/c1/stream", headers=bob).status_code == 204
     # The owner's id of the conversation, as events name it, is another conversation for somebody else.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import httpx2
@@ -166,7 +166,7 @@ async def test_a_stream_that_the_server_waits_for_no_longer_ends_with_its_ending
         with anyio.fail_after(5):
             last = (await data_of(response))[-1]
     words = {"request_cancelled", "abort", "RUN_FINISHED", "cancelled"}
-    assert words & {cast("str", each) for each in last.values() if isinstance(each, str)}
+    assert words & {each for each in last.values() if isinstance(each, str)}
     assert not [each for each in caplog.records if each.exc_info]
 
 
