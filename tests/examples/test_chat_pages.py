@@ -83,4 +83,5 @@ async def test_both_pages_ask_decide_answer_stop_and_come_back(tmp_path: Path) -
     assert len(timed) == 3  # one of them was asked again
     assert all("zone" in str(each.tool_calls[0].data or each.tool_calls[0].content) for each in timed)
     assert [each.outcome for each in results].count("cancelled") == 2
-    assert results[0].new_messages[0].content[0].url.startswith("data:image/png;base64,")
+    prompt: Any = results[0].new_messages[0]
+    assert prompt.content[0].url.startswith("data:image/png;base64,")

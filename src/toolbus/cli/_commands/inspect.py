@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import getpass
 import socket
 import webbrowser
 from pathlib import Path
@@ -15,6 +14,7 @@ from ...core.plain_text import clean
 from ...errors import ConfigurationError, MissingExtra, StoreError
 from ...stores import PostgresStore
 from ...web.inspector import Inspector, RecordingSource, Source, StoreSource
+from .._loopback import LOOPBACK, listening_on, user_name
 from .._open_store import existing
 from .._terminal.screen import Screen
 
@@ -25,7 +25,6 @@ except ImportError as exc:
 
 __all__ = ["inspect"]
 
-_LOOPBACK = "127.0.0.1"
 _LEAVE_SECONDS = 1
 """The time that open pages get when the server ends; their streams never end by themselves."""
 
@@ -36,24 +35,19 @@ def inspect(options: argparse.Namespace, screen: Screen) -> int:
     if source is None:
         screen.data("Nothing is kept yet: toolbus ask and toolbus chat keep their requests here.")
         return 0
-    inspector = Inspector(source, by=_user())
-    with socket.socket() as listening:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listening.bind((_LOOPBACK, options.port))
-        except (OSError, OverflowError) as exc:
-            reason = getattr(exc, "strerror", None) or exc
-            raise ConfigurationError(f"--port {options.port}: {reason}; give another one, or 0 for a free one") from exc
-        listening.listen()
-        with contextlib.suppress(KeyboardInterrupt):  # uvicorn has ended the pages, and raises the signal once more.
-            anyio.run(_serve, inspector, source, listening, options, screen)
+    inspector = Inspector(source, by=user_name())
+    with (
+        listening_on(options.port) as listening,
+        contextlib.suppress(KeyboardInterrupt),  # uvicorn has ended the pages, and raises the signal once more.
+    ):
+        anyio.run(_serve, inspector, source, listening, options, screen)
     return 0
 
 
 async def _serve(
     inspector: Inspector, source: Source, listening: socket.socket, options: argparse.Namespace, screen: Screen
 ) -> None:
-    address = f"http://{_LOOPBACK}:{listening.getsockname()[1]}/#token={inspector.token}"
+    address = f"http://{LOOPBACK}:{listening.getsockname()[1]}/#token={inspector.token}"
     try:
         async with inspector.opened():
             screen.data(clean(f"Inspecting {source.name}. Ctrl-C ends it.\n{address}"))
@@ -84,11 +78,3 @@ def _database(url: str) -> PostgresStore:
     if not url.startswith(("postgresql://", "postgres://")):
         raise ConfigurationError("--url is the address of a PostgreSQL database, such as postgresql://user@host/name")
     return PostgresStore(url)
-
-
-def _user() -> str:
-    """Return the name under which decisions are recorded."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return "inspector"

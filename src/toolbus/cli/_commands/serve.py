@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import getpass
 import logging
 import secrets
 import socket
@@ -15,9 +14,10 @@ from typing import Any
 import anyio
 
 from ...core.plain_text import clean
-from ...errors import ConfigurationError, MissingExtra
+from ...errors import MissingExtra
 from ...web.chat import create_chat
 from .._approval import connect_approval
+from .._loopback import LOOPBACK, listening_on, user_name
 from .._requests import Configured, configured
 from .._terminal.screen import Screen
 
@@ -28,7 +28,6 @@ except ImportError as exc:
 
 __all__ = ["serve"]
 
-_LOOPBACK = "127.0.0.1"
 _LEAVE_SECONDS = 1
 """The time that open streams get when the server ends, before their requests have to end, too."""
 _DRAIN_SECONDS = 2.0
@@ -39,12 +38,12 @@ def serve(options: argparse.Namespace, screen: Screen) -> int:
     with (
         _quiet_server(options),
         configured(options, screen, on_approval="wait", drain_seconds=_DRAIN_SECONDS) as found,
-        _listening(options.port) as listening,
+        listening_on(options.port) as listening,
     ):
         if options.approve != "ask":
             connect_approval(found.runtime, options, screen, found.stdout)
         token = secrets.token_urlsafe()
-        address = f"http://{_LOOPBACK}:{listening.getsockname()[1]}/#token={token}"
+        address = f"http://{LOOPBACK}:{listening.getsockname()[1]}/#token={token}"
 
         def ready() -> None:
             if not options.quiet:
@@ -54,7 +53,7 @@ def serve(options: argparse.Namespace, screen: Screen) -> int:
                 webbrowser.open(address)
 
         failures: list[Exception] = []
-        app = create_chat(found.runtime, token=token, user=_user(), lifetime=_lifetime(found, failures))
+        app = create_chat(found.runtime, token=token, user=user_name(), lifetime=_lifetime(found, failures))
         with contextlib.suppress(KeyboardInterrupt):  # The server has ended, and raises the signal once more.
             anyio.run(_Server(app, ready).serve, [listening])
         if failures:
@@ -96,18 +95,6 @@ async def _lifetime(found: Configured, failures: list[Exception]) -> AsyncGenera
 
 
 @contextlib.contextmanager
-def _listening(port: int) -> Generator[socket.socket]:
-    with socket.socket() as listening:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listening.bind((_LOOPBACK, port))
-        except (OSError, OverflowError) as exc:
-            reason = getattr(exc, "strerror", None) or exc
-            raise ConfigurationError(f"--port {port}: {reason}; give another one, or 0 for a free one") from exc
-        yield listening
-
-
-@contextlib.contextmanager
 def _quiet_server(options: argparse.Namespace) -> Generator[None]:
     """Inside, keep what the server logs from the screen, unless a log was asked for: failures are raised as well."""
     logger = logging.getLogger("uvicorn")
@@ -117,11 +104,3 @@ def _quiet_server(options: argparse.Namespace) -> Generator[None]:
         yield
     finally:
         logger.setLevel(before)
-
-
-def _user() -> str:
-    """Return the name under which conversations are kept and decisions recorded."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return "user"
