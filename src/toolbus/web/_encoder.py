@@ -384,7 +384,9 @@ class EventEncoder(ABC):
         return call
 
     def _take_request(self, event: ToolCallRequested) -> None:
-        self._opened(event).state = "called" if event.name in self._client_tools else "running"
+        # The model continues while a background call is open, so its stream does not wait for the page.
+        is_for_page = event.name in self._client_tools and not event.background
+        self._opened(event).state = "called" if is_for_page else "running"
 
     def _take_question(self, event: ApprovalRequested) -> None:
         call = self._opened(event)
