@@ -166,6 +166,7 @@ def test_a_file_of_many_lines_takes_time_in_proportion_to_them(text: str):
 
 
 @pytest.mark.guarantee("G14")
+@pytest.mark.repeats("it measures CPU time, which tracing multiplies")
 @pytest.mark.parametrize("unit", ["a;", "a+a\n", "()\n", "f(a,b=c);", "[[],[]];", "lambda:0;", "'\\d';"])
 def test_dense_python_does_not_hold_the_interpreter_for_long(unit: str):
     line = unit * (250 // len(unit)) + "0\n"

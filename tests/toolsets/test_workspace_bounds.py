@@ -74,6 +74,7 @@ def test_a_pattern_that_would_take_long_is_refused_before_it_is_compiled(tmp_pat
      r"^(a+)+$", r"(?:\w+\s*)*[\x01\x02]", r"[\pL\pN]{40}\PL[\x01\x02]"],
 )  # fmt: skip
 @pytest.mark.parametrize("shape", ["lines", "one line", "beyond ASCII"])
+@pytest.mark.repeats("it measures CPU time, which tracing multiplies")
 def test_no_match_holds_the_interpreter_for_long(tmp_path: Path, pattern: str, shape: str) -> None:
     text = SOURCE * 1_500 if shape == "lines" else SOURCE.replace("\n", " ") * 1_500
     (tmp_path / "a.py").write_text(text if shape != "beyond ASCII" else "жжK😀 " * 20_000)
@@ -387,6 +388,7 @@ def test_an_ignore_file_that_is_too_large_ends_with_its_last_whole_rule(tmp_path
     ids=["halves of characters", "letters that grow", "no UTF-8", "empty lines", "line ends of Windows"],
 )  # fmt: skip
 @pytest.mark.parametrize("query", ["i\N{COMBINING DOT ABOVE}x", "kettle"])
+@pytest.mark.repeats("it measures CPU time, which tracing multiplies")
 def test_no_text_holds_the_interpreter_for_long(tmp_path: Path, data: bytes, query: str) -> None:
     (tmp_path / "a.txt").write_bytes(data)
     longest = LongestCall()

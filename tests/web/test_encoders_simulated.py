@@ -173,6 +173,7 @@ def check_seeds(seeds: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
     return requests, pauses
 
 
+@pytest.mark.repeats("request after request")
 def test_the_rules_hold_for_simulated_requests(monkeypatch: pytest.MonkeyPatch):
     requests, pauses = check_seeds(SEEDS, monkeypatch)
     assert requests > 2 * SEEDS
@@ -212,6 +213,7 @@ BUGS: dict[str, tuple[type, str, Callable[..., object]]] = {
 }
 
 
+@pytest.mark.repeats("the same requests")
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch):
     where, name, wrong = BUGS[bug]
