@@ -19,7 +19,6 @@ __all__ = ["EventLog", "LoggedRequest"]
 MAX_REQUESTS = 1_000
 MAX_BYTES = 64 * 2**20
 _MOST_EVENTS = 5_000
-_FOLD_AT = 200  # events that wait for the fold, at most
 _SLICE = 50  # events that are folded without a checkpoint
 _EVENT_BYTES = 600
 
@@ -53,8 +52,8 @@ class LoggedRequest:
         self.version += 1
         self._waiting.append(event)
         self.size_bytes += _size_of(event)
-        if len(self._waiting) >= _FOLD_AT:
-            self._fold(_FOLD_AT)
+        if len(self._waiting) >= _MOST_EVENTS:  # Nobody looks, and the oldest of them is about to be forgotten.
+            self._fold(_SLICE)
 
     async def update(self) -> None:
         """Fold the events that wait, with checkpoints."""
