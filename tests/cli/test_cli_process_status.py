@@ -43,9 +43,7 @@ async def test_a_running_process_is_asked_over_its_socket(toolbus: Command):
     assert (ended.status, ended.err) == (0, "")
     lines = ended.out.splitlines()
     assert lines[0] == "ready"
-    assert lines[1].startswith(
-        "requests: 0 running (0 ask a model, 0 run tools, 0 wait for people); 0 queued; "
-    )
+    assert lines[1].startswith("requests: 0 running (0 ask a model, 0 run tools, 0 wait for people); 0 queued; ")
     assert lines[4].startswith("store: ")
     assert "ms each; 0 refused" in lines[4]
     assert [line.split()[:4] for line in lines[6:]] == [
