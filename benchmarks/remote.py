@@ -22,13 +22,16 @@ from typing import Any
 import nats
 from nats.js import api
 
-from toolbus import EventBus, ToolRegistry, tool
+from toolbus import EventBus, Runtime, ToolRegistry, tool
 from toolbus.bus import Mailbox
 from toolbus.core.approval import definition_of
-from toolbus.events import Event, RequestCompleted, ToolCallCompleted, ToolCallRequested, new_id
+from toolbus.events import Event, RequestCompleted, TextDelta, ToolCallCompleted, ToolCallRequested, new_id
+from toolbus.messages import AssistantMessage
+from toolbus.protocols import ModelReply, TextPiece
 from toolbus.remote import Client
-from toolbus.remote.nats import NatsExecutor, ToolWorker
+from toolbus.remote.nats import NatsExecutor, NatsRelay, ToolWorker
 from toolbus.stores.sqlite import SqliteStore
+from toolbus.testing import ScriptedProvider
 
 from .plumbing import Effort, Goal, Row, alternate, compared, run, shown, shown_us
 
@@ -39,6 +42,7 @@ _TEXT = "z" * 100
 _CALLS_OF_A_REQUEST = 6  # as in the other figures: at its end, what the broker keeps of them is deleted
 _IDLE_SECONDS = 5.0
 _MOST_SECONDS = 120.0
+_SPEAKERS, _PIECES = 100, 500
 driver: Any = nats
 
 Call = Callable[[], Awaitable[object]]
@@ -145,6 +149,91 @@ async def _toolbus(url: str, name: str) -> AsyncGenerator[Call]:
                 bus.arbitration.announce(RequestCompleted(request_id=mailbox.request_id, outcome="completed", text=""))
 
         yield call
+
+
+# ------------------------------------------------------------------------------------------------ relayed events
+
+
+class _Speaker(ScriptedProvider):
+    """A model that says `_PIECES` pieces when the benchmark is ready."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.begins = asyncio.Event()
+
+    async def respond(self, request: Any, emit: Any) -> ModelReply:
+        del request
+        await self.begins.wait()
+        for number in range(_PIECES):
+            emit(TextPiece("token "))
+            if number % 10 == 0:
+                await asyncio.sleep(0)
+        return ModelReply(message=AssistantMessage(text="token " * _PIECES))
+
+
+async def _speak(url: str, path: str) -> None:
+    """Run requests whose pieces another process reads."""
+    model = _Speaker()
+    async with Runtime(model, store=SqliteStore(path), relay=NatsRelay(url)) as runtime:
+        sessions = [runtime.start("Go.") for _ in range(_SPEAKERS)]
+        for session in sessions:
+            await session.accepted()
+            _say(session.request_id)
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+        model.begins.set()
+        for session in sessions:
+            await session.result()
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+
+
+async def _relayed(url: str, effort: Effort) -> Row:
+    """The time in which one process reads 1,000 pieces of text of another one."""
+    times = [1e6 / await _relayed_once(url) for _ in range(min(3, effort.repeats))]
+    median = statistics.median(times)
+    return Row(
+        f"1,000 pieces of text, of {_SPEAKERS} requests in another process",
+        f"{shown(median)} ms",
+        "-",
+        median,
+        min(times),
+        max(times),
+        unit="ms",
+        goal=Goal(50.0),
+        remark=f"{shown(1e6 / median)} pieces a second",
+    )
+
+
+async def _relayed_once(url: str) -> float:
+    with tempfile.TemporaryDirectory(prefix="toolbus-") as folder:
+        path = str(Path(folder) / "requests.db")
+        command = [sys.executable, "-m", "benchmarks.remote", "speak", url, path]
+        with subprocess.Popen(  # noqa: ASYNC220 -- nothing else runs here
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]
+        ) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            ids = [process.stdout.readline().strip() for _ in range(_SPEAKERS)]
+            heard: list[int] = []
+            first = 0.0
+
+            async def read(request_id: str) -> None:
+                nonlocal first
+                async for event in client.request(request_id).events():
+                    if isinstance(event, TextDelta):
+                        first = first or time.perf_counter()
+                        heard.append(event.text.count("token "))
+
+            async with Client(SqliteStore(path), relay=NatsRelay(url)) as client, asyncio.timeout(_MOST_SECONDS):
+                readers = [asyncio.create_task(read(each)) for each in ids]
+                await asyncio.sleep(1)
+                process.stdin.write("go\n")
+                process.stdin.flush()
+                await asyncio.gather(*readers)
+            seconds = time.perf_counter() - first
+            process.communicate("end\n")
+    if (found := sum(heard)) != (said := _SPEAKERS * _PIECES):
+        raise RuntimeError(f"{found:,} of {said:,} pieces were heard")
+    return found / seconds
 
 
 # ------------------------------------------------------------------------------------------------ measuring
@@ -308,7 +397,12 @@ async def _remote(effort: Effort) -> list[Row]:
 
     server = NatsServer()
     try:
-        return [*await _calls(server.url, effort), await _idle(server.url, effort), await _unknown(effort)]
+        return [
+            *await _calls(server.url, effort),
+            await _idle(server.url, effort),
+            await _unknown(effort),
+            await _relayed(server.url, effort),
+        ]
     finally:
         server.close()
 
@@ -320,4 +414,4 @@ def remote(effort: Effort) -> list[Row]:
 
 if __name__ == "__main__":
     kind, url, name = sys.argv[1:]
-    asyncio.run((_worker if kind == "toolbus" else _bare_worker)(url, name))
+    asyncio.run({"toolbus": _worker, "bare": _bare_worker, "speak": _speak}[kind](url, name))

@@ -11,6 +11,7 @@ from typing import Any, cast
 import anyio
 import pytest
 
+from support.local_relay import LocalRelay
 from support.resuming import Lab, Wall, virtual_wall
 from toolbus import RequestSession, Runtime, Tool
 from toolbus.errors import (
@@ -68,12 +69,21 @@ def node(store: MemoryStore, *steps: Any, lab: Lab | None = None, **options: Any
         External,
     ]
     model = ScriptedProvider(lambda request: replies[request.round])
+    if _relays:
+        options.setdefault("relay", _relays[0])
     return Runtime(model, tools=tools, store=store, lease_seconds=30, on_approval="wait", **options)
 
 
-@pytest.fixture(params=["here", "elsewhere", "client"])
-def where(request: pytest.FixtureRequest) -> str:
-    return request.param
+_relays: list[LocalRelay] = []
+"""The relay between all nodes of a test, if it has one."""
+
+
+@pytest.fixture(params=["here", "elsewhere", "client", "relayed"])
+def where(request: pytest.FixtureRequest) -> Iterator[str]:
+    if request.param == "relayed":
+        _relays.append(LocalRelay())
+    yield request.param
+    _relays.clear()
 
 
 @asynccontextmanager
@@ -395,7 +405,7 @@ async def test_sub_requests_questions_are_answered_where_they_run() -> None:
 # ------------------------------------------------------------------------------------------------ watching
 
 
-async def test_the_events_of_another_process_are_those_of_the_session_without_signals(where: str) -> None:
+async def test_the_events_of_another_process_are_those_of_the_session_and_its_signals_need_a_relay(where: str) -> None:
     async with node(store_of(), calls(("look", {"n": 1})), text("Done.", 3)) as runtime:
         session = runtime.start("go")
         reads = session.events()
@@ -408,7 +418,7 @@ async def test_the_events_of_another_process_are_those_of_the_session_without_si
     assert any(isinstance(each, MessageAppended) for each in facts)
     assert [each for each in events if each.is_fact] == facts
     assert [each for each in late if each.is_fact] == facts
-    assert any(isinstance(each, TextDelta) for each in events) == (where == "here")
+    assert any(isinstance(each, TextDelta) for each in events) == (where in {"here", "relayed"})
 
 
 async def test_a_reader_comes_back_at_every_event_in_another_process_and_misses_no_fact() -> None:

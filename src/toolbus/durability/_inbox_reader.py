@@ -6,6 +6,7 @@ Knows sessions, the journal writer and the protocol of the inbox. Must not know 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import anyio
 import anyio.abc
@@ -20,6 +21,7 @@ from ._store_calls import call_store_in_time
 __all__ = ["InboxReader", "inbox_of"]
 
 _logger = logging.getLogger("toolbus.store")
+_MOST_ASKED = 10_000
 _AT_ONCE = 20  # inputs that are read together: each may have 8 MiB
 
 
@@ -30,23 +32,46 @@ def inbox_of(store: Store) -> Inbox | None:
 
 
 class InboxReader:
-    """The inputs for the requests of one runtime. It asks the store every `seconds`, while requests run here."""
+    """The inputs for the requests of one runtime.
+
+    It asks the store every `seconds` while requests run here, and at once when somebody says that an input is there.
+    """
 
     def __init__(self, inbox: Inbox, writer: JournalWriter, seconds: float) -> None:
         self._inbox = inbox
         self._writer = writer
         self._seconds = seconds
         self._fails = False
+        self._wake = anyio.Event()
+        self._asked: dict[str, list[Callable[[], None]]] = {}  # by inputs: those who want to know of their ends
+
+    def look(self, event_id: str, settled: Callable[[], None]) -> None:
+        """Look into the inbox at once. `settled` is called when an input does not wait any more, or is not there."""
+        if len(self._asked) < _MOST_ASKED:
+            self._asked.setdefault(event_id, []).append(settled)
+        self._wake.set()
+
+    def _say_settled(self, event_id: str) -> None:
+        for settled in self._asked.pop(event_id, ()):
+            settled()
 
     async def run(self) -> None:
         """Give inputs to sessions until cancelled."""
         async with anyio.create_task_group() as tasks:
             while True:
                 await self._writer.wait_for_requests()
-                await anyio.sleep(self._seconds)
-                await self._look(tasks)
+                with anyio.move_on_after(self._seconds):
+                    await self._wake.wait()
+                self._wake = anyio.Event()
+                asked = [*self._asked]
+                while await self._look(tasks) == _AT_ONCE:
+                    await anyio.lowlevel.checkpoint()
+                for event_id in asked:
+                    if event_id not in self._writer.received:
+                        self._say_settled(event_id)
 
-    async def _look(self, tasks: anyio.abc.TaskGroup) -> None:
+    async def _look(self, tasks: anyio.abc.TaskGroup) -> int:
+        """Give the inputs that wait to their sessions, and return how many there were."""
         try:
             given_before = self._writer.received
             waiting = await call_store_in_time(
@@ -56,7 +81,7 @@ class InboxReader:
             if not self._fails:
                 _logger.warning("the store failed, and inputs from other processes wait until it answers: %s", exc)
             self._fails = True
-            return
+            return 0
         if self._fails:
             self._fails = False
             _logger.info("the store answers again, and inputs from other processes are read")
@@ -66,6 +91,7 @@ class InboxReader:
             if session is not None and session.is_accepted:
                 self._writer.received.add(given.event_id)
                 self._give(session, given, tasks)
+        return len(waiting)
 
     def _give(self, session: RequestSession, given: Event, tasks: anyio.abc.TaskGroup) -> None:
         """Give an input to a session, at once, since tasks may begin in another order than that of sending."""
@@ -94,3 +120,4 @@ class InboxReader:
             return  # It still waits, for this process or the next one that has the lease.
         finally:
             self._writer.received.discard(given.event_id)
+            self._say_settled(given.event_id)

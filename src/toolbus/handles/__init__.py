@@ -1,7 +1,8 @@
 """Handles to requests in any process: `RequestHandle` watches and commands a request, wherever it runs.
 
 A request that runs here is reached through its session. Any other is read from the store's journal, and its commands go
-into the store's inbox, from which the process that holds its lease takes them. The store is asked at intervals.
+into the store's inbox, from which the process that holds its lease takes them. The store is asked at intervals. With a
+`Relay` between the processes, events come at once, signals too, and inboxes are looked into at once (`_exchange`).
 
 Knows sessions and the requests of a store. Must not know the runtime, providers, or which database a store uses.
 
@@ -16,12 +17,27 @@ Invariants:
    both count the same facts (`Cursor`).
 5. `authorize` is asked in the process where the caller is known, before a command is sent. The process that runs the
    request cannot know who has sent an input.
+6. A relay decides nothing: commands are in the store before anybody is woken, and a reader that misses a message
+   continues with the store, from its cursor. Otherwise a message that is lost would be a fact that is lost.
 """
 
 from __future__ import annotations
 
 from ._events import RequestEvents
-from ._handle import ANSWER_SECONDS, Authorize, CommandAnswer, RequestHandle
+from ._exchange import Exchange
+from ._handle import ANSWER_SECONDS, Authorize, CommandAnswer, RequestHandle, inbox_seconds_of
 from ._record import record_of
+from ._relay import Relay, RelayLink
 
-__all__ = ["ANSWER_SECONDS", "Authorize", "CommandAnswer", "RequestEvents", "RequestHandle", "record_of"]
+__all__ = [
+    "ANSWER_SECONDS",
+    "Authorize",
+    "CommandAnswer",
+    "Exchange",
+    "Relay",
+    "RelayLink",
+    "RequestEvents",
+    "RequestHandle",
+    "inbox_seconds_of",
+    "record_of",
+]

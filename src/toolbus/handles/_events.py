@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
@@ -11,8 +11,9 @@ import anyio
 from ..bus import Cursor, Subscription
 from ..durability import ReadAlong
 from ..errors import BusError
-from ..events import EVENT_TYPES, Event, RequestEnding
+from ..events import EVENT_TYPES, Event, ModelResponded, ModelRetrying, RequestEnding, RequestResumed, TextDelta
 from ..session import RequestSession
+from ._exchange import LiveEvents
 
 __all__ = ["RequestEvents"]
 
@@ -20,10 +21,11 @@ __all__ = ["RequestEvents"]
 class RequestEvents:
     """An asynchronous iterator over the events of one request. Made by `RequestHandle.events`. For one reader.
 
-    While the request runs in this process, all its events come as they happen: see `RequestSession.events`. From a
-    request in another process come its facts, and the `MessageAppended` events derived from them, within the handle's
-    `seconds` after they are written; signals, such as pieces of text, do not. The iteration ends after the request's
-    ending. It continues when the request moves to another process, or comes from one.
+    While the request runs in this process, all its events come as they happen: see `RequestSession.events`. With a
+    relay, so do those of a request in another process. Without one, its facts come, and the `MessageAppended` events
+    derived from them, within the handle's `seconds` after they are written; signals, such as pieces of text, do not.
+    The iteration ends after the request's ending. It continues when the request moves to another process, or comes from
+    one; the facts in between come from the store.
 
     Cancelling a wait for the next event loses nothing. Reading raises `UnknownRequest`, the `StoreError` of the
     journal, and `ResumeMismatch` for a request whose journal does not fit its conversation; it may be tried again.
@@ -40,18 +42,24 @@ class RequestEvents:
         capacity: int,
         sub_requests: bool,
         seconds: float,
+        join: Callable[[str, bool], Awaitable[LiveEvents | None]] | None = None,
     ) -> None:
+        """`join(cursor, facts_only)` returns the events after a cursor from the process that runs the request."""
         self._stored = stored
         self._kinds = frozenset(kinds or EVENT_TYPES)
         self._seconds = seconds
         self._cursor = cursor or Cursor(request_id)
         self._from_now = cursor is None
+        self._counts = cursor is not None  # whether `_cursor` is the position in the request
         self._newest = ""  # the id of the newest fact that was read
         self._ready: deque[Event] = deque()
         self._reads: ReadAlong | None = None
         self._is_over = False
         # The next look at the store, on the loop's clock: a reader that gives up and comes back waits no longer for it.
         self._looks_at = 0.0
+        self._join = join
+        self._joins_at = 0.0
+        self._live: LiveEvents | None = None
         self._heard: Subscription[Any] | None = None
         if session is not None:
             # All kinds are read, because only then can the position be known at which the store continues.
@@ -83,6 +91,8 @@ class RequestEvents:
         self._ready.clear()
         if self._heard is not None:
             self._heard.close()
+        if self._live is not None:
+            self._live.close()
 
     async def aclose(self) -> None:
         """Stop reading, for `contextlib.aclosing`. Idempotent."""
@@ -102,7 +112,7 @@ class RequestEvents:
         while not self._ready:
             if self._is_over:
                 raise StopAsyncIteration
-            await self._read()
+            await (self._read() if self._live is None else self._listen(self._live))
         event = self._ready.popleft()
         self._move(event)
         return event
@@ -112,10 +122,26 @@ class RequestEvents:
         if event.is_fact and event.request_id == self._cursor.request_id:
             self._newest = event.event_id
 
+    async def _listen(self, live: LiveEvents) -> None:
+        event = await anext(live, None)
+        if event is None:
+            # The store has what was missed.
+            self._live = self._reads = None
+        else:
+            self._ready.append(event)
+            self._is_over = isinstance(event, RequestEnding)
+
     async def _read(self) -> None:
+        if self._join is not None and self._reads is not None and anyio.current_time() >= self._joins_at:
+            # The reader has all that was in the store. A process that ends each stream at once is not asked at once.
+            self._joins_at = anyio.current_time() + self._seconds
+            facts_only = all(kind.is_fact for kind in self._kinds)
+            self._live = await self._join(str(self._cursor), facts_only)
+            if self._live is not None:
+                return
         if self._reads is None:
             reads = self._stored()
-            events = self._missing(await reads.read())
+            events = self._with_rest(self._missing(await reads.read()))
             self._reads = reads  # A first read that fails, or is cancelled, is a first read again.
         else:
             await anyio.sleep_until(self._looks_at)
@@ -124,9 +150,31 @@ class RequestEvents:
         self._ready.extend(events)
         self._is_over = self._reads.has_ended
 
+    def _with_rest(self, events: list[Event]) -> list[Event]:
+        """Put the rest of a reply before its fact, if only the beginning of its text came from another process."""
+        for index, event in enumerate(events if self._joins_at else ()):
+            if isinstance(event, ModelResponded) and (rest := event.message.text[self._cursor.chars :]):
+                if not self._cursor.chars:
+                    break
+                piece = TextDelta(
+                    request_id=event.request_id,
+                    conversation_id=event.conversation_id,
+                    metadata=event.metadata,
+                    message_id=event.message.message_id,
+                    text=rest,
+                    at=event.at,
+                )
+                return [*events[:index], piece, *events[index:]]
+            if isinstance(event, (ModelResponded, ModelRetrying, RequestResumed)):
+                break
+        return events
+
     def _missing(self, events: list[Event]) -> list[Event]:
         """Return those of all events so far that the reader does not have."""
-        if not self._from_now:
+        if not self._from_now or self._counts:
             return self._cursor.after(events)
+        # From here on, the position in the request is known.
         ids = [each.event_id for each in events]
-        return events[ids.index(self._newest) + 1 :] if self._newest in ids else []
+        begins = ids.index(self._newest) + 1 if self._newest in ids else len(events)
+        self._cursor.facts, self._counts = sum(each.is_fact for each in events[:begins]), True
+        return events[begins:]

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 import anyio
 
+from .._option_checks import POSITIVE, check
 from ..bus import Cursor, TextStream
 from ..clock import wall_time
 from ..durability import ReadAlong, StoredRequests, call_store_in_time
@@ -16,6 +17,9 @@ from ..events import (
     ApprovalRequested,
     CancelRequested,
     Event,
+    RequestCancelled,
+    RequestCompleted,
+    RequestFailed,
     SteeringAdded,
     ToolCallCompleted,
     ToolCallFailed,
@@ -25,9 +29,11 @@ from ..request_result import RequestResult
 from ..session import RequestSession
 from ..storage import Inbox, InboxReceipt, JournalStore, RequestRecord
 from ._events import RequestEvents
+from ._exchange import Exchange, LiveEvents
 from ._record import record_of
+from ._relay import Relay
 
-__all__ = ["ANSWER_SECONDS", "Authorize", "CommandAnswer", "RequestHandle"]
+__all__ = ["ANSWER_SECONDS", "Authorize", "CommandAnswer", "RequestHandle", "inbox_seconds_of"]
 
 CommandAnswer: TypeAlias = Literal["done", "ended", "queued", "unknown"]
 """The answer to a command.
@@ -43,6 +49,13 @@ Authorize: TypeAlias = Callable[[Event], bool | Awaitable[bool]]
 ANSWER_SECONDS = 5.0
 """The time in which a command to another process has to become a fact, unless stated otherwise."""
 _MAX_BYTES = 8 * 2**20
+
+
+def inbox_seconds_of(given: float | None, relay: Relay | None) -> float:
+    """Return how often the store is asked: with a relay, only in case that a message is lost."""
+    if given is None:
+        return 0.25 if relay is None else 2.0
+    return check("inbox_seconds", given, POSITIVE)
 
 
 class RequestHandle:
@@ -72,6 +85,7 @@ class RequestHandle:
         authorize: Authorize | None,
         seconds: float,
         answer_seconds: float = ANSWER_SECONDS,
+        exchange: Exchange | None = None,
     ) -> None:
         self.request_id = request_id
         self._local = local
@@ -79,6 +93,7 @@ class RequestHandle:
         self._authorize = authorize
         self._seconds = seconds
         self._answer_seconds = answer_seconds
+        self._exchange = exchange
 
     def __repr__(self) -> str:
         where = "elsewhere" if self._session() is None else "here"
@@ -104,12 +119,13 @@ class RequestHandle:
             capacity=capacity,
             sub_requests=sub_requests,
             seconds=self._seconds,
+            join=None if self._exchange is None else self._join,
         )
 
     def text(self, *, final_only: bool = False) -> TextStream:
         """Stream the model's text from the beginning of the request: see `RequestSession.text`.
 
-        The text of a request in another process comes reply by reply, once each is complete.
+        Without a relay, the text of a request in another process comes reply by reply, once each is complete.
         """
         return TextStream(self.events(*TextStream.kinds), final_only=final_only)
 
@@ -160,7 +176,11 @@ class RequestHandle:
                 if found is None:
                     raise StoreError(f"request {self.request_id} has ended, and its ending could not be written")
                 return found
-            await anyio.sleep(self._seconds)
+            if self._exchange is None:
+                await anyio.sleep(self._seconds)
+            else:
+                async for _ in self.events(RequestCompleted, RequestFailed, RequestCancelled):
+                    pass
 
     # ---------------------------------------------------------------------------------------------- commands
 
@@ -251,7 +271,7 @@ class RequestHandle:
         receipt = await call_store_in_time(journal.send(command))
         with anyio.move_on_after(self._answer_seconds):
             while receipt.state == "waiting" and receipt.is_held:
-                await anyio.sleep(self._seconds)
+                await self._settled(command)
                 receipt = await call_store_in_time(journal.receipt(command.request_id, command.event_id))
         answer = _answer(receipt)
         return await self._ended(journal, command) if answer == "ended" else answer
@@ -260,6 +280,26 @@ class RequestHandle:
         """Return "done" for a command that an ended request has among its facts, and otherwise "ended"."""
         facts = await call_store_in_time(journal.facts(self.request_id))
         return "done" if any(each.fact.event_id == command.event_id for each in facts) else "ended"
+
+    async def _settled(self, command: Event) -> None:
+        """Wait until the owner of the request says that it has settled an input, but no longer than `seconds`."""
+        with anyio.move_on_after(self._seconds):
+            if self._exchange is None:
+                await anyio.sleep_forever()
+            else:
+                record = await self._requests().record(command.request_id)
+                try:
+                    settled = await self._exchange.ask_to_look("" if record is None else record.owner, command.event_id)
+                    await settled.wait()
+                finally:
+                    self._exchange.forget(command.event_id)
+
+    async def _join(self, after: str, facts_only: bool) -> LiveEvents | None:  # noqa: FBT001 -- called by position
+        """Return the events after a cursor from the process that runs the request, if it can be asked."""
+        record = await self._requests().record(self.request_id)
+        if self._exchange is None or record is None or record.ending is not None:
+            return None
+        return await self._exchange.join(record.owner, self.request_id, after, facts_only=facts_only)
 
     # --------------------------------------------------------------------------------------------- the request
 

@@ -9,7 +9,8 @@ from .._option_checks import POSITIVE, check
 from ..bus import EventBus
 from ..durability import OptionsFor, StoredRequests, journal_of
 from ..errors import ConfigurationError
-from ..handles import ANSWER_SECONDS, Authorize, RequestHandle
+from ..events import new_id
+from ..handles import ANSWER_SECONDS, Authorize, Exchange, Relay, RequestHandle, inbox_seconds_of
 from ..messages import Message
 from ..providers import resolve
 from ..session import RequestOptions, RequestSession, Resumed, SessionStart, merged_options
@@ -34,10 +35,12 @@ class Client:
         async with Client(PostgresStore(url)) as client:
             answer = await client.request(request_id).inject(ToolCallCompleted(...))
 
-    `store` is the one that the runtimes use; the client opens it, and closes it at the end of the block. Handles look
-    into the store every `inbox_seconds`, and a command waits at most `answer_seconds` for the process that runs its
-    request. `options` are as for `Runtime.recall`: `output` types and the like, which no store has. Works on every
-    event loop that the store works on. Raises `ConfigurationError` for a store without a journal.
+    `store` is the one that the runtimes use; the client opens it, and closes it at the end of the block. With the
+    `relay` of the runtimes, events come as they happen, and commands are taken at once. Handles look into the store
+    every `inbox_seconds` (0.25, or 2 with a relay, in case that a message is lost), and a command waits at most
+    `answer_seconds` for the process that runs its request. `options` are as for `Runtime.recall`: `output` types and
+    the like, which no store has. Works on every event loop that the store works on. Raises `ConfigurationError` for a
+    store without a journal.
     """
 
     def __init__(
@@ -45,7 +48,8 @@ class Client:
         store: Store,
         *,
         options: OptionsFor | None = None,
-        inbox_seconds: float = 0.25,
+        relay: Relay | None = None,
+        inbox_seconds: float | None = None,
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
         journal = journal_of(store)
@@ -55,20 +59,31 @@ class Client:
                 "runtimes, such as SqliteStore('toolbus.db')"
             )
         self.store = store
-        self._seconds = check("inbox_seconds", inbox_seconds, POSITIVE)
+        self._seconds = inbox_seconds_of(inbox_seconds, relay)
         self._answer_seconds = check("answer_seconds", answer_seconds, POSITIVE)
+        self._exchange = None if relay is None else Exchange(relay, new_id(), local=lambda _: None, look=None)
         self._bus = EventBus()  # never entered: no request runs here
         self._stored = StoredRequests(store, journal, self._make, options)
 
     async def __aenter__(self) -> Self:
         if (opens := getattr(self.store, "open", None)) is not None:
             await opens()
+        if self._exchange is not None:
+            try:
+                await self._exchange.__aenter__()
+            except BaseException:
+                await self.store.aclose()
+                raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.store.aclose()
+        try:
+            if self._exchange is not None:
+                await self._exchange.__aexit__(kind, exc, trace)
+        finally:
+            await self.store.aclose()
 
     def request(self, request_id: str, *, authorize: Authorize | None = None) -> RequestHandle:
         """Return a handle on a request: see `Runtime.request`."""
@@ -79,6 +94,7 @@ class Client:
             authorize=authorize,
             seconds=self._seconds,
             answer_seconds=self._answer_seconds,
+            exchange=self._exchange,
         )
 
     def _make(

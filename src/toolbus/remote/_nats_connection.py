@@ -61,16 +61,19 @@ class Broker:
     def node(self, node: str) -> str:
         return f"{self.prefix}.node.{self.pool}.{node}"
 
+    def relay(self, address: str) -> str:
+        return f"{self.prefix}.relay.{encoded(address)}"
+
     @asynccontextmanager
-    async def connected(self) -> AsyncGenerator[Connection]:
-        """A connection with the streams in place, closed at the end even while the host is cancelled."""
+    async def connected(self, *, with_streams: bool = True) -> AsyncGenerator[Connection]:
+        """A connection, by default with the streams in place, closed at the end even while the host is cancelled."""
         try:
             asyncio.get_running_loop()
         except RuntimeError as exc:
             raise ConfigurationError("toolbus.remote.nats needs asyncio: nats-py does not work on trio") from exc
         connection = Connection(self)
         try:
-            await connection.open()
+            await connection.open(with_streams=with_streams)
             yield connection
         finally:
             with anyio.move_on_after(_ANSWER_SECONDS, shield=True):
@@ -93,7 +96,7 @@ class Connection:
         self._expiring: set[asyncio.Future[None]] = set()
         self._count = 0
 
-    async def open(self) -> None:
+    async def open(self, *, with_streams: bool) -> None:
         async def on_error(exc: Exception) -> None:
             self.trouble = str(exc) or type(exc).__name__
             if "authorization" in self.trouble.lower():
@@ -120,6 +123,8 @@ class Connection:
             await _in_time(connecting)
             async with asyncio.timeout(_CONNECT_SECONDS):
                 self.stream = self.client.jetstream(timeout=_ANSWER_SECONDS)
+                if not with_streams:
+                    return
                 await self._make_streams()
                 self._acknowledgements = f"{self.client.new_inbox()}."
                 await self.client.subscribe(f"{self._acknowledgements}*", cb=self._on_acknowledged)

@@ -5,7 +5,8 @@ Needs the extra `nats`, and a server with JetStream. nats-py works on asyncio on
     stream <prefix>_calls    <prefix>.call.<pool>.<request>.<call>     a call, until it is answered (a work queue)
     stream <prefix>_answers  <prefix>.done.<pool>.<request>.<call>     its answer: the first message of a subject wins
                              <prefix>.begun.<pool>.<request>.<call>    a mark of the delivery that has begun it
-    core                     <prefix>.node.<pool>.<node>               live answers and signals for a session's process
+    core                     <prefix>.relay.<process>                  events and wake-ups for a process (`NatsRelay`)
+                             <prefix>.node.<pool>.<node>               live answers and signals for a session's process
                              <prefix>.stop.<pool>                      the calls that were settled elsewhere
 
 Ids are encoded in subjects, because `*`, `>` and `.` are legal in them. The broker's credentials are the boundary of
@@ -32,10 +33,11 @@ from ..instrumentation import Instrumentation
 from ..tools import Tool, ToolRegistry
 from ._executor import RemoteExecutor
 from ._nats_connection import Broker, Connection, decoded, encoded
+from ._nats_relay import NatsRelay
 from ._transport import Begun, Key, Then, Unavailable
 from ._worker import Worker, WorkerStatistics
 
-__all__ = ["NatsExecutor", "ToolWorker", "WorkerStatistics"]
+__all__ = ["NatsExecutor", "NatsRelay", "ToolWorker", "WorkerStatistics"]
 
 _FETCH_SECONDS = 1.0
 """The time for which a request for calls stands at the server, and so the longest that a worker takes to drain."""

@@ -34,7 +34,7 @@ from ..durability import (
 )
 from ..errors import ConfigurationError, NotRunning, StoreError
 from ..events import ApprovalRequested, ToolCallCompleted, ToolCallFailed, ToolCallLate, new_id
-from ..handles import Authorize, RequestHandle, record_of
+from ..handles import Authorize, Exchange, Relay, RequestHandle, inbox_seconds_of, record_of
 from ..instrumentation import observed_process
 from ..messages import Message, PromptLike, UserMessage
 from ..protocols import Provider
@@ -122,7 +122,9 @@ class Runtime(Generic[DepsT]):
     out `lease_seconds` after this process has stopped renewing it. If such a store fails, a request fails before its
     next effect, and is left for `resume`. With `on_store_failure="warn"` the request continues and a warning is logged;
     a crash would lose what it did since. If the store has an inbox, other processes may command the requests that run
-    here: the runtime looks into it every `inbox_seconds` while it has requests. See `request`.
+    here: the runtime looks into it every `inbox_seconds` (0.25) while it has requests. With a `relay`, such as
+    `toolbus.remote.nats.NatsRelay`, that all processes of the store share, it looks at once, and otherwise every 2 s in
+    case a message is lost; and its requests' events reach readers in other processes as they happen. See `request`.
 
     With `park_seconds`, a request that was begun with `start` and has for so long waited only for people or for answers
     to `external` calls leaves the memory of this runtime; the first `resume(watch=True)` that sees an input for it, or
@@ -167,7 +169,8 @@ class Runtime(Generic[DepsT]):
         on_store_failure: OnStoreFailure = "stop",
         lease_seconds: float = 30.0,
         keep_ended_seconds: float = 60.0,
-        inbox_seconds: float = 0.25,
+        relay: Relay | None = None,
+        inbox_seconds: float | None = None,
         park_seconds: float | None = None,
         remind_seconds: float | None = None,
         blocked_loop_seconds: float | None = None,
@@ -200,7 +203,7 @@ class Runtime(Generic[DepsT]):
         )
         self._defaults = defaults
         self.journal = self._journal_writer = journal_writer_of(self.store, lease_seconds, on_store_failure)
-        inbox, self._inbox_seconds = inbox_of(self.store), check("inbox_seconds", inbox_seconds, POSITIVE)
+        inbox, self._inbox_seconds = inbox_of(self.store), inbox_seconds_of(inbox_seconds, relay)
         writer = self._journal_writer
         self._park_seconds = check("park_seconds", park_seconds, or_none(POSITIVE))
         if park_seconds is not None and inbox is None:
@@ -208,7 +211,16 @@ class Runtime(Generic[DepsT]):
                 "park_seconds needs a store with an inbox, through which an answer wakes a parked request; "
                 "use SqliteStore or PostgresStore"
             )
-        self._inbox_reader = None if inbox is None or writer is None else InboxReader(inbox, writer, inbox_seconds)
+        self._inbox_reader = reader = (
+            None if inbox is None or writer is None else InboxReader(inbox, writer, self._inbox_seconds)
+        )
+        if relay is not None and (writer is None or reader is None):
+            raise ConfigurationError("relay needs a store that processes share; use SqliteStore or PostgresStore")
+        self._exchange = (
+            None
+            if relay is None or writer is None or reader is None
+            else Exchange(relay, writer.owner, local=self.session, look=reader.look)
+        )
         self._executors = tuple(executors)
         self._narrator = self._narrator_of(narrator)
         self._conversations = ConversationState()
@@ -263,6 +275,8 @@ class Runtime(Generic[DepsT]):
             # The store is opened here, so that its faults are raised at the start.
             if (opens := getattr(self.store, "open", None)) is not None:
                 await opens()
+            if self._exchange is not None:
+                await stack.enter_async_context(self._exchange)
             self._parts = stack.pop_all()
         self._stranded = StrandedTasks()
         self._group = await self._stranded.open()
@@ -512,6 +526,7 @@ class Runtime(Generic[DepsT]):
             stored=None if writer is None else self._stored(writer, options),
             authorize=authorize,
             seconds=self._inbox_seconds,
+            exchange=self._exchange,
         )
 
     async def requests(self, *, conversation_id: str | None = None, limit: int = 100) -> Sequence[RequestRecord]:

@@ -1,0 +1,299 @@
+"""A relay between processes: events come as they happen, commands are taken at once, and what is lost comes later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+
+from support.local_relay import LocalRelay
+from support.resuming import Lab, Wall, virtual_wall
+from toolbus import Runtime
+from toolbus.errors import ConfigurationError
+from toolbus.events import Event, ModelResponded, RequestCompleted, TextDelta, ToolCallRequested, encode
+from toolbus.handles import RequestHandle
+from toolbus.remote import Client
+from toolbus.stores.memory import MemoryStore
+from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
+
+anyio_backend = virtual_backends()
+pytestmark = pytest.mark.guarantee("G32")
+
+SPOKEN = "One two three four five six seven eight nine ten."
+
+
+@pytest.fixture(autouse=True)
+def wall() -> Iterator[Wall]:
+    with virtual_wall() as wall:
+        yield wall
+
+
+def spoken() -> Any:
+    """A reply of ten words, one a second."""
+    pieces = [f"{word} " for word in SPOKEN.split()[:-1]] + ["ten."]
+    return text(SPOKEN, pieces, delays=1.0)
+
+
+def node(
+    store: MemoryStore, relay: LocalRelay | None, *replies: Any, lab: Lab | None = None, **options: Any
+) -> Runtime:
+    lab = lab or Lab()
+    model = ScriptedProvider(lambda request: replies[request.round])
+    tools = [lab.tool("wipe", 1, needs_approval=True), lab.tool("look", 20, idempotent=True)]
+    return Runtime(model, tools=tools, store=store, relay=relay, lease_seconds=30, on_approval="wait", **options)
+
+
+async def read(handle: RequestHandle, into: list[Event], after: str = "") -> None:
+    async for event in handle.events(after=after):
+        into.append(event)
+
+
+async def test_pieces_of_text_come_to_another_process_as_they_are_said() -> None:
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    async with node(store, relay, spoken()) as runtime, node(store, relay) as other:
+        session = runtime.start("go")
+        await settle()
+        heard: list[str] = []
+
+        async def listen() -> None:
+            async for piece in other.request(session.request_id).text():
+                heard.append(piece)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(listen)
+            await advance(3.5)
+            assert "".join(heard) == "One two three "
+            await advance(2)
+            assert "".join(heard) == "One two three four five "
+            await advance(10)
+        assert "".join(heard) == SPOKEN
+
+
+async def test_a_reader_that_comes_in_the_middle_of_a_reply_gets_the_text_so_far_and_comes_back_at_any_place() -> None:
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    async with node(store, relay, spoken()) as runtime, node(store, relay) as other:
+        session = runtime.start("go")
+        cursor, heard = "", ""
+        for _ in range(12):
+            await advance(1)
+            reads = other.request(session.request_id).events(after=cursor)
+            with anyio.move_on_after(0.5):
+                async for event in reads:
+                    heard += event.text if isinstance(event, TextDelta) else ""
+                    # Between two readings, the rest of the text may have become a fact.
+                    heard = event.message.text if isinstance(event, ModelResponded) else heard
+            cursor = reads.cursor
+            reads.close()
+        assert heard == SPOKEN
+        await settle()
+        exchange: Any = runtime._exchange  # pyright: ignore[reportPrivateUsage]
+        assert not exchange._served
+
+
+async def test_events_of_a_request_are_sent_only_while_somebody_reads_them() -> None:
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    async with node(store, relay, spoken()) as runtime, node(store, relay) as other:
+        session = runtime.start("go")
+        await advance(3)
+        assert relay.sent == []
+        with anyio.move_on_after(2):
+            await read(other.request(session.request_id), [])
+        await advance(1)
+        # The reader of this test gives up without closing its events, as a process that dies would.
+        await advance(60)
+        assert (await session.result()).text == SPOKEN
+        exchange: Any = runtime._exchange  # pyright: ignore[reportPrivateUsage]
+        assert not exchange._served
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_with_any_messages_lost_no_fact_is_missed_or_comes_twice_and_the_text_is_whole(seed: int) -> None:
+    relay, store = LocalRelay(loses=(0.1, 0.5, 1.0)[seed % 3], seed=seed), MemoryStore(journal=True)
+    replies = (calls(("look", {"n": 1})), spoken(), spoken())
+    async with node(store, relay, *replies) as runtime, node(store, relay) as other:
+        session = runtime.start("go")
+        await settle()
+        heard: list[Event] = []
+        said: list[str] = []
+
+        async def listen() -> None:
+            async for piece in other.request(session.request_id).text():
+                said.append(piece)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read, other.request(session.request_id), heard)
+            tasks.start_soon(listen)
+            await advance(120)
+        facts = [each async for each in session.events() if each.is_fact]
+    assert [each for each in heard if each.is_fact] == facts
+    assert "".join(said).split() == SPOKEN.split()
+
+
+async def test_a_command_to_another_process_is_done_at_once() -> None:
+    relay, store, lab = LocalRelay(), MemoryStore(journal=True), Lab()
+    replies = (calls(("wipe", {"n": 1})), text("Done."))
+    async with (
+        node(store, relay, *replies, lab=lab, inbox_seconds=1_000) as runtime,
+        Client(store, relay=relay, inbox_seconds=1_000) as client,
+    ):
+        session = runtime.start("go")
+        await settle()
+        handle = client.request(session.request_id)
+        began = anyio.current_time()
+        [question] = await handle.pending_approvals()
+        assert await handle.approve(question) == "done"
+        assert anyio.current_time() == began
+        assert await handle.approve(question) == "ended"
+        assert (await handle.result()).text == "Done."
+        assert anyio.current_time() == began + 1  # The tool's own second.
+        assert await client.request("unknown").cancel() == "unknown"
+    assert len(lab.runs) == 1
+
+
+async def test_a_command_whose_wake_up_is_lost_is_done_at_the_next_look() -> None:
+    relay, store = LocalRelay(loses=1.0), MemoryStore(journal=True)
+    async with (
+        node(store, relay, calls(("wipe", {"n": 1})), text("Done.")) as runtime,
+        Client(store, relay=relay) as client,
+    ):
+        session = runtime.start("go")
+        await settle()
+        assert await client.request(session.request_id).cancel() == "done"
+        assert anyio.current_time() <= 4.0
+        assert (await session.result()).outcome == "cancelled"
+
+
+async def test_many_inputs_at_once_are_read_without_waiting_in_between() -> None:
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    async with (
+        node(store, relay, calls(("look", {"n": 1})), text("Done."), inbox_seconds=1_000) as runtime,
+        Client(store, relay=relay, inbox_seconds=1_000) as client,
+    ):
+        session = runtime.start("go")
+        await settle()
+        answers: list[str] = []
+
+        async def steer(number: int) -> None:
+            answers.append(await client.request(session.request_id).steer(f"{number}"))
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(90):
+                tasks.start_soon(steer, number)
+        assert answers == ["done"] * 90
+        session.cancel()
+
+
+async def test_a_reader_continues_where_its_request_moves_to() -> None:
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    replies = (calls(("look", {"n": 1})), spoken())
+    heard: list[Event] = []
+    async with node(store, relay, *replies) as heir, Client(store, relay=relay) as client:
+        async with node(store, relay, *replies, drain_seconds=0) as old:
+            session = old.start("go")
+            await advance(5)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(read, client.request(session.request_id), heard)
+                await advance(5)
+                await old.drain()
+                await heir.resume()
+                await advance(25)
+                assert "".join(each.text for each in heard if isinstance(each, TextDelta)) != ""
+                assert not isinstance(heard[-1], RequestCompleted)
+        stored: Any = store.journal
+        facts = [each.fact.event_id for each in await stored.facts(session.request_id)]
+    assert [each.event_id for each in heard if each.is_fact and not each.is_derived] == facts
+    assert isinstance(heard[-1], RequestCompleted)
+
+
+async def test_a_process_that_falls_silent_is_given_up_and_the_reader_continues_with_the_store() -> None:
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    heard: list[Event] = []
+    async with node(store, relay, calls(("look", {"n": 1})), spoken()) as runtime, node(store, relay) as other:
+        session = runtime.start("go")
+        await settle()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read, other.request(session.request_id), heard)
+            await advance(1)
+            relay.loses = 1.0
+            await advance(60)
+        facts = [each async for each in session.events() if each.is_fact]
+    assert [each for each in heard if each.is_fact] == facts
+
+
+async def test_a_slow_reader_holds_a_bounded_number_of_bytes_and_misses_no_fact(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("toolbus.handles._exchange._BUFFER_BYTES", 2_000)
+    relay, store = LocalRelay(max_bytes=3_000), MemoryStore(journal=True)
+    async with node(store, relay, spoken()) as runtime, node(store, relay) as other:
+        session = runtime.start("go")
+        await settle()
+        reads = other.request(session.request_id).events()
+        heard = [await anext(reads)]
+        live: Any = None
+        while not isinstance(heard[-1], RequestCompleted):
+            await advance(2)
+            live = reads._live or live  # pyright: ignore[reportPrivateUsage]
+            assert live is None or live._bytes < 6_000
+            heard.append(await anext(reads))
+        facts = [each async for each in session.events() if each.is_fact]
+    assert live is not None
+    assert [each for each in heard if each.is_fact] == facts
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"\xff\x00",
+        b'{"do":"fall"}',
+        b'{"do":"read","request":7}',
+        b'{"do":"read","id":"x","to":"nobody","request":"*.>","after":"nonsense"}',
+        b'{"do":"stop","id":"x"}',
+        b'{"do":"stay"}',
+        b'{"do":"events","id":"x","n":-5}',
+        b'{"do":"looked","id":"x"}',
+        b'{"do":"look","id":"x","to":"nobody"}',
+    ],
+)
+async def test_damaged_and_forged_messages_do_nothing(body: bytes) -> None:
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    lab = Lab()
+    async with node(store, relay, calls(("look", {"n": 1})), text("Done."), lab=lab) as runtime:
+        forged = ToolCallRequested(
+            request_id="r", call_id="c", name="wipe", arguments={"n": 1}, round=0, deadline=9.0, idempotency_key="k"
+        )
+        for heard in [*relay.heard.values()]:
+            heard(body)
+            heard(body + b"\n" + encode(forged))
+        assert (await runtime.run("go")).text == "Done."
+    assert len(lab.runs) == 1
+
+
+async def test_events_of_another_request_and_damaged_ones_end_the_stream_and_never_reach_a_reader() -> None:
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    async with node(store, relay, spoken()) as runtime, Client(store, relay=relay) as client:
+        session = runtime.start("go")
+        await settle()
+        heard: list[Event] = []
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read, client.request(session.request_id), heard)
+            await advance(2)
+            exchange: Any = client._exchange  # pyright: ignore[reportPrivateUsage]
+            [stream] = exchange._reading
+            head = msgspec.json.encode({"do": "events", "id": stream, "n": exchange._reading[stream]._next})
+            other = encode(TextDelta(request_id="another", message_id="m", text="forged"))
+            relay.heard[exchange.address](b"\n".join((head, b"{damaged", other)))
+            await advance(20)
+        facts = [each async for each in session.events() if each.is_fact]
+    assert [each for each in heard if each.is_fact] == facts
+    assert all(each.request_id == session.request_id for each in heard)
+
+
+async def test_a_relay_needs_a_store_that_processes_share() -> None:
+    with pytest.raises(ConfigurationError, match="relay needs a store that processes share"):
+        Runtime(ScriptedProvider([]), relay=LocalRelay())
