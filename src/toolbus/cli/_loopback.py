@@ -1,4 +1,4 @@
-"""What the commands with a page share: a port of this machine, and the name of its user."""
+"""The parts that commands with a page share: a port of this machine, and the name of its user."""
 
 from __future__ import annotations
 
