@@ -92,7 +92,18 @@ class PieceWise:
 class ShownCall:
     """One tool call as the page has it. `shown_id` is its `call_id`, with `~2` and so on after a void beginning."""
 
-    __slots__ = ("arguments", "call_id", "is_open", "name", "pieces", "question", "shown_id", "state", "text")
+    __slots__ = (
+        "arguments",
+        "call_id",
+        "in_background",
+        "is_open",
+        "name",
+        "pieces",
+        "question",
+        "shown_id",
+        "state",
+        "text",
+    )
 
     def __init__(self, call_id: str, shown_id: str, name: str) -> None:
         self.call_id = call_id
@@ -100,6 +111,7 @@ class ShownCall:
         self.name = name
         self.pieces = PieceWise(shown_id)
         self.state = "arriving"  # then "whole"; at last "asked", "called" (of the page) or "running"
+        self.in_background = False
         self.is_open = False  # whether its whole arguments were shown
         self.arguments: Mapping[str, Any] = {}
         self.text = ""  # the whole arguments, as the model wrote them
@@ -134,6 +146,7 @@ class EventEncoder(ABC):
         self._has_gap = False  # since the newest reply that is whole
         self._step: int | None = None
         self._reply_id = ""  # the id of the reply that arrives, or has arrived
+        self._has_answer = False  # whether the newest whole reply has no calls
         self._last_text = ""  # the text of the newest whole reply
         self._text: PieceWise | None = None
         self._reasoning: PieceWise | None = None
@@ -150,7 +163,10 @@ class EventEncoder(ABC):
     def waits_for_client(self) -> bool:
         """True while nothing can happen before the page answers: each open call is a question or one of its tools."""
         calls = self._calls.values()
-        return bool(calls) and not self._arriving and all(each.state in _WAITING for each in calls)
+        if not calls or self._arriving or any(each.state not in _WAITING for each in calls):
+            return False
+        # The next round does not wait for calls in the background. After the last reply, the request does.
+        return self._has_answer or any(not each.in_background for each in calls)
 
     @property
     def waits_for_effect(self) -> bool:
@@ -282,6 +298,7 @@ class EventEncoder(ABC):
         self._finish_reasoning(message.reasoning)
         self._finish_text(message.text)
         self._last_text = message.text or self._last_text
+        self._has_answer = not message.tool_calls
         arriving, self._arriving = self._arriving, {}
         for call in message.tool_calls:
             index = next((at for at, each in arriving.items() if each.call_id == call.call_id), None)
@@ -366,6 +383,7 @@ class EventEncoder(ABC):
         self._void_reply()
         self._end_step()
         self._step = event.round
+        self._has_answer = False
         self.on_step(event.round)
 
     def _end_step(self) -> None:
@@ -384,9 +402,9 @@ class EventEncoder(ABC):
         return call
 
     def _take_request(self, event: ToolCallRequested) -> None:
-        # The model continues while a background call is open, so its stream does not wait for the page.
-        is_for_page = event.name in self._client_tools and not event.background
-        self._opened(event).state = "called" if is_for_page else "running"
+        call = self._opened(event)
+        call.in_background = event.background
+        call.state = "called" if event.name in self._client_tools else "running"
 
     def _take_question(self, event: ApprovalRequested) -> None:
         call = self._opened(event)
