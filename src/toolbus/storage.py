@@ -194,8 +194,8 @@ class Store(Protocol):
         """Return conversations, the newest first, at most `limit`.
 
         With `prefix`, only conversations whose id begins with this text, taken as it is, are returned. With `search`,
-        only conversations with a message that contains this text are returned.
-        ASCII capitals match small letters. The text is taken literally, without wild cards.
+        only conversations with a message that contains this text are returned. ASCII capitals match small letters. The
+        text is taken literally, without wild cards.
         """
         ...
 

@@ -84,7 +84,7 @@ def test_the_page_asks_decides_stops_and_continues_after_its_server_was_killed(t
         (["--store", "no.db"], "no.db"),
         (["--no-store", "--dir", "nowhere"], "--dir nowhere does not exist"),
     ],
-    ids=lambda each: each[-1] if isinstance(each, list) else "",
+    ids=["port-range", "port-number", "store", "folder"],
 )
 def test_wrong_usage_is_one_line(
     options: list[str],

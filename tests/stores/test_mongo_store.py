@@ -472,7 +472,7 @@ def test_a_death_while_a_request_is_written_leaves_all_or_nothing_of_each_step_a
             )
             assert history(other, conversation_id) == []
             assert isinstance(append(other, again)[0], int)
-        listed = [(each.conversation_id, each.messages) for each in conversations(other, "long", 1)]
+        listed = [(each.conversation_id, each.messages) for each in conversations(other, "long", "", 1)]
         assert listed == [(conversation_id, 3)]
         assert history(other, conversation_id) == long
         seen.append((len(places), has_ended))
@@ -494,7 +494,7 @@ def test_a_death_while_a_turn_is_remembered_leaves_all_or_nothing_of_it(
         seen.add(len(found))
         act(other, conversation_id)  # which adds each of the two once, by its id
         assert history(other, conversation_id) == [*turn("before"), *turn("newest")]
-        assert [each.messages for each in conversations(other, "", 1)] == [4]
+        assert [each.messages for each in conversations(other, "", "", 1)] == [4]
     assert seen == {0, 2, 4}
 
 
