@@ -121,6 +121,7 @@ _ROUNDS = ("max_rounds", "limits=Limits(max_rounds=...)")
 _SECONDS = ("timeout_seconds", "limits=Limits(timeout_seconds=...)")
 _ATTEMPTS = ("retries", "max_model_attempts", "limits=Limits(max_model_attempts=...)")
 _LENGTH = ("max_output_tokens", "settings=ModelSettings(max_output_tokens=...)")
+_OUTPUT = ("output", "run(..., output=...)")
 _OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
     "model": ("provider",),
     "llm": ("provider",),
@@ -130,8 +131,9 @@ _OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
     "message_history": ("history",),
     "thread_id": ("conversation_id",),
     "session_id": ("conversation_id",),
-    "output_type": ("output",),
-    "response_format": ("output",),
+    "output": _OUTPUT[1:],
+    "output_type": _OUTPUT,
+    "response_format": _OUTPUT,
     "timeout": _SECONDS,
     "timeout_seconds": _SECONDS,
     "max_turns": _ROUNDS,
@@ -159,7 +161,7 @@ def no_option(unknown: Iterable[str], known: Iterable[str], what: str = "option"
 def option_meant(wrong: str, names: Sequence[str]) -> str:
     """Return the one of `names`, or the use of one, that is meant by a name which does not exist; "" without one."""
     for option in _OTHER_NAMES.get(wrong, ()):
-        if option.partition("=")[0] in names:
+        if option.partition("=")[0] in names or option.startswith("run("):
             return option
     return next(iter(difflib.get_close_matches(wrong, names, 1)), "")
 

@@ -17,6 +17,7 @@ from toolbus.events import ApprovalDecided, ApprovalRequested, Event, ToolCallLa
 from toolbus.messages import AssistantMessage, Message, SystemMessage, UserMessage, to_anthropic
 from toolbus.protocols import Emit, LateResults, ModelReply, ModelRequest
 from toolbus.runtime._conversations import LateResultNotes
+from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
 
 anyio_backend = virtual_backends()
@@ -376,3 +377,17 @@ async def test_a_long_result_that_came_late_is_cut_in_the_note_that_tells_of_it(
     (note,) = late_notes.take("c", ())
     assert "of 9000 characters are missing" in note.text
     assert len(note.text) < 4200
+
+
+@pytest.mark.parametrize("journal", [False, True])
+async def test_a_turn_that_is_cancelled_while_it_waits_leaves_nothing_in_its_conversation(journal: bool) -> None:
+    store = MemoryStore(journal=journal)
+    async with Runtime(ScriptedProvider([text("One.", delays=1.0), text("Three.")]), store=store) as runtime:
+        first, second = [runtime.start(words, conversation_id="c") for words in ("first", "second")]
+        await settle()
+        assert second.cancel("changed my mind")
+        assert (await second.result()).outcome == "cancelled"
+        assert (await first.result()).text == "One."
+        result = await runtime.run("third", conversation_id="c")
+    assert [each.text for each in result.messages] == ["first", "One.", "third", "Three."]
+    assert [*await store.history("c")] == result.messages

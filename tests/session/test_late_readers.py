@@ -287,6 +287,18 @@ async def test_a_reader_who_comes_back_in_mid_reply_gets_the_rest_of_its_text() 
     assert first.text + "".join(pieces) == result.text
 
 
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+async def test_a_reader_who_has_everything_and_comes_back_gets_nothing_more(store: str, tmp_path: Path) -> None:
+    """A browser's `EventSource` comes back with the last id whenever a stream ends."""
+    kept = MemoryStore() if store == "memory" else SqliteStore(tmp_path / "toolbus.db")
+    async with Runtime(ScriptedProvider(SCRIPT), tools=[look_up], store=kept) as runtime:
+        request_id = (await runtime.run("How is Paris?")).request_id
+        events = runtime.request(request_id).events()
+        assert [each async for each in events]
+        assert [each async for each in runtime.request(request_id).events(after=events.cursor)] == []
+        assert [each async for each in runtime.request(request_id).events(after="now")] == []
+
+
 @pytest.mark.parametrize(
     ("after", "words"),
     [

@@ -61,7 +61,10 @@ class RequestEvents:
         self._joins_at = 0.0
         self._live: LiveEvents | None = None
         self._heard: Subscription[Any] | None = None
+        self._had_ended = False  # whether it had ended here before the reader came
         if session is not None:
+            result = session.snapshot().result
+            self._had_ended = result is not None and not result.resumable
             # All kinds are read, because only then can the position be known at which the store continues.
             after = "now" if cursor is None else str(cursor)
             self._heard = session.events(after=after, capacity=capacity, sub_requests=sub_requests)
@@ -103,8 +106,9 @@ class RequestEvents:
             try:
                 event = await anext(self._heard)
             except StopAsyncIteration:
-                # The request was left, so that another process continues it.
+                # Unless the request had ended before, it was left, so that another process continues it.
                 self._heard = None
+                self._is_over = self._had_ended
             else:
                 self._move(event)
                 self._is_over = isinstance(event, RequestEnding) and event.request_id == self._cursor.request_id

@@ -642,7 +642,7 @@ class Runtime(Generic[DepsT]):
         self._group.start_soon(self._stranded.contain, report, self._carry_out, session, ticket, why)
 
     def _check_usable(self, options: RequestOptions) -> None:
-        check_options(options, RequestOptions, "a request")
+        check_options(options, RequestOptions, "a request", beside=("output",))
         if self._group is None or self._closing:
             if self._closing and self._group is not None:
                 raise NotRunning("the runtime is closing, and takes no more requests")

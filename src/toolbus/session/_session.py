@@ -188,6 +188,7 @@ class RequestSession(SessionHandle):
             facts=self._kept,
             earlier=beginning.earlier,
             stored=beginning.stored,
+            has_joined=beginning.has_joined,
             result=self._result,
         )
 

@@ -22,17 +22,23 @@ class SessionSnapshot:
 
     `view` has the turn's state, and the reason why the request is left, if it is. `facts` are the published ones, in a
     list that grows with them. `earlier` is the number of messages of its transcript that came from `prepare`, and
-    `stored` the number that the store had before they were repaired. `result` is None until the end.
+    `stored` the number that the store had before they were repaired. `has_joined` is whether its turn in its
+    conversation has come. `result` is None until the end.
     """
 
     view: SessionView
     facts: Sequence[Event]
     earlier: int
     stored: int
+    has_joined: bool
     result: RequestResult[Any] | None
 
     @property
     def turn(self) -> Sequence[Message]:
-        """The messages that the request adds to its conversation, without the earlier ones; empty before it begins."""
+        """The messages that the request adds to its conversation, without the earlier ones; empty before it begins.
+
+        A request that ended while it waited for its turn adds nothing: its prompt would come before the answer that it
+        has waited for.
+        """
         state = self.view.state
-        return state.messages[self.earlier :] if state.facts else []
+        return state.messages[self.earlier :] if state.facts and self.has_joined else []

@@ -170,8 +170,8 @@ class RequestBeginning:
 
     `notes` are the messages from `prepare` that the model is shown before the prompt, `earlier` is the number of
     messages that it has put in front, and `stored` the number that the store had before they were repaired. `asked` are
-    the approvals of a resumed request that a person has still to decide. `error` is the reason why the prompt was
-    refused.
+    the approvals of a resumed request that a person has still to decide. `has_joined` is whether its turn in its
+    conversation has come, and `error` the reason why the prompt was refused.
     """
 
     __slots__ = (
@@ -179,6 +179,7 @@ class RequestBeginning:
         "asked",
         "earlier",
         "error",
+        "has_joined",
         "is_resumed",
         "notes",
         "parent",
@@ -191,6 +192,7 @@ class RequestBeginning:
         self._prompt = prompt
         self.parent = start.parent
         self.prepare = start.prepare
+        self.has_joined = start.prepare is None
         self.notes: Sequence[SystemMessage] = ()
         self.earlier = 0
         self.stored = 0
@@ -213,6 +215,7 @@ class RequestBeginning:
                 if mailbox.has(CancelRequested):
                     return
                 raise
+            self.has_joined = True
             secrets.share(found.vault)
             if not self.is_resumed:
                 earlier = repair(found.messages)
