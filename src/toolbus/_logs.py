@@ -14,6 +14,7 @@ logger = logging.getLogger("toolbus.session")
 LOGGERS = (
     "toolbus.bus",
     "toolbus.dispatcher",
+    "toolbus.handles",
     "toolbus.instrumentation",
     "toolbus.mcp",
     "toolbus.narrator",

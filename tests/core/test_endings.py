@@ -20,6 +20,7 @@ NO_ENDING = {
     "max_model_attempts",
     "max_output_repairs",
     "tool_timeout_seconds",
+    "background_timeout_seconds",
     "model_timeout_seconds",
     "approval_timeout_seconds",
     "stream_idle_seconds",

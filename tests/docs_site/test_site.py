@@ -42,7 +42,7 @@ TASKS = {  # what a reader types, and the pages of which one must come first
     "limit the cost of a request": "how-to/limit-and-stop-requests.html",
     "test without a model": "faq.html",
     "use an MCP server": "how-to/use-mcp-servers.html",
-    "stream text to a browser": "how-to/talk-to-web-clients.html",
+    "stream text to a browser": "faq.html or how-to/talk-to-web-clients.html",
     "run a tool on another machine": "how-to/run-tools-on-other-machines.html",
     "from LangGraph": "how-to/come-from-another-library.html",
     "extra is not installed": "reference/troubleshooting.html",
