@@ -25,7 +25,7 @@ from .against_peers import peers
 from .journaled import durable
 from .latency import latency
 from .listeners import events
-from .memory import memory, resident_set
+from .memory import memory, parked, resident_set
 from .overhead import cpu, on_trio
 from .plumbing import FULL, QUICK, Effort, Figure, Goal, Row
 from .remote import remote
@@ -45,6 +45,7 @@ FIGURES: dict[str, Figure] = {
     "latency": latency,
     "memory": memory,
     "resident": resident_set,
+    "parked": parked,
     "streaming": streaming,
     "startup": startup,
     "telemetry": telemetry,
@@ -56,6 +57,7 @@ EFFORTS = {
     "latency": Effort(5),
     "memory": Effort(5),
     "resident": Effort(5),
+    "parked": Effort(5),
     "remote": Effort(5),
 }
 LONGEST_SECONDS = 600.0

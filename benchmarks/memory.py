@@ -17,17 +17,21 @@ import tracemalloc
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 
-from toolbus import Runtime
+from toolbus import Runtime, Tool
+from toolbus.messages import AssistantMessage, ToolCall
+from toolbus.protocols import Emit, ModelReply, ModelRequest
+from toolbus.stores.sqlite import SqliteStore
 
 from .plumbing import Effort, Goal, Row, alternate, compared, run, shown
 from .work import SilentModel, lookup, sessions
 
-WAITING, STARTED = 10_000, 100_000
+WAITING, STARTED, PARKED = 10_000, 100_000, 10_000
 ROOT = Path(__file__).parents[1]
 
 
@@ -153,6 +157,78 @@ async def _resident(effort: Effort) -> list[Row]:
             goal=Goal(0.7),
         )
     ]
+
+
+class _Caller:
+    """A model that calls the background tool whose answer comes from outside, after days, and then waits for it."""
+
+    vendor = "bench"
+
+    async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:  # noqa: ARG002 -- the protocol
+        if request.messages[-1].role == "tool":  # the ticket
+            return ModelReply(message=AssistantMessage(text="I am waiting for the answer."))
+        return ModelReply(message=AssistantMessage(tool_calls=(ToolCall(name="outside", arguments="{}"),)))
+
+
+def print_parked(count: int) -> None:
+    """Print by how many MiB the resident set of this process grows while `count` requests are begun and parked.
+
+    The requests are in a SQLite file. Some are parked before, so that the caches of the driver and of Python are full.
+    """
+    outside: Tool[..., Any] = Tool(
+        "outside", "Ask outside.", {"type": "object"}, external=True, background=True, validate=lambda _arguments: None
+    )
+
+    async def park(runtime: Runtime[None], number: int) -> None:
+        """Park requests, at most 200 at once."""
+        for begins in range(0, number, 200):
+            sessions = [runtime.start("go") for _ in range(min(200, number - begins))]
+            for session in sessions:
+                result = await session.result()
+                if result.reason != "parked":
+                    raise RuntimeError(f"a request was not parked: {result}")
+
+    async def print_growth() -> None:
+        with TemporaryDirectory() as folder:
+            store = SqliteStore(f"{folder}/parked.db", durability="process")
+            async with Runtime(_Caller(), tools=[outside], store=store, park_seconds=0.05) as runtime:
+                await runtime.resume(watch=True)
+                await park(runtime, 400)
+                gc.collect()
+                before = resident_mib()
+                await park(runtime, count)
+                gc.collect()
+                # A page is the least that can be seen.
+                print(json.dumps(max(resident_mib() - before, 4 / 1_024)), flush=True)
+
+    anyio.run(print_growth)
+
+
+async def _parked(effort: Effort) -> list[Row]:
+    count, grown = effort.of(PARKED, least=10), list[float]()
+    for _ in range(min(effort.repeats, 3)):
+        command = [sys.executable, "-c", f"from benchmarks.memory import print_parked as p; p({count})"]
+        done = await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True, text=True, cwd=ROOT)
+        grown.append(float(json.loads(done.stdout)))
+    value = statistics.median(grown)
+    return [
+        Row(
+            f"growth of a process by {count:,} parked requests",
+            f"{shown(value)} MiB",
+            "",
+            value,
+            min(grown),
+            max(grown),
+            unit="MiB",
+            goal=Goal(50.0),
+            remark="each waits for an external answer, on SQLite",
+        )
+    ]
+
+
+def parked(effort: Effort) -> list[Row]:
+    """Measure the memory that parked requests take."""
+    return run(_parked, effort)
 
 
 def memory(effort: Effort) -> list[Row]:

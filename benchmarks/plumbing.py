@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 import anyio
 
-Unit: TypeAlias = Literal["times", "ms", "KiB", "GiB"]
+Unit: TypeAlias = Literal["times", "ms", "KiB", "MiB", "GiB"]
 Side: TypeAlias = Callable[[], Awaitable[float]]
 
 

@@ -19,7 +19,7 @@ PLOT = ROOT / "docs" / "performance.svg"
 BEGIN = "<!-- bench:begin (written by `python3 dev.py bench`) -->"
 END = "<!-- bench:end -->"
 PACKAGES = ("anyio", "blinker", "orjson", "pydantic", "trio")
-UNITS: dict[Unit, str] = {"times": " times", "ms": " ms", "KiB": " KiB", "GiB": " GiB"}
+UNITS: dict[Unit, str] = {"times": " times", "ms": " ms", "KiB": " KiB", "MiB": " MiB", "GiB": " GiB"}
 Results = Mapping[str, Sequence[Row]]
 
 

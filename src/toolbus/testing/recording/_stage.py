@@ -20,6 +20,7 @@ from ...clock import SessionClock
 from ...core.history import Shape
 from ...core.limits import Budget
 from ...core.message_list import Messages
+from ...core.result_notes import background_note_id
 from ...core.turn import CallStatus, HistoryShaped, Phase, TurnState
 from ...errors import ProviderError, ToolbusError
 from ...events import (
@@ -70,6 +71,15 @@ class _Spent:
         self.spent = spent
 
 
+def _is_note(fact: Event | None) -> bool:
+    """Return whether a fact is the note with the result of a background call."""
+    return (
+        isinstance(fact, MessageAppended)
+        and isinstance(fact.message, SystemMessage)
+        and fact.message.message_id.endswith(background_note_id(""))
+    )
+
+
 class Stage:
     """One request of a recording, and the position of its replay. It is the replayed session's `Journal`."""
 
@@ -106,6 +116,14 @@ class Stage:
         """Return the fact at a position; None after the last one."""
         facts = self.request.facts
         return facts[position] if position < len(facts) else None
+
+    def after_background(self, position: int) -> Event | None:
+        """Return the fact at a position; an ending instead of the end of background calls that it has given up."""
+        fact = self.fact(position)
+        while isinstance(fact, ToolCallFailed) or _is_note(fact):
+            position += 1
+            fact = self.fact(position)
+        return fact
 
     def now(self) -> float:
         """Return the time of the session's next decision."""
@@ -177,12 +195,14 @@ class Stage:
             while fact is not None and (
                 isinstance(fact, HistoryCompressed)
                 or (isinstance(fact, ModelResponded) and fact.message.interrupted)
+                or isinstance(fact, ToolCallFailed)
+                or _is_note(fact)
                 or not self.request.is_own(position)
             ):
                 position += 1
                 fact = self.fact(position)
             return isinstance(fact, (ModelRetrying, RequestFailed, RequestCompleted)) and fact.at >= moment
-        if state.phase is not Phase.TOOLS or self.bus.has_unread:
+        if state.phase not in (Phase.TOOLS, Phase.READY) or self.bus.has_unread:
             return False  # the session first takes the published inputs
         if position > self.position:
             self.differs(f"{self.request.facts[self.position].type} has no effect here")
@@ -275,10 +295,10 @@ class RecordedModel:
         """Implement `Provider`. Raises `Stopped` if the recording continues without a reply or an error."""
         stage = self._stage
         stage.asked.append(request)
-        fact, deadline = stage.fact(stage.next_own), stage.state.model_deadline
+        fact, deadline = stage.after_background(stage.next_own), stage.state.model_deadline
         if isinstance(fact, ModelResponded) and fact.message.interrupted:  # the ending follows it
             emit(TextPiece(fact.message.text))
-            fact, deadline = stage.fact(stage.next_own + 1), stage.state.deadline
+            fact, deadline = stage.after_background(stage.next_own + 1), stage.state.deadline
         if isinstance(fact, ModelResponded):
             message = fact.message
             if stage.guard is not None:
@@ -326,7 +346,7 @@ class RecordedBudget(Budget):
     @property
     def used_up(self) -> str:
         """The bound that is named by the ending, if the recording ends here because of one: see `Budget`."""
-        fact = self._stage.fact(self._stage.next_own)
+        fact = self._stage.after_background(self._stage.next_own)
         prefix, _, bound = fact.reason.partition(".") if isinstance(fact, RequestCompleted) else ("", "", "")
         return bound if prefix == "budget" and not self._stage.state.stop else ""
 
