@@ -5,22 +5,26 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
+from uvicorn.lifespan.on import LifespanOn
 
 from support.http_serving import serving
 from toolbus import Runtime
 from toolbus.errors import StoreUnavailable
 from toolbus.providers.scripted import ScriptedProvider, hang, text
 from toolbus.stores.memory import MemoryStore
+from toolbus.stores.sqlite import SqliteStore
 from toolbus.web import EventsResponse, RuntimeMiddleware, TextResponse, VercelResponse, create_app
 
 
@@ -84,6 +88,20 @@ def test_a_runtime_that_cannot_be_entered_or_left_fails_the_server(backend: Any)
     store.opens = True
     with pytest.raises(StoreUnavailable, match="the disk went away"), TestClient(app, backend=backend):
         pass
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # uvicorn runs on asyncio only
+async def test_uvicorn_does_not_serve_an_application_whose_runtime_cannot_be_entered(
+    tmp_path: Path, anyio_backend: str
+):
+    runtime = Runtime(ScriptedProvider([]), store=SqliteStore(tmp_path / "nowhere" / "requests.db"))
+    config = uvicorn.Config(create_app(runtime, authorize=lambda _: "ann"), log_config=None)
+    config.load()
+    lifespan = LifespanOn(config)
+    assert config.lifespan_class is LifespanOn  # by default, it serves applications whose lifespan only raises
+    await lifespan.startup()
+    assert lifespan.should_exit
 
 
 def test_a_mounted_application_leaves_the_runtime_to_the_outer_one():

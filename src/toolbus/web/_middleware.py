@@ -60,7 +60,13 @@ class RuntimeMiddleware:
         async def received() -> Message:
             message = await receive()
             if message["type"] == "lifespan.startup":
-                await running.begin(group)
+                try:
+                    await running.begin(group)
+                except Exception as exc:
+                    # The application has not begun, so it does not report this. Without a report, a server may take
+                    # the application for one without a lifespan, and serve it (uvicorn does, by default).
+                    await send({"type": "lifespan.startup.failed", "message": str(exc)})
+                    raise
             elif message["type"] == "lifespan.shutdown":
                 await running.end()  # The application closes in the usual way, also if this has failed.
             return message
