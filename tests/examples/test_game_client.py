@@ -54,7 +54,7 @@ class Table:
         def connect() -> Any:
             return server_for(Game(7, PASSWORD, self.folder / "galaxy.json"))
 
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             return await play(
                 self.provider,
                 McpServer("game", connect=connect),

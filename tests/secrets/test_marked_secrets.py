@@ -356,6 +356,7 @@ def test_arguments_that_are_too_big_to_be_looked_through_are_hidden_whole() -> N
     assert hidden_arguments({"a": [f"token-{i}" for i in range(5_000)], "b": 1}, marks, vault) == {"a": MASK, "b": MASK}
 
 
+@pytest.mark.repeats("it measures CPU time, which tracing multiplies")
 def test_a_thousand_secrets_are_kept_in_a_vault_in_bounded_time() -> None:
     """Each cost as much as all before it: a result with 2,000 marked values held the loop for 4 s."""
     vault = Vault()
