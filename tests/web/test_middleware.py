@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -102,6 +103,7 @@ async def test_uvicorn_does_not_serve_an_application_whose_runtime_cannot_be_ent
     assert config.lifespan_class is LifespanOn  # by default, it serves applications whose lifespan only raises
     await lifespan.startup()
     assert lifespan.should_exit
+    assert not [each for each in threading.enumerate() if each.name.startswith("toolbus requests.db")]
 
 
 def test_a_mounted_application_leaves_the_runtime_to_the_outer_one():

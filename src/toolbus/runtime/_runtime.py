@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterable, Sequence
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Generic, Never, Self, TypeVar, Unpack, get_args, overload
 
 import anyio
@@ -272,9 +272,7 @@ class Runtime(Generic[DepsT]):
                 await stack.enter_async_context(self._reminders.on(self.bus))
             if (seconds := self._blocked_loop_seconds) is not None:
                 stack.enter_context(watch_loop(self.bus, seconds, lambda: self.dispatcher.statistics().blocked))
-            # The store is opened here, so that its faults are raised at the start.
-            if (opens := getattr(self.store, "open", None)) is not None:
-                await opens()
+            await self._open_store()
             if self._exchange is not None:
                 await stack.enter_async_context(self._exchange)
             self._parts = stack.pop_all()
@@ -285,6 +283,20 @@ class Runtime(Generic[DepsT]):
             self._store_tasks = anyio.CancelScope()
             self._group.start_soon(self._serve_store, self._journal_writer, self._store_tasks)
         return self
+
+    async def _open_store(self) -> None:
+        """Open the store here, so that its faults are raised at the start. One that cannot be opened is closed."""
+        if (opens := getattr(self.store, "open", None)) is None:
+            return
+        try:
+            await opens()
+        except BaseException:
+            with (
+                suppress(StoreError),  # The first error says what is wrong.
+                anyio.CancelScope(shield=True, deadline=anyio.current_time() + _REMEMBER_SECONDS),
+            ):
+                await self.store.aclose()
+            raise
 
     async def _serve_store(self, writer: JournalWriter, scope: anyio.CancelScope) -> None:
         """Renew the leases, and give requests what other processes have sent to them."""
