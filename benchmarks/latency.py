@@ -22,7 +22,7 @@ from toolbus import EventBus, RequestSession, ToolDispatcher, ToolRegistry
 from toolbus.events import ToolCallCompleted
 from toolbus.protocols import Emit, ModelReply, ModelRequest
 
-from .plumbing import Effort, Goal, Row, alternate, cpu_us, run, shown
+from .plumbing import Effort, Goal, Row, alternate, cpu_us, measured, run, shown
 from .work import CALLS, ROUNDS, Arguments, Model, at_once, lookup, model_by_hand, sessions
 
 SESSIONS = 1_000
@@ -175,15 +175,12 @@ async def _figure(effort: Effort) -> list[Row]:
         ours = [figures[index] for figures in found[_toolbus]]
         theirs = [figures[index] for figures in found[_by_hand]]
         rows.append(
-            Row(
+            measured(
                 f"from the last result to the next model call, {name}",
-                f"{shown(statistics.median(ours))} ms",
-                f"by hand, {shown(statistics.median(theirs))} ms",
-                statistics.median(ours),
-                min(ours),
-                max(ours),
-                unit="ms",
-                goal=goal,
+                ours,
+                "ms",
+                goal,
+                against=f"by hand, {shown(statistics.median(theirs))} ms",
                 remark=f"{count:,} sessions, {rate:,.0f} come in a second, {count * ROUNDS:,} rounds of {CALLS} calls",
             )
         )

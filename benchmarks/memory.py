@@ -28,7 +28,7 @@ from toolbus.messages import AssistantMessage, ToolCall
 from toolbus.protocols import Emit, ModelReply, ModelRequest
 from toolbus.stores.sqlite import SqliteStore
 
-from .plumbing import Effort, Goal, Row, alternate, compared, run, shown
+from .plumbing import Effort, Goal, Row, alternate, compared, measured, run, shown
 from .work import SilentModel, lookup, sessions
 
 WAITING, STARTED, PARKED = 10_000, 100_000, 10_000
@@ -144,19 +144,8 @@ async def _resident(effort: Effort) -> list[Row]:
         lambda: _resident_of_a_process(count, toolbus=True),
         lambda: _resident_of_a_process(count, toolbus=False),
     )
-    median = statistics.median(ours)
-    return [
-        Row(
-            f"process with {count:,} started sessions",
-            f"{shown(median)} GiB",
-            f"with as many tasks, {shown(statistics.median(theirs))} GiB",
-            median,
-            min(ours),
-            max(ours),
-            unit="GiB",
-            goal=Goal(0.7),
-        )
-    ]
+    against = f"with as many tasks, {shown(statistics.median(theirs))} GiB"
+    return [measured(f"process with {count:,} started sessions", ours, "GiB", Goal(0.7), against=against)]
 
 
 class _Caller:
@@ -210,20 +199,9 @@ async def _parked(effort: Effort) -> list[Row]:
         command = [sys.executable, "-c", f"from benchmarks.memory import print_parked as p; p({count})"]
         done = await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True, text=True, cwd=ROOT)
         grown.append(float(json.loads(done.stdout)))
-    value = statistics.median(grown)
-    return [
-        Row(
-            f"growth of a process by {count:,} parked requests",
-            f"{shown(value)} MiB",
-            "",
-            value,
-            min(grown),
-            max(grown),
-            unit="MiB",
-            goal=Goal(50.0),
-            remark="each waits for an external answer, on SQLite",
-        )
-    ]
+    remark = "each waits for an external answer, on SQLite"
+    name = f"growth of a process by {count:,} parked requests"
+    return [measured(name, grown, "MiB", Goal(50.0), remark=remark)]
 
 
 def parked(effort: Effort) -> list[Row]:

@@ -92,6 +92,14 @@ def compared(ours: Sequence[float], theirs: Sequence[float]) -> Compared:
     )
 
 
+def measured(
+    name: str, values: Sequence[float], unit: Unit, goal: Goal | None, *, against: str = "-", remark: str = ""
+) -> Row:
+    """Return the row of a figure that is not a ratio: its median in `unit`, with the lowest and the highest value."""
+    median = statistics.median(values)
+    return Row(name, f"{shown(median)} {unit}", against, median, min(values), max(values), unit, goal, remark)
+
+
 async def alternate(repeats: int, *sides: Side) -> list[list[float]]:
     """Run all sides in turn, so often, and return their results, by side and in order.
 

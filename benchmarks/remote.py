@@ -33,7 +33,7 @@ from toolbus.remote.nats import NatsExecutor, NatsRelay, ToolWorker
 from toolbus.stores.sqlite import SqliteStore
 from toolbus.testing import ScriptedProvider
 
-from .plumbing import Effort, Goal, Row, alternate, compared, run, shown, shown_us
+from .plumbing import Effort, Goal, Row, alternate, compared, measured, run, shown, shown_us
 
 WIDTHS = {1: 300, 100: 3_000, 1_000: 3_000}
 """How many calls are open at once, and how many are made in one run."""
@@ -189,18 +189,8 @@ async def _speak(url: str, path: str) -> None:
 async def _relayed(url: str, effort: Effort) -> Row:
     """The time in which one process reads 1,000 pieces of text of another one."""
     times = [1e6 / await _relayed_once(url) for _ in range(min(3, effort.repeats))]
-    median = statistics.median(times)
-    return Row(
-        f"1,000 pieces of text, of {_SPEAKERS} requests in another process",
-        f"{shown(median)} ms",
-        "-",
-        median,
-        min(times),
-        max(times),
-        unit="ms",
-        goal=Goal(50.0),
-        remark=f"{shown(1e6 / median)} pieces a second",
-    )
+    name = f"1,000 pieces of text, of {_SPEAKERS} requests in another process"
+    return measured(name, times, "ms", Goal(50.0), remark=f"{shown(1e6 / statistics.median(times))} pieces a second")
 
 
 async def _relayed_once(url: str) -> float:
@@ -355,17 +345,7 @@ async def _idle(url: str, effort: Effort) -> Row:
             after = watched.cpu_times()
             spent = after.user + after.system - before.user - before.system
             shares.append(max(0.01, spent * 1e3 / seconds))
-    median = statistics.median(shares)
-    return Row(
-        "idle worker, CPU for each second",
-        f"{shown(median)} ms",
-        "a second",
-        median,
-        min(shares),
-        max(shares),
-        unit="ms",
-        goal=Goal(10.0),
-    )
+    return measured("idle worker, CPU for each second", shares, "ms", Goal(10.0), against="a second")
 
 
 async def _unknown(effort: Effort) -> Row:
@@ -378,17 +358,7 @@ async def _unknown(effort: Effort) -> Row:
                 if await client.request(f"unknown {number}").cancel() != "unknown":
                     raise RuntimeError("the request is known")
                 times.append((time.perf_counter() - began) * 1e3)
-    median = statistics.median(times)
-    return Row(
-        "a command to an unknown request, on SQLite",
-        f"{shown(median)} ms",
-        "-",
-        median,
-        min(times),
-        max(times),
-        unit="ms",
-        goal=Goal(50.0),
-    )
+    return measured("a command to an unknown request, on SQLite", times, "ms", Goal(50.0))
 
 
 async def _remote(effort: Effort) -> list[Row]:

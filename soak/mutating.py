@@ -245,13 +245,13 @@ class _Runner:
             if number in self._controls:
                 yield from self._controlled(self._controls.pop(number), result)
             else:
-                yield from self._told(self._begun.pop(number), result)
+                yield from self._taken_in(self._begun.pop(number), result)
         for child, job in [*self._fresh]:
             if (result := child.result()) is not None:
                 self._fresh.remove((child, job))
-                yield from self._told(job, result)
+                yield from self._taken_in(job, result)
 
-    def _told(self, job: Job, result: Result) -> Iterator[Job]:
+    def _taken_in(self, job: Job, result: Result) -> Iterator[Job]:
         key = next((key for key in result.by if "::" in key), None)
         if result.verdict in (NOT_APPLIED, LOADED_ONLY_IMPORTS):
             self._for_fresh.append(job)
@@ -265,7 +265,7 @@ class _Runner:
     def _controlled(self, key: str, control: Result) -> Iterator[Job]:
         (self._unfit if control.verdict != "survived" else self._fit).add(key)
         for job, result in self._doubted.pop(key):
-            yield from self._told(job, result)
+            yield from self._taken_in(job, result)
 
     def unfinished(self) -> Iterator[Job]:
         """The jobs that were begun, and have no verdict."""

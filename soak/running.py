@@ -108,8 +108,8 @@ class Child:
             if now < self._until:
                 return None
             self.end()
-            return self._told("stood still", now)
-        return self._told(self._verdict(os.waitstatus_to_exitcode(status)), now)
+            return self._result("stood still", now)
+        return self._result(self._verdict(os.waitstatus_to_exitcode(status)), now)
 
     def end(self) -> None:
         """Kill it, with all processes that its tests have started."""
@@ -133,7 +133,7 @@ class Child:
             return "noticed"
         return "survived" if self._lines("began") else "no test"
 
-    def _told(self, verdict: str, now: float) -> Result:
+    def _result(self, verdict: str, now: float) -> Result:
         by = self._lines("failed")
         if verdict == "noticed" and not by:
             by = [_last_line(self._folder / "output")]
@@ -157,7 +157,7 @@ def _last_line(path: Path) -> str:
     return lines[-1][:200] if lines else "it ended without a word"
 
 
-class _Told:
+class _Reports:
     """A pytest plugin that writes which tests begin and which fail, and runs the chosen ones in their order."""
 
     def __init__(self, keys: Sequence[str], folder: Path) -> None:
@@ -267,7 +267,7 @@ def fresh(mutant: Mutant | None, tests: Sequence[str], longest: float, home: Pat
         sys.meta_path.insert(0, changed)
         files = sorted({key.partition("::")[0] for key in tests})
         options = [*_OPTIONS, *(["-x"] if mutant is not None else []), f"--basetemp={folder / 'tests'}"]
-        return int(pytest.main([*options, *files], plugins=[_Told(tests, folder)]))
+        return int(pytest.main([*options, *files], plugins=[_Reports(tests, folder)]))
 
     return Child(run, tests, longest, _START_SECONDS, home)
 
@@ -431,14 +431,14 @@ class _Server:
 
     def _run(self, session: pytest.Session, items: Sequence[pytest.Item], folder: Path, *, stops: bool) -> int:
         _capture(session).start_global_capturing()
-        told = _Told([], folder)
-        session.config.pluginmanager.register(told)
+        reports = _Reports([], folder)
+        session.config.pluginmanager.register(reports)
         for item, following in zip(items, [*items[1:], None], strict=True):
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-            if told.failed and stops:
+            if reports.failed and stops:
                 break
         session.config.hook.pytest_sessionfinish(session=session, exitstatus=0)  # which undoes what is left
-        return _FAILED if told.failed else 0
+        return _FAILED if reports.failed else 0
 
 
 def _capture(session: pytest.Session) -> Any:
@@ -446,7 +446,7 @@ def _capture(session: pytest.Session) -> Any:
 
 
 def _swaps(before: CodeType, after: CodeType) -> dict[_Key, CodeType] | None:
-    """The functions that differ, with their new code; None if something else differs, or two are not told apart."""
+    """Return the functions that differ, with their new code; None if something else differs, or two look the same."""
     old, new = (_by_key(code) for code in (before, after))
     if old.keys() != new.keys():
         return None

@@ -24,7 +24,7 @@ from ._relay import Relay, RelayLink
 __all__ = ["Exchange", "LiveEvents"]
 
 BEAT_SECONDS = 5.0
-"""A reader tells that it still reads, and a process that it still serves, this often."""
+"""The seconds between two messages in which a reader says that it still reads."""
 SILENCE_SECONDS = 3 * BEAT_SECONDS
 """After this time without a message, each side gives the other up."""
 MOST_STREAMS = 10_000
@@ -86,6 +86,7 @@ class LiveEvents:
         self._read = 0
 
     def hear(self, message: _Message, rest: bytes) -> None:
+        """Take a part of the stream. A part that does not follow the one before, or one too many, ends the stream."""
         self._heard_at = anyio.current_time()
         if message.n != self._next or self._bytes > _BUFFER_BYTES:
             # A message was lost, or the reader is too slow: it reads what it has, and joins again.
@@ -190,6 +191,7 @@ class Exchange:
         return live
 
     def leave(self, live: LiveEvents) -> None:
+        """End a stream for its reader, and let the process that sends it know. Idempotent."""
         if self._reading.pop(live.stream, None) is not None and self._link is not None:
             self._group.start_soon(self._link.send, live.owner, _body(_Message(do="stop", id=live.stream)))
 
@@ -201,6 +203,7 @@ class Exchange:
         return settled
 
     def forget(self, event_id: str) -> None:
+        """Wait no longer for an input to be settled. Idempotent."""
         self._looking.pop(event_id, None)
 
     async def _beat(self) -> None:

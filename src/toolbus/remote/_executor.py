@@ -85,8 +85,8 @@ class RemoteExecutor:
         self._connect = connect
         self._on_cancelled = on_cancelled
         self._open: dict[Key, _Open] = {}
-        # The requests of which the broker keeps something, the oldest first, and whether it may keep calls of them: not
-        # if each call was sent once and told by its worker, which had given the lease up before.
+        # The requests of which the broker keeps something, the oldest first, and whether it may keep calls of them. It
+        # keeps none if each call was sent once and answered by its worker, which has given the lease up before.
         self._requests: dict[str, bool] = {}
         self._reconnected = False
         self._unsent: deque[Key] = deque()

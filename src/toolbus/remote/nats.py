@@ -42,7 +42,7 @@ __all__ = ["NatsExecutor", "NatsRelay", "ToolWorker", "WorkerStatistics"]
 _FETCH_SECONDS = 1.0
 """The time for which a request for calls stands at the server, and so the longest that a worker takes to drain."""
 _PATIENCE_SECONDS = 1.0
-"""The time after which a request for calls is lost whose end the server has not told."""
+"""The time after which a request for calls is given up, because the server has not reported its end."""
 _GIVE_BACK_SECONDS = 1.0
 _SIGNAL_SECONDS = 0.005
 """The time for which signals wait for others to the same node, and for the answer of a call that ends at once."""
