@@ -271,11 +271,11 @@ class Arbitration:
         mailbox = self.mailboxes.get(event.request_id) if call is None else call.mailbox
         if mailbox is not None and mailbox.masked is not None:
             event = cast("_Terminal", mailbox.masked(event))
-        if call is None:
+        if call is None or mailbox is None:
             return self._refuse_terminal(event, key)
-        call.mailbox.put(event, cause)
+        mailbox.put(event, cause)
         self._settle(key, call)
-        if not call.mailbox.publishes_inputs:
+        if not mailbox.publishes_inputs:
             self.announce(event)
         return True
 

@@ -200,8 +200,8 @@ class ToolDispatcher:
         if call is not None and call.requested_at is None:
             # The session has not requested this call: it waits for an approval, or for its turn.
             return
-        job = Job(request, tool, self._schedule.gates_of(tool), view, call)
-        if not arbitration.watch(*job.key, functools.partial(self._on_settled, job)):
+        job = Job(request, tool, self._schedule.gates_of(tool), view, call, request.attempt)
+        if not arbitration.watch(request.request_id, request.call_id, functools.partial(self._on_settled, job)):
             # Another executor runs this call, or it is settled already.
             return
         if request.resumed and not tool.spec.idempotent:
@@ -211,11 +211,8 @@ class ToolDispatcher:
             return
         if tool.cache_seconds is not None and not self._screens(job) and not self._cache.enter(job):
             return
-        if (
-            not tool.is_async
-            and tool.isolation == "thread"
-            and self._overdue.threads() >= self._schedule.threads.capacity
-        ):
+        needs_thread = not tool.is_async and tool.isolation == "thread"
+        if needs_thread and self._overdue.threads() >= self._schedule.threads.capacity:
             error = "No thread is free: all are held by calls that outlived their deadline."
             self._fail(job, Failure("error", error, retryable=True))
         else:
@@ -236,6 +233,8 @@ class ToolDispatcher:
 
     def _on_settled(self, job: Job) -> None:
         """Stop the handler of a call that was settled elsewhere: by a deadline, a cancellation or another answer."""
+        if job.settled:
+            return  # This dispatcher has settled it.
         job.settled = True
         successor = None if job.flight is None else self._cache.leave(job)
         if job.worker is None:
@@ -300,7 +299,7 @@ class ToolDispatcher:
         try:
             value = await (self._attempts(job) if job.tool.retries else self._attempt(job))
             rendered = self._rendered(job, value)
-            screens = view is not None and bool(view.interceptors) and self._screens(job)
+            screens = self._screens(job)
             if screens and not job.settled:
                 rendered = await in_context(
                     job, self._screened(job, rendered), self._workers.on_wait, self._reports.blocked
@@ -321,9 +320,10 @@ class ToolDispatcher:
             if failed is not None:
                 return self._on_exception(job, scope, failed, left_open=left_open)
         finally:
-            if job.run is None and self._overdue.jobs:
+            runs_on = job.run is not None
+            if not runs_on and self._overdue.jobs:
                 self._overdue.discard(job)
-            self._schedule.leave(job, thread_still_runs=job.run is not None)
+            self._schedule.leave(job, thread_still_runs=runs_on)
         assert rendered is not None
         if screens and job.settled:
             self._start(self._complete_late, job, rendered)
@@ -366,7 +366,7 @@ class ToolDispatcher:
 
         Returns its value; a `Rendered` from a process, and if an instrumentation listens.
         """
-        tool, arguments = job.tool, job.arguments
+        tool, (arguments, bound) = job.tool, job.given
         if tool.secrets is not None:
             arguments = secrets_of(job.view).deliver(arguments, tool.secrets)
         is_observed = job.view is not None and job.view.instrumentation
@@ -376,7 +376,6 @@ class ToolDispatcher:
                 return await in_context(job, running, self._workers.on_wait, self._reports.blocked)
             self._workers.on_wait()
             return await run_in_process(tool, arguments)
-        bound, job.bound = job.bound, None
         call = tool.prepare(arguments, self._tool_context(job) if tool.wants_context else None, bound)
         if is_observed:
             call = observed(job, call)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import anyio
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from ..events import Spent, ToolCallRequested
@@ -40,48 +41,47 @@ class Gate:
         self.waiting: OrderedDict[Job, None] = OrderedDict()
 
 
-class Job:
+class Job(Struct, eq=False):
     """One call in the dispatcher, from its request to its terminal event. Made in the stack of the session that asks.
 
-    `arguments` are the request's own copy where the request runs in this process, because any listener may change
-    those of the event. Attributes that most calls never need are class attributes until they are set, so that making a
-    job stays cheap.
+    `view` is that of the call's request, and `call` its state, if the request runs in this process. `context` is that
+    of the session, since the session makes the job.
     """
 
-    attempt = 1
-    may_continue: anyio.Event | None = None  # set when the task that waits in `step_in` may continue
-    flight: Flight | None = None  # the equal calls that share one run
-    held: tuple[Gate, ...] = ()  # the gates in which the call has slots: all of its gates, or none
-    outside = 0  # the number of the handler's tasks that have stepped out
-    run: ThreadRun | None = None  # a thread that was given up and still runs
-    settled = False  # whether the call has its terminal event, from this dispatcher or from elsewhere
-    spent: Spent | None = None  # what the child requests of the handler have spent
-    started_at = 0.0
-    waits_at: Gate | None = None
+    request: ToolCallRequested
+    tool: Tool[..., Any]
+    gates: tuple[Gate, ...]
+    view: RequestView | None = None
+    call: CallView | None = None
+    attempt: int = 1
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    started_at: float = 0.0
+    settled: bool = False  # whether the call has its terminal event, from this dispatcher or from elsewhere
     worker: Worker | None = None
+    held: tuple[Gate, ...] = ()  # the gates in which the call has slots: all of its gates, or none
+    waits_at: Gate | None = None
+    spent: Spent | None = None  # what the child requests of the handler have spent
+    run: ThreadRun | None = None  # a thread that was given up and still runs
+    flight: Flight | None = None  # the equal calls that share one run
+    outside: int = 0  # the number of the handler's tasks that have stepped out
+    may_continue: anyio.Event | None = None  # set when the task that waits in `step_in` may continue
 
-    def __init__(
-        self,
-        request: ToolCallRequested,
-        tool: Tool[..., Any],
-        gates: tuple[Gate, ...],
-        view: RequestView | None = None,
-        call: CallView | None = None,
-    ) -> None:
-        self.request = request
-        if request.attempt > 1:
-            self.attempt = request.attempt
-        self.arguments: Mapping[str, Any] = request.arguments
-        self.bound: dict[str, Any] | None = None  # the validated arguments for the first attempt
-        if call is not None and call.arguments is not None:
-            self.arguments = call.arguments
-            if call.bound is not None and call.bound[0] is tool.spec:
-                self.bound = call.bound[1]
-        self.view = view  # of the call's request, if that runs in this process
-        self.tool = tool
-        self.gates = gates
-        self.context = contextvars.copy_context()  # the session's context, since the session makes the job
-        self.key: Key = (request.request_id, request.call_id)
+    @property
+    def given(self) -> tuple[Mapping[str, Any], dict[str, Any] | None]:
+        """The arguments, and what their validation has made of them, for the handler to change; None if it used that.
+
+        They are the request's own where the request runs here, since any listener may change those of the event.
+        """
+        call = self.call
+        if call is None or call.arguments is None:
+            return self.request.arguments, None
+        bound = call.bound if self.attempt == self.request.attempt else None
+        return call.arguments, bound[1] if bound is not None and bound[0] is self.tool.spec else None
+
+    @property
+    def key(self) -> Key:
+        """The call's key on the bus."""
+        return self.request.request_id, self.request.call_id
 
     @property
     def stops(self) -> bool:
@@ -113,6 +113,7 @@ class Schedule:
     """
 
     __slots__ = (
+        "_all",
         "_on_ready",
         "_per_tool",
         "outside",
@@ -133,6 +134,7 @@ class Schedule:
         on_ready: Callable[[int], object],
     ) -> None:
         self.overall = Gate(max_concurrency)
+        self._all: tuple[Gate, ...] = (self.overall,)
         self.threads = Gate(max_threads)
         self.processes = Gate(max_processes)
         # The references are weak, because a request may bring tools of its own.
@@ -145,7 +147,7 @@ class Schedule:
 
     def gates_of(self, tool: Tool[..., Any]) -> tuple[Gate, ...]:
         """Return the gates that a call of `tool` has to pass. The first one is shared by all calls."""
-        gates: tuple[Gate, ...] = (self.overall,)
+        gates = self._all
         if tool.max_concurrency is not None:
             gate = self._per_tool.get(tool)
             if gate is None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from ...events import Event, MessageAppended, ModelResponded, RequestCompleted, Spent, ToolCallFailed
 from ...messages import AssistantMessage, Message, ToolCall, Usage
@@ -17,8 +18,7 @@ from ._transcript import background_note_of
 __all__ = ["Facts", "complete", "facts_of", "keep_streamed", "spent_so_far"]
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class Facts:
+class Facts(Struct, eq=False):
     """The facts of one step, in order. Each is applied to the state when it is added, and has its position as id.
 
     Some are inputs, which were published by others. `mask` returns the fact to keep instead of one that the
