@@ -8,7 +8,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator
-from importlib.metadata import packages_distributions
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +52,21 @@ def installed_by(command: str) -> set[str]:
     return found
 
 
+def modules_of(names: set[str]) -> set[str]:
+    """The modules that these distributions bring, with the packages that they are in."""
+    found: set[str] = set()
+    for each in distributions():
+        if re.sub(r"[-_.]+", "-", each.name).lower() not in names:
+            continue
+        for file in each.files or ():
+            if file.suffix in (".py", ".so", ".pyd", ".abi3"):
+                parts = [*file.parts[:-1], file.name.partition(".")[0]]
+                found.update(".".join(parts[: count + 1]) for count in range(len(parts)))
+    return found
+
+
 def imported_in(path: Path) -> Iterator[str]:
-    """The top-level packages that a file imports, and those of the tests' modules that it imports."""
+    """The modules that a file imports, and those that the tests' modules import which it imports."""
     for node in ast.walk(ast.parse(path.read_bytes())):
         names: list[str] = []
         if isinstance(node, ast.Import):
@@ -61,7 +74,7 @@ def imported_in(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
             names = [node.module]
         for name in names:
-            yield name.partition(".")[0]
+            yield name
             if name.startswith("tests."):
                 yield from imported_in(ROOT / f"{name.replace('.', '/')}.py")
 
@@ -70,12 +83,12 @@ def imported_in(path: Path) -> Iterator[str]:
     ("command", "folder"), [("bench", "benchmarks"), ("docs", "docs_site"), ("example", "examples"), ("test", "soak")]
 )
 def test_a_command_installs_what_its_code_imports(command: str, folder: str):
-    distributions, installed = packages_distributions(), installed_by(command)
-    assert "anyio" in installed
+    modules = modules_of(installed_by(command))
+    assert "anyio" in modules
     for path in sorted((ROOT / folder).rglob("*.py")):
         if any(str(path.relative_to(ROOT)).startswith(each) for each in RUNS_APART):
             continue
-        beside = {each.stem for each in path.parent.iterdir()}
-        for name in set(imported_in(path)) - OWN - beside - sys.stdlib_module_names:
-            owners = {re.sub(r"[-_.]+", "-", each).lower() for each in distributions.get(name, [name])}
-            assert owners & installed, f"{path.relative_to(ROOT)} imports {name}, which `dev.py {command}` lacks"
+        own = {*OWN, *sys.stdlib_module_names, *[each.stem for each in path.parent.iterdir()]}
+        for name in sorted(set(imported_in(path))):
+            known = name.partition(".")[0] in own or name in modules
+            assert known, f"{path.relative_to(ROOT)} imports {name}, which `dev.py {command}` does not install"
