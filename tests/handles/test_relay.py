@@ -89,7 +89,7 @@ async def test_a_reader_that_comes_in_the_middle_of_a_reply_gets_the_text_so_far
             reads.close()
         assert heard == SPOKEN
         await settle()
-        exchange: Any = runtime._exchange  # pyright: ignore[reportPrivateUsage]
+        exchange: Any = runtime._link.exchange  # pyright: ignore[reportPrivateUsage]
         assert not exchange._served
 
 
@@ -105,7 +105,7 @@ async def test_events_of_a_request_are_sent_only_while_somebody_reads_them() -> 
         # The reader of this test gives up without closing its events, as a process that dies would.
         await advance(60)
         assert (await session.result()).text == SPOKEN
-        exchange: Any = runtime._exchange  # pyright: ignore[reportPrivateUsage]
+        exchange: Any = runtime._link.exchange  # pyright: ignore[reportPrivateUsage]
         assert not exchange._served
 
 

@@ -313,7 +313,7 @@ async def test_the_store_is_closed_though_a_handler_takes_its_time_to_end_and_a_
     def resolve(_name: str) -> Provider:
         return Provider([calls(("tidies_up", NOTHING))])
 
-    monkeypatch.setattr("toolbus.runtime._runtime.resolve", resolve)
+    monkeypatch.setattr("toolbus.runtime._models.resolve", resolve)
     with pytest.raises(OSError, match="went dead"), anyio.CancelScope() as host:
         async with Runtime("made:here", tools=[tidies_up], store=Store(journal=journal)) as runtime:
             runtime.start("go")

@@ -1,27 +1,22 @@
-"""The composition root: `Runtime` owns the task group, the bus, the dispatcher, the store and admission.
-
-It is the only module that makes providers and stores by name.
-"""
+"""The composition root: `Runtime` owns the task group, the bus, the dispatcher, the store and admission."""
 
 from __future__ import annotations
 
 import logging
-import os
 import threading
-from collections.abc import Iterable, Sequence
-from contextlib import AsyncExitStack, ExitStack, suppress
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import AsyncExitStack, ExitStack
 from typing import TYPE_CHECKING, Any, Generic, Never, Self, TypeVar, Unpack, get_args, overload
 
 import anyio
 
 from .._open_scopes import StrandedTasks
-from .._option_checks import FLAG, NOT_NEGATIVE, POSITIVE, check, one_of, or_none, shown
+from .._option_checks import FLAG, NOT_NEGATIVE, POSITIVE, check, one_of, or_none
 from ..bus import EventBus
 from ..core.tokens import Calibration
 from ..core.transcript import repair
 from ..dispatcher import ToolDispatcher
 from ..durability import (
-    InboxReader,
     JournalWriter,
     OnStoreFailure,
     OptionsFor,
@@ -29,16 +24,13 @@ from ..durability import (
     StoredRequests,
     UnfinishedRequests,
     call_store_in_time,
-    inbox_of,
-    journal_writer_of,
 )
 from ..errors import ConfigurationError, NotRunning, StoreError
 from ..events import ApprovalRequested, ToolCallCompleted, ToolCallFailed, ToolCallLate, new_id
-from ..handles import Authorize, Exchange, Relay, RequestHandle, inbox_seconds_of, record_of
+from ..handles import Authorize, Relay, RequestHandle, record_of
 from ..instrumentation import observed_process
 from ..messages import Message, PromptLike, UserMessage
 from ..protocols import Provider
-from ..providers import missing_provider_message, resolve
 from ..session import (
     DepsT,
     Earlier,
@@ -66,8 +58,10 @@ from ._ended import EndedRequests
 from ._executors import PoolExecutor, check_pools
 from ._listing import requests_listed
 from ._loop_watch import watch_loop
+from ._models import Models
 from ._reminders import Reminders
 from ._statistics import Numbers, RuntimeHealth, RuntimeStatistics
+from ._store_link import WRITE_SECONDS, StoreLink
 from ._tally import Tally
 
 if TYPE_CHECKING:
@@ -80,8 +74,6 @@ __all__ = ["RequestOptions", "Runtime"]
 _logger = logging.getLogger("toolbus.runtime")
 _CANCELLED = "the runtime was cancelled"
 _CLOSING = "the runtime is closing"
-# A shielded write has a deadline: the time in which a store has to report a fault (G21).
-_REMEMBER_SECONDS = 5.0
 
 _TWO_LINES = """
 
@@ -143,7 +135,6 @@ class Runtime(Generic[DepsT]):
     # The state from entering the runtime until it is left.
     _group: anyio.abc.TaskGroup | None = None
     _stranded: StrandedTasks  # the tasks of `_group`
-    _store_tasks: anyio.CancelScope | None = None  # of the tasks that renew leases and read the inbox
     _watch: anyio.CancelScope | None = None  # of the task that takes over what other processes leave
     _thread = 0
     _closing = False
@@ -184,8 +175,8 @@ class Runtime(Generic[DepsT]):
         check("remind_seconds", remind_seconds, or_none(POSITIVE))
         self._reminders = None if remind_seconds is None else Reminders(remind_seconds)
         self._blocked_loop_seconds = check("blocked_loop_seconds", blocked_loop_seconds, or_none(POSITIVE))
-        self._made: dict[str, Provider] = {}  # providers made from names, which the runtime closes
-        self.providers = self._given(provider, providers) or self._from_environment()
+        self._models = Models()
+        self.providers = self._models.given(provider, providers) or self._models.from_environment()
         self.provider = self.providers[0]
         self.tools = tool_registry(tools)
         self.bus = bus if bus is not None else EventBus()
@@ -202,27 +193,18 @@ class Runtime(Generic[DepsT]):
             on_cancelled=self._on_cancelled,
         )
         self._defaults = defaults
-        self.journal = self._journal_writer = journal_writer_of(self.store, lease_seconds, on_store_failure)
-        inbox, self._inbox_seconds = inbox_of(self.store), inbox_seconds_of(inbox_seconds, relay)
-        writer = self._journal_writer
-        self._park_seconds = check("park_seconds", park_seconds, or_none(POSITIVE))
-        if park_seconds is not None and inbox is None:
-            raise ConfigurationError(
-                "park_seconds needs a store with an inbox, through which an answer wakes a parked request; "
-                "use SqliteStore or PostgresStore"
-            )
-        self._inbox_reader = reader = (
-            None if inbox is None or writer is None else InboxReader(inbox, writer, self._inbox_seconds)
+        self._link = StoreLink(
+            self.store,
+            self.session,
+            lease_seconds=lease_seconds,
+            on_failure=on_store_failure,
+            relay=relay,
+            inbox_seconds=inbox_seconds,
+            park_seconds=park_seconds,
         )
-        if relay is not None and (writer is None or reader is None):
-            raise ConfigurationError("relay needs a store that processes share; use SqliteStore or PostgresStore")
-        self._exchange = (
-            None
-            if relay is None or writer is None or reader is None
-            else Exchange(relay, writer.owner, local=self.session, look=reader.look)
-        )
+        self.journal = self._journal_writer = self._link.writer
         self._executors = tuple(executors)
-        self._narrator = self._narrator_of(narrator)
+        self._narrator = self._models.narrator(narrator)
         self._conversations = ConversationState()
         self._start = SessionStart(calibration=Calibration())
         self._admission = Admission(max_sessions, max_queued)
@@ -233,8 +215,7 @@ class Runtime(Generic[DepsT]):
         )
 
     def __repr__(self) -> str:
-        named = {id(provider): name for name, provider in self._made.items()}
-        models = [named.get(id(each), type(each).__name__) for each in self.providers]
+        models = [self._models.name_of(each) for each in self.providers]
         state = "not running" if self._group is None else "closing" if self._closing else "running"
         return f"<Runtime {' | '.join(models)}, {state}, tools: {len(self.tools)}, requests: {len(self._sessions)}>"
 
@@ -272,63 +253,18 @@ class Runtime(Generic[DepsT]):
                 await stack.enter_async_context(self._reminders.on(self.bus))
             if (seconds := self._blocked_loop_seconds) is not None:
                 stack.enter_context(watch_loop(self.bus, seconds, lambda: self.dispatcher.statistics().blocked))
-            await self._open_store()
-            if self._exchange is not None:
-                await stack.enter_async_context(self._exchange)
+            await self._link.open()
+            if self._link.exchange is not None:
+                await stack.enter_async_context(self._link.exchange)
             self._parts = stack.pop_all()
         self._stranded = StrandedTasks()
         self._group = await self._stranded.open()
-        if self._journal_writer is not None:
-            self._journal_writer.open()
-            self._store_tasks = anyio.CancelScope()
-            self._group.start_soon(self._serve_store, self._journal_writer, self._store_tasks)
+        self._link.serve(self._group, self._may_be_parked)
         return self
 
-    async def _open_store(self) -> None:
-        """Open the store here, so that its faults are raised at the start. One that cannot be opened is closed."""
-        if (opens := getattr(self.store, "open", None)) is None:
-            return
-        try:
-            await opens()
-        except BaseException:
-            with (
-                suppress(StoreError),  # The first error says what is wrong.
-                anyio.CancelScope(shield=True, deadline=anyio.current_time() + _REMEMBER_SECONDS),
-            ):
-                await self.store.aclose()
-            raise
-
-    async def _serve_store(self, writer: JournalWriter, scope: anyio.CancelScope) -> None:
-        """Renew the leases, and give requests what other processes have sent to them."""
-        with scope:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(writer.run)
-                if self._inbox_reader is not None:
-                    tasks.start_soon(self._inbox_reader.run)
-                if self._park_seconds is not None:
-                    tasks.start_soon(self._park_what_waits, self._park_seconds)
-
-    async def _park_what_waits(self, seconds: float) -> None:
-        """Park the requests in which nothing has happened for `seconds`, while this runtime takes requests over."""
-        since: dict[str, tuple[int, float]] = {}
-        while True:
-            await anyio.sleep(seconds / 2)
-            if self._watch is None or self._closing:
-                continue
-            now, before, since = anyio.current_time(), since, {}
-            for request_id in [*self._tickets]:
-                facts = self._waits_at(request_id)
-                if facts:
-                    seen, began = before.get(request_id, (0, now))
-                    since[request_id] = facts, began if seen == facts else now
-                    if now - since[request_id][1] >= seconds:
-                        self._sessions[request_id].park()
-
-    def _waits_at(self, request_id: str) -> int:
-        """Return the number of facts of a request that waits for inputs; 0 for any other."""
-        session = self._sessions.get(request_id)
-        view = None if session is None else session.snapshot().view
-        return 0 if view is None or not view.waits_for_inputs else view.state.facts
+    def _may_be_parked(self) -> Collection[str]:
+        """Return the requests that have a task of their own, while this runtime takes over what becomes free."""
+        return () if self._watch is None or self._closing else self._tickets
 
     async def __aexit__(self, *exc_info: object) -> None:
         group = self._group
@@ -342,12 +278,11 @@ class Runtime(Generic[DepsT]):
             self._cancel_now(group, _CANCELLED)
             raise
         finally:
-            if self._store_tasks is not None:
-                self._store_tasks.cancel()
+            self._link.stop()
             try:
                 await self._leave()
             finally:  # A cancellation while handlers still end must not keep the parts open.
-                with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _REMEMBER_SECONDS):
+                with anyio.CancelScope(shield=True, deadline=anyio.current_time() + WRITE_SECONDS):
                     await self._close_parts()
 
     async def _leave(self) -> None:
@@ -386,9 +321,7 @@ class Runtime(Generic[DepsT]):
     async def _close_parts(self) -> None:
         # The stack closes its entries from the last one on, each of them even if another one fails.
         async with AsyncExitStack() as last:
-            for provider in self._made.values():
-                if (close := getattr(provider, "aclose", None)) is not None:
-                    last.push_async_callback(close)
+            self._models.close_with(last)
             last.push_async_callback(self.store.aclose)
             if self._journal_writer is not None:
                 await self._journal_writer.flush()
@@ -537,8 +470,8 @@ class Runtime(Generic[DepsT]):
             local=self._session_kept,
             stored=None if writer is None else self._stored(writer, options),
             authorize=authorize,
-            seconds=self._inbox_seconds,
-            exchange=self._exchange,
+            seconds=self._link.inbox_seconds,
+            exchange=self._link.exchange,
         )
 
     async def requests(self, *, conversation_id: str | None = None, limit: int = 100) -> Sequence[RequestRecord]:
@@ -722,7 +655,7 @@ class Runtime(Generic[DepsT]):
             check_pools(tools.specs, self._executors)
         return RequestSession(
             self.bus,
-            self._given(get("provider"), get("providers")) or self.providers,
+            self._models.given(get("provider"), get("providers")) or self.providers,
             messages,
             tools=tools,
             conversation_id=get("conversation_id") or "",
@@ -735,7 +668,7 @@ class Runtime(Generic[DepsT]):
 
     def _merged(self, options: RequestOptions) -> SessionOptions:
         """Return the options of one session: the request's options, and the runtime's defaults for the others."""
-        return merged_options(self._defaults, options, self._resolve)
+        return merged_options(self._defaults, options, self._models.resolve)
 
     async def _earlier(self, conversation_id: str, *, begins: bool) -> Earlier:
         """Return the conversation so far, and the other state that it hands to its next turn."""
@@ -754,7 +687,7 @@ class Runtime(Generic[DepsT]):
         finally:
             found = session.snapshot()
             try:
-                with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _REMEMBER_SECONDS):
+                with anyio.CancelScope(shield=True, deadline=anyio.current_time() + WRITE_SECONDS):
                     await self._remember(session, found)
             finally:
                 del self._sessions[session.request_id]
@@ -776,39 +709,6 @@ class Runtime(Generic[DepsT]):
             level = logging.WARNING if bug is None else logging.ERROR
             text = "request %s: the store failed, and this turn is not remembered: %s"
             _logger.log(level, text, session.request_id, exc, exc_info=bug, extra=ids)
-
-    def _from_environment(self) -> tuple[Provider, ...]:
-        named = os.environ.get("TOOLBUS_PROVIDER")
-        if not named:
-            raise ConfigurationError(missing_provider_message())
-        return (self._resolve(named),)
-
-    def _narrator_of(self, given: Narrator | Provider | str | None) -> Narrator | None:
-        if given is None or isinstance(given, Narrator):
-            return given
-        return Narrator(self._resolve(given))
-
-    def _given(
-        self, provider: Provider | str | None, providers: Sequence[Provider | str] | None
-    ) -> tuple[Provider, ...] | None:
-        if provider is not None and providers is not None:
-            raise ConfigurationError("give provider=, or providers= with those to turn to when the first one fails")
-        if providers is not None and (isinstance(providers, str) or not isinstance(providers, Iterable)):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(f"providers is {shown(providers)}; give a list of them, or provider= for one")
-        named = (provider,) if provider is not None else providers
-        if named is None:
-            return None
-        given = tuple(self._resolve(each) for each in named)
-        if not given:
-            raise ConfigurationError("providers is empty; a request needs a provider")
-        return given
-
-    def _resolve(self, provider: Provider | str) -> Provider:
-        if not isinstance(provider, str):
-            return resolve(provider)
-        if provider not in self._made:
-            self._made[provider] = resolve(provider)
-        return self._made[provider]
 
 
 # The names of a runtime's parameters, without the options of its requests.
