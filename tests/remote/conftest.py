@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import AsyncGenerator, Iterator
 
 import pytest
+from remote_workers import Said
 
 from support import nats_server
 from support.nats_server import NatsServer
@@ -21,3 +23,15 @@ def broker(nats: NatsServer) -> Iterator[tuple[NatsServer, str]]:
     """The server, and a prefix that no other test uses."""
     yield nats, nats_server.unused_prefix()
     nats.revive()
+
+
+@pytest.fixture
+async def said() -> AsyncGenerator[Said]:
+    handler = Said()
+    logger = logging.getLogger("toolbus.remote")
+    logger.addHandler(handler)
+    before = logger.level
+    logger.setLevel(logging.INFO)
+    yield handler
+    logger.setLevel(before)
+    logger.removeHandler(handler)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Generator
@@ -70,3 +71,22 @@ class Held:
             return "held"
 
         self.tool = held
+
+
+class Said(logging.Handler):
+    """What was logged about remote calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self.changed = anyio.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+        self.changed.set()
+        self.changed = anyio.Event()
+
+    async def until(self, words: str, count: int = 1) -> None:
+        with anyio.fail_after(30):
+            while sum(words in line for line in self.lines) < count:
+                await self.changed.wait()

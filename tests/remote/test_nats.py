@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
+import re
 import subprocess
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import nats
 import pytest
 import worker_child
 from pydantic import SecretStr
-from remote_workers import Broker, Held, model, ran, worker_here, worker_process
+from remote_workers import Broker, Held, Said, model, ran, worker_here, worker_process
 from worker_child import TOOLS, in_pool
 
 from support.nats_server import NatsServer
@@ -29,6 +29,7 @@ from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, calls, check_executor, text
 
 driver: Any = nats
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "run-tools-on-other-machines.md"
 
 
 @pytest.fixture(params=["asyncio"])  # nats-py works on asyncio only
@@ -45,37 +46,6 @@ async def line_of(process: subprocess.Popen[bytes]) -> str:
     """Return the next note of a worker's handlers."""
     assert process.stdout is not None
     return (await anyio.to_thread.run_sync(process.stdout.readline)).decode().strip()
-
-
-class Said(logging.Handler):
-    """What was logged about remote calls."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-        self.changed = anyio.Event()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
-        self.changed.set()
-        self.changed = anyio.Event()
-
-    async def until(self, words: str, count: int = 1) -> None:
-        with anyio.fail_after(30):
-            while sum(words in line for line in self.lines) < count:
-                await self.changed.wait()
-
-
-@pytest.fixture
-async def said() -> AsyncGenerator[Said]:
-    handler = Said()
-    logger = logging.getLogger("toolbus.remote")
-    logger.addHandler(handler)
-    before = logger.level
-    logger.setLevel(logging.INFO)
-    yield handler
-    logger.setLevel(before)
-    logger.removeHandler(handler)
 
 
 @pytest.fixture
@@ -122,14 +92,6 @@ async def test_the_transcript_is_sent_along_for_the_tools_that_ask_for_it_only(b
     assert recalled.content == "user: one\ntwo | assistant: \u2028 three | user: Go. | assistant: "
     assert quick.ok
     assert sorted(body.count(b"\n") for body in bodies) == [0, 1]
-
-
-async def test_a_call_that_is_too_large_with_its_transcript_says_so(broker: Broker, notes: Path) -> None:
-    async with worker_here(broker), runtime_of(broker, "recall", "quick") as runtime:
-        result = await runtime.run("x" * 1_100_000)
-    recalled, quick = result.tool_calls
-    assert (recalled.reason, "The call with its transcript is larger" in recalled.error) == ("limit", True)
-    assert quick.ok
 
 
 async def test_a_call_with_a_damaged_transcript_is_not_run(broker: Broker, said: Said) -> None:
@@ -274,14 +236,6 @@ async def test_a_call_that_the_server_took_before_it_was_gone_ends_at_its_deadli
         broker[0].kill()
         assert (await session.result()).tool_calls[0].reason == "timeout"
         broker[0].start()
-
-
-async def test_a_result_above_the_bound_of_the_broker_is_a_failure_that_names_the_bound(
-    broker: Broker, notes: Path
-) -> None:
-    async with worker_here(broker), runtime_of(broker, "large") as runtime:
-        call = (await runtime.run("Go.")).tool_calls[0]
-    assert (call.reason, "larger than the broker carries" in call.error) == ("limit", True)
 
 
 async def test_a_worker_with_another_definition_leaves_the_call_to_another_one(
@@ -431,19 +385,6 @@ async def test_trio_is_refused_with_the_reason(broker: Broker) -> None:
             pass
 
 
-async def test_arguments_above_the_bound_of_the_broker_are_a_failure_and_nothing_runs(broker: Broker) -> None:
-    @tool(pool="gpu")
-    async def take(given: str) -> str:
-        """Take a text."""
-        raise AssertionError
-
-    executor = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
-    provider = ScriptedProvider([calls(("take", {"given": "x" * 1_100_000})), text("Done.")])
-    async with worker_here(broker, [take]), Runtime(provider, tools=[take], executors=[executor]) as runtime:
-        call = (await runtime.run("Go.")).tool_calls[0]
-    assert (call.reason, call.outcome_unknown) == ("limit", False)
-
-
 async def kept(write: Any, key: tuple[str, str], body: bytes) -> bool:
     """Send a call or write an answer. Returns whether it is the first one of its call."""
     outcomes: list[Any] = []
@@ -472,7 +413,7 @@ async def test_only_one_delivery_begins_a_call_and_none_a_call_that_was_settled(
     ):
         await kept(session.send, key, b"settled")
         (late,) = await worker.fetch(1)
-        await session.forget("r", calls_too=True)
+        await session.forget("r", calls_too=True, payloads_too=False)
         assert await late.begin() == "settled"
         assert await kept(session.send, key, b"call")
         assert not await kept(session.send, key, b"sent again")
@@ -543,36 +484,31 @@ ACCOUNTS = """
 authorization {{ users = [
     {{ user: whole, password: p }}
     {{ user: worker, password: p, permissions: {{
-        publish: [{publish}]
-        subscribe: ["_INBOX.>", "toolbus.stop.gpu"] }} }}
+        {permissions}
+    }} }}
     {{ user: deaf, password: p, permissions: {{ subscribe: ["_INBOX.>"], publish: ["$JS.API.>", "toolbus.begun.>"] }} }}
 ] }}
 """
-WORKER_MAY_PUBLISH = [
-    "$JS.API.STREAM.CREATE.toolbus_calls",
-    "$JS.API.STREAM.CREATE.toolbus_answers",
-    "$JS.API.CONSUMER.DURABLE.CREATE.toolbus_calls.pool_gpu",
-    "$JS.API.CONSUMER.MSG.NEXT.toolbus_calls.pool_gpu",
-    "$JS.API.STREAM.MSG.GET.toolbus_calls",
-    "$JS.API.STREAM.MSG.GET.toolbus_answers",
-    "$JS.API.STREAM.PURGE.toolbus_answers",
-    "$JS.ACK.toolbus_calls.pool_gpu.>",
-    "toolbus.done.gpu.>",
-    "toolbus.begun.gpu.>",
-    "toolbus.node.gpu.>",
-]
 
 
 @pytest.fixture
 def accounts() -> Iterator[NatsServer]:
     """A server with the accounts `whole`, `worker` (what the how-to gives a worker) and `deaf`."""
-    server = NatsServer(ACCOUNTS.format(publish=", ".join(f'"{each}"' for each in WORKER_MAY_PUBLISH)))
+    found = re.search(r"^publish = \[.*?^subscribe = \[.*?\]$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert found is not None
+    server = NatsServer(ACCOUNTS.format(permissions=found[0]))
     yield server
     server.close()
 
 
 def url_of(server: NatsServer, user: str) -> str:
     return server.url.replace("//", f"//{user}:p@")
+
+
+@tool(pool="gpu")
+async def repeat(words: str) -> str:
+    """Repeat words that are too many for one message."""
+    return words * 2
 
 
 async def test_the_check_names_all_that_an_account_lacks_and_what_the_how_to_gives_a_worker_is_enough(
@@ -587,13 +523,15 @@ async def test_the_check_names_all_that_an_account_lacks_and_what_the_how_to_giv
     ):
         assert lacking in str(raised.value)
     assert "begun" not in str(raised.value)
-    worker = ToolWorker(url_of(accounts, "worker"), TOOLS, pool="gpu", deps="confined")
+    worker = ToolWorker(url_of(accounts, "worker"), [*TOOLS, repeat], pool="gpu", deps="confined")
     await worker.check()
     async with anyio.create_task_group() as group:
         group.start_soon(worker.run)
         executor = NatsExecutor(url_of(accounts, "whole"), pool="gpu")
-        async with Runtime(model("quick"), tools=TOOLS, executors=[executor]) as runtime:
-            assert (await runtime.run("Go.")).tool_calls[0].content == "deps confined"
+        provider = ScriptedProvider([calls(("quick", {}), ("repeat", {"words": "x" * 2**20})), text("Done.")])
+        async with Runtime(provider, tools=[*TOOLS, repeat], executors=[executor]) as runtime:
+            quick, repeated = (await runtime.run("Go.")).tool_calls
+            assert (quick.content, len(repeated.content)) == ("deps confined", 2**21)
         group.cancel_scope.cancel()
 
 

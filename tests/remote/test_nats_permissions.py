@@ -13,7 +13,7 @@ import pytest
 from remote_workers import Held
 
 from support.nats_server import NatsServer
-from toolbus import Runtime, SqliteStore
+from toolbus import Runtime, SqliteStore, tool
 from toolbus.remote import Client
 from toolbus.remote.nats import NatsExecutor, NatsRelay, ToolWorker
 from toolbus.testing import ScriptedProvider, calls, text
@@ -56,13 +56,23 @@ async def test_what_the_page_gives_a_session_is_enough_for_calls_and_for_the_rel
     url = url_of(server, "session")
     held = Held()
 
+    @tool(pool="gpu")
+    async def repeat(words: str) -> str:
+        """Repeat words that are too many for one message."""
+        return words * 2
+
+    def reply(request: Any) -> Any:
+        repeats = request.messages[0].text == "Repeat."
+        asked: tuple[str, dict[str, Any]] = ("repeat", {"words": "x" * 2**20}) if repeats else ("held", {})
+        return text("Done.") if request.round else calls(asked)
+
     def store() -> SqliteStore:
         return SqliteStore(tmp_path / "requests.db")
 
     def runtime_here() -> Runtime[None]:
         return Runtime(
-            ScriptedProvider(lambda request: (calls(("held", {})), text("Done."))[request.round]),
-            tools=[held.tool],
+            ScriptedProvider(reply),
+            tools=[held.tool, repeat],
             store=store(),
             executors=[NatsExecutor(url, pool="gpu")],
             relay=NatsRelay(url),
@@ -70,7 +80,7 @@ async def test_what_the_page_gives_a_session_is_enough_for_calls_and_for_the_rel
             inbox_seconds=1_000,
         )
 
-    worker = ToolWorker(url_of(server, "worker"), [held.tool], pool="gpu")
+    worker = ToolWorker(url_of(server, "worker"), [held.tool, repeat], pool="gpu")
     with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
             group.start_soon(worker.run)
@@ -88,6 +98,8 @@ async def test_what_the_page_gives_a_session_is_enough_for_calls_and_for_the_rel
                 await held.began.wait()
                 assert await client.request(session.request_id).cancel() == "done"
                 assert (await session.result()).outcome == "cancelled"
+                # A call and an answer that do not fit into one message.
+                assert len((await runtime.run("Repeat.")).tool_calls[0].content) == 2**21
             group.cancel_scope.cancel()
     assert [each.getMessage() for each in caplog.records] == []
 

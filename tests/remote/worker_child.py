@@ -57,12 +57,6 @@ async def recall(context: ToolContext[Any]) -> str:
     return " | ".join(f"{each.role}: {getattr(each, 'text', '')}" for each in context.messages)
 
 
-@tool(pool="gpu")
-async def large() -> str:
-    """Answer with more than the broker carries."""
-    return "x" * 1_100_000
-
-
 @tool(pool="gpu", idempotent=True, timeout_seconds=60)
 async def wait_again(path: str, context: ToolContext[Any]) -> str:
     """Wait for a file. The call may run twice."""
@@ -100,7 +94,7 @@ async def work_once(number: int, seconds: float) -> str:
     return f"work_once {number}"
 
 
-TOOLS: list[Tool[..., Any]] = [safe, once, quick, recall, large, wait_again, wait_once, work_again, work_once]
+TOOLS: list[Tool[..., Any]] = [safe, once, quick, recall, wait_again, wait_once, work_again, work_once]
 
 
 def in_pool(pool: str) -> list[Tool[..., Any]]:

@@ -25,7 +25,10 @@ Invariants:
    this, a worker that was stopped past its lease and continues would run what another worker has run.
 5. Only what a worker has adopted from its pool runs there, and only if the call's ids are those of its subject and the
    tool's definition is the one by which the call was checked. Otherwise a forged or an outdated call would run.
-6. Remaining seconds are sent, and no wall clock is: the clocks of two machines differ.
+6. What does not fit into one message is kept before the message that refers to it is sent, and it is taken only with
+   the size and the digest that the message says. Parts belong to their request, which deletes them at its end, and
+   whose age does if nobody else does. Otherwise a worker that dies half-way would leave them for ever.
+7. Remaining seconds are sent, and no wall clock is: the clocks of two machines differ.
 """
 
 from __future__ import annotations

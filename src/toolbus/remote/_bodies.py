@@ -1,28 +1,107 @@
-"""The bodies of calls on their way to workers: the event, and in a second line the transcript, if the tool asks for it.
+"""The bodies of calls and answers on their way: events, transcripts, and references to payloads.
 
-Knows events and messages. Must not know a broker.
+What does not fit into one message is a payload, which the transport keeps beside the messages, and whose reference is
+sent instead. Knows events and messages. Must not know a broker.
+
+    a call        event                             or  event LF transcript, if the tool asks for it
+    a large call  event without arguments LF @reference, whose payload is one of the two above
+    an answer     event                             or  @reference, whose payload is the event
+
+No line has a line break in it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..events import Event, decode, encode
+import msgspec
+
+from ..errors import DecodeError
+from ..events import Event, ToolCallRequested, decode, encode
 from ..messages import Message
-from ..records import JsonForm, json_bytes
+from ..records import JsonForm, json_bytes, replace
+from ..schemas import MAX_VALUES, has_many_values
 
-__all__ = ["call_body", "read_call"]
+__all__ = [
+    "NO_ROOM",
+    "Reference",
+    "call_body",
+    "large_call",
+    "larger_than",
+    "read_call",
+    "reference_in",
+    "why_too_large",
+]
 
+MOST_BYTES = 8 * 2**20
+"""The most bytes of a payload: reading and writing as many takes half of the 100 ms for which a loop may be held."""
+
+NO_ROOM = "larger than the free space of the broker"
 _transcript = JsonForm[list[Message]](list[Message], "the transcript")
 
 
+class Reference(msgspec.Struct, frozen=True):
+    """The reference to a payload of a call: its size, the number of its parts, and the SHA-256 of its bytes."""
+
+    request: str
+    call: str
+    digest: str
+    bytes: int
+    parts: int
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The id of the call's request, and the call's own id."""
+        return (self.request, self.call)
+
+    @property
+    def line(self) -> bytes:
+        """The reference as a line, which no event begins like."""
+        return b"@" + msgspec.json.encode(self)
+
+
+def reference_in(line: bytes) -> Reference | None:
+    """Return the reference of a line; None for any other line. Raises `DecodeError` for one that nobody has made."""
+    if not line.startswith(b"@"):
+        return None
+    try:
+        found = msgspec.json.decode(line[1:], type=Reference)
+    except msgspec.MsgspecError as exc:
+        raise DecodeError(f"the reference to a payload cannot be read: {exc}") from exc
+    if not (0 < found.parts <= found.bytes <= MOST_BYTES and len(found.digest) == 64 and found.digest.isalnum()):
+        raise DecodeError(f"the reference to a payload is to none of at most {MOST_BYTES:,} bytes")
+    return found
+
+
+def larger_than(most: int) -> str:
+    """Return the limit of so many bytes in words, to follow "it is"."""
+    return f"larger than {most:,} bytes"
+
+
+def why_too_large(payload: bytes) -> str:
+    """Return the limit that a payload breaks, or "" for one that may be sent."""
+    if len(payload) > MOST_BYTES:
+        return larger_than(MOST_BYTES)
+    return f"of more than {MAX_VALUES:,} values" if has_many_values(payload) else ""
+
+
 def call_body(requested: Event, messages: Sequence[Message] | None) -> bytes:
-    """Return the body of a call. Neither of its two lines has a line break in it."""
+    """Return the body of a call that fits into one message, or its payload."""
     body = encode(requested)
     return body if messages is None else b"\n".join((body, json_bytes(list(messages))))
 
 
-def read_call(body: bytes) -> tuple[Event, Sequence[Message]]:
-    """Return the event of a body, and the transcript that came along, or (). Raises `DecodeError`."""
-    event, _, messages = body.partition(b"\n")
-    return decode(event), _transcript.read(messages) if messages else ()
+def large_call(requested: ToolCallRequested, reference: Reference) -> bytes:
+    """Return the body of a call that has a payload. A worker sees from it whether it may run the call at all."""
+    return b"\n".join((encode(replace(requested, arguments={})), reference.line))
+
+
+def read_call(body: bytes) -> tuple[Event, Sequence[Message], Reference | None]:
+    """Return the event of a body, and the transcript that came along, or (), or the reference to the whole call.
+
+    Raises `DecodeError`.
+    """
+    event, _, rest = body.partition(b"\n")
+    reference = reference_in(rest)
+    messages = _transcript.read(rest) if rest and reference is None else ()
+    return decode(event), messages, reference

@@ -34,13 +34,13 @@ from ..messages import Message
 from ..protocols import RequestView
 from ..records import replace
 from ..tools import ToolRegistry
-from ._bodies import call_body
-from ._transport import Key, SessionLink, Unavailable
+from ._bodies import NO_ROOM, Reference, call_body, large_call, larger_than, reference_in, why_too_large
+from ._transport import Damaged, Full, Key, SessionLink, Unavailable
 
-__all__ = ["SIGNALS", "RemoteExecutor", "too_large"]
+__all__ = ["LARGE_AT_ONCE", "SIGNALS", "RemoteExecutor", "too_large"]
 
 _Answer: TypeAlias = ToolCallCompleted | ToolCallFailed
-_What = TypeVar("_What", Key, str)
+_What = TypeVar("_What")
 SIGNALS = (ToolCallStarted, ToolCallProgress, ToolCallRetrying, ToolCallPaused, ToolCallResumed)
 _ANSWER_SECONDS = 2.0
 _RETRY_SECONDS = 0.2
@@ -52,6 +52,8 @@ _LOST_SECONDS = 0.1
 """A call that the broker did not take ends this long before its deadline, or the session would end it as a time-out."""
 _MOST_REQUESTS = 10_000
 """The most requests whose calls are deleted at their ends; a request that continues elsewhere does not end here."""
+LARGE_AT_ONCE = 4
+"""The payloads that one process reads and writes at the same time; each is in memory meanwhile."""
 _ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 _LEAVE_SECONDS = 2.0
 """The time in which workers are asked to stop when the executor is left."""
@@ -66,6 +68,18 @@ class _Open(msgspec.Struct, eq=False):
     messages: Sequence[Message] | None = None  # the transcript, if it is sent along
     is_sent: bool = False
     is_again: bool = False  # the broker may have taken the call before
+    payload: Reference | None = None  # the call as it is kept, if it does not fit into a message
+    is_loading: bool = False  # its answer is known, and is read now
+
+
+class _Kept(msgspec.Struct):
+    """The things beside answers that the broker may keep of a request, and that are deleted at its end.
+
+    It keeps no calls if each was sent once and answered by its worker, which has given the lease up before.
+    """
+
+    calls: bool = False
+    payloads: bool = False
 
 
 class RemoteExecutor:
@@ -85,14 +99,13 @@ class RemoteExecutor:
         self._connect = connect
         self._on_cancelled = on_cancelled
         self._open: dict[Key, _Open] = {}
-        # The requests of which the broker keeps something, the oldest first, and whether it may keep calls of them. It
-        # keeps none if each call was sent once and answered by its worker, which has given the lease up before.
-        self._requests: dict[str, bool] = {}
+        self._requests: dict[str, _Kept] = {}  # those of which the broker keeps something, the oldest first
         self._reconnected = False
         self._unsent: deque[Key] = deque()
         self._some_unsent = anyio.Event()
         self._pending = 0  # tasks that stop or forget a call
         self._closes = self._is_away = False
+        self._large = anyio.Semaphore(LARGE_AT_ONCE)
 
     async def __aenter__(self) -> RemoteExecutor:
         self._bus.arbitration.bind()
@@ -144,7 +157,8 @@ class RemoteExecutor:
             return
         if self._bus.arbitration.watch(*key, partial(self._on_settled, key)):
             self._open[key] = _Open(requested, view, view.messages if view is not None and tool.transcript else None)
-            self._note(requested.request_id, keeps_calls=requested.resumed)
+            # The process that has run a resumed request before may have kept payloads, too.
+            self._note(requested.request_id, calls=requested.resumed, payloads=requested.resumed)
             if requested.resumed:
                 self._start(self._find_or_send, key)
             else:
@@ -158,13 +172,14 @@ class RemoteExecutor:
 
     def _on_request_ended(self, event: Event) -> None:
         # With a journal, an ending is broadcast after its append: now nobody needs the broker's copies of answers.
-        keeps_calls = self._requests.pop(event.request_id, None)
-        if keeps_calls is not None:
-            self._start(self._forget if keeps_calls else self._forget_answers, event.request_id)
+        kept = self._requests.pop(event.request_id, None)
+        if kept is not None:
+            self._start(partial(self._forget, kept), event.request_id)
 
-    def _note(self, request_id: str, *, keeps_calls: bool) -> None:
+    def _note(self, request_id: str, *, calls: bool = False, payloads: bool = False) -> None:
         """Remember that the broker keeps something of a request; it deletes by itself what nobody deletes for days."""
-        self._requests[request_id] = keeps_calls or self._requests.get(request_id, False)
+        kept = self._requests.setdefault(request_id, _Kept())
+        kept.calls, kept.payloads = kept.calls or calls, kept.payloads or payloads
         if len(self._requests) > _MOST_REQUESTS:
             del self._requests[next(iter(self._requests))]
 
@@ -204,10 +219,38 @@ class RemoteExecutor:
 
     async def _write(self, key: Key, call: _Open) -> None:
         body = call_body(call.requested, call.messages)
-        if len(body) > self._link.max_bytes:
+        if len(body) <= self._link.max_bytes:
+            await self._post(key, call, body)
+        else:
+            # The calls after this one do not wait for it.
+            self._start(partial(self._write_large, call), key)
+
+    async def _write_large(self, call: _Open, key: Key) -> None:
+        async with self._large:
+            if self._open.get(key) is not call:
+                return
+            body = call_body(call.requested, call.messages)
+            broken = why_too_large(body)
+            try:
+                if not broken:
+                    self._note(key[0], payloads=True)
+                    call.payload = await self._link.payloads.keep(key, body)
+                    body = large_call(call.requested, call.payload)
+            except Full as exc:
+                _logger.warning("call %s was not sent: %s", key[1], exc)
+                broken = NO_ROOM
+            except Unavailable as exc:
+                self._on_sent(key, call, exc)
+                return
+        if self._open.get(key) is not call:
+            await self._drop(call, key)
+        elif broken or len(body) > self._link.max_bytes:
             what = "The arguments of the call are" if call.messages is None else "The call with its transcript is"
-            self._publish(key, too_large(call.requested, what, self._link.max_bytes))
-            return
+            self._publish(key, too_large(call.requested, what, broken or larger_than(self._link.max_bytes)))
+        else:
+            await self._post(key, call, body)
+
+    async def _post(self, key: Key, call: _Open, body: bytes) -> None:
         left = self._left(call.requested)
         seconds = max(0.0, min(_ANSWER_SECONDS, left - min(_LOST_SECONDS, left / 2)))
         await self._link.send(key, body, left, partial(self._on_sent, key, call), seconds=seconds, again=call.is_again)
@@ -218,7 +261,7 @@ class RemoteExecutor:
             return
         if isinstance(outcome, Unavailable):
             if is_open:
-                self._note(key[0], keeps_calls=True)
+                self._note(key[0], calls=True)
                 if not self._is_away:
                     _logger.warning("call %s was not sent yet: %s", key[1], outcome)
                 self._is_away = call.is_again = True
@@ -258,9 +301,10 @@ class RemoteExecutor:
     async def _found(self, key: Key) -> bool:
         body = await self._link.find(key)
         if body is not None and key in self._open:
-            self._note(key[0], keeps_calls=True)
+            self._note(key[0], calls=True)
             self._on_heard(body)
-        return key not in self._open
+        call = self._open.get(key)
+        return call is None or call.is_loading
 
     async def _look(self) -> None:
         """Look for answers that were sent to another node, or while the connection was away."""
@@ -282,10 +326,44 @@ class RemoteExecutor:
 
     def _on_heard(self, body: bytes) -> None:
         try:
-            event = decode(body)
+            reference = reference_in(body)
+            if reference is None:
+                self._on_event(decode(body))
+            elif (call := self._open.get(reference.key)) is not None and not call.is_loading:
+                call.is_loading = True
+                self._note(reference.request, payloads=True)
+                self._start(partial(self._load, call), reference)
         except DecodeError as exc:
             _logger.warning("an answer of the pool %r was not accepted: %s", self._pool, exc)
-            return
+
+    async def _load(self, call: _Open, reference: Reference) -> None:
+        """Read an answer that is kept as a payload. The first answer counts, so one that cannot be read is lost."""
+        key = reference.key
+        why, event = "", None
+        async with self._large:
+            try:
+                body = await self._link.payloads.load(reference)
+                if not (why := why_too_large(body)):
+                    await anyio.lowlevel.checkpoint()
+                    event = decode(body)
+            except (Damaged, DecodeError) as exc:
+                _logger.warning("the answer of call %s was lost: %s", key[1], exc)
+            except Unavailable as exc:
+                _logger.debug("the answer of call %s was not read yet: %s", key[1], exc)
+                self._reconnected = True
+                return
+            finally:
+                call.is_loading = False
+        if event is not None and self._open.get(key) is call:
+            self._on_event(event)
+        if self._open.get(key) is call:
+            error = "The call ran, but its result was lost: the broker does not have what the worker has kept."
+            lost = call.requested.failed(error, reason="lost", outcome_unknown=True)
+            self._publish(
+                key, too_large(call.requested, "The call ran, but its result is", why, ran=True) if why else lost
+            )
+
+    def _on_event(self, event: Event) -> None:
         key = (event.request_id, getattr(event, "call_id", ""))
         call = self._open.get(key)
         if call is None:
@@ -307,23 +385,32 @@ class RemoteExecutor:
             ),
         )
         if isinstance(event, (ToolCallCompleted, ToolCallFailed)):
+            if isinstance(event, ToolCallFailed) and event.reason == "interrupted":
+                # The worker that was lost may have kept a part of its answer.
+                self._note(key[0], payloads=True)
             self._publish(key, event)
         else:
             self._bus.publish(event)
 
     def _publish(self, key: Key, event: _Answer) -> None:
-        del self._open[key]
+        call = self._open.pop(key)
         self._bus.arbitration.unwatch(*key)
         self._bus.publish(event)
+        if call.payload is not None:
+            self._start(partial(self._drop, call), key)
 
     async def _stop(self, key: Key) -> None:
         await self._quietly(self._link.stop, key)
+        if (kept := self._requests.get(key[0])) is not None and kept.payloads:
+            await self._quietly(self._link.payloads.drop, key)
 
-    async def _forget(self, request_id: str) -> None:
-        await self._quietly(partial(self._link.forget, calls_too=True), request_id)
+    async def _drop(self, call: _Open, key: Key) -> None:
+        """Delete the payload of a call that is settled; that of its answer stays until the request ends."""
+        if call.payload is not None:
+            await self._quietly(partial(self._link.payloads.drop, digest=call.payload.digest), key)
 
-    async def _forget_answers(self, request_id: str) -> None:
-        await self._quietly(partial(self._link.forget, calls_too=False), request_id)
+    async def _forget(self, kept: _Kept, request_id: str) -> None:
+        await self._quietly(partial(self._link.forget, calls_too=kept.calls, payloads_too=kept.payloads), request_id)
 
     @staticmethod
     async def _quietly(function: Callable[[_What], Awaitable[None]], what: _What) -> None:
@@ -340,8 +427,5 @@ def _is_left(call: _Open) -> bool:
     return call.view is not None and call.view.is_left
 
 
-def too_large(requested: ToolCallRequested, what: str, most: int, *, ran: bool = False) -> ToolCallFailed:
-    failed = requested.failed(
-        f"{what} larger than the broker carries ({most:,} bytes).", reason="limit", outcome_unknown=ran
-    )
-    return replace(failed, limit=f"max_payload={most}")
+def too_large(requested: ToolCallRequested, what: str, why: str, *, ran: bool = False) -> ToolCallFailed:
+    return replace(requested.failed(f"{what} {why}.", reason="limit", outcome_unknown=ran), limit=why)

@@ -14,19 +14,21 @@ import anyio
 import orjson
 
 from ..errors import ConfigurationError, MissingExtra
-from ._transport import Key, Then, Unavailable
+from ._transport import Full, Key, Then, Unavailable
 
-__all__ = ["Broker", "Connection", "decoded", "encoded"]
+__all__ = ["KEPT_SECONDS", "Broker", "Connection", "decoded", "encoded"]
 
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 2.0
 _CANCELLATIONS = 5  # of an attempt to connect
 _RECONNECT_SECONDS = 0.2
-_KEPT_SECONDS = 7 * 24 * 3_600.0
+KEPT_SECONDS = 7 * 24 * 3_600.0
 """The time for which answers are kept that no session has deleted. A second answer would count afterwards."""
 _HEADERS_BYTES = 4_096  # the broker's bound covers headers too
 _EXISTS_OTHERWISE = 10058
-_NOT_FIRST = 10077
+_NOT_STORED = 10077  # with the reason in words only
+_NOT_FIRST = "maximum messages per subject exceeded"
+_FULL = frozenset({10023, 10047, _NOT_STORED})
 _VIOLATION = "permissions violation for "
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 _logger = logging.getLogger("toolbus.remote")
@@ -44,7 +46,7 @@ class Broker:
             raise ConfigurationError(f"prefix is {prefix!r}; use letters, digits, '_' and '-'")
         self.nats: Any = nats
         self.url, self.prefix, self.pool = url, prefix, encoded(pool)
-        self.calls, self.answers = f"{prefix}_calls", f"{prefix}_answers"
+        self.calls, self.answers, self.parts = f"{prefix}_calls", f"{prefix}_answers", f"{prefix}_parts"
         self.stops, self.consumer = f"{prefix}.stop.{self.pool}", f"pool_{self.pool}"
         try:
             parts = urlsplit(url)
@@ -146,7 +148,7 @@ class Connection:
                 max_msgs_per_subject=1,
                 discard=api.DiscardPolicy.NEW,
                 discard_new_per_subject=True,
-                max_age=_KEPT_SECONDS,
+                max_age=KEPT_SECONDS,
             ),
             api.StreamConfig(
                 name=broker.answers,
@@ -154,7 +156,7 @@ class Connection:
                 max_msgs_per_subject=1,
                 discard=api.DiscardPolicy.NEW,
                 discard_new_per_subject=True,
-                max_age=_KEPT_SECONDS,
+                max_age=KEPT_SECONDS,
             ),
         ):
             try:
@@ -208,10 +210,14 @@ class Connection:
         except (ValueError, AttributeError) as exc:
             self._settle(token, exc)
             return
-        if error is None or error.get("err_code") == _NOT_FIRST:
+        if error is None or error.get("description") == _NOT_FIRST:
             self._settle(token, error is None)
         else:
-            self._settle(token, ConnectionError(error.get("description", "the message was refused")))
+            self._settle(token, self._refused(error.get("err_code"), error.get("description", "it was refused")))
+
+    def _refused(self, code: object, why: str) -> Unavailable:
+        kind = Full if code in _FULL else Unavailable
+        return kind(f"{self.broker.shown}: {why}")
 
     def _expire(self, token: str) -> None:
         async def settle() -> None:
@@ -226,7 +232,9 @@ class Connection:
         then, timer = self._waits.pop(token, (None, None))
         if then is not None and timer is not None:
             timer.cancel()
-            then(self.unavailable(outcome) if isinstance(outcome, Exception) else outcome)
+            if isinstance(outcome, Exception) and not isinstance(outcome, Unavailable):
+                outcome = self.unavailable(outcome)
+            then(outcome)
 
     async def publish(self, subject: str, body: bytes) -> bool:
         """Publish to a stream. Returns whether the message is the first one of its subject."""
@@ -251,9 +259,21 @@ class Connection:
             raise self.unavailable(exc) from exc
         return found.data or b""
 
+    async def add_stream(self, config: Any) -> None:
+        """Make a stream. One that exists may have other bounds. Raises `Unavailable`, or `Full`."""
+        try:
+            await self.stream.add_stream(config)
+        except self.broker.nats.js.errors.APIError as exc:
+            if exc.err_code != _EXISTS_OTHERWISE:
+                raise self._refused(exc.err_code, exc.description or "the stream was refused") from exc
+        except Exception as exc:
+            raise self.unavailable(exc) from exc
+
     async def purge(self, stream: str, subject: str) -> None:
         try:
             await self.stream.purge_stream(stream, subject=subject)
+        except self.broker.nats.js.errors.NotFoundError:
+            return  # There is no such stream.
         except Exception as exc:
             raise self.unavailable(exc) from exc
 

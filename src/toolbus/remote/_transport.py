@@ -9,7 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol, TypeAlias
 
-__all__ = ["Begun", "Delivery", "Key", "SessionLink", "Then", "Unavailable", "WorkerLink"]
+from ._bodies import Reference
+
+__all__ = [
+    "Begun",
+    "Damaged",
+    "Delivery",
+    "Full",
+    "Key",
+    "Payloads",
+    "SessionLink",
+    "Then",
+    "Unavailable",
+    "WorkerLink",
+]
 
 Key: TypeAlias = tuple[str, str]
 """The id of a call's request, and the call's own id."""
@@ -22,20 +35,46 @@ class Unavailable(Exception):
     """The broker does not answer now. Whatever was asked may be asked again."""
 
 
+class Full(Unavailable):
+    """The broker has no space for a message."""
+
+
+class Damaged(Exception):
+    """A payload is gone, or it is not the one that was kept."""
+
+
 Then: TypeAlias = "Callable[[bool | Unavailable], None]"
 """What is called once when the broker has acknowledged a message, or is known not to: with whether the message is the
 first one of its call. It must not wait."""
 
 
+class Payloads(Protocol):
+    """The calls and answers that are too large for one message, which the broker keeps beside the messages."""
+
+    async def keep(self, key: Key, body: bytes) -> Reference:
+        """Keep a payload of a call until `drop` or `forget`, or for days. Raises `Unavailable`, or `Full`."""
+        ...
+
+    async def load(self, reference: Reference) -> bytes:
+        """Return a payload. Raises `Unavailable`, and `Damaged`, also for more bytes than the reference says."""
+        ...
+
+    async def drop(self, key: Key, digest: str = "") -> None:
+        """Delete one payload of a call, by default all of them. Raises `Unavailable`."""
+        ...
+
+
 class SessionLink(Protocol):
     """The end of a transport beside the sessions.
 
-    `max_bytes` bounds one call or answer. The transport calls `heard(body)` for each answer and signal that it brings
+    `max_bytes` bounds one message. The transport calls `heard(body)` for each answer and signal that it brings
     for this node, and `reconnected()` after a time in which it may have brought none.
     """
 
     @property
     def max_bytes(self) -> int: ...
+    @property
+    def payloads(self) -> Payloads: ...
     def listen(self, heard: Callable[[bytes], None], reconnected: Callable[[], None]) -> None: ...
 
     async def send(
@@ -55,7 +94,7 @@ class SessionLink(Protocol):
         """Tell the worker that a call was settled elsewhere, and delete all that is kept of the call."""
         ...
 
-    async def forget(self, request_id: str, *, calls_too: bool) -> None:
+    async def forget(self, request_id: str, *, calls_too: bool, payloads_too: bool) -> None:
         """Delete all that is kept of a request's calls: first the calls, if some may be left, then the rest."""
         ...
 
@@ -98,6 +137,8 @@ class WorkerLink(Protocol):
 
     @property
     def max_bytes(self) -> int: ...
+    @property
+    def payloads(self) -> Payloads: ...
     @property
     def lease_seconds(self) -> float: ...
     def listen(self, stopped: Callable[[Key], None]) -> None: ...

@@ -21,11 +21,12 @@ from ..events import Event, ToolCallCompleted, ToolCallFailed, ToolCallRequested
 from ..instrumentation import Instrumentation, continued_from, observed_process
 from ..messages import Message
 from ..protocols import CallView
+from ..records import replace
 from ..secrets import secrets_of
 from ..tools import ToolRegistry
-from ._bodies import read_call
-from ._executor import SIGNALS, too_large
-from ._transport import Delivery, Key, Unavailable, WorkerLink
+from ._bodies import NO_ROOM, Reference, read_call, why_too_large
+from ._executor import LARGE_AT_ONCE, SIGNALS, too_large
+from ._transport import Damaged, Delivery, Full, Key, Unavailable, WorkerLink
 
 __all__ = ["Worker", "WorkerStatistics"]
 
@@ -89,6 +90,7 @@ class _Running(msgspec.Struct, eq=False):
     requested: ToolCallRequested | None = None
     messages: Sequence[Message] = ()  # the transcript, if the tool asks for it
     answer: ToolCallCompleted | ToolCallFailed | None = None
+    kept: Reference | None = None  # the answer as it is kept, if it does not fit into a message
 
 
 _Step: TypeAlias = Callable[[Key, _Running], Awaitable[None]]
@@ -122,6 +124,7 @@ class Worker:
         self._changed = anyio.Event()
         self._steps: deque[tuple[_Step, Key, _Running]] = deque()
         self._some_steps = anyio.Event()
+        self._large = anyio.Semaphore(LARGE_AT_ONCE)
 
     def drain(self) -> None:
         """Take no more calls, and let `run` return when those that run are answered."""
@@ -197,13 +200,47 @@ class Worker:
             known.delivery = delivery
             return
         call = self.running[key] = _Running(delivery)
-        requested, call.messages = self._read(delivery)
+        requested, call.messages, payload = self._read(delivery.key, delivery.body)
         call.requested = requested
         if requested is None:
             self._leave(key, call, delivery.done)
         elif self._draining or not self._has(requested):
             self._leave(key, call, delivery.give_back)
-        elif self._may_run_twice(requested) and not (delivery.is_again or requested.resumed):
+        elif payload is None:
+            self._admit(key, call, requested)
+        else:
+            self._group.start_soon(self._load, key, call, requested, payload)
+
+    async def _load(self, key: Key, call: _Running, requested: ToolCallRequested, payload: Reference) -> None:
+        """Read the payload of a call. A call that lacks it could run nowhere, so it ends."""
+        whole, why = None, ""
+        async with self._large:
+            try:
+                body = await self._link.payloads.load(payload)
+                if not (why := why_too_large(body)):
+                    await anyio.lowlevel.checkpoint()
+                    whole, call.messages, _ = self._read(key, body)
+            except Damaged as exc:
+                _logger.warning("call %s was not run: its payload cannot be read: %s", key[1], exc)
+            except Unavailable as exc:
+                # Its lease ends, and the call is delivered again.
+                _logger.warning("call %s was not begun: %s", key[1], exc)
+                self._forget(key, call)
+                return
+        if self.running.get(key) is not call:
+            return
+        if whole is not None and replace(whole, arguments={}) == replace(requested, arguments={}):
+            call.requested = whole
+            self._admit(key, call, whole)
+        elif why:
+            self._answer(key, call, too_large(requested, "The call is", why))
+        else:
+            error = "The call did not run: the broker does not have what its session has kept for it."
+            self._answer(key, call, requested.failed(error, reason="lost"))
+
+    def _admit(self, key: Key, call: _Running, requested: ToolCallRequested) -> None:
+        """Run a call at once, or after asking the broker if the call may have run before, or must not run twice."""
+        if self._may_run_twice(requested) and not (call.delivery.is_again or requested.resumed):
             self._adopt(key, call, requested)
         else:
             self._group.start_soon(self._ask_and_adopt, key, call, requested)
@@ -236,17 +273,18 @@ class Worker:
 
     # ------------------------------------------------------------------------------------------------ one call
 
-    def _read(self, delivery: Delivery) -> tuple[ToolCallRequested | None, Sequence[Message]]:
-        """Return the call of a delivery, and the transcript that came along; no call if it may not run."""
+    def _read(self, key: Key, body: bytes) -> tuple[ToolCallRequested | None, Sequence[Message], Reference | None]:
+        """Return the call of a body, the transcript that came along, and its payload; no call if it may not run."""
         try:
-            event, messages = read_call(delivery.body)
+            event, messages, payload = read_call(body)
         except DecodeError as exc:
             _logger.warning("a call for the pool %r was not run: %s", self._pool, exc)
-            return None, ()
-        if not isinstance(event, ToolCallRequested) or (event.request_id, event.call_id) != delivery.key:
+            return None, (), None
+        ids = (event.request_id, getattr(event, "call_id", ""))
+        if not isinstance(event, ToolCallRequested) or ids != key or (payload is not None and payload.key != key):
             _logger.warning("a call for the pool %r was not run: it is %s of another call", self._pool, event.type)
-            return None, ()
-        return event, messages
+            return None, (), None
+        return event, messages, payload
 
     def _has(self, requested: ToolCallRequested) -> bool:
         """Return whether this worker has the tool, in the definition by which the call was checked."""
@@ -331,15 +369,39 @@ class Worker:
 
     async def _write(self, key: Key, call: _Running) -> None:
         """Keep the answer in the broker, however long the broker is away, and only then give the lease up."""
-        await self._link.answer(key, self._body(call), partial(self._on_kept, key, call))
+        body = self._body(call)
+        if len(body) <= self._link.max_bytes:
+            await self._link.answer(key, body, partial(self._on_kept, key, call))
+        else:
+            # The answers after this one do not wait for it.
+            self._group.start_soon(self._keep, key, call)
+
+    async def _keep(self, key: Key, call: _Running) -> None:
+        """Keep an answer as a payload, and then write its reference."""
+        assert call.requested is not None
+        async with self._large:
+            body = self._body(call)
+            broken = why_too_large(body)
+            try:
+                if not broken:
+                    call.kept = await self._link.payloads.keep(key, body)
+            except Full as exc:
+                _logger.warning("the result of call %s was not kept: %s", key[1], exc)
+                broken = NO_ROOM
+            except Unavailable as exc:
+                _logger.debug("the answer of call %s was not taken yet: %s", key[1], exc)
+                await self._again(self._write, key, call)
+                return
+        if broken:
+            call.answer = too_large(call.requested, "The call ran, but its result is", broken, ran=True)
+        if self.running.get(key) is call:
+            self._put(self._write, key, call)
+        elif call.kept is not None:
+            await self._quietly(key, call, partial(self._link.payloads.drop, key, call.kept.digest))
 
     def _body(self, call: _Running) -> bytes:
         assert call.answer is not None
-        assert call.requested is not None
-        body = encode(call.answer)
-        if len(body) > self._link.max_bytes:
-            body = encode(too_large(call.requested, "The call ran, but its result is", self._link.max_bytes, ran=True))
-        return body
+        return encode(call.answer) if call.kept is None else call.kept.line
 
     def _on_kept(self, key: Key, call: _Running, outcome: bool | Unavailable) -> None:  # noqa: FBT001 -- `Then`
         if self.running.get(key) is not call:
@@ -363,6 +425,8 @@ class Worker:
                 self._put(self._finish, key, call)
             else:
                 await call.delivery.done()
+                if call.kept is not None:
+                    await self._link.payloads.drop(key, call.kept.digest)
                 self._forget(key, call)
         except Unavailable as exc:
             _logger.debug("the answer of call %s was not taken yet: %s", key[1], exc)

@@ -5,6 +5,7 @@ Needs the extra `nats`, and a server with JetStream. nats-py works on asyncio on
     stream <prefix>_calls    <prefix>.call.<pool>.<request>.<call>     a call, until it is answered (a work queue)
     stream <prefix>_answers  <prefix>.done.<pool>.<request>.<call>     its answer: the first message of a subject wins
                              <prefix>.begun.<pool>.<request>.<call>    a mark of the delivery that has begun it
+    stream <prefix>_parts    <prefix>.part.<pool>...                   calls and answers above the bound of a message
     core                     <prefix>.relay.<process>                  events and wake-ups for a process (`NatsRelay`)
                              <prefix>.node.<pool>.<node>               live answers and signals for a session's process
                              <prefix>.stop.<pool>                      the calls that were settled elsewhere
@@ -33,6 +34,7 @@ from ..instrumentation import Instrumentation
 from ..tools import Tool, ToolRegistry
 from ._executor import RemoteExecutor
 from ._nats_connection import Broker, Connection, decoded, encoded
+from ._nats_parts import Parts
 from ._nats_relay import NatsRelay
 from ._transport import Begun, Key, Then, Unavailable
 from ._worker import Worker, WorkerStatistics
@@ -57,8 +59,9 @@ class NatsExecutor:
 
         Runtime(provider, tools=[render], executors=[NatsExecutor("nats://broker:4222", pool="gpu")])
 
-    While the server is away, calls wait until it is back, or for their deadline. A call or an answer above the server's
-    `max_payload` (1 MiB by default) fails with the reason `limit`; there is no object store for larger ones yet.
+    While the server is away, calls wait until it is back, or for their deadline. A call or an answer may have 8 MiB;
+    above the server's `max_payload` (1 MiB by default), it may have 100,000 values of JSON, and the server must have
+    space for it. Otherwise the call fails with the reason `limit`.
     Entering raises `ConfigurationError` if no server answers at `url`, if it refuses the credentials or has no
     JetStream, and on trio; making it raises `MissingExtra` without nats-py.
     """
@@ -167,6 +170,7 @@ class _SessionLink:
         self._broker, self._connection = broker, connection
         self._node = uuid4().hex
         self._heard: Callable[[bytes], None] = lambda _body: None
+        self.payloads = Parts(broker, connection)
 
     @classmethod
     async def open(cls, broker: Broker, connection: Connection) -> _SessionLink:
@@ -203,10 +207,12 @@ class _SessionLink:
         await self._connection.purge(self._broker.calls, self._broker.subject("call", key))
         await self._connection.purge(self._broker.answers, self._broker.subject("*", key))
 
-    async def forget(self, request_id: str, *, calls_too: bool) -> None:
+    async def forget(self, request_id: str, *, calls_too: bool, payloads_too: bool) -> None:
         if calls_too:
             await self._connection.purge(self._broker.calls, self._broker.subjects("call", request_id))
         await self._connection.purge(self._broker.answers, self._broker.subjects("*", request_id))
+        if payloads_too:
+            await self.payloads.drop_all(request_id)
 
 
 class _Calls:
@@ -338,6 +344,7 @@ class _WorkerLink:
         self._posting: asyncio.Task[None]
         self._calls = _Calls(connection, f"$JS.API.CONSUMER.MSG.NEXT.{broker.calls}.{broker.consumer}")
         self._post = _Post(connection)
+        self.payloads = Parts(broker, connection)
 
     @classmethod
     async def open(cls, broker: Broker, connection: Connection, lease_seconds: float) -> _WorkerLink:
@@ -414,6 +421,7 @@ class _WorkerLink:
             f"$JS.API.CONSUMER.MSG.NEXT.{broker.calls}.{broker.consumer}",
             f"$JS.API.STREAM.MSG.GET.{broker.calls}",
             f"$JS.API.STREAM.MSG.GET.{broker.answers}",
+            f"$JS.API.STREAM.MSG.GET.{broker.parts}",
             f"$JS.ACK.{broker.calls}.{broker.consumer}.check",
             broker.node("check"),
         )
@@ -422,6 +430,8 @@ class _WorkerLink:
             *(partial(connection.tell, subject, b"") for subject in asked),
             *(partial(connection.publish, broker.subject(kind, key), b"") for kind in ("done", "begun")),
             partial(connection.purge, broker.answers, broker.subject("*", key)),
+            partial(self.payloads.keep, key, b"check"),
+            partial(self.payloads.drop, key),
         ):
             try:
                 await operation()
