@@ -17,6 +17,7 @@ from .events import Event, RequestCancelled, RequestCompleted, RequestFailed
 from .messages import Message
 
 __all__ = [
+    "ANSWER_SECONDS",
     "MAX_WAITING_INPUTS",
     "ConversationRecord",
     "Durability",
@@ -37,6 +38,10 @@ __all__ = [
 ]
 
 
+ANSWER_SECONDS = 4.5
+"""The time in which a store has to answer. A session waits for 5 seconds (G21), so it still learns what went wrong."""
+
+
 class Journal(Protocol):
     """The journal of a session, which writes its facts there before they have effects."""
 
@@ -45,8 +50,10 @@ class Journal(Protocol):
 
         Positions are dense, from 0. Called by one session, one append at a time, and never again after a request's
         ending is written. Cancellation leaves either all or none of the facts written; the next append then begins with
-        them again, at the same position. Returns the bytes that the request's journal takes now, or None if they are
-        not counted. Raises `LeaseLost` if another process has taken the request over, and `StoreError`.
+        them again, at the same position. The session cancels a write after `ANSWER_SECONDS`, and appends the same facts
+        once more: by then, the journal has to say at once what becomes of them. Returns the bytes that the request's
+        journal takes now, or None if they are not counted. Raises `LeaseLost` if another process has taken the request
+        over, and `StoreError`.
         """
         ...
 

@@ -42,11 +42,10 @@ from ._agreed_options import FUNCTION, agreed_options, limits_in, messages_from,
 from ._inbox_reader import InboxReader, inbox_of
 from ._journal_writer import JournalWriter, OnStoreFailure, journal_of, journal_writer_of
 from ._resume import Resumption, UnfinishedRequests
-from ._store_calls import ANSWER_SECONDS, call_store_in_time
+from ._store_calls import call_store_in_time
 from ._stored_requests import Make, OptionsFor, ReadAlong, StoredRequests
 
 __all__ = [
-    "ANSWER_SECONDS",
     "FUNCTION",
     "InboxReader",
     "JournalWriter",

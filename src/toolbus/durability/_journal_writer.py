@@ -17,12 +17,13 @@ import anyio
 
 from .._option_checks import POSITIVE, check, one_of, shown
 from ..clock import SessionClock
-from ..errors import ConfigurationError, LeaseLost, StoreDamaged, StoreError, StoreUnavailable
+from ..core.limits import Limits
+from ..errors import ConfigurationError, LeaseLost, StoreDamaged, StoreError
 from ..events import Event, ToolCallRequested, new_id
 from ..session import RequestSession
-from ..storage import Entry, Inbox, JournalStore, RequestRecord, Store, ending_of
+from ..storage import ANSWER_SECONDS, Entry, Inbox, JournalStore, RequestRecord, Store, ending_of
 from ._agreed_options import agreed_options, fields_of, messages_to_json, provider_name
-from ._store_calls import ANSWER_SECONDS, PendingCalls, call_store, call_store_in_time
+from ._store_calls import PendingCalls, call_store, call_store_in_time, no_answer
 
 __all__ = ["JournalWriter", "OnStoreFailure", "journal_of", "journal_writer_of"]
 
@@ -34,6 +35,8 @@ _logger = logging.getLogger("toolbus.store")
 _RENEWALS = 3
 # A result is there after this time at the latest, even if the store fails (G21).
 _RESULT_SECONDS = 4.8
+# A loop may fire a deadline too early by the resolution of its clock.
+_CLOCK_SECONDS = 0.05
 # The log warns when this part of a limit is used up.
 _WARN_AT = 0.8
 
@@ -51,6 +54,7 @@ class _JournaledRequest:
     """
 
     session: RequestSession
+    limits: Limits
     history_length: int
     epoch: int = 1
     written: int = 0
@@ -151,7 +155,8 @@ class JournalWriter:
 
         `resumed` is the store's record of a request that continues here, as it was when its lease was taken.
         """
-        request = self._requests[session.request_id] = _JournaledRequest(session, history_length)
+        limits = session.snapshot().view.state.limits
+        request = self._requests[session.request_id] = _JournaledRequest(session, limits, history_length)
         self._begun.set()
         if resumed is not None:
             request.epoch, request.written = resumed.epoch, resumed.facts
@@ -215,27 +220,27 @@ class JournalWriter:
         return {**agreed_options(found.view), **{name: value for name, value in more.items() if value}}
 
     async def _write(self, request: _JournaledRequest, entry: Entry) -> int:
-        """Append an entry, and return the size of the journal in bytes. Raises `StoreError` within `ANSWER_SECONDS`."""
+        """Append an entry, and return the size of the journal in bytes. Raises `StoreError`.
+
+        The caller cancels it after `ANSWER_SECONDS`. If it is then called again, it raises `StoreUnavailable` at once.
+        """
         assert self._clock is not None
-        timers = self._clock.timers
-        if request.began_at is None:
-            request.began_at = self._clock.loop_time()
-        with timers.new_scope() as scope:
-            timer = timers.timer(scope)
-            timer.set(request.began_at + ANSWER_SECONDS)
-            try:
-                size_bytes = await self._append_unless_written(request, entry)
-            except StoreError:
-                request.began_at = None
-                raise
-            finally:
-                timer.close()
-            self.appends += 1
-            self.append_seconds += self._clock.loop_time() - request.began_at
-            request.began_at = None
-            return size_bytes
-        request.began_at = None
-        raise StoreUnavailable(f"the store did not answer in {ANSWER_SECONDS:g} s")
+        began, request.began_at = request.began_at, None
+        now = self._clock.loop_time()
+        if began is None:
+            began = now
+        elif now >= began + ANSWER_SECONDS - _CLOCK_SECONDS:
+            raise no_answer()
+        try:
+            size_bytes = await self._append_unless_written(request, entry)
+        except StoreError:
+            raise
+        except BaseException:
+            request.began_at = began
+            raise
+        self.appends += 1
+        self.append_seconds += self._clock.loop_time() - began
+        return size_bytes
 
     async def _append_unless_written(self, request: _JournaledRequest, entry: Entry) -> int:
         if request.is_unsure:
@@ -269,7 +274,7 @@ class JournalWriter:
             _logger.warning(text, request_id, exc, extra={"request_id": request_id})
 
     def _watch_size(self, request: _JournaledRequest, size_bytes: int) -> None:
-        limits, written = request.session.snapshot().view.state.limits, request.written
+        limits, written = request.limits, request.written
         if not request.has_warned_of_size and (
             written > _WARN_AT * limits.max_facts or size_bytes > _WARN_AT * limits.max_journal_bytes
         ):
@@ -369,6 +374,7 @@ class JournalWriter:
         stops_on_failure = self._on_failure == "stop"
         if stops_on_failure and any(isinstance(fact, ToolCallRequested) for fact in entry.facts):
             return
+        request.began_at = None  # This is a new attempt.
         try:
             await self._write(request, entry)
         except StoreError as exc:

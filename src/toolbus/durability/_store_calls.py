@@ -12,13 +12,11 @@ from typing import TypeVar
 import anyio
 
 from ..errors import LeaseLost, StoreError, StoreUnavailable, ToolbusError
+from ..storage import ANSWER_SECONDS
 
-__all__ = ["ANSWER_SECONDS", "PendingCalls", "call_store", "call_store_in_time"]
+__all__ = ["PendingCalls", "call_store", "call_store_in_time", "no_answer"]
 
 T = TypeVar("T")
-
-ANSWER_SECONDS = 4.5
-"""The time in which a store has to answer. A session waits for 5 seconds (G21), so it still learns what went wrong."""
 
 _logger = logging.getLogger("toolbus.store")
 _RETRY_SECONDS = 1.0  # between attempts
@@ -38,7 +36,12 @@ async def call_store_in_time(call: Awaitable[T]) -> T:
     """Await a call as `call_store` does; after `ANSWER_SECONDS` cancel the call and raise `StoreUnavailable`."""
     with anyio.move_on_after(ANSWER_SECONDS):
         return await call_store(call)
-    raise StoreUnavailable(f"the store did not answer in {ANSWER_SECONDS:g} s")
+    raise no_answer()
+
+
+def no_answer() -> StoreUnavailable:
+    """Return the error for a store that did not answer in `ANSWER_SECONDS`."""
+    return StoreUnavailable(f"the store did not answer in {ANSWER_SECONDS:g} s")
 
 
 class PendingCalls:

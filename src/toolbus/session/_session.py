@@ -55,7 +55,7 @@ from ..instrumentation import Work
 from ..messages import UserMessage
 from ..protocols import Provider
 from ..request_result import RequestResult, result_from
-from ..storage import Journal
+from ..storage import ANSWER_SECONDS, Journal
 from ._approval_answers import ApprovalAnswers, deny_unheard
 from ._context_window import ContextWindow
 from ._crash import log_failure, settle_broken
@@ -72,6 +72,7 @@ from ._view import SessionView
 __all__ = ["RequestSession"]
 
 _WRITE_SECONDS = 5.0  # the time in which a store has to report a fault (G21)
+_CLOCK_SECONDS = 0.05  # A loop may fire a deadline too early by the resolution of its clock.
 _ARBITRATED = frozenset[type[Event]]({ModelResponded, ApprovalRequested, ToolCallCompleted, ToolCallFailed})
 
 
@@ -99,12 +100,12 @@ class RequestSession(SessionHandle):
         "_clock",
         "_error",
         "_is_taken_over",
-        "_is_writing",
         "_logs",
         "_observed",
         "_scope",
         "_timer",
         "_when_cancelled",
+        "_writes_since",
     )
 
     def __init__(
@@ -150,7 +151,7 @@ class RequestSession(SessionHandle):
         self._begun = False
         self._awaited: AwaitCalls | None = None  # the command that the session waits for
         self._is_taken_over = False  # whether another process has the request's lease
-        self._is_writing = False  # also after a write that was cut short
+        self._writes_since: float | None = None  # on the loop's clock; also after a write that was cut short
         # The reason to leave it with if its task is cancelled; with "", a cancelled request ends.
         self._when_cancelled = ""
         # The scope around the whole work of a request that may be left.
@@ -260,6 +261,7 @@ class RequestSession(SessionHandle):
                 with self._clock.timers.new_scope() as scope:
                     timer.scope = scope
                     await first_step(mailbox)
+                    self._accept()
                     await self._carry_on(mailbox, scope)
                 first_step = self._on_fired
         finally:
@@ -271,7 +273,6 @@ class RequestSession(SessionHandle):
         await self._beginning.make_ready(self._state, mailbox, self._view.window, self._view.secrets)
         first = await self._beginning.first_input(self._state, self._view, self._asker, self._clock, mailbox)
         await self._step([first, *mailbox.drain()], self._clock())
-        self._accept()
 
     async def _carry_on(self, mailbox: Mailbox, scope: anyio.CancelScope) -> None:
         """Perform commands until the request ends or the scope is cancelled."""
@@ -290,8 +291,11 @@ class RequestSession(SessionHandle):
 
     async def _on_fired(self, mailbox: Mailbox) -> None:
         """Perform the step after a wait or a write that was cut short by a deadline, or by a cancellation."""
-        if self._is_writing and self._timer.deadline == math.inf:
-            raise _no_answer()
+        if self._journal is not None and self._writes_since is not None and self._timer.deadline == math.inf:
+            self._check_journal_answers(self._writes_since)
+            self._view.model_call = None  # The write was before the model was asked.
+            await self._record(self._journal, ())
+            return
         now, asked = self._clock(), False
         awaited, self._awaited = self._awaited, None
         # The mailbox is read first, because a result that has come counts more than a deadline.
@@ -335,14 +339,29 @@ class RequestSession(SessionHandle):
         """Append facts to the journal. A write that a cancellation cuts short is repeated with the next step."""
         state, timer = self._state, self._timer
         before = timer.deadline
-        self._is_writing = True
-        timer.set(self._clock.loop_time() + _WRITE_SECONDS)
+        timer.set(self._write_until())
         seq = state.facts - sum(map(len, self._unpublished))
         size_bytes = await journal.append(self.request_id, seq, facts)
-        self._is_writing = False
+        self._writes_since = None
         timer.set(before)
         if size_bytes is not None:
             state.journal_bytes = size_bytes
+
+    def _write_until(self) -> float:
+        """Return the time on the loop's clock until which the write that begins, or is repeated, may take.
+
+        After `ANSWER_SECONDS` it is repeated, and the journal says what becomes of it.
+        """
+        now = self._clock.loop_time()
+        if self._writes_since is None:
+            self._writes_since = now
+        answers_by = self._writes_since + ANSWER_SECONDS
+        return answers_by if now < answers_by - _CLOCK_SECONDS else self._writes_since + _WRITE_SECONDS
+
+    def _check_journal_answers(self, since: float) -> None:
+        """Raise `StoreUnavailable` if the journal has not even said what becomes of a write since `since`."""
+        if self._clock.loop_time() >= since + _WRITE_SECONDS - _CLOCK_SECONDS:
+            raise StoreUnavailable(f"the journal did not answer in {_WRITE_SECONDS:g} s")
 
     def _advance(self, inputs: Sequence[Input], now: float, *, follows: bool = True) -> tuple[list[Event], list[Event]]:
         """Decide and apply a step. Return its facts, and our own ones, which are claimed and still to be published.
@@ -356,10 +375,10 @@ class RequestSession(SessionHandle):
         facts, own = advance(state, inputs, now, follows=follows, mask=None if secrets.vault is None else secrets.mask)
         if self._view.budgets:
             self._spend([*inputs, *own])
-        if self._journal is not None:
-            given = {each.event_id: each for each in inputs if isinstance(each, Event)}
-            self._taken.update(given.keys() & {fact.event_id for fact in facts})
-            self._refuse([each for event_id, each in given.items() if event_id not in self._taken])
+        if self._journal is not None and (given := [each for each in inputs if isinstance(each, Event)]):
+            made = {fact.event_id for fact in facts}
+            self._taken.update([each.event_id for each in given if each.event_id in made])
+            self._refuse([each for each in given if each.event_id not in self._taken])
         if not _ARBITRATED.isdisjoint(map(type, own)):
             for fact in own:
                 if type(fact) in _ARBITRATED:
@@ -519,7 +538,7 @@ class RequestSession(SessionHandle):
         calls requested again, when it is resumed.
         """
         command = self._awaited
-        if command is None or self._unpublished or self._is_writing or not self._view.waits_for_inputs:
+        if command is None or self._unpublished or self._writes_since is not None or not self._view.waits_for_inputs:
             return False
         if self._mailbox is None or len(self._mailbox):
             return False
@@ -591,10 +610,13 @@ class RequestSession(SessionHandle):
 
     async def _record_in_time(self, journal: Journal, facts: Sequence[Event]) -> None:
         """Record the last facts, although the task may be cancelled; only time ends that."""
-        with anyio.move_on_after(_WRITE_SECONDS, shield=True) as scope:
-            await self._record(journal, facts, starts_calls=False)
-        if scope.cancelled_caught:
-            raise _no_answer()
+        since = self._clock.loop_time()
+        while True:
+            with anyio.CancelScope(deadline=min(self._write_until(), since + _WRITE_SECONDS), shield=True):
+                await self._record(journal, facts, starts_calls=False)
+                return
+            self._check_journal_answers(since)
+            facts = ()
 
     def _end_unwritten(self) -> None:
         """Publish the ending of a request although its journal has not taken it, and no other unwritten fact (G31)."""
@@ -654,10 +676,6 @@ class RequestSession(SessionHandle):
 
 def _no_cause(_call_id: str) -> None:
     """Return no exception: the exceptions of handlers are in no journal."""
-
-
-def _no_answer() -> StoreUnavailable:
-    return StoreUnavailable(f"the journal did not answer in {_WRITE_SECONDS:g} s")
 
 
 def _used_up(budgets: Sequence[Budget]) -> OutOfBudget | None:

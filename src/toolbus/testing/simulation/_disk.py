@@ -13,12 +13,20 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 import anyio
 import orjson
 
-from ...durability import ANSWER_SECONDS
 from ...errors import LeaseLost, StoreError, StoreUnavailable
 from ...events import Event, TerminalEvent, decode, encode
 from ...failures import passes
 from ...messages import Message
-from ...storage import ConversationRecord, Entry, JournalStore, Pruned, RequestRecord, StoredFact, StoreStatistics
+from ...storage import (
+    ANSWER_SECONDS,
+    ConversationRecord,
+    Entry,
+    JournalStore,
+    Pruned,
+    RequestRecord,
+    StoredFact,
+    StoreStatistics,
+)
 from ...stores.memory import MemoryStore
 
 if TYPE_CHECKING:
