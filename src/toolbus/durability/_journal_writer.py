@@ -232,28 +232,22 @@ class JournalWriter:
         elif now >= began + ANSWER_SECONDS - _CLOCK_SECONDS:
             raise no_answer()
         try:
-            size_bytes = await self._append_unless_written(request, entry)
-        except StoreError:
-            raise
-        except BaseException:
-            request.began_at = began
-            raise
-        self.appends += 1
-        self.append_seconds += self._clock.loop_time() - began
-        return size_bytes
-
-    async def _append_unless_written(self, request: _JournaledRequest, entry: Entry) -> int:
-        if request.is_unsure:
-            record = await self._find_written(request, entry)
-            if record is not None:
+            if request.is_unsure and (record := await self._find_written(request, entry)) is not None:
                 entry = replace(entry, seq=record.facts, facts=entry.facts[record.facts - entry.seq :])
                 if not entry.facts:
                     return record.size_bytes
-        request.is_unsure = True
-        size_bytes = await call_store(self.store.append(entry))
+            request.is_unsure = True
+            size_bytes = await call_store(self.store.append(entry))
+        except StoreError:
+            raise
+        except BaseException:  # The write was cut short.
+            request.began_at = began
+            raise
         request.is_unsure, request.unwritten = False, None
         request.written = entry.seq + len(entry.facts)
         request.has_ended = entry.ending is not None
+        self.appends += 1
+        self.append_seconds += self._clock.loop_time() - began
         return size_bytes
 
     async def _find_written(self, request: _JournaledRequest, entry: Entry) -> RequestRecord | None:
