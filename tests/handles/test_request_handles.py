@@ -199,7 +199,7 @@ async def test_an_unknown_request_is_answered_at_once() -> None:
         before = anyio.current_time()
         assert await handle.cancel() == "unknown"
         assert anyio.current_time() == before
-        for wait in (handle.result, handle.pending_approvals, handle.check_known, handle.events().__anext__):
+        for wait in (handle.result, handle.pending_approvals, handle.has_ended, handle.events().__anext__):
             with pytest.raises(UnknownRequest, match="no such"):
                 await wait()
 

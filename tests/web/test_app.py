@@ -154,6 +154,11 @@ def test_asking_streams_events_and_text_that_can_be_rejoined(client: Client):
     assert "request_completed" in again
     assert '"outcome":"completed"' in client.get(f"{path}/text").text
     assert client.get(f"{path}/events", headers={"Last-Event-ID": "nonsense"}).status_code == 400
+    for whole in (events, words):
+        last = whole.text.rpartition("id: ")[2].partition("\n")[0]
+        for kind in ("events", "text"):
+            path = f"/requests/{whole.headers['x-request-id']}/{kind}"
+            assert client.get(path, headers={"Last-Event-ID": last}).status_code == 204
 
 
 def test_options_of_a_request_come_from_the_application(backend: Backend):

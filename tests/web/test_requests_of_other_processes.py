@@ -66,7 +66,12 @@ async def test_a_page_is_shown_and_answers_in_any_process(backend: str, tmp_path
             result = await session.result()
             events = await Client().read(EventsResponse(handle))
             words = await Client().read(TextResponse(handle))
+            known = [
+                await Client(last_event_id=each.frames[-1]["id"]).read(EventsResponse(handle))
+                for each in (events, words)
+            ]
     assert [*before.values(), *after.values()] == ["May I?", "It is gone."]
     assert [each.content for each in result.tool_calls] == ["removed /a", "Kyiv"]
     assert list(texts_of(events.frames).values()) == ["May I?", "It is gone."]
     assert words.text == "May I?\n\nIt is gone."
+    assert [each.status for each in known] == [204, 204]

@@ -162,6 +162,30 @@ async def test_a_client_that_comes_back_at_any_of_fifty_points_misses_nothing():
     assert wholes["text"].text == f"Let me see.\n\n{ANSWER}"
 
 
+@pytest.mark.parametrize("kind", ["events", "text"])
+async def test_a_client_that_comes_back_with_the_last_id_of_an_ended_request_is_told_to_stop(kind: str):
+    async with Runtime(ScriptedProvider([text("Hi.", 2)])) as runtime:
+        session = runtime.start("Hello?")
+        whole = await Client().read(ALL[kind](session))
+        assert all(each.get("id") for each in whole.frames)
+        for source in (session, runtime.request(session.request_id)):
+            again = await Client(last_event_id=whole.frames[-1]["id"]).read(ALL[kind](source))
+            assert (again.status, again.ended, again.frames) == (204, True, [])
+            # Whoever lacks the ending gets it.
+            rest = await Client(last_event_id=whole.frames[-2]["id"]).read(ALL[kind](source))
+            assert (rest.status, rest.frames) == (200, whole.frames[-1:])
+
+
+@pytest.mark.parametrize("kind", ["events", "text"])
+async def test_a_client_that_has_all_of_a_running_request_waits_for_more(kind: str):
+    async with Runtime(ScriptedProvider([text("Hi.", delays=100)])) as runtime:
+        session = runtime.start("Hello?")
+        await anyio.sleep(1)
+        client = await Client(last_event_id=f"{session.snapshot().view.state.facts}.0").read(ALL[kind](session))
+        assert client.status == 200
+        assert client.frames[-1]["event"] == ("end" if kind == "text" else "request_completed")
+
+
 @pytest.mark.parametrize("kind", ALL)
 async def test_every_response_begins_at_once_and_says_what_it_is(kind: str):
     session = RequestSession(EventBus(), ScriptedProvider([text("Hi.")]), "Hello?")
@@ -273,8 +297,9 @@ class Elsewhere:
         self._events = iter(events)
         self._error = error
 
-    async def check_known(self) -> None:
-        """Do nothing: the request is known."""
+    async def has_ended(self) -> bool:
+        """Return whether the request has ended."""
+        return False
 
     def events(self, *, after: str = "", capacity: int = 1_000) -> Any:
         return self

@@ -129,9 +129,12 @@ class RequestHandle:
         """
         return TextStream(self.events(*TextStream.kinds), final_only=final_only)
 
-    async def check_known(self) -> None:
-        """Raise `UnknownRequest` if neither this process nor the store has the request; `StoreError` if that fails."""
-        await self.record()
+    async def has_ended(self) -> bool:
+        """Return whether the request has ended.
+
+        Raises `UnknownRequest` if neither this process nor the store has the request; `StoreError` if that fails.
+        """
+        return (await self.record()).ending is not None
 
     async def record(self) -> RequestRecord:
         """Return the record of the request, with its conversation and its ending, if it has ended.

@@ -182,8 +182,12 @@ class SessionHandle:
             assert self._result is not None
         return self._result
 
-    async def check_known(self) -> None:
-        """Return at once. A `RequestHandle` raises `UnknownRequest` here; so code may take either of them."""
+    async def has_ended(self) -> bool:
+        """Return whether the request has ended, at once. A `RequestHandle` asks the store; so code may take either.
+
+        False for a request that this process has left to another one.
+        """
+        return self._result is not None and not self._result.resumable
 
     async def accepted(self) -> None:
         """Wait until the request has begun and, with a journal, is durable. Returns also after it has ended.

@@ -34,7 +34,7 @@ from ._incoming import ClientRequest
 from ._vercel import VercelEncoder
 
 try:
-    from starlette.responses import PlainTextResponse, StreamingResponse
+    from starlette.responses import PlainTextResponse, Response, StreamingResponse
 except ImportError as exc:
     raise MissingExtra("web", "starlette") from exc
 
@@ -74,8 +74,8 @@ class ShownRequest(Protocol):
 
     request_id: str
 
-    async def check_known(self) -> None:
-        """Raise `UnknownRequest` if there is no such request."""
+    async def has_ended(self) -> bool:
+        """Return whether the request has ended. Raises `UnknownRequest` if there is no such request."""
         ...
 
     def events(self, *, after: str = "", capacity: int = 1_000) -> EventReader:
@@ -131,7 +131,7 @@ class _EventStream(StreamingResponse):
         ...
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._source.check_known()  # before the response begins, so that the application can answer 404
+        has_ended = await self._source.has_ended()  # It raises now, so that the application can answer 404.
         came_back = dict(scope["headers"]).get(b"last-event-id", b"").decode("latin-1")
         if came_back and not self._after:
             await self._events.aclose()
@@ -142,13 +142,20 @@ class _EventStream(StreamingResponse):
             except ConfigurationError as exc:
                 await PlainTextResponse(f"Last-Event-ID: {exc}", 400)(scope, receive, send)
                 return
-        try:
-            async with anyio.create_task_group() as group:
-                group.start_soon(self._watch, receive, group.cancel_scope)
-                await self._send_all(send)
-                group.cancel_scope.cancel()
-        except* OSError:  # servers of ASGI 2.4 raise it in `send` when the client has disconnected
-            await self._on_disconnect()
+        async with aclosing(self._frames()) as frames:
+            first = b""
+            if has_ended and self._after:
+                first = await anext(frames, b"")  # It comes without a wait, if there is one.
+                if not first:
+                    await Response(status_code=204)(scope, receive, send)
+                    return
+            try:
+                async with anyio.create_task_group() as group:
+                    group.start_soon(self._watch, receive, group.cancel_scope)
+                    await self._send_all(send, first, frames)
+                    group.cancel_scope.cancel()
+            except* OSError:  # servers of ASGI 2.4 raise it in `send` when the client has disconnected
+                await self._on_disconnect()
         if self.background is not None:
             await self.background()
 
@@ -165,12 +172,14 @@ class _EventStream(StreamingResponse):
             if inspect.isawaitable(cancelled):
                 await cancelled
 
-    async def _send_all(self, send: Send) -> None:
+    async def _send_all(self, send: Send, first: bytes, frames: AsyncGenerator[bytes]) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         self._sent_at = anyio.current_time()
         try:
-            async with aclosing(self._frames()) as frames, anyio.create_task_group() as heart:
+            async with anyio.create_task_group() as heart:
                 heart.start_soon(self._beat, send)
+                if first:
+                    await self._send(send, first)
                 async for each in frames:
                     await self._send(send, each)
                 heart.cancel_scope.cancel()
@@ -200,7 +209,8 @@ class EventsResponse(_EventStream):
     not have, from any process that has the request's journal; `after` does the same. Events that the application's
     metadata makes hard to write have text for such values. The stream ends with the event `stream_closed` if the server
     stops, if the request continues in another process, or if the client is too slow for more than 1,000 facts: then it
-    should connect again. A slow client may miss signals, and gets `subscriber_lagged` for them.
+    should connect again. A slow client may miss signals, and gets `subscriber_lagged` for them. A client that comes
+    back with the id of the ending gets 204, which tells an `EventSource` that there is nothing left to connect for.
 
     A comment is sent after `heartbeat_seconds` without an event. A client that goes away changes nothing, unless
     `cancel_on_disconnect` is true.
@@ -242,9 +252,9 @@ class TextResponse(_EventStream):
                     text = "".join(piece for each in new for piece in fold.feed(each))
                     if text:
                         yield sse_frame({"text": text}, event="text", event_id=events.cursor)
-                    if isinstance(event, _ENDINGS):
+                    if isinstance(event, _ENDINGS) and new:
                         self._has_ended = True
-                        yield sse_frame(_end_of(event), event="end")
+                        yield sse_frame(_end_of(event), event="end", event_id=events.cursor)
             except SubscriptionOverflow:
                 return
 

@@ -419,7 +419,7 @@ async def _followed(
     found = known.pop(request_id, None)
     if found is None:
         opened: RequestHandle = handle(request_id)
-        await opened.check_known()
+        await opened.has_ended()  # It raises for an unknown request.
         found = FollowedRequest(opened, tool_facts)
     known[request_id] = found
     while len(known) > _MOST_FOLLOWED:
