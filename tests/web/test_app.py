@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any, Literal, cast
 from urllib.parse import quote, unquote
 
 import pytest
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 from toolbus import Runtime, Tool, ToolContext, tool
@@ -496,3 +499,23 @@ def test_requests_of_the_application_itself_are_nobodys(client: Client):
     request_id = started(client, "remove it", "a conversation of the application")
     for user in ("ann", "a conversation of the application", "a"):
         assert client.get(f"/requests/{request_id}", headers=as_user(user)).status_code == 404
+
+
+@pytest.mark.parametrize("mounted", ["", "/support"])
+def test_a_page_is_served_where_it_was_asked_for(mounted: str):
+    runtime = Runtime(model())
+    app = Starlette(routes=[Mount(mounted or "/", create_app(runtime, authorize=user_of, page=True))])
+    with TestClient(app) as client:
+        page = client.get(f"{mounted}/")
+        assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+        assert "script-src 'self'; " in page.headers["content-security-policy"]
+        asked_for = re.findall(r'(?:href|src)="([^":]+)"', page.text)
+        assert asked_for == ["chat.css", "chat.js"]  # relative, so that the page may be mounted anywhere
+        assert [client.get(f"{mounted}/{each}").status_code for each in asked_for] == [200, 200]
+        assert client.get(f"{mounted}/conversations").status_code == 401
+        assert client.get(f"{mounted}/conversations", headers=as_user("ann")).json() == {"conversations": []}
+
+
+def test_there_is_no_page_unless_it_is_asked_for(client: Client):
+    assert client.get("/").status_code == 404
+    assert client.get("/chat.js").status_code == 404

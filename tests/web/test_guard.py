@@ -23,7 +23,7 @@ async def echo(request: Request) -> PlainTextResponse:
 
 
 APP = Starlette(routes=[Route("/", echo, methods=["GET", "POST"]), Route("/api/do", echo, methods=["GET", "POST"])])
-GUARDED = Guard(APP, token=TOKEN, protected="/api/")
+GUARDED = Guard(APP, token=TOKEN, open_paths={"/"})
 
 
 async def ask(
@@ -124,6 +124,7 @@ async def test_without_the_token_only_open_paths_are_served():
         found, headers, _ = await ask(GUARDED, authorization=given)
         assert (found, headers["www-authenticate"]) == (401, "Bearer")
         assert await status(path="/", authorization=given) == 200
+        assert await status(path="/elsewhere", authorization=given) == 401
     assert await status(authorization=f"bearer {TOKEN}") == 200
 
 

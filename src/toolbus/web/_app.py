@@ -20,6 +20,7 @@ from ..request_result import RequestResult
 from ..session import RequestSession
 from ..storage import RequestRecord
 from ._bodies import Answer, Cancel, Decision, Question, Steering, body_of, exception_handlers, json_response, read_json
+from ._chat_page import page_routes
 from ._incoming import MAX_BODY_BYTES, ClientRequest, approval_id, call_id_of, read_agui, read_vercel
 from ._middleware import RuntimeMiddleware
 from ._ownership import AuthorizeRequest, Owner, owner_of
@@ -52,6 +53,7 @@ def create_app(
     options: Callable[[Request, str], RequestOptions[Any]] | None = None,
     client_tools: Collection[str] = (),
     version: Literal[6, 7] = 6,
+    page: bool = False,
     heartbeat_seconds: float = 15.0,
     cancel_on_disconnect: bool = False,
     max_body_bytes: int = MAX_BODY_BYTES,
@@ -71,11 +73,15 @@ def create_app(
     | `POST /ask/events`, `POST /ask/text` | the same as an `EventsResponse` or a `TextResponse` |
     | `POST /chat`, `GET /chat/ID/stream` | `useChat` of the AI SDK (`version`), and its resuming (204: nothing runs) |
     | `POST /agent` | `HttpAgent` of AG-UI |
+    | `GET /` | with `page`: a chat page on these routes, that of `toolbus serve` |
     | `GET /conversations` | the user's conversations, the newest first; `search`, `limit` |
     | `GET /conversations/ID` | its `messages` for `useChat`, and its newest `requests`; both empty for a new one |
     | `GET /requests/ID` | its `outcome` (null while it runs), and the `approvals` that wait |
     | `GET /requests/ID/events`, `/text` | its events or its text, after `Last-Event-ID` |
     | `POST /requests/ID/cancel`, `/steer`, `/decide`, `/answer` | `{"answer": "done"}`, "queued" (202), "ended" (409) |
+
+    The page is open to everybody, and contains nothing of anybody: `authorize` is asked about what it then asks for. It
+    sends the cookies of its origin, and `Authorization: Bearer TOKEN` if it was opened as `/#token=TOKEN`.
 
     Bodies are JSON of at most `max_body_bytes`, with `Content-Type: application/json`. Errors are JSON with an `error`.
     503 with `Retry-After` says that too much runs, or that the server is closing. With `cancel_on_disconnect`, a
@@ -97,8 +103,9 @@ def create_app(
         },
         check("max_body_bytes", max_body_bytes, at_least(1)),
     )
+    pages = page_routes() if check("page", page, FLAG) else []
     return Starlette(
-        routes=app.routes(),
+        routes=[*pages, *app.routes()],
         exception_handlers=exception_handlers,
         middleware=[Middleware(RuntimeMiddleware, runtime=runtime)],
     )

@@ -29,7 +29,7 @@ except ImportError as exc:
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["LOOPBACK_HOSTS", "MAX_BODY_BYTES", "Guard", "content_policy", "read_body"]
+__all__ = ["LOOPBACK_HOSTS", "MAX_BODY_BYTES", "PAGE_HEADERS", "Guard", "content_policy", "read_body"]
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 """The names under which a server on loopback is reached."""
@@ -39,7 +39,7 @@ _BODY_SECONDS = 10.0
 """The time in which a body has to arrive."""
 _SHORTEST_TOKEN = 16
 
-_HEADERS = {
+PAGE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
@@ -47,6 +47,7 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+"""Headers that keep a response out of frames, caches and other origins."""
 
 
 def content_policy(*, script_hashes: Collection[str] = ()) -> str:
@@ -85,8 +86,8 @@ class Guard:
     A request is refused with 403 if its `Host` is not one of `hosts` (names without a port; None accepts each), if its
     `Origin` is neither its own host nor one of `origins` ("https://chat.example.com"), or if a browser says that
     another site has sent it. With the default `hosts`, only clients on this machine are served, whatever the server
-    listens on. With a `token`, requests for paths that begin with `protected` need `Authorization: Bearer TOKEN`, and
-    get 401 without it. A body that is declared longer than `max_body_bytes` gets 413; handlers read with `read_body`.
+    listens on. With a `token`, requests need `Authorization: Bearer TOKEN`, and get 401 without it, except those for
+    one of `open_paths`. A body that is declared longer than `max_body_bytes` gets 413; handlers read with `read_body`.
 
     Each response gets `policy` as its Content-Security-Policy, and headers that keep it out of frames, caches and other
     origins, unless it has these headers itself. Raises `ConfigurationError` for a token that can be guessed.
@@ -97,7 +98,7 @@ class Guard:
         app: ASGIApp,
         *,
         token: str = "",
-        protected: str = "/",
+        open_paths: Collection[str] = (),
         hosts: Collection[str] | None = LOOPBACK_HOSTS,
         origins: Collection[str] = (),
         policy: str = "",
@@ -112,12 +113,12 @@ class Guard:
             raise ConfigurationError('hosts and origins are lists, such as hosts=["inspector.example.com"]')
         self._app = app
         self._token = token.encode()
-        self._protected = protected
+        self._open_paths = frozenset(open_paths)
         self._is_local = hosts is LOOPBACK_HOSTS
         self._hosts = None if hosts is None else frozenset(each.lower() for each in hosts)
         self._origins = frozenset(each.lower().rstrip("/") for each in origins)
         self._max_body_bytes = check("max_body_bytes", max_body_bytes, whole(0))
-        self._headers = {**_HEADERS, "Content-Security-Policy": policy or content_policy()}
+        self._headers = {**PAGE_HEADERS, "Content-Security-Policy": policy or content_policy()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection, as an ASGI application does."""
@@ -158,7 +159,7 @@ class Guard:
             return HTTPStatus.FORBIDDEN, "this server is for programs on its own machine"
         if not self._is_from_here(host, headers):
             return HTTPStatus.FORBIDDEN, "a page of another origin has sent this request"
-        if self._token and _path_of(scope).startswith(self._protected) and not self._has_token(headers):
+        if self._token and _path_of(scope) not in self._open_paths and not self._has_token(headers):
             return HTTPStatus.UNAUTHORIZED, "give the token that the server has printed, as a bearer token"
         length = headers.get("content-length", "0")
         if not length.isascii() or not length.isdigit():

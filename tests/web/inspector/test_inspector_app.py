@@ -188,8 +188,10 @@ async def test_the_page_and_its_files_need_no_token_and_load_nothing_else():
         assert "//" not in page.replace("http://www.w3.org/2000/svg", "")
         for path in ("app.js", "parts.js", "time.js", "style.css", "vendor/preact.mjs", "vendor/LICENSES.txt"):
             assert (await caller.call(f"/static/{path}"))[0] == 200
+        inside = Caller(inspector, token=inspector.token)
         for path in ("../_app.py", "..%2f_app.py", "vendor/../../_app.py", "/etc/passwd", "nothing.js"):
-            assert (await caller.call(f"/static/{path}"))[0] == 404
+            assert (await caller.call(f"/static/{path}"))[0] == 401
+            assert (await inside.call(f"/static/{path}"))[0] == 404
         assert (await caller.call("/api/overview"))[0] == 401
 
 

@@ -52,6 +52,8 @@ _FILES = frozenset({
     "app.js", "parts.js", "style.css", "time.js", "vendor/hooks.mjs", "vendor/htm.mjs", "vendor/preact.mjs",
     "vendor/LICENSES.txt",
 })  # fmt: skip
+_OPEN_PATHS = frozenset({"/", *(f"/static/{each}" for each in _FILES)})
+"""The page and its files, which contain nothing of a request."""
 
 Frames = AsyncGenerator[bytes]
 
@@ -89,7 +91,7 @@ class Inspector:
         self._streams = 0
         self._page = (_STATIC / "index.html").read_bytes()
         policy = content_policy(script_hashes=[_import_map_hash(self._page)])
-        self._app = Guard(self._routes(), token=self.token, protected="/api/", hosts=hosts, policy=policy)
+        self._app = Guard(self._routes(), token=self.token, open_paths=_OPEN_PATHS, hosts=hosts, policy=policy)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection, as an ASGI application does."""

@@ -1,12 +1,15 @@
-// The chat page of toolbus serve. It reads the UI message stream, and folds each request into one message, so that a
-// stream that is read again from its beginning replaces the message. All text is set as text, never as HTML.
+// The chat page of create_app and of toolbus serve. It reads the UI message stream, and folds each request into one
+// message, so that a stream that is read again from its beginning replaces the message. All text is set as text, never
+// as HTML.
 const $ = (id) => document.getElementById(id);
 const inHash = (name) => new URLSearchParams(location.hash.slice(1)).get(name);
 // The token leaves the address at once, and stays with this tab.
 const tokenFromAddress = () => { if (inHash("token")) sessionStorage.setItem("token", inHash("token")); };
-const authorization = () => ({ Authorization: `Bearer ${sessionStorage.getItem("token") ?? ""}` });
+const authorization = () => (sessionStorage.getItem("token") ? { Authorization: `Bearer ${sessionStorage.getItem("token")}` } : {});
 tokenFromAddress();
-let conversation = inHash("conversation") ?? crypto.randomUUID();
+// Browsers have randomUUID only for https and for this machine.
+const newId = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+let conversation = inHash("conversation") ?? newId();
 let running = ""; // the request whose stream is read
 let reading = null; // the controller of that stream
 let doing = Promise.resolve(); // what the page does now
@@ -14,10 +17,11 @@ let doing = Promise.resolve(); // what the page does now
 async function call(path, body) {
   const headers = { ...authorization(), ...(body && { "Content-Type": "application/json" }) };
   reading ??= new AbortController();
-  const response = await fetch(`api/${path}`, { headers, signal: reading.signal, ...(body && { method: "POST", body: JSON.stringify(body) }) });
+  const response = await fetch(path, { headers, signal: reading.signal, ...(body && { method: "POST", body: JSON.stringify(body) }) });
   if (response.ok) return response;
-  if (response.status === 401) throw new Error("Open this page with the address that toolbus serve has printed.");
   const { error } = await response.json().catch(() => ({}));
+  // The guard of toolbus serve answers in plain text, and an application of somebody's own as JSON.
+  if (response.status === 401 && !error) throw new Error("Open this page with the address that toolbus serve has printed.");
   throw new Error(error ? `${error[0].toUpperCase()}${error.slice(1)}.` : "The server did not answer.");
 }
 
@@ -195,7 +199,7 @@ async function load() {
 }
 
 async function list() {
-  const { conversations } = await (await fetch("api/conversations?limit=50", { headers: authorization() })).json();
+  const { conversations } = await (await fetch("conversations?limit=50", { headers: authorization() })).json();
   const links = conversations.map((each) => {
     const link = element("a", { href: `#${new URLSearchParams({ conversation: each.conversation_id })}` }, each.title || "…");
     if (each.conversation_id === conversation) link.setAttribute("aria-current", "page");
@@ -210,7 +214,7 @@ function show(id) {
   doing = act(load);
 }
 
-$("new").addEventListener("click", () => { show(crypto.randomUUID()); $("prompt").focus(); });
+$("new").addEventListener("click", () => { show(newId()); $("prompt").focus(); });
 window.addEventListener("hashchange", () => {
   const id = inHash("conversation") ?? conversation;
   if (inHash("token") || id !== conversation) { tokenFromAddress(); show(id); }

@@ -1,0 +1,41 @@
+"""The files of the chat page, as routes. The page asks the routes of `create_app`, relative to its own address."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from ..errors import MissingExtra
+from ._guard import PAGE_HEADERS, content_policy
+
+try:
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import Route
+except ImportError as exc:
+    raise MissingExtra("web", "starlette") from exc
+
+__all__ = ["PAGE_PATHS", "page_routes"]
+
+_FILES = {
+    "/": ("index.html", "text/html"),
+    "/chat.css": ("chat.css", "text/css"),
+    "/chat.js": ("chat.js", "text/javascript"),
+}
+PAGE_PATHS = frozenset(_FILES)
+"""The paths of the page and its files, which contain nothing of anybody."""
+
+
+def page_routes() -> list[Route]:
+    """Return the routes of the page and its files."""
+    folder = files(__package__) / "chat" / "static"
+    headers = {**PAGE_HEADERS, "Content-Security-Policy": content_policy()}
+
+    def route(path: str, name: str, kind: str) -> Route:
+        content = (folder / name).read_bytes()
+
+        async def send(_request: Request) -> Response:
+            return Response(content, media_type=kind, headers=headers)
+
+        return Route(path, send)
+
+    return [route(path, name, kind) for path, (name, kind) in _FILES.items()]
