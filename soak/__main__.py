@@ -10,7 +10,7 @@
 hostile     hostile model servers, MCP servers, schemas, patterns and files
 kills       processes that are killed at random moments, on SQLite and PostgreSQL
 remote      faults of workers, the NATS server and the network at random moments; approvals
-pages       simulated requests, worded for pages in both protocols
+pages       10,000 simulated requests a run, worded for pages in both protocols; 1,000 slow clients
 fuzzing     the tests of Hypothesis without a fixed seed
 simulation  whole worlds from seeds that were never used
 mutations   random changes of src/toolbus; the tests have to notice 98 % of them

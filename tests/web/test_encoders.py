@@ -26,6 +26,7 @@ from toolbus.events import (
     ToolCallRequested,
 )
 from toolbus.messages import AssistantMessage, ToolCall
+from toolbus.records import replace
 from toolbus.web import AguiEncoder, EventEncoder, VercelEncoder
 
 R: dict[str, Any] = {"request_id": "r", "conversation_id": "c"}
@@ -81,6 +82,19 @@ def test_a_page_whose_answers_did_not_count_is_asked_once_more():
     check_agui(chunks, known=["r_0_0"])
     (interrupt,) = chunks[-1]["outcome"]["interrupts"]
     assert (interrupt["id"], interrupt["expiresAt"]) == ("r_0_0.abc", "1970-01-01T00:00:09.000Z")
+
+
+def test_a_page_is_not_asked_while_the_model_is_asked_again_after_an_empty_reply():
+    encoder = VercelEncoder(client_tools=["locate"])
+    fed(encoder, *BEGIN, reply("r_r0", "locate"), replace(called("locate", 0), background=True))
+    fed(encoder, RoundStarted(**R, round=1, message_count=3))
+    assert not encoder.waits_for_client
+    fed(encoder, reply("r_r1"))
+    assert encoder.waits_for_client  # only the call in the background is left
+    fed(encoder, ModelRetrying(**R, round=1, reason="empty_reply", error="", delay_seconds=1))
+    assert not encoder.waits_for_client
+    fed(encoder, reply("r_r1_1", text="Done."))
+    assert encoder.waits_for_client
 
 
 def test_answers_to_calls_that_never_existed_leave_the_ending():

@@ -1,4 +1,7 @@
-"""Thousands of simulated requests through both encoders: the protocols' rules hold for each, live and for late pages."""
+"""Simulated requests through both encoders: the protocols' rules hold for each, live and for late pages.
+
+`dev.py soak --only pages` checks 10,000 requests in each of its runs, from fresh seeds.
+"""
 
 # pyright: reportPrivateUsage=false
 
@@ -7,6 +10,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from itertools import count, pairwise
 from typing import Any
 
 import pytest
@@ -21,13 +25,16 @@ from toolbus.events import (
     ToolCallCompleted,
 )
 from toolbus.testing.simulation import run_seed
-from toolbus.testing.simulation._tools import EXTERNAL
+from toolbus.testing.simulation._tools import BACKGROUND, EXTERNAL
 from toolbus.testing.simulation._watch import Watch
 from toolbus.web import AguiEncoder, EventEncoder, VercelEncoder
 from toolbus.web._encoder import PieceWise, ShownCall
+from toolbus.web._responses import _SETTLING_SECONDS
 from web.ui_grammar import Chunk, check_agui, check_vercel
 
-SEEDS = int(os.environ.get("TOOLBUS_WEB_SEEDS", "300"))
+PAGES_OWN = EXTERNAL - BACKGROUND  # clients answer the calls of their newest step only
+REQUESTS = 250  # in each share: a test holds all of its buses until it ends, so longer ones would become slow
+SHARES = int(os.environ.get("TOOLBUS_WEB_SHARES", "1"))
 FIRST = int(os.environ.get("TOOLBUS_WEB_SEED", "0"))
 
 
@@ -46,18 +53,22 @@ CHECKS: dict[str, tuple[Callable[..., EventEncoder], Callable[..., dict[str, str
 }
 
 
-def lives_of(seeds: Iterable[int], monkeypatch: pytest.MonkeyPatch) -> Iterable[tuple[int, list[list[Event]]]]:
-    """For each seed, the events of each request in each process that heard of it, in order, until it ended there.
+Life = list[tuple[float, Event]]
+"""The events of a request in one process, in order, each with its moment on the clock of the bus."""
+
+
+def lives_of(seeds: Iterable[int], monkeypatch: pytest.MonkeyPatch) -> Iterable[tuple[int, list[Life]]]:
+    """For each seed, the life of each request in each process that heard of it, until it ended there.
 
     A request that ended because its store had failed may be resumed, also by the same process: that is another life.
     """
-    heard: dict[tuple[int, str, int], list[Event]] = {}
+    heard: dict[tuple[int, str, int], Life] = {}
     endings: Counter[tuple[int, str]] = Counter()
     watch = Watch.__call__
 
     def listen(self: Watch, event: Event) -> None:
         life = (id(self), event.request_id)
-        heard.setdefault((*life, endings[life]), []).append(event)
+        heard.setdefault((*life, endings[life]), []).append((self._now(), event))
         endings[life] += isinstance(event, RequestEnding)
         watch(self, event)
 
@@ -124,20 +135,22 @@ def check_life(events: list[Event]) -> int:
     return streams
 
 
-def check_pauses(events: list[Event]) -> int:
+def check_pauses(life: Life) -> int:
     """Check that a page that has answered gets what it does not have, and nothing twice. Return the number of pauses."""
+    events = [event for _, event in life]
     if not isinstance(events[0], RequestStarted):
         return 0
     pauses = 0
     for made, check in CHECKS.values():
-        encoder = made(client_tools=EXTERNAL)
+        encoder = made(client_tools=PAGES_OWN)
         chunks: list[Chunk] = []
-        for event in events:
+        for (moment, event), (following, _) in pairwise(life):
             chunks += encoder.feed(event)
-            if encoder.waits_for_client:
+            # A response waits for what is under way.
+            if encoder.waits_for_client and following > moment + _SETTLING_SECONDS:
                 before = check([*chunks, *encoder.pause()])
                 waiting = open_calls(chunks)
-                rest = streamed(made(client_tools=EXTERNAL, answered=waiting), events)
+                rest = streamed(made(client_tools=PAGES_OWN, answered=waiting), events)
                 after = check(rest, known=waiting - (pages_own(chunks) if check is check_agui else set()))
                 assert not before.keys() & after.keys()
                 check_texts(before | after, events)
@@ -148,7 +161,7 @@ def check_pauses(events: list[Event]) -> int:
 
 def pages_own(chunks: Sequence[Chunk]) -> set[str]:
     """The calls that the page itself answers. A client of AG-UI has their results already."""
-    return {each["toolCallId"] for each in chunks if each.get("toolCallName") in EXTERNAL}
+    return {each["toolCallId"] for each in chunks if each.get("toolCallName") in PAGES_OWN}
 
 
 def open_calls(chunks: Sequence[Chunk]) -> set[str]:
@@ -158,26 +171,28 @@ def open_calls(chunks: Sequence[Chunk]) -> set[str]:
     return shown - {each["toolCallId"] for each in chunks if each["type"] in ended and "preliminary" not in each}
 
 
-def check_seeds(seeds: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
-    """Check the requests of the first seeds. Return how many requests and pauses there were."""
-    requests = pauses = 0
-    for seed, lives in lives_of(range(FIRST, FIRST + seeds), monkeypatch):
-        for events in lives:
+def check_seeds(seeds: Iterable[int], requests: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Check the requests of the seeds, until there were enough of them. Return how many pauses there were."""
+    checked = pauses = 0
+    for seed, lives in lives_of(seeds, monkeypatch):
+        for life in lives:
+            events = [event for _, event in life]
             try:
                 check_life(events)
-                pauses += check_pauses(events)
+                pauses += check_pauses(life)
             except Exception as exc:
                 exc.add_note(f"seed {seed}, request {events[0].request_id}")
                 raise
-            requests += 1
-    return requests, pauses
+        checked += len({event.request_id for life in lives for _, event in life[:1]})
+        if checked >= requests:
+            break
+    return pauses
 
 
 @pytest.mark.repeats("request after request")
-def test_the_rules_hold_for_simulated_requests(monkeypatch: pytest.MonkeyPatch):
-    requests, pauses = check_seeds(SEEDS, monkeypatch)
-    assert requests > 2 * SEEDS
-    assert pauses > SEEDS / 10
+@pytest.mark.parametrize("share", range(SHARES))
+def test_the_rules_hold_for_simulated_requests(share: int, monkeypatch: pytest.MonkeyPatch):
+    assert check_seeds(count(FIRST + share, SHARES), REQUESTS, monkeypatch) >= 5
 
 
 def nothing(*_: object) -> None:
@@ -221,4 +236,4 @@ def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch):
     if name == "_take_result":
         monkeypatch.setattr(EventEncoder, "_takes", {**EventEncoder._takes, ToolCallCompleted: wrong})
     with pytest.raises((AssertionError, LookupError)):
-        check_seeds(60, monkeypatch)
+        check_seeds(count(), REQUESTS, monkeypatch)

@@ -370,8 +370,10 @@ class EventEncoder(ABC):
         if self._step is not None and not self._has_ended:
             self.on_void_reply()
 
-    def _take_retry(self, _event: ModelRetrying | RequestResumed) -> None:
+    def _take_retry(self, event: ModelRetrying | RequestResumed) -> None:
         self._void_reply()
+        if isinstance(event, ModelRetrying):
+            self._has_answer = False  # An empty reply is whole, and the model is asked once more.
 
     # ------------------------------------------------------------------------------------------------ steps and calls
 
