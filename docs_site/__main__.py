@@ -30,7 +30,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The options of the command line."""
     parser = argparse.ArgumentParser(prog="dev.py docs", description=__doc__)
     parser.add_argument("--build", action="store_true", help="build the site, and do not serve it")
-    parser.add_argument("--pictures", action="store_true", help="only make the pictures of the inspector anew")
+    parser.add_argument("--pictures", action="store_true", help="only make the pictures in docs/pictures anew")
     parser.add_argument("--port", type=int, default=8000, help="the port to serve it on (default: 8000; 0: any)")
     return parser.parse_args(arguments)
 

@@ -27,7 +27,7 @@ PAGE_PATHS = frozenset(_FILES)
 
 def page_routes() -> list[Route]:
     """Return the routes of the page and its files."""
-    folder = files(__package__) / "chat" / "static"
+    folder = files(__name__.rpartition(".")[0]) / "chat" / "static"
     headers = {**PAGE_HEADERS, "Content-Security-Policy": content_policy()}
 
     def route(path: str, name: str, kind: str) -> Route:

@@ -60,7 +60,8 @@ function fold(message, chunk) {
   if (type === "finish" && chunk.messageMetadata?.explanation) message.problem = chunk.messageMetadata.explanation;
 }
 
-const STATES = { arrives: "…", runs: "runs", done: "", failed: "failed", denied: "denied", asked: "asks" };
+const STATES = { arrives: "…", runs: "running", done: "", failed: "failed", denied: "denied" };
+const inLine = (input) => Object.entries(input ?? {}).map(([name, value]) => `${name}=${JSON.stringify(value)}`).join(" ").slice(0, 200);
 
 function drawn(part, message) {
   if (part.type === "text") return element("div", {}, part.text);
@@ -68,10 +69,14 @@ function drawn(part, message) {
   if (part.type !== "call") return "";
   const input = element("pre", {}, shown(part.input ?? {}));
   if (part.state === "asked") {
-    const decide = (approved) => element("button", { type: "button", onclick: () => { doing = act(() => decided(message, part, approved)); } }, approved ? "Allow" : "Deny");
-    return element("div", { class: "question" }, `May ${part.name} run?`, input, decide(true), " ", decide(false));
+    const decide = (approved) => element("button", {
+      type: "button", "data-key": `${part.toolCallId} ${approved}`,
+      onclick: () => { doing = act(() => decided(message, part, approved)); $("prompt").focus(); },
+    }, approved ? "Allow" : "Deny");
+    return element("div", { class: "question" }, "Allow this call of ", element("strong", {}, part.name), "?", input, decide(true), " ", decide(false));
   }
-  const head = element("summary", {}, part.name, " ", element("span", {}, STATES[part.state] ?? ""));
+  const words = [element("b", {}, part.name), element("span", {}, inLine(part.input)), element("i", {}, STATES[part.state] ?? "")];
+  const head = element("summary", { "data-key": part.toolCallId }, element("div", {}, ...words));
   const made = element("details", {}, head, input);
   if (part.output !== undefined) made.append(element("pre", {}, shown(part.output)));
   if (part.error) made.append(element("p", { class: "wrong" }, part.error));
@@ -82,12 +87,14 @@ function drawn(part, message) {
 
 function draw(message) {
   const list = $("messages").parentElement;
+  const focused = message.node?.contains(document.activeElement) && document.activeElement.dataset.key;
   const isAtEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 80;
   const node = element("div", { class: `message ${message.role}` }, ...message.parts.map((part) => drawn(part, message)));
   if (message.problem) node.append(element("p", { class: "wrong" }, message.problem));
   if (message.node) message.node.replaceWith(node);
   else $("messages").append(node);
   message.node = node;
+  if (focused) [...node.querySelectorAll("[data-key]")].find((each) => each.dataset.key === focused)?.focus();
   if (isAtEnd) list.scrollTop = list.scrollHeight;
 }
 
@@ -108,6 +115,7 @@ function stored(message) {
 
 async function read(response, message) {
   running = response.headers.get("X-Request-Id");
+  $("messages").ariaBusy = "true"; // Screen readers read the message once it is whole.
   let isDue = false;
   const later = () => {
     if (!isDue) requestAnimationFrame(() => { isDue = false; draw(message); });
@@ -159,6 +167,7 @@ async function act(what) {
   if (reading !== mine) return;
   reading = null;
   running = "";
+  $("messages").ariaBusy = "false";
   $("send").textContent = "Send";
   $("status").textContent = "";
   await list().catch(() => {});
@@ -167,6 +176,7 @@ async function act(what) {
 async function ask(text) {
   const mine = newMessage("user", [{ type: "text", text }]);
   draw(mine);
+  void list().catch(() => {});
   const message = newMessage("assistant");
   const body = { id: conversation, message: { role: "user", parts: mine.parts } };
   let response;
@@ -200,6 +210,11 @@ async function load() {
 
 async function list() {
   const { conversations } = await (await fetch("conversations?limit=50", { headers: authorization() })).json();
+  // The store has a conversation once its first turn has ended.
+  const first = document.querySelector("#messages .user");
+  if (first && !conversations.some((each) => each.conversation_id === conversation)) {
+    conversations.unshift({ conversation_id: conversation, title: first.textContent });
+  }
   const links = conversations.map((each) => {
     const link = element("a", { href: `#${new URLSearchParams({ conversation: each.conversation_id })}` }, each.title || "…");
     if (each.conversation_id === conversation) link.setAttribute("aria-current", "page");
@@ -220,12 +235,16 @@ window.addEventListener("hashchange", () => {
   if (inHash("token") || id !== conversation) { tokenFromAddress(); show(id); }
 });
 $("prompt").addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); $("ask").requestSubmit(); }
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  event.preventDefault();
+  if (running) $("problem").textContent = "The answer is still arriving. Stop it, or wait for its end, before you send.";
+  else $("ask").requestSubmit();
 });
 $("ask").addEventListener("submit", (event) => {
   event.preventDefault();
   const text = $("prompt").value.trim();
   if (running) void call(`requests/${running}/cancel`, {});
+  else if (document.querySelector(".question")) $("problem").textContent = "Allow or deny the call first.";
   else if (text) {
     $("prompt").value = "";
     const next = () => act(() => ask(text));
