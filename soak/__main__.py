@@ -11,6 +11,7 @@ hostile     hostile model servers, MCP servers, schemas, patterns and files
 kills       processes that are killed at random moments, on SQLite and PostgreSQL
 remote      faults of workers, the NATS server and the network at random moments; approvals
 pages       10,000 simulated requests a run, worded for pages in both protocols; 1,000 slow clients
+scale       a fleet of processes with up to 100,000 requests in virtual time; its whole size takes 20 minutes
 fuzzing     the tests of Hypothesis without a fixed seed
 simulation  whole worlds from seeds that were never used
 mutations   random changes of src/toolbus; the tests have to notice 98 % of them
@@ -40,6 +41,7 @@ _SHARES = {
     "kills": 2.0,
     "remote": 2.0,
     "pages": 1.0,
+    "scale": 1.0,
     "fuzzing": 2.0,
     "simulation": 3.0,
     "mutations": 3.0,

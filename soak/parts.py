@@ -1,4 +1,4 @@
-"""The parts of a soak that are commands: the simulation, kills, remote faults, pages, fuzzing and hostile servers.
+"""The parts of a soak that are commands: simulations, kills, remote faults, pages, fuzzing and hostile servers.
 
 Each part runs its command again and again, with another seed each time, until its time is over. The last run is cut
 off, which is not a failure. This module knows nothing of mutants.
@@ -34,6 +34,7 @@ __all__ = [
     "pages",
     "remote",
     "run_recording",
+    "scale",
     "simulation",
 ]
 
@@ -44,6 +45,8 @@ _WORLDS = 10_000  # more than the worlds of one run
 _SHARES = 40  # how many times 250 simulated requests are worded for pages in one run
 _CLIENTS = 1_000  # how many slow and vanished clients one request has
 _FAULTS = 20  # how many random moments each fault of remote calls has in one run
+_FLEET_REQUESTS = 100_000  # on 20 processes, in virtual time
+_FLEET_REQUESTS_A_SECOND = 80  # requests that are simulated in a second of real time, at least
 _KILLS = 40  # how many random moments one run has, in addition to the named ones
 _ENDS_SECONDS = 20.0  # how long a command may take to end once its time is over
 _COUNTS = re.compile(r"(\d+) (passed|failed|skipped|errors?)")
@@ -265,11 +268,26 @@ def hostile(seed: int, given: Time) -> Outcome:
     return outcome
 
 
+def scale(seed: int, given: Time) -> Outcome:
+    """Run a fleet of processes with as many requests as the time allows, at most 100,000, in virtual time."""
+    count = max(1_000, min(_FLEET_REQUESTS, int(given.left * _FLEET_REQUESTS_A_SECOND)))
+    command = [sys.executable, "-m", "soak.scale", "--requests", str(count), "--seed", str(seed % 2**32)]
+    ran = _run(command, given)
+    print(ran.output)
+    if ran.status is None:
+        return Outcome(f"{count:,} requests, cut off")
+    outcome = Outcome(f"{count:,} requests on 20 processes")
+    if ran.status:
+        outcome.problems.append(_problem(ran, command, {}))
+    return outcome
+
+
 PARTS: dict[str, Part] = {
     "hostile": hostile,
     "kills": kills,
     "remote": remote,
     "pages": pages,
+    "scale": scale,
     "fuzzing": fuzzing,
     "simulation": simulation,
 }

@@ -276,7 +276,11 @@ class JournalStore(Protocol):
         ...
 
     async def renew(self, owner: str, seconds: float) -> int:
-        """Renew all leases of `owner` until `seconds` from now. Returns how many there are; 0 for the owner ""."""
+        """Renew all leases of `owner`, so that they last for at least `seconds` from now. Returns how many there are.
+
+        A renewal shortens no lease. For the owner "" it does nothing, and returns 0. Called by each process all the
+        time, so it should not write each of its requests.
+        """
         ...
 
     async def release(self, request_id: str, epoch: int) -> bool:

@@ -653,6 +653,8 @@ def forge(journal: Any, ending: str | None) -> None:
     inside: Any = journal
     for request in inside._requests.values():
         request.record.ending = ending
+        if ending is None:
+            inside._leases.park(request, 0.0)
 
 
 @pytest.mark.guarantee("G22")

@@ -5,8 +5,10 @@ Knows sessions, the requests of the store, and the journal writer. Must not know
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+import random
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
 
 import anyio
 
@@ -21,7 +23,9 @@ from ._stored_requests import StoredRequests
 
 __all__ = ["ResumeProblem", "Resumption", "UnfinishedRequests"]
 
-_WATCH_SECONDS = 1.0  # between two looks at the store: one read of an index
+_WATCH_SECONDS = 1.0  # between two looks at the store, at most: one read of an index
+_WINDOW = 100  # requests that are listed at once
+_MISSES = 3  # requests that others were faster to take, after which the list is read anew
 _TRY_AGAIN_SECONDS = 60.0  # until a request that cannot continue is tried again
 
 
@@ -52,44 +56,101 @@ class Resumption:
         return len(self.sessions)
 
 
+@dataclass(slots=True)
+class _Found:
+    """A resumption under way. `others` counts the requests that other processes were faster to take."""
+
+    sessions: list[tuple[float, str, RequestSession]] = field(default_factory=list[tuple[float, str, RequestSession]])
+    problems: list[ResumeProblem] = field(default_factory=list[ResumeProblem])
+    held: int = 0
+    others: int = 0
+
+
 class UnfinishedRequests:
     """The requests of a store that a runtime can resume."""
 
     def __init__(self, requests: StoredRequests, writer: JournalWriter) -> None:
         self._requests = requests
         self._writer = writer
+        # The last part of an owner's name is a new id, which is the same in each run of a simulation.
+        self._chance = random.Random(writer.owner.rpartition(":")[2])  # noqa: S311 -- no secret
 
     async def resume(
         self, start: Callable[[RequestSession], None], limit: int, *, without: Collection[str] = ()
     ) -> Resumption:
         """Take the leases that are free, and hand each request's session to `start`, which may refuse it by raising.
 
-        The requests whose ids are in `without` are passed over.
+        At most `limit` requests are tried, the oldest first, and those whose ids are in `without` are passed over. When
+        other processes take the same requests, each of them takes its own in a random order, and looks again after a
+        few that were gone; without that, all of them would ask for each request, and one would get it.
         """
-        sessions: list[RequestSession] = []
-        problems: list[ResumeProblem] = []
-        held = 0
-        for record in await call_store_in_time(self._requests.journal.unfinished(limit=limit + len(without))):
-            if record.request_id in without:
+        found, passed = _Found(), {*without}
+        while (room := limit - len(found.sessions) - len(found.problems)) > 0:
+            # Nothing that is passed over leaves the list, so the list has to be so much longer.
+            listed = await self._listed(min(room, _WINDOW) + len(passed), found)
+            records = [each for each in listed if each.request_id not in passed][:room]
+            if found.others > 0:
+                self._chance.shuffle(records)
+            if await self._take(records, start, found, passed) == 0:
+                break
+        found.sessions.sort(key=itemgetter(0, 1))
+        return Resumption(
+            sessions=tuple([each for *_, each in found.sessions]), problems=tuple(found.problems), held=found.held
+        )
+
+    async def _listed(self, limit: int, found: _Found) -> Sequence[RequestRecord]:
+        try:
+            return await call_store_in_time(self._requests.journal.unfinished(limit=limit))
+        except StoreError:
+            if not found.sessions:
+                raise
+            return ()  # The store can be asked again later for the others, and these already run.
+
+    async def _take(
+        self,
+        records: Sequence[RequestRecord],
+        start: Callable[[RequestSession], None],
+        found: _Found,
+        passed: set[str],
+    ) -> int:
+        """Try these requests until `_MISSES` were gone, and return how many were found: continued, or with a problem.
+
+        Zero means that the others are for other processes, or that the store is out of reach.
+        """
+        done, misses = 0, 0
+        for record in records:
+            if self._is_ours(record.request_id):
+                # This runtime has the request, and its lease has run out: a renewal or a write of its own is due.
+                passed.add(record.request_id)
+                found.held += 1
                 continue
             try:
                 session = await self._resumed(record, start)
             except ToolbusError as exc:
                 stops = exc.retryable and isinstance(exc, StoreError)
                 # A store that is out of reach is not the fault of this request, and no other request could continue.
-                if stops and not sessions:
+                if stops and not found.sessions:
                     raise
                 ids = {"request_id": record.request_id}
                 logger.warning("request %s cannot continue: %s", record.request_id, exc, extra=ids)
-                problems.append(ResumeProblem(request=record, error=exc))
+                found.problems.append(ResumeProblem(request=record, error=exc))
+                passed.add(record.request_id)
                 if stops:
-                    break
+                    return 0
+                done += 1
                 continue
-            if session is None:
-                held += 1
-            else:
-                sessions.append(session)
-        return Resumption(sessions=tuple(sessions), problems=tuple(problems), held=held)
+            if session is not None:
+                found.sessions.append((record.begun_at, record.request_id, session))
+                done += 1
+                continue
+            found.held += 1
+            found.others, misses = found.others + 1, misses + 1
+            if misses == _MISSES:
+                break
+        return done
+
+    def _is_ours(self, request_id: str) -> bool:
+        return self._writer.is_registered(request_id) or self._writer.is_pending(request_id)
 
     async def watch(self, start: Callable[[RequestSession], None], places: Callable[[], int], seen: Resumption) -> None:
         """Resume what becomes free from now on, at most `places()` requests at a time. Runs until it is cancelled.
@@ -102,7 +163,8 @@ class UnfinishedRequests:
             now = anyio.current_time()
             tried = {request_id: moment for request_id, moment in tried.items() if now < moment + _TRY_AGAIN_SECONDS}
             tried |= {each.request.request_id: now for each in problems if not each.error.retryable}
-            await anyio.sleep(_WATCH_SECONDS)
+            # Processes that began together would otherwise look at the same moments, and all find the same requests.
+            await anyio.sleep(_WATCH_SECONDS * self._chance.uniform(0.5, 1))
             problems = ()
             try:
                 if (free := places()) > 0:
@@ -118,11 +180,7 @@ class UnfinishedRequests:
 
     async def _resumed(self, record: RequestRecord, start: Callable[[RequestSession], None]) -> RequestSession | None:
         """Return the session that continues a request; None if somebody else has it. A failure gives the lease back."""
-        writer = self._writer
-        if writer.is_registered(record.request_id) or writer.is_pending(record.request_id):
-            # This runtime has the request, and its lease has run out: a renewal or a write of its own is due.
-            return None
-        taken = None
+        writer, taken = self._writer, None
         # The shield is bounded by the store's time limit. A cancellation here could leave a lease without a request,
         # which would be renewed with all the others.
         with anyio.CancelScope(shield=True):

@@ -1,8 +1,8 @@
 """A thread that owns one connection to a database, and the queue in front of it.
 
 A blocking driver in a thread works the same with every event loop. One thread also collects the appends of many
-sessions: all appends that wait when a transaction begins are written in it. This module knows `Database`, and neither
-SQL nor the data that is written.
+sessions: all appends that wait when a transaction begins are written in it, and so are inputs that are sent. This
+module knows `Database`, and neither SQL nor the data that is written.
 
 A thread is started by its first job and is a daemon thread: a program that forgets to close its store still ends, after
 the queued jobs are done (`atexit`). A forked child starts with an empty queue and a connection of its own. The child
@@ -38,17 +38,21 @@ _EXIT_SECONDS = 5.0
 _D = TypeVar("_D", bound=Database)
 _T = TypeVar("_T")
 _A = TypeVar("_A")
+_I = TypeVar("_I")
 
 _running: weakref.WeakSet[DatabaseThread[Any, Any]] = weakref.WeakSet()
 _left_to_the_parent: list[object] = []
 
 
 class _Job:
-    """A job and the task that waits for it. `item` is a function of the database, or an entry if `is_append`."""
+    """A job and the task that waits for it.
+
+    `item` is a function of the database, or with `group` an item that this function takes together with others.
+    """
 
     __slots__ = (
         "error",
-        "is_append",
+        "group",
         "is_done",
         "is_taken",
         "is_withdrawn",
@@ -59,9 +63,9 @@ class _Job:
         "waiter",
     )
 
-    def __init__(self, item: Any, seconds: float, *, is_append: bool = False) -> None:
+    def __init__(self, item: Any, seconds: float, group: Callable[[Any, Sequence[Any]], Any] | None = None) -> None:
         self.item = item
-        self.is_append = is_append
+        self.group = group
         self.loop: Any = anyio.lowlevel.current_token().native_token  # an asyncio loop, or a token of trio
         self.waiter: Any = None
         self.until = monotonic() + seconds
@@ -194,7 +198,15 @@ class DatabaseThread(Generic[_D, _A]):
 
     async def append(self, entry: _A) -> int:
         """Write an entry together with others, and return its outcome. Durable when this returns."""
-        return cast("int", await self._done(_Job(entry, self._answer_seconds, is_append=True)))
+        assert self._append is not None
+        return cast("int", await self.together(self._append, entry))
+
+    async def together(self, function: Callable[[_D, Sequence[_I]], Sequence[_T | Exception]], item: _I) -> _T:
+        """Let `function` do an item together with those that wait beside it for the same function.
+
+        It returns the outcome of each, in order: a result, or an error. Items of one task keep their order.
+        """
+        return cast("_T", await self._done(_Job(item, self._answer_seconds, function)))
 
     async def _done(self, job: _Job) -> Any:
         with self._lock:
@@ -287,12 +299,13 @@ class _Worker(Generic[_D, _A]):
             jobs, end = self._queue.take()
             group: list[_Job] = []
             for job in jobs:
-                if job.is_append:
+                if group and job.group is not group[0].group:
+                    self._write(group)
+                    group = []
+                if job.group is not None:
                     group.append(job)
-                    continue
-                self._write(group)
-                group = []
-                self._call(job)
+                else:
+                    self._call(job)
             self._write(group)
             del jobs, group
         self._close()
@@ -314,12 +327,12 @@ class _Worker(Generic[_D, _A]):
 
     def _write_group(self, jobs: list[_Job]) -> list[_Job]:
         """Write a group within the deadline of its oldest job. Return the jobs to try again, those with time left."""
-        append = self._append
-        assert append is not None
-        entries = [job.item for job in jobs]
+        function = jobs[0].group
+        assert function is not None
+        items = [job.item for job in jobs]
         left: list[_Job] = []
         try:
-            outcomes = self._attempt(lambda database: append(database, entries), jobs[0])
+            outcomes = self._attempt(lambda database: function(database, items), jobs[0])
         except BaseException as exc:
             now = monotonic()
             if isinstance(exc, StoreUnavailable) and now >= jobs[0].until and not self._in_doubt:
@@ -329,12 +342,13 @@ class _Worker(Generic[_D, _A]):
         else:
             done = 0
             for job, outcome in zip(jobs, outcomes, strict=True):
-                if isinstance(outcome, StoreError):
+                if isinstance(outcome, Exception):
                     job.error = outcome
                 else:
                     job.result = outcome
                     done += 1
-            self._count(done, len(jobs))
+            if function is self._append:
+                self._count(done, len(jobs))
         _wake(jobs)
         return left
 

@@ -5,8 +5,10 @@ Knows events and the `JournalStore` protocol. It is the simplest implementation,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush, nsmallest
 from itertools import islice
 from typing import Protocol
 
@@ -16,6 +18,7 @@ from ...events import Event, decode, encode
 from ...messages import Message
 from ...storage import (
     MAX_WAITING_INPUTS,
+    Ending,
     Entry,
     InboxReceipt,
     Pruned,
@@ -47,11 +50,76 @@ class Conversations(Protocol):
 @dataclass(slots=True)
 class _Request:
     record: RequestRecord
+    number: int  # in the order of beginning
     # Each fact as the position of its step's last fact, and its JSON.
     facts: list[tuple[int, bytes]] = field(default_factory=list[tuple[int, bytes]])
     # The inputs that were sent to it, by id, and of those that do not wait any more their receipts.
     inputs: dict[str, bytes] = field(default_factory=dict[str, bytes])
     settled: dict[str, InboxReceipt] = field(default_factory=dict[str, InboxReceipt])
+
+
+class _Leases:
+    """The leases of unfinished requests, in tables, so that none of the calls looks at all requests."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, dict[str, _Request]] = {}  # by owner
+        self._earliest: dict[str, float] = {}  # by owner: a time before which none of its leases has run out
+        self._free: dict[str, _Request] = {}
+        self._parked: dict[str, _Request] = {}
+        self._due: list[tuple[float, str]] = []  # a heap, also of requests that are not parked any more
+
+    def give(self, request: _Request, owner: str, seconds: float) -> None:
+        """Give the lease of a request to `owner`."""
+        self.drop(request)
+        record = request.record
+        record.owner, record.lease_until = owner, wall_time() + seconds
+        self._earliest[owner] = min(self._earliest.get(owner, math.inf), record.lease_until)
+        self._held.setdefault(owner, {})[record.request_id] = request
+
+    def park(self, request: _Request, until: float) -> None:
+        """Take the lease of a request from its owner; it is free from `until` on, and at once with 0."""
+        self.drop(request)
+        request_id, request.record.lease_until = request.record.request_id, until
+        if until:
+            heappush(self._due, (until, request_id))
+            self._parked[request_id] = request
+        else:
+            self._free[request_id] = request
+
+    def drop(self, request: _Request) -> None:
+        """Forget the lease of a request."""
+        record = request.record
+        for table in (self._free, self._parked, self._held.get(record.owner, {})):
+            table.pop(record.request_id, None)
+        if not self._held.get(record.owner, True):
+            del self._held[record.owner], self._earliest[record.owner]
+        record.owner, record.lease_until = "", 0.0
+
+    def renew(self, owner: str, seconds: float) -> int:
+        """Renew the leases of `owner`, and return how many there are."""
+        until, held = wall_time() + seconds, self.of(owner)
+        for request in held:
+            request.record.lease_until = max(request.record.lease_until, until)
+        if held:
+            self._earliest[owner] = max(self._earliest[owner], until)
+        return len(held)
+
+    def of(self, owner: str) -> Collection[_Request]:
+        """Return the requests whose leases `owner` has; none for the owner ""."""
+        return self._held.get(owner, {}).values() if owner else ()
+
+    def free(self) -> list[_Request]:
+        """Return the requests whose lease is free or has run out."""
+        now = wall_time()
+        while self._due and self._due[0][0] <= now:
+            _, request_id = heappop(self._due)
+            request = self._parked.get(request_id)
+            if request is not None and request.record.lease_until <= now:
+                del self._parked[request_id]
+                self._free[request_id] = request
+        out = [self._held[owner] for owner, earliest in self._earliest.items() if earliest <= now]
+        tables = (self._free, *out)
+        return [each for table in tables for each in table.values() if each.record.lease_until <= now]
 
 
 class MemoryJournal:
@@ -60,7 +128,8 @@ class MemoryJournal:
     def __init__(self, conversations: Conversations) -> None:
         self._conversations = conversations
         self._requests: dict[str, _Request] = {}
-        self._appends = 0
+        self._leases = _Leases()
+        self._appends, self._begun = 0, 0
 
     async def append(self, entry: Entry) -> int:
         """See `JournalStore`."""
@@ -76,7 +145,7 @@ class MemoryJournal:
         for event_id in entry.received:
             await self.settle(entry.request_id, event_id, "taken")
         if entry.ending is not None:
-            _end(record, entry.ending)
+            self._end(request, entry.ending)
             if entry.turn:
                 self._conversations.add(entry.conversation_id, entry.turn)
         return record.size_bytes
@@ -84,17 +153,16 @@ class MemoryJournal:
     def _begin(self, entry: Entry) -> _Request:
         if entry.request_id in self._requests:
             raise StoreError(f"request {entry.request_id} is in the journal already")
-        now = wall_time()
         record = RequestRecord(
             request_id=entry.request_id,
             conversation_id=entry.conversation_id,
             epoch=entry.epoch,
-            owner=entry.owner,
-            lease_until=now + entry.lease_seconds,
-            begun_at=now,
+            begun_at=wall_time(),
             agreed=entry.agreed or {},
         )
-        request = self._requests[entry.request_id] = _Request(record)
+        request = self._requests[entry.request_id] = _Request(record, self._begun)
+        self._begun += 1
+        self._leases.give(request, entry.owner, entry.lease_seconds)
         return request
 
     def _running(self, entry: Entry) -> _Request:
@@ -131,46 +199,46 @@ class MemoryJournal:
         return [replace(each) for each in islice(found, max(0, limit))]
 
     async def unfinished(self, *, limit: int = 1_000) -> Sequence[RequestRecord]:
-        """See `JournalStore`."""
-        free = [replace(each.record) for each in self._requests.values() if _is_free(each.record)]
-        return free[:limit]
+        """See `JournalStore`. Costs O(owners + free requests)."""
+        oldest = nsmallest(max(0, limit), self._leases.free(), key=lambda each: each.number)
+        return [replace(each.record) for each in oldest]
 
     async def take(self, request_id: str, owner: str, seconds: float) -> RequestRecord | None:
         """See `JournalStore`."""
         request = self._requests.get(request_id)
-        if request is None or not _is_free(request.record):
+        if request is None or request.record.ending is not None or request.record.lease_until > wall_time():
             return None
-        record = request.record
-        record.epoch += 1
-        record.owner, record.lease_until = owner, wall_time() + seconds
-        return replace(record)
+        request.record.epoch += 1
+        self._leases.give(request, owner, seconds)
+        return replace(request.record)
 
     async def renew(self, owner: str, seconds: float) -> int:
         """See `JournalStore`."""
-        held = [each.record for each in self._requests.values() if owner and each.record.owner == owner]
-        for record in held:
-            record.lease_until = wall_time() + seconds
-        return len(held)
+        return self._leases.renew(owner, seconds)
 
     async def release(self, request_id: str, epoch: int) -> bool:
         """See `JournalStore`."""
-        record = self._held(request_id, epoch)
-        if record is not None:
-            record.owner, record.lease_until = "", 0.0
-        return record is not None
+        request = self._held(request_id, epoch)
+        if request is not None:
+            self._leases.park(request, 0.0)
+        return request is not None
 
     async def abandon(self, request_id: str, epoch: int) -> bool:
         """See `JournalStore`."""
-        record = self._held(request_id, epoch)
-        if record is not None:
-            _end(record, "abandoned")
-        return record is not None
+        request = self._held(request_id, epoch)
+        if request is not None:
+            self._end(request, "abandoned")
+        return request is not None
 
-    def _held(self, request_id: str, epoch: int) -> RequestRecord | None:
+    def _end(self, request: _Request, ending: Ending) -> None:
+        self._leases.drop(request)
+        request.record.ending, request.record.ended_at = ending, wall_time()
+
+    def _held(self, request_id: str, epoch: int) -> _Request | None:
         request = self._requests.get(request_id)
         if request is None or request.record.epoch != epoch or request.record.ending is not None:
             return None
-        return request.record
+        return request
 
     async def send(self, event: Event) -> InboxReceipt:
         """See `Inbox`."""
@@ -180,7 +248,7 @@ class MemoryJournal:
                 raise InboxFull(f"{MAX_WAITING_INPUTS} inputs wait for request {event.request_id}")
             request.inputs[event.event_id] = encode(event)
             if not request.record.owner:  # It may be parked.
-                request.record.lease_until = 0.0
+                self._leases.park(request, 0.0)
         return await self.receipt(event.request_id, event.event_id)
 
     async def receipt(self, request_id: str, event_id: str) -> InboxReceipt:
@@ -199,10 +267,10 @@ class MemoryJournal:
 
     async def waiting(self, owner: str, *, without: Collection[str] = (), limit: int = 100) -> Sequence[Event]:
         """See `Inbox`."""
-        held = [each for each in self._requests.values() if owner and each.record.owner == owner]
         return [
             decode(written)
-            for request in held
+            for request in self._leases.of(owner)
+            if len(request.inputs) > len(request.settled)
             for event_id, written in request.inputs.items()
             if event_id not in request.settled and event_id not in without
         ][:limit]
@@ -215,12 +283,11 @@ class MemoryJournal:
 
     async def park(self, request_id: str, epoch: int, seconds: float) -> bool:
         """See `Inbox`."""
-        record = self._held(request_id, epoch)
-        if record is not None:
-            request = self._requests[request_id]
+        request = self._held(request_id, epoch)
+        if request is not None:
             waits = len(request.inputs) > len(request.settled)
-            record.owner, record.lease_until = "", 0.0 if waits else wall_time() + seconds
-        return record is not None
+            self._leases.park(request, 0.0 if waits else wall_time() + seconds)
+        return request is not None
 
     async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
         """See `JournalStore`."""
@@ -264,13 +331,3 @@ class MemoryJournal:
             appends=self._appends,
             commits=self._appends,
         )
-
-
-def _is_free(record: RequestRecord) -> bool:
-    return record.ending is None and record.lease_until <= wall_time()
-
-
-def _end(record: RequestRecord, ending: str) -> None:
-    record.ending = ending  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]
-    record.ended_at = wall_time()
-    record.owner, record.lease_until = "", 0.0

@@ -101,7 +101,7 @@ def renew(database: ServerConnection, owner: str, seconds: float) -> int:
         return 0
     with database.in_time():
         until = moment_of(database.now() + seconds)
-        return database.requests.update_many({"owner": owner}, {"$set": {"lease_until": until}}).matched_count
+        return database.requests.update_many({"owner": owner}, {"$max": {"lease_until": until}}).matched_count
 
 
 def release(database: ServerConnection, request_id: str, epoch: int) -> bool:

@@ -12,7 +12,7 @@ from .._encoding import Begun, Head, Turn, Written, chain_start, chained, conver
 from . import inbox
 from .database import Database, Row, Rows
 
-__all__ = ["MANY", "append_all", "remember", "restore"]
+__all__ = ["MANY", "OWN", "append_all", "remember", "restore"]
 
 _BEGIN = Rows(
     "INSERT INTO requests (request_id, conversation_id, epoch, owner, lease_until, begun_at, next_seq, size_bytes,"
@@ -20,6 +20,17 @@ _BEGIN = Rows(
     "(?, ?, ?, ?, {now} + ?, {now}, 0, 0, ?)",
     ("text", "text", "whole", "text", "real", "blob"),
 )
+OWN = Rows(
+    "INSERT INTO owners (owner, lease_until) VALUES ",
+    "(?, {now})",
+    ("text",),
+    " ON CONFLICT (owner) DO UPDATE SET lease_until = excluded.lease_until"
+    " WHERE owners.lease_until < excluded.lease_until",
+)
+"""The statement that makes an owner known before it holds a lease, so that its requests are found when it has died.
+
+Its row is locked until the end of the transaction, so that it is not deleted meanwhile.
+"""
 _AGREE = Rows("INSERT INTO agreements (request_id, data) VALUES ", "(?, ?)", ("text", "blob"))
 MOVE = """UPDATE requests SET next_seq = ?, size_bytes = ?, hash = ?
  WHERE request_id = ? AND epoch = ? AND next_seq = ? AND ending IS NULL"""
@@ -247,6 +258,8 @@ class _Group:
             self._uses += [(f"conversation {turn.conversation_id}", digest) for digest in turn.blobs]
         _write_blobs(database, self._blobs, self._uses)
         if self._begun:
+            if owners := sorted({row[3] for row in self._begun if row[3]}):
+                database.insert(OWN, [(each,) for each in owners])
             database.insert(_BEGIN, self._begun)
             database.insert(_AGREE, self._agreed)
         for statement, rows in ((MOVE, self._moved), (END, self._ended)):

@@ -135,7 +135,7 @@ class DatabaseStore(ThreadedStore):
 
     async def send(self, event: Event) -> InboxReceipt:
         """See `Inbox.send`."""
-        return await self._write(lambda database: _inbox.send(database, event))
+        return await self._writer.together(_inbox.send_all, event)
 
     async def receipt(self, request_id: str, event_id: str) -> InboxReceipt:
         """See `Inbox.receipt`."""

@@ -1,7 +1,8 @@
 """The inbox of each request: its inputs from other processes, until its session has taken or refused them.
 
 Each function is one transaction, or is called within one that reads. An input is one row, which stays until its request
-is deleted, so that an input that is sent again is recognised.
+is deleted, so that an input that is sent again is recognised. Inputs that are sent at once share a transaction, since
+each commit waits for the disk.
 """
 
 from __future__ import annotations
@@ -9,24 +10,28 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 
-from ...errors import InboxFull, StoreError
+from ...errors import InboxFull, StoreError, ToolbusError
 from ...events import Event, decode, encode
 from ...storage import MAX_WAITING_INPUTS, InboxReceipt
-from .database import Database, Row
+from .database import Database, Row, Rows
 
-__all__ = ["TAKE", "park", "receipt", "send", "settle", "waiting"]
+__all__ = ["TAKE", "park", "receipt", "send_all", "settle", "waiting"]
 
 _logger = logging.getLogger("toolbus.store")
 
 TAKE = "UPDATE inbox SET state = 'taken' WHERE request_id = ? AND event_id = ? AND state = 'waiting'"
 """The statement that a step runs for each of its facts that came from the inbox."""
 
-_REQUEST = "SELECT ending, owner <> '' AND lease_until > {now} FROM requests WHERE request_id = ?"
+_REQUEST = """SELECT ending, owner <> '' AND (lease_until > {now} OR EXISTS (SELECT 1 FROM owners o
+ WHERE o.owner = requests.owner AND o.lease_until > {now})) FROM requests WHERE request_id = ?"""
 _INPUT = "SELECT state, reason FROM inbox WHERE request_id = ? AND event_id = ?"
 _COUNTS = """SELECT coalesce(sum(CASE WHEN state = 'waiting' THEN 1 ELSE 0 END), 0), coalesce(max(position), -1) + 1
  FROM inbox WHERE request_id = ?"""
-_SEND = """INSERT INTO inbox (request_id, event_id, position, data, state, reason) VALUES (?, ?, ?, ?, 'waiting', '')
- ON CONFLICT DO NOTHING"""
+_SEND = Rows(
+    "INSERT INTO inbox (request_id, event_id, position, data, state, reason) VALUES ",
+    "(?, ?, ?, ?, 'waiting', '')",
+    ("text", "text", "whole", "blob"),
+)
 _WAITING = """SELECT i.request_id, i.event_id FROM inbox i WHERE i.state = 'waiting'
  AND EXISTS (SELECT 1 FROM requests r WHERE r.request_id = i.request_id AND r.owner = ?)
  ORDER BY i.request_id, i.position LIMIT ?"""
@@ -40,18 +45,58 @@ _DATA = "SELECT data FROM inbox WHERE request_id = ? AND event_id = ?"
 _SETTLE = "UPDATE inbox SET state = ?, reason = ? WHERE request_id = ? AND event_id = ? AND state = 'waiting'"
 
 
-def send(database: Database, event: Event) -> InboxReceipt:
-    """See `Inbox.send`."""
-    with database.transaction():
-        # The request's row is locked, so that two inputs that are sent at once get different positions.
-        found = database.one(_REQUEST + database.for_update, (event.request_id,))
-        if found is not None and found[0] is None and not database.rows(_INPUT, (event.request_id, event.event_id)):
-            waits, position = database.rows(_COUNTS, (event.request_id,))[0]
-            if waits >= MAX_WAITING_INPUTS:
-                raise InboxFull(f"{MAX_WAITING_INPUTS} inputs wait for request {event.request_id}")
-            database.run(_SEND, (event.request_id, event.event_id, position, encode(event)))
-            database.run(_WAKE, (event.request_id,))
-        return _receipt(database, event.request_id, event.event_id, found)
+def send_all(database: Database, events: Sequence[Event]) -> Sequence[InboxReceipt | Exception]:
+    """Send inputs in one transaction: see `Inbox.send`. Return the receipt of each, or its error.
+
+    Raises an error that concerns all of them, such as a full disk; then none is sent.
+    """
+    try:
+        with database.transaction():
+            return _Sending(database, events).send()
+    except Exception as exc:
+        if not database.is_own_fault(exc):
+            raise
+        if len(events) > 1:
+            return [outcome for each in events for outcome in send_all(database, [each])]
+        return [database.translated(exc)]
+
+
+class _Sending:
+    """Inputs that are sent in one transaction."""
+
+    def __init__(self, database: Database, events: Sequence[Event]) -> None:
+        self._database = database
+        self._events = events
+        # By request: how many inputs wait, the next position, and the inputs that are new.
+        self._counts: dict[str, list[int]] = {}
+        self._new: dict[tuple[str, str], Row] = {}
+
+    def send(self) -> Sequence[InboxReceipt | ToolbusError]:
+        database, requests = self._database, dict[str, Row | None]()
+        # The requests' rows are locked, in the same order by each process, so that two inputs that are sent at once get
+        # different positions, and no two processes wait for each other.
+        for request_id in sorted({each.request_id for each in self._events}):
+            requests[request_id] = database.one(_REQUEST + database.for_update, (request_id,))
+        outcomes = [self._add(each, requests[each.request_id]) for each in self._events]
+        if self._new:
+            database.insert(_SEND, [*self._new.values()])
+            database.run_many(_WAKE, [(each,) for each in sorted({row[0] for row in self._new.values()})])
+        return outcomes
+
+    def _add(self, event: Event, request: Row | None) -> InboxReceipt | ToolbusError:
+        key = (event.request_id, event.event_id)
+        if request is not None and request[0] is None and key not in self._new:
+            counts = self._counts.get(event.request_id)
+            if counts is None:
+                counts = self._counts[event.request_id] = [*self._database.rows(_COUNTS, (event.request_id,))[0]]
+            if not self._database.rows(_INPUT, key):
+                if counts[0] >= MAX_WAITING_INPUTS:
+                    return InboxFull(f"{MAX_WAITING_INPUTS} inputs wait for request {event.request_id}")
+                self._new[key] = (*key, counts[1], encode(event))
+                counts[0], counts[1] = counts[0] + 1, counts[1] + 1
+        if key in self._new:
+            return InboxReceipt(state="waiting", is_held=bool(request and request[1]))
+        return _receipt(self._database, *key, request)
 
 
 def receipt(database: Database, request_id: str, event_id: str) -> InboxReceipt:

@@ -43,8 +43,17 @@ __all__ = [
     "unfinished",
 ]
 
-_RECORD = """SELECT r.request_id, r.conversation_id, r.epoch, r.owner, r.lease_until, r.begun_at, r.ended_at, r.ending,
- r.next_seq, r.size_bytes, a.data FROM requests r LEFT JOIN agreements a ON a.request_id = r.request_id"""
+_RECORD = """SELECT r.request_id, r.conversation_id, r.epoch, r.owner,
+ CASE WHEN o.lease_until > r.lease_until THEN o.lease_until ELSE r.lease_until END, r.begun_at, r.ended_at, r.ending,
+ r.next_seq, r.size_bytes, a.data FROM requests r LEFT JOIN agreements a ON a.request_id = r.request_id
+ LEFT JOIN owners o ON o.owner = r.owner"""
+# The requests without an owner, and those of owners whose leases have run out. Each is a range of an index. The plus
+# sign keeps planners from reading all unfinished requests in their order, most of which are held or parked.
+_FREE = """SELECT e.request_id FROM (
+ SELECT request_id, begun_at FROM requests WHERE ending IS NULL AND owner = '' AND lease_until <= {now}
+ UNION ALL SELECT h.request_id, h.begun_at FROM owners d JOIN requests h ON h.owner = d.owner AND h.owner <> ''
+ WHERE d.lease_until <= {now} AND h.lease_until <= {now} AND h.ending IS NULL
+) e ORDER BY +e.begun_at, e.request_id LIMIT ?"""
 _ROWS = "SELECT seq, step_end, type, data, hash FROM facts WHERE request_id = ? AND seq >= ? ORDER BY seq"
 _LIST = "SELECT conversation_id, title, messages, begun_at, changed_at FROM conversations"
 _HAS = """conversation_id IN (SELECT m.conversation_id FROM messages m
@@ -245,8 +254,8 @@ def requests(database: Database, conversation_id: str | None, limit: int) -> Seq
 
 def unfinished(database: Database, limit: int) -> Sequence[RequestRecord]:
     """See `JournalStore.unfinished`."""
-    where = "WHERE r.ending IS NULL AND r.lease_until <= {now} ORDER BY r.begun_at, r.request_id LIMIT ?"
-    return [_listed(database, row) for row in database.rows(f"{_RECORD} {where}", (limit,))]
+    statement = f"{_RECORD} JOIN ({_FREE}) f ON f.request_id = r.request_id ORDER BY r.begun_at, r.request_id"
+    return [_listed(database, row) for row in database.rows(statement, (max(0, limit),))]
 
 
 def _listed(database: Database, row: Row) -> RequestRecord:

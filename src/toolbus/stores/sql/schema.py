@@ -29,8 +29,14 @@ CREATE TABLE requests (
 );
 CREATE INDEX requests_of_conversations ON requests (conversation_id);
 CREATE INDEX requests_unfinished ON requests (begun_at) WHERE ending IS NULL;
-CREATE INDEX requests_held ON requests (owner) WHERE owner <> '';
+CREATE INDEX requests_free ON requests (lease_until) WHERE ending IS NULL AND owner = '';
+CREATE INDEX requests_held ON requests (owner, lease_until) WHERE owner <> '';
 CREATE INDEX requests_ended ON requests (ended_at) WHERE ended_at IS NOT NULL;
+CREATE TABLE owners (
+    owner {text} NOT NULL PRIMARY KEY,
+    lease_until {real} NOT NULL
+);
+CREATE INDEX owners_out ON owners (lease_until);
 CREATE TABLE agreements (
     request_id {text} NOT NULL PRIMARY KEY,
     data {blob} NOT NULL

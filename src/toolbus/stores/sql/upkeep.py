@@ -6,13 +6,22 @@ from collections.abc import Iterable, Sequence
 
 from ...errors import StoreError
 from ...storage import Pruned, RequestRecord
+from .append import OWN
 from .database import Database
 from .read import request, salvage, start_of
 
 __all__ = ["abandon", "cut", "forget", "prune_conversations", "prune_requests", "release", "renew", "take"]
 
 _TAKE = """UPDATE requests SET epoch = epoch + 1, owner = ?, lease_until = {now} + ?
- WHERE request_id = ? AND ending IS NULL AND lease_until <= {now}"""
+ WHERE request_id = ? AND ending IS NULL AND lease_until <= {now}
+ AND NOT EXISTS (SELECT 1 FROM owners o WHERE o.owner = requests.owner AND o.lease_until > {now})"""
+_RENEW = """INSERT INTO owners (owner, lease_until) VALUES (?, {now} + ?)
+ ON CONFLICT (owner) DO UPDATE SET lease_until = excluded.lease_until
+ WHERE owners.lease_until < excluded.lease_until"""
+_HELD = "SELECT count(*) FROM requests WHERE owner = ? AND owner <> ''"
+# A process that has been away for so long has no request left, or its requests have not been taken yet.
+_GONE = """DELETE FROM owners WHERE lease_until < {now} - 86400
+ AND NOT EXISTS (SELECT 1 FROM requests r WHERE r.owner = owners.owner AND r.owner <> '')"""
 _RELEASE = "UPDATE requests SET owner = '', lease_until = 0 WHERE request_id = ? AND epoch = ? AND ending IS NULL"
 _ABANDON = """UPDATE requests SET ending = 'abandoned', ended_at = {now}, owner = '', lease_until = 0
  WHERE request_id = ? AND epoch = ? AND ending IS NULL"""
@@ -40,17 +49,20 @@ def take(database: Database, request_id: str, owner: str, seconds: float) -> Req
     with database.transaction():
         # This raises if the row is damaged: the UPDATE would add 1 also to an epoch that is not a number.
         request(database, request_id)
+        database.insert(OWN, [(owner,)])
         if not database.run(_TAKE, (owner, seconds, request_id)):
             return None
         return request(database, request_id)
 
 
 def renew(database: Database, owner: str, seconds: float) -> int:
-    """See `JournalStore.renew`."""
+    """See `JournalStore.renew`. One row is written, however many requests the owner has."""
+    if not owner:
+        return 0
     with database.transaction():
-        return database.run(
-            "UPDATE requests SET lease_until = {now} + ? WHERE owner = ? AND owner <> ''", (seconds, owner)
-        )
+        database.run(_RENEW, (owner, seconds))
+        database.run(_GONE)
+        return int(database.rows(_HELD, (owner,))[0][0])
 
 
 def release(database: Database, request_id: str, epoch: int) -> bool:
