@@ -153,7 +153,8 @@ def _done(arguments: Sequence[str]) -> int:
         return list_examples(rest)
     if command == "shape":
         become([sys.executable, str(ROOT / "benchmarks" / "shape.py"), *rest])
-    prepare({"soak": "test"}.get(command, "ask" if command in TOOLBUS_COMMANDS else command))
+    needs_tests = command == "soak" or (command == "docs" and "--pictures" in rest)  # and their browser
+    prepare("test" if needs_tests else "ask" if command in TOOLBUS_COMMANDS else command)
     if command in TOOLBUS_COMMANDS:
         become([str(BIN / "toolbus"), *arguments])
     if command == "example":

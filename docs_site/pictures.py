@@ -14,7 +14,7 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import rich.console
@@ -44,9 +44,6 @@ from toolbus.web.chat import create_chat
 from toolbus.web.inspector import Inspector, RecordingSource
 
 from .build import ROOT
-
-if TYPE_CHECKING:
-    from playwright.async_api import Browser, Page
 
 __all__ = ["PICTURES", "draw"]
 
@@ -152,7 +149,7 @@ def _script() -> bytes:
     return recording_of([each.recorded() for each in (first, second, _refund(), fourth)])
 
 
-async def _inspector(chromium: Browser, served: Callable[..., Any]) -> Path:
+async def _inspector(chromium: Any, served: Callable[..., Any]) -> Path:
     async with anyio.TemporaryDirectory() as folder:
         recording = anyio.Path(folder, "support.jsonl")
         await recording.write_bytes(_script())
@@ -194,7 +191,7 @@ async def refund(order: int, amount: float) -> str:  # noqa: ARG001 -- as above
     return "refunded"
 
 
-async def _chat(chromium: Browser, served: Callable[..., Any]) -> Path:
+async def _chat(chromium: Any, served: Callable[..., Any]) -> Path:
     def reply(request: Any) -> Any:
         prompts = [each.text for each in request.messages if each.role == "user"]
         return _REPLIES[prompts[-1]][request.round]
@@ -250,7 +247,7 @@ def _written(until: float) -> str:
     return "\n".join([f'$ toolbus ask "{_QUESTION}"', *lines])
 
 
-async def _terminal(chromium: Browser, _served: Callable[..., Any]) -> Path:
+async def _terminal(chromium: Any, _served: Callable[..., Any]) -> Path:
     os.environ.update(COLUMNS=str(_COLUMNS), TERM="xterm-256color")
     console = rich.console.Console(record=True, file=io.StringIO(), width=_COLUMNS, force_terminal=True)
     console.print(rich.text.Text.from_ansi(_written(7.2)))
@@ -267,7 +264,7 @@ async def _terminal(chromium: Browser, _served: Callable[..., Any]) -> Path:
 
 
 @asynccontextmanager
-async def _page(chromium: Browser, width: int, height: int) -> AsyncGenerator[Page]:
+async def _page(chromium: Any, width: int, height: int) -> AsyncGenerator[Any]:
     size: Any = {"width": width, "height": height}
     page = await chromium.new_page(viewport=size, color_scheme="light", reduced_motion="reduce", timezone_id="UTC")
     yield page
