@@ -19,9 +19,9 @@ from remote_workers import Broker, Held, Said, model, ran, worker_here, worker_p
 from worker_child import TOOLS, in_pool
 
 from support.nats_server import NatsServer
-from toolbus import EventBus, Limits, RequestSession, Runtime, ToolRegistry, tool
+from toolbus import EventBus, Limits, RequestSession, Runtime, ToolContext, ToolRegistry, tool
 from toolbus.errors import ConfigurationError
-from toolbus.events import ToolCallCompleted, ToolCallRequested, encode
+from toolbus.events import ToolCallCompleted, ToolCallPaused, ToolCallRequested, encode
 from toolbus.messages import AssistantMessage, Message, UserMessage
 from toolbus.records import replace
 from toolbus.remote.nats import NatsExecutor, ToolWorker
@@ -317,9 +317,11 @@ async def test_an_answer_that_is_damaged_or_of_another_tool_is_refused_and_the_w
         runtime.bus.connect(ToolCallRequested, asked.append)
         session = runtime.start("Go.")
         await held.began.wait()
-        for body in (b"{", encode(asked[0]), encode(replace(asked[0].completed("forged"), name="other"))):
+        other = replace(asked[0].completed("forged"), name="other")
+        paused = ToolCallPaused(request_id=asked[0].request_id, call_id=asked[0].call_id)
+        for body in (b"{", encode(asked[0]), encode(other), encode(paused)):
             await forged(broker, asked[0], "node", body)
-        await said.until("was not accepted", 3)
+        await said.until("was not accepted", 4)
         held.released.set()
         assert (await session.result()).tool_calls[0].content == "held"
 
@@ -506,9 +508,9 @@ def url_of(server: NatsServer, user: str) -> str:
 
 
 @tool(pool="gpu")
-async def repeat(words: str) -> str:
-    """Repeat words that are too many for one message."""
-    return words * 2
+async def repeat(words: str, context: ToolContext[Any]) -> str:
+    """Repeat words that are too many for one message, and the model's answer."""
+    return words * 2 + (await context.ask("More?")).text
 
 
 async def test_the_check_names_all_that_an_account_lacks_and_what_the_how_to_gives_a_worker_is_enough(
@@ -528,10 +530,11 @@ async def test_the_check_names_all_that_an_account_lacks_and_what_the_how_to_giv
     async with anyio.create_task_group() as group:
         group.start_soon(worker.run)
         executor = NatsExecutor(url_of(accounts, "whole"), pool="gpu")
-        provider = ScriptedProvider([calls(("quick", {}), ("repeat", {"words": "x" * 2**20})), text("Done.")])
+        asked = calls(("quick", {}), ("repeat", {"words": "x" * 2**20}))
+        provider = ScriptedProvider([asked, text("No."), text("Done.")])
         async with Runtime(provider, tools=[*TOOLS, repeat], executors=[executor]) as runtime:
             quick, repeated = (await runtime.run("Go.")).tool_calls
-            assert (quick.content, len(repeated.content)) == ("deps confined", 2**21)
+            assert (quick.content, len(repeated.content)) == ("deps confined", 2**21 + 3)
         group.cancel_scope.cancel()
 
 

@@ -13,7 +13,7 @@ import pytest
 from remote_workers import Held
 
 from support.nats_server import NatsServer
-from toolbus import Runtime, SqliteStore, tool
+from toolbus import Runtime, SqliteStore, ToolContext, tool
 from toolbus.remote import Client
 from toolbus.remote.nats import NatsExecutor, NatsRelay, ToolWorker
 from toolbus.testing import ScriptedProvider, calls, text
@@ -57,11 +57,13 @@ async def test_what_the_page_gives_a_session_is_enough_for_calls_and_for_the_rel
     held = Held()
 
     @tool(pool="gpu")
-    async def repeat(words: str) -> str:
-        """Repeat words that are too many for one message."""
-        return words * 2
+    async def repeat(words: str, context: ToolContext[Any]) -> str:
+        """Repeat words that are too many for one message, and the model's answer."""
+        return words * 2 + (await context.ask("More?")).text
 
     def reply(request: Any) -> Any:
+        if not request.tools:
+            return text("No.")
         repeats = request.messages[0].text == "Repeat."
         asked: tuple[str, dict[str, Any]] = ("repeat", {"words": "x" * 2**20}) if repeats else ("held", {})
         return text("Done.") if request.round else calls(asked)
@@ -99,7 +101,7 @@ async def test_what_the_page_gives_a_session_is_enough_for_calls_and_for_the_rel
                 assert await client.request(session.request_id).cancel() == "done"
                 assert (await session.result()).outcome == "cancelled"
                 # A call and an answer that do not fit into one message.
-                assert len((await runtime.run("Repeat.")).tool_calls[0].content) == 2**21
+                assert len((await runtime.run("Repeat.")).tool_calls[0].content) == 2**21 + 3
             group.cancel_scope.cancel()
     assert [each.getMessage() for each in caplog.records] == []
 

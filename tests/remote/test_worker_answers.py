@@ -41,6 +41,7 @@ class FakeBroker:
     """Both a link and its only delivery. `outcomes` are what the broker says of an answer, one after the other."""
 
     max_bytes = 1_000_000
+    name, payloads = "worker", None
     lease_seconds = 60.0
     key, body, node, seconds_left, attempt, is_again = KEY, encode(REQUESTED), "node", 60.0, 1, False
 
@@ -51,8 +52,8 @@ class FakeBroker:
         self.calls: list[Any] = [self]
         self.written = b""
 
-    def listen(self, stopped: Any) -> None:
-        del stopped
+    def listen(self, stopped: Any, heard: Any) -> None:
+        del stopped, heard
 
     async def fetch(self, most: int) -> Sequence[Any]:
         del most

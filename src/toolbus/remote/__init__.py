@@ -4,8 +4,8 @@
 about calls, which `toolbus.remote.nats` carries over NATS JetStream.
 
 Beside the sessions, `_executor` sends the calls of a pool and publishes what comes back. On the other machine,
-`_worker` is a bus and a dispatcher of its own, and the bridge from the transport to them. `_transport` is the seam
-between these two and a broker.
+`_worker` is a bus and a dispatcher of its own, and the bridge from the transport to them. `_questions` carries what a
+handler asks the model of its session. `_transport` is the seam between these and a broker.
 
 Knows the bus, tools and the dispatcher; only `Client` knows sessions and stores. Must not know models: whether a call
 is requested again after a restart is decided by the session.
@@ -28,7 +28,10 @@ Invariants:
 6. What does not fit into one message is kept before the message that refers to it is sent, and it is taken only with
    the size and the digest that the message says. Parts belong to their request, which deletes them at its end, and
    whose age does if nobody else does. Otherwise a worker that dies half-way would leave them for ever.
-7. Remaining seconds are sent, and no wall clock is: the clocks of two machines differ.
+7. Remaining seconds are sent, and no wall clock is: the clocks of two machines differ. Only the session
+   keeps the deadline: a worker has no timer, and cannot pause a call.
+8. A question is answered only where its call is open, by a sub-request within the limits of the call's request and
+   without tools, once for each id. Otherwise a worker could spend, or do, more than a handler beside the session.
 """
 
 from __future__ import annotations

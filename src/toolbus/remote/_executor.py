@@ -19,12 +19,11 @@ from ..events import (
     RequestCancelled,
     RequestCompleted,
     RequestFailed,
+    Spent,
     ToolCallCompleted,
     ToolCallFailed,
-    ToolCallPaused,
     ToolCallProgress,
     ToolCallRequested,
-    ToolCallResumed,
     ToolCallRetrying,
     ToolCallStarted,
     decode,
@@ -35,13 +34,14 @@ from ..protocols import RequestView
 from ..records import replace
 from ..tools import ToolRegistry
 from ._bodies import NO_ROOM, Reference, call_body, large_call, larger_than, reference_in, why_too_large
+from ._questions import Answering, is_letter
 from ._transport import Damaged, Full, Key, SessionLink, Unavailable
 
 __all__ = ["LARGE_AT_ONCE", "SIGNALS", "RemoteExecutor", "too_large"]
 
 _Answer: TypeAlias = ToolCallCompleted | ToolCallFailed
 _What = TypeVar("_What")
-SIGNALS = (ToolCallStarted, ToolCallProgress, ToolCallRetrying, ToolCallPaused, ToolCallResumed)
+SIGNALS = (ToolCallStarted, ToolCallProgress, ToolCallRetrying)
 _ANSWER_SECONDS = 2.0
 _RETRY_SECONDS = 0.2
 _LOOK_SECONDS = 1.0
@@ -70,6 +70,7 @@ class _Open(msgspec.Struct, eq=False):
     is_again: bool = False  # the broker may have taken the call before
     payload: Reference | None = None  # the call as it is kept, if it does not fit into a message
     is_loading: bool = False  # its answer is known, and is read now
+    spent: Spent | None = None  # what the questions of its handler have used up
 
 
 class _Kept(msgspec.Struct):
@@ -113,6 +114,15 @@ class RemoteExecutor:
         async with AsyncExitStack() as stack:
             self._link = await stack.enter_async_context(self._connect())
             self._group = await stack.enter_async_context(anyio.create_task_group())
+            self._answering = Answering(
+                self._group,
+                self._link.payloads,
+                lambda: self._link.max_bytes,
+                self._tell,
+                view_of=self._view_of,
+                spent=self._on_spent,
+                keeps=lambda key: self._note(key[0], payloads=True),
+            )
             self._link.listen(self._on_heard, self._on_reconnected)
             self._group.start_soon(self._send)
             self._group.start_soon(self._look)
@@ -167,6 +177,7 @@ class RemoteExecutor:
     def _on_settled(self, key: Key) -> None:
         """Stop the worker of a call that was settled elsewhere: by a deadline, a cancellation or another answer."""
         call = self._open.pop(key, None)
+        self._answering.settle(key)
         if call is not None and not _is_left(call):
             self._start(self._stop, key)
 
@@ -312,6 +323,7 @@ class RemoteExecutor:
         while True:
             await anyio.sleep(_LOOK_SECONDS)
             passes += 1
+            self._answering.look()
             every, self._reconnected = self._reconnected or passes % _ALL_LOOKS == 0, False
             for key, call in [*self._open.items()]:
                 if call.is_sent and (every or call.requested.resumed):
@@ -327,7 +339,9 @@ class RemoteExecutor:
     def _on_heard(self, body: bytes) -> None:
         try:
             reference = reference_in(body)
-            if reference is None:
+            if is_letter(body):
+                self._answering.hear(body)
+            elif reference is None:
                 self._on_event(decode(body))
             elif (call := self._open.get(reference.key)) is not None and not call.is_loading:
                 call.is_loading = True
@@ -372,7 +386,7 @@ class RemoteExecutor:
         if not isinstance(event, (*SIGNALS, ToolCallCompleted, ToolCallFailed)) or (
             getattr(event, "name", requested.name) != requested.name
         ):
-            _logger.warning("an answer to call %s was not accepted: it is %s of another tool", key[1], event.type)
+            _logger.warning("an answer to call %s was not accepted: it is %s, or of another tool", key[1], event.type)
             return
         # Only the ids of the call count; everything else of the envelope is the request's own.
         event = cast(
@@ -385,6 +399,8 @@ class RemoteExecutor:
             ),
         )
         if isinstance(event, (ToolCallCompleted, ToolCallFailed)):
+            if call.spent is not None:
+                event = replace(event, spent=call.spent)
             if isinstance(event, ToolCallFailed) and event.reason == "interrupted":
                 # The worker that was lost may have kept a part of its answer.
                 self._note(key[0], payloads=True)
@@ -394,10 +410,25 @@ class RemoteExecutor:
 
     def _publish(self, key: Key, event: _Answer) -> None:
         call = self._open.pop(key)
+        self._answering.settle(key)
         self._bus.arbitration.unwatch(*key)
         self._bus.publish(event)
         if call.payload is not None:
             self._start(partial(self._drop, call), key)
+
+    def _view_of(self, key: Key) -> RequestView | None:
+        call = self._open.get(key)
+        return None if call is None else call.view
+
+    def _on_spent(self, key: Key, spent: Spent) -> None:
+        if (call := self._open.get(key)) is not None:
+            call.spent = spent if call.spent is None else call.spent + spent
+
+    async def _tell(self, worker: str, line: bytes) -> None:
+        try:
+            await self._link.tell(worker, line)
+        except Unavailable as exc:
+            _logger.debug("an answer to a worker was lost, and is sent again when it asks: %s", exc)
 
     async def _stop(self, key: Key) -> None:
         await self._quietly(self._link.stop, key)

@@ -63,6 +63,9 @@ class Broker:
     def node(self, node: str) -> str:
         return f"{self.prefix}.node.{self.pool}.{node}"
 
+    def worker(self, worker: str) -> str:
+        return f"{self.prefix}.worker.{self.pool}.{encoded(worker)}"
+
     def relay(self, address: str) -> str:
         return f"{self.prefix}.relay.{encoded(address)}"
 

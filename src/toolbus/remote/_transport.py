@@ -90,6 +90,10 @@ class SessionLink(Protocol):
         """Return the answer of a call, if there is one."""
         ...
 
+    async def tell(self, worker: str, body: bytes) -> None:
+        """Send a message to a worker, which may be lost. Raises `Unavailable`."""
+        ...
+
     async def stop(self, key: Key) -> None:
         """Tell the worker that a call was settled elsewhere, and delete all that is kept of the call."""
         ...
@@ -131,8 +135,9 @@ class Delivery(Protocol):
 class WorkerLink(Protocol):
     """The end of a transport on a worker. `find`, `fetch` and `rest` raise `Unavailable`.
 
-    `stopped(key)` is called for each call that was settled elsewhere. `lease_seconds` is the time after which a call
-    that was not renewed is delivered again.
+    `stopped(key)` is called for each call that was settled elsewhere, and `heard(body)` for each message to this
+    worker, whose `name` no other worker has. `lease_seconds` is the time after which a call that was not renewed is
+    delivered again.
     """
 
     @property
@@ -141,7 +146,9 @@ class WorkerLink(Protocol):
     def payloads(self) -> Payloads: ...
     @property
     def lease_seconds(self) -> float: ...
-    def listen(self, stopped: Callable[[Key], None]) -> None: ...
+    @property
+    def name(self) -> str: ...
+    def listen(self, stopped: Callable[[Key], None], heard: Callable[[bytes], None]) -> None: ...
 
     async def fetch(self, most: int) -> Sequence[Delivery]:
         """Wait for calls, and return between none and `most` of them."""

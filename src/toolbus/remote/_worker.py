@@ -16,7 +16,7 @@ import msgspec
 from ..bus import EventBus
 from ..core.approval import definition_of
 from ..dispatcher import ToolDispatcher
-from ..errors import DecodeError, NotRunning
+from ..errors import DecodeError
 from ..events import Event, ToolCallCompleted, ToolCallFailed, ToolCallRequested, encode
 from ..instrumentation import Instrumentation, continued_from, observed_process
 from ..messages import Message
@@ -26,6 +26,7 @@ from ..secrets import secrets_of
 from ..tools import ToolRegistry
 from ._bodies import NO_ROOM, Reference, read_call, why_too_large
 from ._executor import LARGE_AT_ONCE, SIGNALS, too_large
+from ._questions import Asking
 from ._transport import Damaged, Delivery, Full, Key, Unavailable, WorkerLink
 
 __all__ = ["Worker", "WorkerStatistics"]
@@ -63,8 +64,10 @@ class _View:
         tools: ToolRegistry,
         instrumentation: Sequence[Instrumentation],
         messages: Sequence[Message],
+        question: Callable[[Any, Mapping[str, Any]], Any],
     ) -> None:
         self.messages = messages
+        self._question = question
         self.request_id = requested.request_id
         self.conversation_id = requested.conversation_id
         self.metadata = requested.metadata
@@ -75,12 +78,9 @@ class _View:
     def narrate(self, call_id: str, text: str) -> None:
         """Do nothing: the status line of a request is written where its session runs."""
 
-    def child(self, call_id: str, prompt: Any, **_options: Any) -> Any:
-        """Raise `NotRunning`: a request can only be made where there is a model."""
-        raise NotRunning(
-            f"call {call_id} runs on a worker, which has no model to ask {str(prompt)[:40]!r}; "
-            "declare a tool that uses context.ask() without a pool"
-        )
+    def child(self, call_id: str, prompt: Any, **options: Any) -> Any:  # noqa: ARG002 -- a view has one call here
+        """Return a question to the model of the request, which the session's process answers."""
+        return self._question(prompt, options)
 
 
 class _Running(msgspec.Struct, eq=False):
@@ -143,7 +143,10 @@ class Worker:
                 self.bus.connect((ToolCallCompleted, ToolCallFailed), self._on_ended),
                 self.bus.connect(SIGNALS, self._on_signal),
             ]
-            self._link.listen(self._on_stopped)
+            self._asking = Asking(
+                self._link.name, self._tell, self._link.payloads, lambda: self._link.max_bytes, self._instrumentation
+            )
+            self._link.listen(self._on_stopped, self._on_heard)
             self._group.start_soon(self._renew)
             self._group.start_soon(self._report)
             try:
@@ -339,7 +342,8 @@ class Worker:
 
     def _adopt(self, key: Key, call: _Running, requested: ToolCallRequested) -> None:
         delivery = call.delivery
-        view = _View(requested, self._deps, self._tools, self._instrumentation, call.messages)
+        question = partial(self._asking.question, requested, lambda: call.delivery.node)
+        view = _View(requested, self._deps, self._tools, self._instrumentation, call.messages, question)
         seconds, attempt = delivery.seconds_left, delivery.attempt
         # The handler runs in the context in which its call is adopted.
         with continued_from(requested.metadata, self._instrumentation):
@@ -457,6 +461,15 @@ class Worker:
         if call is not None:
             self._forget(key, call)
             self.bus.arbitration.claim(*key)
+
+    def _tell(self, node: str, line: bytes) -> None:
+        self._link.tell(node, line, may_be_lost=False)
+
+    def _on_heard(self, line: bytes) -> None:
+        try:
+            self._asking.hear(line)
+        except DecodeError as exc:
+            _logger.warning("a message to a worker of the pool %r was not accepted: %s", self._pool, exc)
 
     def _on_signal(self, event: Event) -> None:
         call = self.running.get((event.request_id, getattr(event, "call_id", "")))

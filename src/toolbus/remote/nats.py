@@ -9,6 +9,7 @@ Needs the extra `nats`, and a server with JetStream. nats-py works on asyncio on
     core                     <prefix>.relay.<process>                  events and wake-ups for a process (`NatsRelay`)
                              <prefix>.node.<pool>.<node>               live answers and signals for a session's process
                              <prefix>.stop.<pool>                      the calls that were settled elsewhere
+                             <prefix>.worker.<pool>.<worker>           answers of a model to the questions of handlers
 
 Ids are encoded in subjects, because `*`, `>` and `.` are legal in them. The broker's credentials are the boundary of
 trust.
@@ -202,6 +203,9 @@ class _SessionLink:
     async def find(self, key: Key) -> bytes | None:
         return await self._connection.last(self._broker.answers, self._broker.subject("done", key))
 
+    async def tell(self, worker: str, body: bytes) -> None:
+        await self._connection.tell(self._broker.worker(worker), body)
+
     async def stop(self, key: Key) -> None:
         await self._connection.tell(self._broker.stops, orjson.dumps(key))
         await self._connection.purge(self._broker.calls, self._broker.subject("call", key))
@@ -340,7 +344,9 @@ class _WorkerLink:
 
     def __init__(self, broker: Broker, connection: Connection, lease_seconds: float) -> None:
         self._broker, self.connection, self.lease_seconds = broker, connection, lease_seconds
+        self.name = uuid4().hex
         self._stopped: Callable[[Key], None] = lambda _key: None
+        self._heard: Callable[[bytes], None] = lambda _body: None
         self._posting: asyncio.Task[None]
         self._calls = _Calls(connection, f"$JS.API.CONSUMER.MSG.NEXT.{broker.calls}.{broker.consumer}")
         self._post = _Post(connection)
@@ -354,6 +360,9 @@ class _WorkerLink:
             with suppress(ValueError, TypeError):
                 request_id, call_id = orjson.loads(message.data)
                 link._stopped((request_id, call_id))
+
+        async def on_message(message: Any) -> None:
+            link._heard(message.data)
 
         api = broker.nats.js.api
         try:
@@ -369,6 +378,7 @@ class _WorkerLink:
             )
             await link._calls.open()
             await connection.client.subscribe(broker.stops, cb=on_stop)
+            await connection.client.subscribe(broker.worker(link.name), cb=on_message)
             await connection.client.flush()
         except Exception as exc:
             why = f"no permission for {connection.violations[-1]}" if connection.violations else exc
@@ -385,8 +395,8 @@ class _WorkerLink:
     def max_bytes(self) -> int:
         return self.connection.max_bytes()
 
-    def listen(self, stopped: Callable[[Key], None]) -> None:
-        self._stopped = stopped
+    def listen(self, stopped: Callable[[Key], None], heard: Callable[[bytes], None]) -> None:
+        self._stopped, self._heard = stopped, heard
 
     async def fetch(self, most: int) -> Sequence[_Delivery]:
         return await self._deliveries(self._calls.fetch(most))

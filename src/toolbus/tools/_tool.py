@@ -114,6 +114,10 @@ class ToolContext(Generic[DepsT]):
         cancelled with it. Its limits are what the calling request has left, its deadline is this call's, and what it
         spends counts for the calling request. While it runs, the call holds no slot of the dispatcher. Raises
         `LimitReached` if nothing is left, and `NotRunning` outside a dispatcher.
+
+        On a worker for remote calls, the session's process runs the child, and of the options only `history`,
+        `instructions`, `limits`, `output` and `settings` may be given. Raises `NotRunning` there if that process is
+        gone, within 15 seconds.
         """
         if self._ask is None:
             raise NotRunning("a sub-request needs a call that a dispatcher runs; this context has no dispatcher")
