@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from toolbus import Runtime
+from toolbus.cli import main
 from toolbus.providers.scripted import ScriptedProvider, text
 from toolbus.stores import SqliteStore
 from toolbus.testing import record
@@ -107,9 +108,18 @@ def test_a_store_and_a_recording_are_shown_until_ctrl_c(kept: Path, option: str,
         (["--store", "a", "--url", "b"], "not allowed with argument", 2),
     ],
 )
-def test_what_cannot_be_shown_is_one_line(tmp_path: Path, options: list[str], words: str, code: int):
+def test_what_cannot_be_shown_is_one_line(
+    tmp_path: Path,
+    options: list[str],
+    words: str,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text("hello\n", encoding="utf-8")
-    done = subprocess.run([*_COMMAND, *options], check=False, capture_output=True, text=True, cwd=tmp_path, timeout=60)
-    assert (done.returncode, done.stdout) == (code, "")
-    assert words in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert main(["inspect", *options]) == code
+    written = capsys.readouterr()
+    assert written.out == ""
+    assert words in written.err
+    assert written.err.count("\n") == 1

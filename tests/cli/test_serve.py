@@ -18,8 +18,10 @@ MODULE = '''
 from pathlib import Path
 
 from toolbus import tool
+from toolbus.cli import _requests
 from toolbus.providers.scripted import ScriptedProvider, calls, hang, text
 
+_requests.LEASE_SECONDS = 3.0  # A page of a killed server waits for so long, and 10 s show nothing more.
 HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=1</script>'
 
 

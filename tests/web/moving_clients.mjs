@@ -1,18 +1,15 @@
-// The real clients on two processes of one server: `node moving_clients.mjs MODULES ONE TWO KIND SCENE`.
+// The real clients on two processes of one server: `node moving_clients.mjs MODULES ONE TWO KIND-SCENE ...`, all at once.
 // They ask at ONE, which is killed, and come back at TWO. In the scene "stream" they are in the middle of its stream then; in
-// "answer" they send their answers to TWO while ONE still runs. Prints one line of JSON.
+// "answer" they send their answers to TWO while ONE still runs. Prints one line of JSON, with an object for each.
 import { createRequire } from "node:module";
 import { pathToFileURL } from "node:url";
 import { pageOf } from "./vercel_page.mjs";
 
-const [modules, one, two, kind, scene] = process.argv.slice(2);
+const [modules, one, two, ...cases] = process.argv.slice(2);
 const require = createRequire(pathToFileURL(`${modules}/x.js`));
 const load = async (name) => import(pathToFileURL(require.resolve(name)));
-const report = { errors: [], lost: [] };
-const later = (seconds) => new Promise((done) => setTimeout(done, seconds * 1000));
-const id = `chat-${kind}-${scene}`;
 
-async function vercel(version) {
+async function vercel(version, scene, id, report) {
   const ai = await load(`ai-${version}`);
   const Page = pageOf(ai);
   let address = one;
@@ -49,7 +46,7 @@ async function vercel(version) {
   report.again = last.messages;
 }
 
-async function agui() {
+async function agui(id, report) {
   const { HttpAgent } = await load("@ag-ui/client");
   let address = one;
   const agent = new HttpAgent({
@@ -75,5 +72,10 @@ async function agui() {
   report.messages = agent.messages;
 }
 
-await (kind === "agui" ? agui() : vercel(kind));
-console.log(JSON.stringify(report));
+const reports = await Promise.all(cases.map(async (name) => {
+  const [kind, scene] = name.split("-");
+  const report = { errors: [], lost: [] };
+  await (kind === "agui" ? agui(`chat-${name}`, report) : vercel(kind, scene, `chat-${name}`, report));
+  return [name, report];
+}));
+console.log(JSON.stringify(Object.fromEntries(reports)));

@@ -1,7 +1,7 @@
 """One process of a server: `python served_process.py STORE NAME` serves `create_app` on a store that others share.
 
 Prints its address when it serves. The process named `dies` never ends its reply, so that it can be killed in the middle of it;
-it prints a line when the reply has begun. Any other process continues what is left.
+it prints the id of each request whose reply has begun. Any other process continues what is left.
 """
 
 from __future__ import annotations
@@ -47,12 +47,10 @@ class Model:
 
     async def respond(self, request: Any, emit: Any) -> Any:
         if request.round == 1 and self._dies:
-            # The reply has begun when the model hangs after its first pieces.
-            say = sys.stdout.write
-
+            # The reply has begun when the model hangs after its only piece.
             def noted(piece: Any) -> Any:
                 found = emit(piece)
-                say("begun\n")
+                sys.stdout.write(f"{request.request_id}\n")
                 sys.stdout.flush()
                 return found
 
