@@ -1,15 +1,18 @@
-// The real clients: `node clients.mjs MODULES PORT KIND SCENE`. Prints one line of JSON: what the client ends with.
+// A real client: `node clients.mjs MODULES ADDRESS KIND SCENE ...`, one scene after the other. Prints one line of JSON: what it ends with
+// in each scene.
 import { createRequire } from "node:module";
 import { pathToFileURL } from "node:url";
 import { pageOf } from "./vercel_page.mjs";
 
-const [modules, address, kind, scene] = process.argv.slice(2);
+const [modules, address, kind, ...scenes] = process.argv.slice(2);
 const require = createRequire(pathToFileURL(`${modules}/x.js`));
 const load = async (name) => import(pathToFileURL(require.resolve(name)));
-const report = { errors: [], chunks: [], turns: 0 };
+let report;
+const warn = console.warn;
+console.warn = (...args) => { report.errors.push(`warning: ${args.join(" ")}`); warn(...args); };
 const cancel = () => fetch(`${address}/cancel`, { method: "POST" });
 
-async function vercel(version) {
+async function vercel(version, scene) {
   const ai = await load(`ai-${version}`);
   const Page = pageOf(ai);
   const again = (o) =>
@@ -63,15 +66,13 @@ async function vercel(version) {
   }
 }
 
-async function agui() {
+async function agui(scene) {
   const { HttpAgent } = await load("@ag-ui/client");
   const agent = new HttpAgent({
     url: `${address}/agui/${scene}`,
     threadId: `thread-${scene}`,
     initialMessages: [{ id: "u1", role: "user", content: scene === "image" ? [{ type: "text", text: "What?" }, { type: "image", source: { type: "data", value: "iVBORw0KGgo=", mimeType: "image/png" } }] : "hi" }],
   });
-  const warn = console.warn;
-  console.warn = (...args) => { report.errors.push(`warning: ${args.join(" ")}`); warn(...args); };
   let resume;
   for (report.turns = 1; report.turns < 9; report.turns++) {
     let outcome, text = "";
@@ -98,6 +99,11 @@ async function agui() {
   report.messages = agent.messages;
 }
 
-await (kind === "agui" ? agui() : vercel(kind));
-delete report.sent;
-console.log(JSON.stringify(report));
+const reports = {};
+for (const scene of scenes) {
+  report = { errors: [], chunks: [], turns: 0 };
+  await (kind === "agui" ? agui(scene) : vercel(kind, scene));
+  delete report.sent;
+  reports[scene] = report;
+}
+console.log(JSON.stringify(reports));

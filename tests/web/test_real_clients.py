@@ -5,8 +5,8 @@ They validate what they read. What they end with is the transcript, byte for byt
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import AsyncGenerator
 from typing import Any
 
 import anyio
@@ -21,7 +21,9 @@ from toolbus.request_result import RequestResult
 from toolbus.testing import ScriptedProvider
 
 CLIENTS = npm_servers.LOCKED.parents[1] / "web" / "clients.mjs"
-pytestmark = pytest.mark.anyio
+KINDS = ["6", "7", "agui"]
+Ended = dict[str, tuple[dict[str, Any], RequestResult[Any]]]
+"""By scene: the client's report, and the result of its request."""
 
 
 @pytest.fixture(scope="module")
@@ -36,32 +38,36 @@ def _installed() -> None:
     npm_servers.installed()
 
 
-@pytest.fixture
-async def chat() -> AsyncGenerator[Chat]:
+@functools.cache
+def ended(kind: str) -> Ended:
+    """What a client ends with in each scene. It plays them one after the other, since it takes a second to begin."""
+    return anyio.run(_played, kind)
+
+
+async def _played(kind: str) -> Ended:
     async with Runtime(ScriptedProvider([]), tools=TOOLS) as runtime:
-        yield Chat(runtime)
+        chat = Chat(runtime)
+        async with serving(chat.app) as server:
+            address = str(server.client.base_url).rstrip("/")
+            command = [npm_servers.node(), str(CLIENTS), str(npm_servers.installed()), address, kind, *SCENES]
+            done = await anyio.run_process(command, check=False)
+            assert done.returncode == 0, done.stderr.decode()[-3000:]
+            with anyio.fail_after(5):
+                results = [await session.result() for session in chat.sessions]
+    reports: dict[str, Any] = json.loads(done.stdout)
+    return {scene: (reports[scene], result) for scene, result in zip(SCENES, results, strict=True)}
 
 
-async def ends_with(chat: Chat, kind: str, scene: str) -> tuple[dict[str, Any], RequestResult[Any]]:
-    """What the client reports, and the result of its request."""
-    async with serving(chat.app) as server:
-        address = str(server.client.base_url).rstrip("/")
-        node = npm_servers.program("memory")["command"]
-        done = await anyio.run_process(
-            [node, str(CLIENTS), str(npm_servers.installed()), address, kind, scene], check=False
-        )
-        assert done.returncode == 0, done.stderr.decode()[-3000:]
-        (session,) = chat.sessions
-        with anyio.fail_after(5):
-            result = await session.result()
+def ends_with(kind: str, scene: str) -> tuple[dict[str, Any], RequestResult[Any]]:
+    report, result = ended(kind)[scene]
     assert result.outcome == {"error": "failed", "cancel": "cancelled"}.get(scene, "completed")
-    return json.loads(done.stdout), result
+    return report, result
 
 
 @pytest.mark.parametrize("version", ["6", "7"])
 @pytest.mark.parametrize("scene", SCENES)
-async def test_use_chat_ends_with_the_transcript(chat: Chat, scene: str, version: str):
-    report, result = await ends_with(chat, version, scene)
+def test_use_chat_ends_with_the_transcript(scene: str, version: str):
+    report, result = ends_with(version, scene)
     if scene == "error":
         assert report["errors"] == ["Error: I could not finish because of an internal error."]
         assert report["status"] == "error"
@@ -123,8 +129,8 @@ def check_call(part: dict[str, Any], message: ToolMessage) -> None:
 
 
 @pytest.mark.parametrize("scene", SCENES)
-async def test_an_agent_of_ag_ui_ends_with_the_transcript(chat: Chat, scene: str):
-    report, result = await ends_with(chat, "agui", scene)
+def test_an_agent_of_ag_ui_ends_with_the_transcript(scene: str):
+    report, result = ends_with("agui", scene)
     expected = ["I could not finish because of an internal error."] if scene == "error" else []
     assert report["errors"] == expected
     messages = report["messages"]
@@ -160,17 +166,17 @@ def check_answer(content: Any, message: ToolMessage) -> None:
         assert content == message.content
 
 
-@pytest.mark.parametrize("kind", ["6", "7", "agui"])
-async def test_images_of_the_user_reach_the_model(chat: Chat, kind: str):
-    _, result = await ends_with(chat, kind, "image")
+@pytest.mark.parametrize("kind", KINDS)
+def test_images_of_the_user_reach_the_model(kind: str):
+    _, result = ends_with(kind, "image")
     (prompt, *_) = result.new_messages
     assert isinstance(prompt, UserMessage)
     assert prompt.content[-1 if kind == "agui" else 0] == ImagePart(url="data:image/png;base64,iVBORw0KGgo=")
 
 
-@pytest.mark.parametrize("kind", ["6", "7", "agui"])
-async def test_decisions_and_results_of_the_page_count(chat: Chat, kind: str):
-    _, result = await ends_with(chat, kind, "approval")
+@pytest.mark.parametrize("kind", KINDS)
+def test_decisions_and_results_of_the_page_count(kind: str):
+    _, result = ends_with(kind, "approval")
     assert [(each.name, each.ok, each.reason) for each in result.tool_calls] == [
         ("remove", True, ""),
         ("remove", False, "denied"),
@@ -178,8 +184,10 @@ async def test_decisions_and_results_of_the_page_count(chat: Chat, kind: str):
     ]
 
 
-async def test_a_stream_that_the_server_cancels_has_a_last_frame(chat: Chat):
-    async with serving(chat.app, graceful_seconds=0) as server:
+@pytest.mark.anyio
+async def test_a_stream_that_the_server_cancels_has_a_last_frame():
+    runtime = Runtime(ScriptedProvider([]), tools=TOOLS)
+    async with runtime, serving(Chat(runtime).app, graceful_seconds=0) as server:
         body = {"id": "c", "messages": [{"role": "user", "parts": [{"type": "text", "text": "hi"}]}]}
         async with server.client.stream("POST", "/vercel/cancel", json=body) as response:
             lines = response.aiter_lines()
