@@ -10,7 +10,7 @@
 hostile     hostile model servers, MCP servers, schemas, patterns and files
 kills       processes that are killed at random moments, on SQLite and PostgreSQL
 remote      faults of workers, the NATS server and the network at random moments; approvals
-pages       10,000 simulated requests a run, worded for pages in both protocols; 1,000 slow clients
+pages       10,000 simulated requests a run, in both protocols of pages; 1,000 slow clients; the inspector under load
 scale       a fleet of processes with up to 100,000 requests in virtual time; its whole size takes 20 minutes
 fuzzing     the tests of Hypothesis without a fixed seed
 simulation  whole worlds from seeds that were never used

@@ -44,6 +44,7 @@ _APPROVALS = 1_000  # how many approvals from another process one run gives
 _WORLDS = 10_000  # more than the worlds of one run
 _SHARES = 40  # how many times 250 simulated requests are worded for pages in one run
 _CLIENTS = 1_000  # how many slow and vanished clients one request has
+_LIVE_SECONDS = 30  # how long a page watches 200 live requests with 2,000 events a second
 _FAULTS = 20  # how many random moments each fault of remote calls has in one run
 _FLEET_REQUESTS = 100_000  # on 20 processes, in virtual time
 _FLEET_REQUESTS_A_SECOND = 80  # requests that are simulated in a second of real time, at least
@@ -230,13 +231,18 @@ def remote(seed: int, given: Time) -> Outcome:
 
 
 def pages(seed: int, given: Time) -> Outcome:
-    """Word simulated requests for pages, in both protocols, and check the protocols' rules; serve slow clients."""
+    """Word simulated requests for pages, in both protocols, and check the protocols' rules; serve slow clients.
+
+    Also watch 200 live requests with the inspector in a browser.
+    """
 
     def command(seed: int) -> tuple[list[str], dict[str, str]]:
         # Each run has worlds of its own, not those of the run before it but one.
         variables = {"TOOLBUS_WEB_SHARES": str(_SHARES), "TOOLBUS_WEB_SEED": str(seed * _WORLDS % 2**32)}
-        tests = ["tests/web/test_encoders_simulated.py", "tests/web/test_slow_clients.py", "-n", str(_JOBS)]
-        return [*tests, "-k", "rules or slow", "-o", "timeout=0"], {**variables, "TOOLBUS_WEB_CLIENTS": str(_CLIENTS)}
+        variables |= {"TOOLBUS_WEB_CLIENTS": str(_CLIENTS), "TOOLBUS_INSPECTOR_SECONDS": str(_LIVE_SECONDS)}
+        names = ("test_encoders_simulated.py", "test_slow_clients.py", "inspector/test_inspector_page.py")
+        tests = [f"tests/web/{each}" for each in names]
+        return [*tests, "-n", str(_JOBS), "-k", "rules or slow or 200_live", "-o", "timeout=0"], variables
 
     outcome, counts = _tests(seed, given, command)
     outcome.summary = f"{counts['runs'] * _SHARES * 250} requests, {_said(counts, 'runs', 'failed', 'cut off')}"

@@ -99,7 +99,7 @@ class TestExitStatus:
 
     def test_an_unreachable_server_is_1_with_what_to_do(self, toolbus: Command, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
-        ended = toolbus("ask", "q", "--provider", "openai:m")
+        ended = toolbus("ask", "q", "--provider", "openai:m", "--limit", "max_model_attempts=1")
         assert (ended.status, ended.out) == (1, "")
         assert "could not reach openai at http://127.0.0.1:9/v1" in ended.err
         assert "check that the server is running" in ended.err

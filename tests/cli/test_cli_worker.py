@@ -28,6 +28,7 @@ from toolbus.cli._commands import worker as _worker
 from toolbus.cli._terminal.live_screen import LiveScreen
 from toolbus.cli._terminal.screen import Screen
 from toolbus.core.approval import definition_of
+from toolbus.remote import _nats_connection
 from toolbus.remote.nats import NatsExecutor, WorkerStatistics
 from toolbus.testing import ScriptedProvider, calls, text
 
@@ -195,8 +196,9 @@ def test_the_check_lists_the_definitions_as_they_are_compared(toolbus: Command, 
 
 @pytest.mark.parametrize("check", [(), ("--check",)], ids=["serve", "check"])
 def test_a_server_that_cannot_be_reached_is_one_line_without_the_password(
-    toolbus: Command, broker: tuple[NatsServer, str], check: tuple[str, ...]
+    toolbus: Command, broker: tuple[NatsServer, str], check: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(_nats_connection, "_CONNECT_SECONDS", 0.3)
     ended = toolbus(*WORKER, "--url", "nats://user:hunter2@127.0.0.1:1", *check)
     assert (ended.status, ended.out, ended.err.count("\n")) == (2, "", 1)
     assert ended.err.startswith("toolbus: the NATS server at nats://127.0.0.1:1 cannot be used: ")
