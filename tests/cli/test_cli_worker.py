@@ -194,6 +194,34 @@ def test_the_check_lists_the_definitions_as_they_are_compared(toolbus: Command, 
     assert lines[3].endswith("  (not served by this worker)")
 
 
+def test_secrets_come_from_variables_and_a_pool_has_one_lease(
+    toolbus: Command, broker: tuple[NatsServer, str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = """
+from pydantic import SecretStr
+from toolbus import tool
+
+@tool(pool="gpu")
+async def fetch(token: SecretStr) -> str:
+    \"\"\"Fetch.\"\"\"
+    return "x"
+"""
+    (folder / "pooled.py").write_text(code, encoding="utf-8")
+    check = ("worker", "pooled:fetch", "--pool", "gpu", "--url", broker[0].url, "--prefix", broker[1], "--check")
+    monkeypatch.setenv("MAIL_PASSWORD", "hunter2-hunter2")
+    monkeypatch.setenv("SHORT", "abc")
+    assert toolbus(*check, "--lease", "5", "--secret", "mail=MAIL_PASSWORD").status == 0
+    for more, words in (
+        ((), "give the worker its own: secrets=[(name, value)]"),
+        (("--secret", "mail"), "--secret: give a name and an environment variable, such as mail=MAIL_PASSWORD"),
+        (("--secret", "mail=NOT_SET"), "--secret mail: the environment variable NOT_SET is not set"),
+        (("--secret", "mail=SHORT"), "secrets is not valid; "),
+        (("--secret", "mail=MAIL_PASSWORD", "--lease", "7"), "have another lease; give the same one"),
+    ):
+        ended = toolbus(*check, *more)
+        assert (ended.status, words in ended.err, "hunter2" in ended.err) == (2, True, False), ended.err
+
+
 @pytest.mark.parametrize("check", [(), ("--check",)], ids=["serve", "check"])
 def test_a_server_that_cannot_be_reached_is_one_line_without_the_password(
     toolbus: Command, broker: tuple[NatsServer, str], check: tuple[str, ...], monkeypatch: pytest.MonkeyPatch

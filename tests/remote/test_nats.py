@@ -433,7 +433,7 @@ async def test_a_worker_refuses_tools_whose_secrets_stay_with_the_session() -> N
         """Take a secret."""
         return token.get_secret_value()
 
-    with pytest.raises(ConfigurationError, match="the tools secret take secrets"):
+    with pytest.raises(ConfigurationError, match=r"the tools secret take secrets.*secrets=\[\(name, value\)\]"):
         ToolWorker("nats://127.0.0.1", [secret], pool="gpu")
 
 

@@ -460,6 +460,20 @@ def _add_worker(parser: argparse.ArgumentParser) -> None:
         "--prefix", default="toolbus", metavar="NAME", help="the prefix that the sessions use; default toolbus"
     )
     parser.add_argument(
+        "--lease",
+        type=_seconds,
+        default=30.0,
+        metavar="SECONDS",
+        help="the time after which the calls of a worker that is silent are given to others; default 30",
+    )
+    parser.add_argument(
+        "--secret",
+        action="append",
+        default=[],
+        metavar="NAME=VARIABLE",
+        help="a secret of this machine for tools that take it: its name, and the environment variable with its value",
+    )
+    parser.add_argument(
         "--check",
         action="store_true",
         help="only check the connection, JetStream and the account's permissions, and list the tools' definitions",

@@ -26,6 +26,7 @@ KEPT_SECONDS = 7 * 24 * 3_600.0
 """The time for which answers are kept that no session has deleted. A second answer would count afterwards."""
 _HEADERS_BYTES = 4_096  # the broker's bound covers headers too
 _EXISTS_OTHERWISE = 10058
+_OTHER_CONSUMER = 10148
 _NOT_STORED = 10077  # with the reason in words only
 _NOT_FIRST = "maximum messages per subject exceeded"
 _FULL = frozenset({10023, 10047, _NOT_STORED})
@@ -271,6 +272,23 @@ class Connection:
                 raise self._refused(exc.err_code, exc.description or "the stream was refused") from exc
         except Exception as exc:
             raise self.unavailable(exc) from exc
+
+    async def add_consumer(self, config: Any) -> None:
+        """Make the consumer of a pool. Raises `ConfigurationError` if it exists with other settings.
+
+        Otherwise the server would change the lease under the workers that have calls.
+        """
+        asked = {"stream_name": self.broker.calls, "config": config.as_dict(), "action": "create"}
+        subject = f"$JS.API.CONSUMER.DURABLE.CREATE.{self.broker.calls}.{self.broker.consumer}"
+        answer = await self.client.request(subject, orjson.dumps(asked), timeout=_ANSWER_SECONDS)
+        error: dict[str, Any] = orjson.loads(answer.data).get("error") or {}
+        if error.get("err_code") == _OTHER_CONSUMER:
+            raise ConfigurationError(
+                f"the workers of this pool at {self.broker.shown} have another lease; give the same one, or stop all "
+                f"of them and delete the consumer {self.broker.consumer} of the stream {self.broker.calls}"
+            )
+        if error:
+            raise ConnectionError(error.get("description", "the consumer was refused"))
 
     async def purge(self, stream: str, subject: str) -> None:
         try:

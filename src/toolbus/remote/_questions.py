@@ -49,7 +49,7 @@ class _Asked(Record, kw_only=True, frozen=True):
     """A question. `output` is a JSON schema, and `carried` the trace in which the handler asks."""
 
     prompt: UserMessage
-    history: Sequence[Message] = ()
+    history: tuple[Message, ...] = ()
     instructions: str = ""
     limits: Limits | None = None
     settings: ModelSettings | None = None
@@ -164,9 +164,16 @@ class Asking:
             question.hear(letter)
 
     def question(
-        self, requested: ToolCallRequested, node: Callable[[], str], prompt: PromptLike, options: Mapping[str, Any]
+        self,
+        requested: ToolCallRequested,
+        node: Callable[[], str],
+        mask: Callable[[Record], Record],
+        prompt: PromptLike,
+        options: Mapping[str, Any],
     ) -> _Question:
         """Return the question of a handler, to be run in its task. Raises `ConfigurationError`.
+
+        `node` returns the process to ask, and `mask` a record without the secrets of the worker.
 
         Called in the context of the handler, whose trace goes with the question.
         """
@@ -184,7 +191,7 @@ class Asking:
         output: OutputType[Any] | None = None if wanted is None else OutputType(wanted)
         asked = _Asked(
             prompt=read_prompt(prompt),
-            history=read_messages(options.get("history") or ()),
+            history=tuple(read_messages(options.get("history") or ())),
             instructions=instructions,
             output=None if output is None else dict(output.spec.parameters),
             carried=Work("tool", self._instrumentation, requested).carried(),
@@ -193,7 +200,7 @@ class Asking:
         letter = _Letter(
             do="ask", id=uuid4().hex, request=requested.request_id, call=requested.call_id, worker=self._worker
         )
-        return _Question(self, letter, json_bytes(asked, list), node, output, asked.history)
+        return _Question(self, letter, json_bytes(mask(asked), list), node, output, asked.history)
 
     async def run(self, question: _Question, letter: _Letter, content: bytes, node: Callable[[], str]) -> _Answered:
         """Ask, and wait for the answer."""

@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
+from weakref import WeakValueDictionary
 
 import anyio
 import msgspec
@@ -20,9 +21,9 @@ from ..errors import DecodeError
 from ..events import Event, ToolCallCompleted, ToolCallFailed, ToolCallRequested, encode
 from ..instrumentation import Instrumentation, continued_from, observed_process
 from ..messages import Message
-from ..protocols import CallView
+from ..protocols import CallView, SecretHandling
 from ..records import replace
-from ..secrets import secrets_of
+from ..secrets import NO_SECRETS, GivenSecrets, NamedSecret
 from ..tools import ToolRegistry
 from ._bodies import NO_ROOM, Reference, read_call, why_too_large
 from ._executor import LARGE_AT_ONCE, SIGNALS, too_large
@@ -55,7 +56,6 @@ class _View:
     begun_with: Mapping[str, Any] | None = None
     stops = False
     is_left = False
-    secrets = secrets_of(None)
 
     def __init__(
         self,
@@ -65,8 +65,10 @@ class _View:
         instrumentation: Sequence[Instrumentation],
         messages: Sequence[Message],
         question: Callable[[Any, Mapping[str, Any]], Any],
+        secrets: SecretHandling,
     ) -> None:
         self.messages = messages
+        self.secrets = secrets
         self._question = question
         self.request_id = requested.request_id
         self.conversation_id = requested.conversation_id
@@ -108,6 +110,7 @@ class Worker:
         deps: Any = None,
         max_concurrency: int,
         instrumentation: Sequence[Instrumentation] = (),
+        secrets: Sequence[NamedSecret] = (),
     ) -> None:
         self.bus = EventBus()
         self.running: dict[Key, _Running] = {}
@@ -117,6 +120,8 @@ class Worker:
         self._connect = connect
         self._deps = deps
         self._instrumentation = instrumentation
+        self._named = secrets
+        self._secrets: WeakValueDictionary[str, GivenSecrets] = WeakValueDictionary()  # by request
         self._most = max_concurrency
         self.is_away = False
         self._refused: set[str] = set()
@@ -342,14 +347,27 @@ class Worker:
 
     def _adopt(self, key: Key, call: _Running, requested: ToolCallRequested) -> None:
         delivery = call.delivery
-        question = partial(self._asking.question, requested, lambda: call.delivery.node)
-        view = _View(requested, self._deps, self._tools, self._instrumentation, call.messages, question)
+        secrets = self._secrets_of(requested)
+        question = partial(self._asking.question, requested, lambda: call.delivery.node, secrets.mask)
+        view = _View(requested, self._deps, self._tools, self._instrumentation, call.messages, question, secrets)
         seconds, attempt = delivery.seconds_left, delivery.attempt
         # The handler runs in the context in which its call is adopted.
         with continued_from(requested.metadata, self._instrumentation):
             runs = self.bus.arbitration.adopt(requested, seconds_left=seconds, attempt=attempt, view=view)
         if not runs:
             self._leave(key, call, delivery.give_back)
+        elif secrets is not NO_SECRETS and (mailbox := self.bus.arbitration.mailboxes.get(key[0])) is not None:
+            # Handlers run in tasks of their own, so they have published nothing yet.
+            mailbox.masked = secrets.mask
+
+    def _secrets_of(self, requested: ToolCallRequested) -> SecretHandling:
+        if not self._named:
+            return NO_SECRETS
+        secrets = self._secrets.get(requested.request_id)
+        if secrets is None:
+            secrets = GivenSecrets(self._named, requested.request_id, requested.conversation_id)
+            self._secrets[requested.request_id] = secrets
+        return secrets
 
     def _answer(self, key: Key, call: _Running, answer: ToolCallCompleted | ToolCallFailed) -> None:
         if self.running.get(key) is call:

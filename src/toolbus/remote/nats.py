@@ -32,6 +32,8 @@ from .._option_checks import POSITIVE, check, whole
 from ..bus import EventBus
 from ..errors import ConfigurationError
 from ..instrumentation import Instrumentation
+from ..secrets import NamedSecret
+from ..session import SessionOptions, check_options
 from ..tools import Tool, ToolRegistry
 from ._executor import RemoteExecutor
 from ._nats_connection import Broker, Connection, decoded, encoded
@@ -93,8 +95,13 @@ class ToolWorker:
     than a call was checked by, are left to other workers. `deps` become `ToolContext.deps`. `instrumentation` surrounds
     each attempt of a tool here; a span of `OpenTelemetry` is the child of the request's span in the session's process,
     if that has one too. A worker that has not renewed its calls for `lease_seconds` is lost: its calls of `idempotent`
-    tools run elsewhere, and all others end as `interrupted`. Raises `ConfigurationError` for tools with secret
-    parameters, whose values stay with the session.
+    tools run elsewhere, and all others end as `interrupted`. All workers of a pool have the same lease; for another one
+    `run` raises `ConfigurationError`.
+
+    `secrets` are values of this machine, each by itself or in a pair after a name, as for `Runtime(secrets=)`. They do not leave
+    it: results, errors, progress, questions to the model and log lines have references instead. A secret parameter gets
+    the worker's value of the name whose reference the model has sent. Raises `ConfigurationError` for tools with secret
+    parameters if no secret has a name: the session's values stay in its process.
     """
 
     def __init__(
@@ -108,15 +115,17 @@ class ToolWorker:
         lease_seconds: float = 30.0,
         prefix: str = "toolbus",
         instrumentation: Iterable[Instrumentation] = (),
+        secrets: Sequence[NamedSecret] = (),
     ) -> None:
+        check_options({"secrets": secrets}, SessionOptions, "ToolWorker")
         check("max_concurrency", max_concurrency, whole(1))
         check("lease_seconds", lease_seconds, POSITIVE)
         registry = tools if isinstance(tools, ToolRegistry) else ToolRegistry(list(tools))
         marked = [each.name for each in registry.specs.values() if each.pool == pool and each.name in registry.marked]
-        if marked:
+        if marked and not any(isinstance(each, tuple) for each in secrets):
             raise ConfigurationError(
-                f"the tools {', '.join(marked)} take secrets, which do not leave the session's process; "
-                "declare them without a pool"
+                f"the tools {', '.join(marked)} take secrets, and those of a session do not leave its process; "
+                "declare them without a pool, or give the worker its own: secrets=[(name, value)]"
             )
         self._broker = Broker(url, prefix, pool)
         self._lease_seconds = lease_seconds
@@ -127,6 +136,7 @@ class ToolWorker:
             deps=deps,
             max_concurrency=max_concurrency,
             instrumentation=tuple(instrumentation),
+            secrets=tuple(secrets),
         )
 
     async def run(self, ready: Callable[[], object] = lambda: None) -> None:
@@ -366,20 +376,21 @@ class _WorkerLink:
 
         api = broker.nats.js.api
         try:
-            await connection.stream.add_consumer(
-                broker.calls,
+            await connection.add_consumer(
                 api.ConsumerConfig(
                     durable_name=broker.consumer,
                     filter_subject=f"{broker.prefix}.call.{broker.pool}.>",
                     ack_policy=api.AckPolicy.EXPLICIT,
                     ack_wait=lease_seconds,
                     max_ack_pending=100_000,
-                ),
+                )
             )
             await link._calls.open()
             await connection.client.subscribe(broker.stops, cb=on_stop)
             await connection.client.subscribe(broker.worker(link.name), cb=on_message)
             await connection.client.flush()
+        except ConfigurationError:
+            raise
         except Exception as exc:
             why = f"no permission for {connection.violations[-1]}" if connection.violations else exc
             raise ConfigurationError(f"the pool at {broker.shown} cannot be served: {why}") from exc

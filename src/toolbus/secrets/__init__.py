@@ -28,7 +28,7 @@ from ._event_masking import ReplyMask
 from ._json_masking import Mask, hide
 from ._marks import REFERENCE, SHORTEST, Marks, TextMask, find_marks, replaced
 from ._redaction import MASK, is_secret_name, masked, redacted
-from ._request_secrets import NO_SECRETS, RequestSecrets, marked_in, secrets_of
+from ._request_secrets import NO_SECRETS, GivenSecrets, RequestSecrets, marked_in, secrets_of
 from ._vault import NamedSecret, Vault
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "NO_SECRETS",
     "REFERENCE",
     "SHORTEST",
+    "GivenSecrets",
     "Marks",
     "Mask",
     "NamedSecret",

@@ -5,24 +5,24 @@ Knows a turn's state, and no session. Executors reach a request's secrets throug
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..errors import ToolbusError
+from ..errors import InvalidArguments, ToolbusError
 from ..events import ApprovalDecided, Event
 from ..protocols import Emit, KnowsMarks, RecordT, RequestView, SecretHandling, ToolSource, ToolSpec
 from ..records import replace
 from ..tool_results import Rendered, settled
 from ._event_masking import ReplyMask, hidden, hidden_arguments
 from ._log_filter import hide_in_log
-from ._marks import Marks, find_marks, revealed
+from ._marks import REFERENCE, Marks, find_marks, revealed
 from ._redaction import MASK
-from ._vault import Vault
+from ._vault import NamedSecret, Vault
 
 if TYPE_CHECKING:
     from ..core.turn import TurnState
 
-__all__ = ["NO_SECRETS", "RequestSecrets", "marked_in", "secrets_of"]
+__all__ = ["NO_SECRETS", "GivenSecrets", "RequestSecrets", "marked_in", "secrets_of"]
 
 _NO_MARKS: Mapping[str, Marks] = {}
 
@@ -186,6 +186,47 @@ class _NoSecrets:
 
     def mask(self, given: RecordT) -> RecordT:
         return given
+
+
+class GivenSecrets:
+    """The secrets of a request that runs in another process, as far as this process was given them.
+
+    References to values with a name have the values that this process has for the names; others have none. A secret in
+    a result that is not such a value is masked, because nobody could look up a reference to it.
+    """
+
+    __slots__ = ("__weakref__", "vault")
+
+    def __init__(self, named: Iterable[NamedSecret], request_id: str, conversation_id: str) -> None:
+        self.vault: Vault | None = Vault(named, conversation_id)
+        hide_in_log(request_id, self)
+
+    def deliver(self, arguments: Mapping[str, Any], marks: Marks) -> dict[str, Any]:
+        """Return arguments with the values of references. Raises `InvalidArguments`, worded for the model."""
+        return revealed(arguments, marks, self._value_of)
+
+    def _value_of(self, reference: str) -> float | str:
+        assert self.vault is not None
+        if (value := self.vault.value_of(reference)) is None:
+            raise InvalidArguments(f"the worker that runs the tool was not given the secret of {reference}")
+        return value
+
+    def hide(self, rendered: Rendered) -> Rendered:
+        """Return a result with references, or masks, instead of the secrets in it."""
+        return settled(rendered, self._hidden)
+
+    def _hidden(self, value: float | str) -> str:
+        assert self.vault is not None
+        shown = self.vault.shown(str(value))
+        return shown if REFERENCE.fullmatch(shown) else MASK
+
+    def digest(self, arguments: bytes) -> bytes:
+        """Return the arguments themselves: a reference to a name is one conversation's anyway."""
+        return arguments
+
+    def mask(self, given: RecordT) -> RecordT:
+        """Return a record without secrets."""
+        return hidden(given, self.vault) if self.vault else given
 
 
 NO_SECRETS: SecretHandling = _NoSecrets()

@@ -47,12 +47,28 @@ def work(options: argparse.Namespace, screen: Screen) -> int:
             has = f"its tools are of the pools {', '.join(pools)}" if pools else "none of its tools has a pool"
             raise ConfigurationError(f"worker {options.tools}: no tool is of the pool {options.pool!r}: {has}")
         worker = ToolWorker(
-            options.url, tools, pool=options.pool, max_concurrency=options.concurrency, prefix=options.prefix
+            options.url,
+            tools,
+            pool=options.pool,
+            max_concurrency=options.concurrency,
+            lease_seconds=options.lease,
+            prefix=options.prefix,
+            secrets=[_secret(each) for each in options.secret],
         )
         if options.check:
             return _check(options, screen, worker, tools)
         _Serving(options, screen, worker, served).run()
         return 0
+
+
+def _secret(given: str) -> tuple[str, str]:
+    """Return the name and the value of a secret. Raises `ConfigurationError`, which does not show the value."""
+    name, _, variable = given.partition("=")
+    if not (name and variable):
+        raise ConfigurationError("--secret: give a name and an environment variable, such as mail=MAIL_PASSWORD")
+    if not (value := os.environ.get(variable)):
+        raise ConfigurationError(f"--secret {name}: the environment variable {variable} is not set")
+    return name, value
 
 
 def _check(options: argparse.Namespace, screen: Screen, worker: ToolWorker, tools: ToolRegistry) -> int:
