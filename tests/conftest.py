@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gc
-import importlib
 import inspect
 import os
-import pkgutil
 import ssl
-import sys
-import threading
 from collections.abc import AsyncIterator, Generator
 from typing import Any, get_args
 
 import pytest
 from hypothesis import is_hypothesis_test, settings
 
-import toolbus
 from support import time_limits
 from toolbus import EventBus
 from toolbus.testing.census import Census, Remains
@@ -28,7 +22,7 @@ from toolbus.testing.census import Census, Remains
 settings.register_profile("toolbus", deadline=None, max_examples=50)
 settings.load_profile("toolbus")
 
-REPEATS = "repeats(reason): the test runs the same lines again and again, so its lines are not counted as covered"
+REPEATS = "repeats(reason): the test runs the same lines again and again, so the quick half leaves it out"
 LEAVES = "leaves(*remains, reason): the test leaves tasks, threads, processes or buses in use behind, and why it may"
 
 
@@ -61,10 +55,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(time_limits)
     _note_buses()
     if "PYTEST_XDIST_WORKER" in os.environ:
-        # Processes that tests start are not measured, because it doubles their time. Their code is also tested here.
+        # Processes that tests start are not measured for coverage: their code is also tested here.
         for name in [each for each in os.environ if each.startswith("COVERAGE_PROCESS")]:
             del os.environ[name]
-    _measure_no_further(config)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -183,68 +176,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def _trust_nobody(self: ssl.SSLContext, *_: Any, **__: Any) -> None:
     """Load no certificates. A TLS connection, if a test made one, would fail, because the context trusts nobody."""
-
-
-# ------------------------------------------------------------------------------------------------- its coverage
-
-
-def _measure_no_further(config: pytest.Config) -> None:
-    """Measure coverage from now on only in tests and in the set-up of their fixtures, if they can run new lines.
-
-    On Python 3.11, it more than doubles the time of all code, so it is off everywhere else: in the process that
-    distributes tests, in pytest itself, and in the imports of tests and of SDKs. The import of toolbus is measured
-    here. Tests that run the same lines again and again (those of Hypothesis, those marked `repeats`) are left out, and
-    so are the runs on trio of tests that also run on asyncio. So the reported coverage is that of examples, and never
-    too high.
-    """
-    trace, of_threads = sys.gettrace(), threading.gettrace()
-    if trace is None:
-        return
-    if "PYTEST_XDIST_WORKER" in os.environ or not config.getoption("numprocesses", None):
-        for module in pkgutil.walk_packages(toolbus.__path__, "toolbus."):
-            if not module.name.endswith("__main__"):
-                importlib.import_module(module.name)
-    config.pluginmanager.register(_Measuring(trace, of_threads))
-    _set_trace(None, None)
-    config.add_cleanup(lambda: _set_trace(trace, of_threads))
-
-
-class _Measuring:
-    """A plugin that traces tests and the set-up of their fixtures, and nothing else."""
-
-    def __init__(self, trace: Any, of_threads: Any) -> None:
-        self._traces = trace, of_threads
-        self._is_due = False
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        self._is_due = not _repeats(item)
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_fixture_setup(self) -> Generator[None, object, object]:
-        with self._measured():
-            return (yield)
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_pyfunc_call(self) -> Generator[None, object, object]:
-        with self._measured():
-            return (yield)
-
-    @contextlib.contextmanager
-    def _measured(self) -> Generator[None]:
-        if not self._is_due or sys.gettrace() is not None:  # True within a fixture that is requested by name
-            yield
-            return
-        _set_trace(*self._traces)
-        try:
-            yield
-        finally:
-            _set_trace(None, None)
-
-
-def _set_trace(trace: Any, of_threads: Any) -> None:
-    sys.settrace(trace)
-    threading.settrace(of_threads)  # None removes it
 
 
 def _repeats(item: pytest.Item) -> bool:

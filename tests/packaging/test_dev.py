@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -388,8 +387,8 @@ def test_the_pythons_that_the_package_declares_are_tested(
 
     monkeypatch.setattr(dev, "find_python", find_python)
 
-    def run_tests(_environment: object) -> Iterator[Any]:
-        return iter([])
+    def run_tests(_environment: object) -> Any:
+        return "pytest", True, 0.0, ""
 
     running = f"{sys.version_info.major}.{sys.version_info.minor}"
     monkeypatch.setattr(dev, "declared_pythons", lambda: [running, "3.98", "3.99"])
@@ -402,7 +401,26 @@ def test_the_pythons_that_the_package_declares_are_tested(
     assert dev.ran == [".venv-3.98 test --quick -q"]
     reported = capsys.readouterr().out
     assert "FAILED  pytest 3.98 " in reported
-    assert "skipped: no Python 3.99 here" in reported
+    assert "skipped: no Python 3.99 here, so coverage was not measured" in reported
+
+
+@pytest.mark.parametrize(("tests", "report", "status"), [(0, 0, 0), (1, 0, 1), (0, 2, 2)])
+def test_a_measured_run_fails_with_its_tests_and_if_too_few_lines_ran(
+    dev: Any, monkeypatch: pytest.MonkeyPatch, tests: int, report: int, status: int
+):
+    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        words = command[3:]
+        dev.ran.append(" ".join(words))
+        Path(options["env"]["COVERAGE_FILE"]).touch()
+        return subprocess.CompletedProcess(command, {"run": tests, "report": report}.get(words[0], 0))
+
+    monkeypatch.setattr(dev.subprocess, "run", run)
+    monkeypatch.setattr(dev, "ROOT", dev.STATE.parent)
+    dev.STATE.mkdir()
+    monkeypatch.chdir(dev.STATE.parent)
+    assert dev.run_measured(["-k", "bus"], 95.0) == status
+    assert dev.ran[0] == "run -m pytest -k bus"
+    assert dev.ran[-1].endswith("--fail-under=95")
 
 
 def test_the_quick_half_on_another_python_is_ended_in_time(dev: Any, monkeypatch: pytest.MonkeyPatch):
