@@ -615,7 +615,8 @@ def run_measured(arguments: Sequence[str], percent: float) -> int:
         subprocess.run([*coverage, "combine", "--quiet"], check=False, env=environment)
         report = [*coverage, "report", "--skip-covered", "--precision=1", f"--fail-under={percent:g}"]
         missed = subprocess.run(report, check=False, env=environment)
-        shutil.copyfile(environment["COVERAGE_FILE"], ROOT / ".coverage")  # `coverage html` reads this file
+        with contextlib.suppress(FileNotFoundError):  # Nothing was measured.
+            shutil.copyfile(environment["COVERAGE_FILE"], ROOT / ".coverage")  # `coverage html` reads this file
     return tests.returncode or missed.returncode
 
 
