@@ -127,7 +127,8 @@ def test_the_plot_shows_all_runtimes_and_all_goals(tmp_path: Path):
         "slow 1.0",
     ]
     assert report.multiples(ROWS)[-1][1] == 75.0
-    assert report.shares(ROWS) == [("session, 100 at once", 1.25), ("slow 1.0", 20 / 30), ("session", 0.75)]
+    assert report.shares(ROWS) == [("session, 100 at once", 1.25), ("CPU against slow 1.0", 20 / 30), ("session", 0.75)]
+    assert report.goals(ROWS) == {"toolbus: session": 2.0}
     report.draw(ROWS, tmp_path / "plot.svg")
     drawn = (tmp_path / "plot.svg").read_text(encoding="utf-8")
     assert "slow 1.0" in drawn
