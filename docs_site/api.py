@@ -8,15 +8,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import griffe
 
+from .examples import fenced
 from .pages import Page
 
-__all__ = ["API", "FOLDER", "PlainFields", "as_markdown", "pages_of", "path_of"]
+__all__ = ["API", "FOLDER", "ExamplesAndLinks", "PlainFields", "as_markdown", "pages_of", "path_of"]
 
 FOLDER = "reference/api"
 
@@ -28,6 +32,30 @@ class PlainFields(griffe.Extension):
         """Drop the value of a field that only instances have. griffe calls this for each attribute."""
         if attr.labels == {"instance-attribute"}:
             attr.value = None
+
+
+class ExamplesAndLinks(griffe.Extension):
+    """Docstrings for the site: examples in fences, and after each docstring where the name's example is.
+
+    The second is read from the file that the environment's DOCS_SITE_EXAMPLES names: a JSON object, by canonical path.
+    """
+
+    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        """Change the docstrings of a whole package. griffe calls this when it is loaded."""
+        file = os.environ.get("DOCS_SITE_EXAMPLES")
+        words: dict[str, str] = json.loads(Path(file).read_text(encoding="utf-8")) if file else {}
+        _add_words(pkg, words)
+
+
+def _add_words(member: griffe.Object, words: Mapping[str, str]) -> None:
+    said = words.get(member.path, "")
+    if member.docstring is not None:
+        member.docstring.value = f"{fenced(member.docstring.value)}\n\n{said}".rstrip()
+    elif said:
+        member.docstring = griffe.Docstring(said, parent=member)
+    for each in member.members.values():
+        if not each.is_alias:
+            _add_words(each, words)  # pyright: ignore[reportArgumentType]
 
 
 class API:
@@ -48,6 +76,28 @@ class API:
     def names_of(self, module: str) -> list[str]:
         """The names of the module's `__all__`, in alphabetical order."""
         return sorted(map(str, self.modules[module].exports or ()), key=str.casefold)
+
+    def is_public(self, path: str) -> bool:
+        """Return whether a module's `__all__` has the name at this path."""
+        return path in self._home
+
+    def member(self, path: str) -> Any:
+        """The definition of the name at a public path; None for a name of another library."""
+        module, _, name = path.rpartition(".")
+        member = self.modules[module].members[name]
+        if member.is_alias:
+            return member.final_target if member.resolved else None
+        return member
+
+    def is_constant(self, path: str) -> bool:
+        """Return whether the name at a public path is a constant or a type alias."""
+        member = self.member(path)
+        return member is None or not (member.is_class or member.is_function)
+
+    def homes(self) -> list[str]:
+        """The paths of all names that the package itself defines, each once, in the order of modules."""
+        found = dict.fromkeys(self._home[f"{path}.{name}"] for path in self.modules for name in self.names_of(path))
+        return [path for path in found if self.member(path) is not None]
 
     def home(self, path: str) -> str:
         """The public path under which the name at a public path is described."""
@@ -86,7 +136,9 @@ def pages_of(api: API) -> dict[str, Page]:
     start = (
         "# The API reference\n\nAfter reading this page, you know which module has the name that you need. Each page"
         " describes all public names of one module: what they take, what they return, their fields, and their errors."
-        " [The Python API in tables](../python.md) has fewer words.\n\n| module | about |\n| --- | --- |\n" + rows
+        " [The Python API in tables](../python.md) has fewer words. Each example runs [as it stands]"
+        "(../../tutorial/first-request.md#how-to-run-what-the-other-pages-show).\n\n| module | about |\n| --- | --- |\n"
+        + rows
     )
     index = Page(f"{FOLDER}/index.md", start, "src/toolbus/__init__.py")
     return {index.path: index} | {path_of(path): _page(api, path) for path in api.modules}
@@ -123,31 +175,35 @@ def _first_line(member: Any) -> str:
     return member.docstring.value.splitlines()[0] if member.docstring else ""
 
 
-def as_markdown(api: API, path: str) -> str:
-    """A module's page in plain Markdown: signatures in fences, and docstrings."""
+def as_markdown(api: API, path: str, words: Mapping[str, str] = MappingProxyType({})) -> str:
+    """A module's page in plain Markdown: signatures in fences, and docstrings.
+
+    `words` has what follows the docstring of a name, by canonical path.
+    """
     module = api.modules[path]
-    parts = [f"# {path}", module.docstring.value if module.docstring else ""]
+    parts = [f"# {path}", fenced(module.docstring.value) if module.docstring else ""]
     for name in api.names_of(path):
         home = api.home(f"{path}.{name}")
         if home != f"{path}.{name}":
             parts.append(f"## {name}\n\nDescribed as `{home}`.")
             continue
-        parts += _described(module.members[name], name, "##")
+        parts += _described(module.members[name], name, "##", words)
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _described(member: Any, name: str, heading: str) -> Iterator[str]:
+def _described(member: Any, name: str, heading: str, words: Mapping[str, str]) -> Iterator[str]:
     if member.is_alias:
         if not member.resolved:
             yield f"{heading} {name}\n\nFrom `{member.target_path}`."
             return
         member = member.final_target
-    text = member.docstring.value if member.docstring else ""
+    text = fenced(member.docstring.value) if member.docstring else ""
+    text += f"\n\n{words[member.path]}" if member.path in words else ""
     yield f"{heading} {name}\n\n```python\n{_signature(member, name)}\n```\n\n{text}".rstrip()
     if member.is_class:
         for each in member.members.values():
             if not each.name.startswith("_"):
-                yield from _described(each, f"{name}.{each.name}", heading + "#")
+                yield from _described(each, f"{name}.{each.name}", heading + "#", words)
 
 
 def _signature(member: Any, name: str) -> str:

@@ -15,7 +15,8 @@ from typing import Any
 
 from .api import API, FOLDER, as_markdown, pages_of, path_of
 from .copies import write_copies
-from .pages import Entry, Page, index_of, laid_out
+from .examples import Examples
+from .pages import Entry, Page, index_of, laid_out, snippets_that_run
 
 __all__ = ["BuildError", "build", "navigation", "run_zensical"]
 
@@ -47,8 +48,13 @@ def build(folder: Path) -> Path:
     added = {"docs_dir": "pages", "site_dir": "site", "nav": navigation(pages, sections)}
     lines = "".join(f"{name}: {json.dumps(value)}\n" for name, value in added.items())  # JSON is YAML too
     _write(folder / "mkdocs.yml", f"{CONFIGURATION.read_text(encoding='utf-8')}\n{lines}")
+    titles = {page.source: page.title for page in pages.values()}
+    examples = Examples(api, snippets_that_run(ROOT))
+    words = {api.member(home).path: said for home in api.homes() if (said := examples.words_of(home, titles))}
+    _write(folder / "examples.json", json.dumps(words))
     run_zensical(folder)
-    plain = {path_of(module): as_markdown(api, module) for module in api.modules}
+    as_copies = {path: each.replace(".html", ".md") for path, each in words.items()}
+    plain = {path_of(module): as_markdown(api, module, as_copies) for module in api.modules}
     copied = {path: replace(page, markdown=plain.get(path, page.markdown)) for path, page in pages.items()}
     write_copies(folder / "site", copied, sections)
     return folder / "site"
@@ -91,7 +97,7 @@ def run_zensical(folder: Path) -> None:
         [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", "mkdocs.yml"],
         check=False,
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "DOCS_SITE_SOURCES": str(ROOT / "src")},  # zensical.yml needs both
+        env={**os.environ, **_for_zensical(folder)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -101,6 +107,13 @@ def run_zensical(folder: Path) -> None:
     if done.returncode:
         report = re.sub(r"\x1b\[[\d;]*m", "", done.stdout).partition("Traceback")[0]
         raise BuildError(f"zensical has found mistakes in the pages:\n{report}")
+
+
+def _for_zensical(folder: Path) -> dict[str, str]:
+    """The variables that zensical.yml and the extensions in it need."""
+    examples = folder / "examples.json"
+    found = {"PYTHONPATH": str(ROOT), "DOCS_SITE_SOURCES": str(ROOT / "src")}
+    return found | ({"DOCS_SITE_EXAMPLES": str(examples)} if examples.exists() else {})
 
 
 def _write(path: Path, content: str | bytes) -> None:

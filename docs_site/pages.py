@@ -8,13 +8,15 @@
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 import re
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["Entry", "Page", "index_of", "laid_out", "outside_of_fences"]
+__all__ = ["Entry", "Page", "index_of", "laid_out", "outside_of_fences", "snippets_that_run"]
 
 _LINK = re.compile(r"(?P<before>!?\[(?:[^\[\]]|\[[^\]]*\])*\]\()(?P<target>[^)#\s]*)(?P<anchor>#[^)\s]+)?(?P<after>\))")
 _FENCE = re.compile(r"^ *(?P<ticks>`{3,}|~{3,})")
@@ -111,6 +113,25 @@ def outside_of_fences(text: str, change: Callable[[str], str]) -> str:
         else:
             piece.append(line)
     return "".join([*done, change("".join(piece))])
+
+
+def snippets_that_run(root: Path) -> list[tuple[str, str]]:
+    """The Python snippets of the pages in docs/ that the tests run: each page's path in the checkout, and the code."""
+    found: list[tuple[str, str]] = []
+    for path in sorted((root / "docs").rglob("*.md")):
+        above = ""
+        lines = iter(path.read_text(encoding="utf-8").splitlines())
+        for line in lines:
+            fence = _FENCE.match(line)
+            if fence is None:
+                above = line.strip() or above
+                continue
+            ending = fence["ticks"].rjust(fence.end("ticks"))
+            inside = "".join(f"{each}\n" for each in itertools.takewhile(ending.__ne__, lines))
+            if line.strip() == f"{fence['ticks']}python" and "no-run" not in above:
+                found.append((path.relative_to(root).as_posix(), textwrap.dedent(inside)))
+            above = ""
+    return found
 
 
 def laid_out(root: Path) -> tuple[dict[str, Page], dict[str, Path]]:

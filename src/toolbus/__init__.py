@@ -2,6 +2,20 @@
 
 This package exports the public names and must not import their modules itself: each is imported when it is first used.
 So `import toolbus` takes almost no time, and the command line does not load modules that it does not need.
+
+Example:
+    from toolbus import Runtime, tool
+    from toolbus.testing import ScriptedProvider, calls, text
+
+    @tool
+    def add(a: int, b: int) -> int:
+        "Add two numbers."
+        return a + b
+
+    model = ScriptedProvider([calls(("add", {"a": 2, "b": 3})), text("It is 5.")])  # in production: "anthropic:..."
+    async with Runtime(model, tools=[add]) as runtime:
+        result = await runtime.run("What is 2 + 3?")
+    print(result.text)  # It is 5.
 """
 
 from __future__ import annotations

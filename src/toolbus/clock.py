@@ -3,6 +3,18 @@
 It is set once by the wall clock, and then driven only by the event loop's clock. So a jump of the wall clock neither
 fires nor delays a deadline (G27), and virtual time in tests moves this clock too. Its times can be compared after a
 restart.
+
+Example:
+    import anyio
+
+    from toolbus.clock import SessionClock, loop_runs, wall_time_from
+
+    async def main() -> None:
+        with wall_time_from(lambda: 1_767_265_200.0):  # for tests and simulations
+            clock = SessionClock()
+        print(loop_runs(anyio.lowlevel.current_token()))  # True
+
+    anyio.run(main)
 """
 
 from __future__ import annotations

@@ -4,6 +4,31 @@ Knows only the standard library. Everything that is raised on purpose is a `Tool
 translated at the adapter's edge, with `from exc`. A failure *inside a tool* is not raised: it becomes a
 `ToolCallFailed` event, which is data for the model. A handler raises `ToolError` or `ToolRetry` to write that text
 itself.
+
+Example:
+    from toolbus import Limits, Runtime
+    from toolbus.errors import ConfigurationError, MissingExtra, Overloaded
+    from toolbus.errors import ProviderError, ProviderUnavailable, ToolbusError
+    from toolbus.testing import ScriptedProvider, error
+
+    busy = error(ProviderUnavailable("no capacity", vendor="scripted", status=503, retryable=True))
+    async with Runtime(ScriptedProvider([busy]), limits=Limits(max_model_attempts=1)) as runtime:
+        try:
+            answer = (await runtime.run("Hello?")).text
+        except Overloaded as refused:  # nothing was started
+            answer = f"Try again in {refused.retry_after_seconds:.0f} seconds."
+        except ProviderError as failed:  # also its subclasses, such as ProviderTimeout
+            answer = failed.result.explanation  # one sentence for people
+            print(failed.code, failed.fault, failed.retryable)  # provider_unavailable provider True
+        except ToolbusError as failed:  # every other error of toolbus
+            answer = f"{failed.code}: {failed}"
+
+    try:
+        Runtime("no-such-vendor:x")
+    except MissingExtra as missing:  # a ConfigurationError
+        print(missing.extra)
+    except ConfigurationError as wrong:
+        print(wrong.fault)  # caller
 """
 
 from __future__ import annotations

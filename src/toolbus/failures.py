@@ -1,6 +1,15 @@
 """Exceptions of handlers and hooks, which may be anything, as failure texts for the model and as log lines.
 
 No function in this module raises, whatever the exception's own code does. Must not know the bus.
+
+Example:
+    from toolbus.errors import ToolError
+    from toolbus.failures import classify, is_a, leaves_of
+
+    failure = classify(ToolError("There is no order 7."))
+    print(failure.reason, failure.error)  # error There is no order 7.
+    group = ExceptionGroup("two", [KeyError("a"), OSError("disk full")])
+    print([is_a(each, OSError) for each in leaves_of(group)])  # [False, True]
 """
 
 from __future__ import annotations

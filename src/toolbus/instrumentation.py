@@ -3,6 +3,31 @@
 A listener on the bus runs in the session's task. An `Instrumentation` is entered where the work is done, so that what
 it makes current, such as a trace's span, is current inside the handler. This module knows the bus and the records that
 it hands out. Must not know sessions.
+
+Example:
+    import contextlib
+    from collections.abc import Iterator
+
+    from toolbus import Runtime
+    from toolbus.instrumentation import Instrumentation, ModelEnded, RequestEnded
+    from toolbus.request_result import RequestResult
+    from toolbus.testing import ScriptedProvider, text
+
+    class Timing(Instrumentation):
+        @contextlib.contextmanager
+        def request(self, view) -> Iterator[RequestEnded]:
+            def ended(result: RequestResult) -> None:
+                pass  # for example, report result.duration_seconds
+            yield ended
+
+        @contextlib.contextmanager
+        def model(self, request, provider) -> Iterator[ModelEnded]:
+            def ended(reply) -> None:
+                print(request.round, reply.message.text)  # 0 Hello.
+            yield ended
+
+    async with Runtime(ScriptedProvider([text("Hello.")]), instrumentation=[Timing()]) as runtime:
+        await runtime.run("Hello?")
 """
 
 from __future__ import annotations

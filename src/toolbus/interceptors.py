@@ -2,6 +2,27 @@
 
 A listener on the bus only receives events; an interceptor can deny, edit and redact. This module knows messages and
 tools. The session and the dispatcher call interceptors in the order in which they were given.
+
+Example:
+    from toolbus import Denied, Interceptor, Runtime
+    from toolbus.interceptors import Ask, edits_replies, screens_results
+    from toolbus.protocols import ModelReply, ModelRequest
+    from toolbus.testing import ScriptedProvider, text
+
+    class Guard(Interceptor):
+        edits_replies = False  # so that answers stream
+
+        async def on_prompt(self, prompt, context):
+            if "password" in prompt.content:
+                raise Denied("Please do not write passwords here.")
+            return prompt
+
+        async def around_model(self, request: ModelRequest, context, ask: Ask) -> ModelReply:
+            return await ask(request)
+
+    print(edits_replies([Guard()]), screens_results([Guard()]))  # False False
+    async with Runtime(ScriptedProvider([text("Hello.")]), interceptors=[Guard()]) as runtime:
+        print((await runtime.run("Hello?")).text)  # Hello.
 """
 
 from __future__ import annotations

@@ -2,6 +2,16 @@
 
 toolbus writes to loggers under `toolbus`, and configures nothing by itself. Every line is listed in the reference page
 "Log lines". Knows the standard library's `logging` and orjson.
+
+Example:
+    import logging
+
+    from toolbus.logs import JsonFormatter, configure
+
+    configure(level="INFO", json=True)  # for programs without a configuration of their own
+
+    handler = logging.StreamHandler()  # in a configuration of yours
+    handler.setFormatter(JsonFormatter())
 """
 
 from __future__ import annotations

@@ -1,6 +1,20 @@
 """The permission of providers to connect to servers. They may, unless it is forbidden, as the pytest plugin does.
 
 Imports nothing of toolbus, so that connections can be forbidden before anything else is imported.
+
+Example:
+    from toolbus.errors import ConfigurationError
+    from toolbus.network import check_allowed, forbid
+
+    def object_to(vendor: str, url: str) -> None:
+        raise ConfigurationError(f"{vendor} is not to be asked in tests")
+
+    forbid(object_to)
+    try:
+        check_allowed("openai", "https://api.openai.com/v1")  # every adapter does this before it connects
+    except ConfigurationError as error:
+        print(error)  # openai is not to be asked in tests
+    forbid(None)
 """
 
 from __future__ import annotations

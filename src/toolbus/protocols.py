@@ -2,6 +2,37 @@
 
 The contracts are documented here (those of stores in `toolbus.storage`); implementations document only their
 differences. This module knows messages and events, and must not know an implementation.
+
+Example:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from toolbus import ModelSettings, Runtime, tool
+    from toolbus.messages import AssistantMessage
+    from toolbus.protocols import ApprovalRule, Emit, ModelReply, ModelRequest, Provider, TextPiece
+
+    class Parrot:
+        "The smallest provider: it repeats the last message."
+
+        vendor = "parrot"
+
+        async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
+            said = request.messages[-1].text
+            emit(TextPiece(text=said))
+            return ModelReply(message=AssistantMessage(text=said))
+
+    def is_large(arguments: Mapping[str, Any]) -> bool:
+        return arguments["amount"] > 100
+
+    rule: ApprovalRule = is_large
+
+    @tool(needs_approval=rule)
+    async def refund(order: int, amount: float) -> str:
+        return "refunded"
+
+    provider: Provider = Parrot()
+    async with Runtime(provider, settings=ModelSettings(temperature=0.0), tools=[refund]) as runtime:
+        print((await runtime.run("Hello?")).text)  # Hello?
 """
 
 from __future__ import annotations
@@ -177,6 +208,13 @@ class KnowsMarks(ABC):
     """A base for a `ToolSource` that knows the secret fields of its tools, by tool name, as a `ToolRegistry` does.
 
     It is a base and no protocol, since every request asks for it, and CPython 3.11 needs 3 us to check a protocol.
+
+    Example:
+        from toolbus import ToolRegistry
+        from toolbus.protocols import KnowsMarks
+
+        source: KnowsMarks = ToolRegistry([])
+        print(dict(source.marked))  # {}
     """
 
     @property
@@ -232,6 +270,26 @@ class ToolExecutor(Protocol):
     Contract: for each `ToolCallRequested` that the executor takes on, it publishes exactly one `ToolCallCompleted` or
     `ToolCallFailed`. When a terminal event of the call comes from elsewhere, it stops the handler. It has no timers for
     deadlines.
+
+    Example:
+        from toolbus import EventBus, ToolDispatcher
+        from toolbus.events import Event, ToolCallRequested
+        from toolbus.protocols import CallView, Observer, RequestView, SecretHandling, ToolExecutor, ToolSource
+
+        bus = EventBus()
+        executor: ToolExecutor = ToolDispatcher(bus, [])  # a runtime has one
+
+        def look(event: Event) -> None:  # what an executor of yours sees of a call
+            if isinstance(event, ToolCallRequested):
+                view: RequestView | None = bus.arbitration.view(event.request_id)
+                if view is not None:
+                    tools: ToolSource = view.tools
+                    call: CallView = view.calls[event.call_id]
+                    secrets: SecretHandling = view.secrets
+                    print(tools.specs[event.name].description, call.arguments, secrets.digest(b""))
+
+        observer: Observer = look
+        bus.connect(Event, observer)
     """
 
     async def __aenter__(self) -> Any: ...
@@ -377,6 +435,28 @@ class NativeOutputProvider(Provider, Protocol):
     server enforces it: toolbus checks each answer anyway. If the server refuses the schema, `respond` raises
     `NativeOutputUnsupported`. If the server only reports that the model's JSON was invalid, `respond` returns the
     model's text.
+
+    Example:
+        from collections.abc import Mapping
+        from typing import Any
+
+        from toolbus.messages import AssistantMessage
+        from toolbus.protocols import Emit, ModelReply, ModelRequest, NativeOutput, NativeOutputProvider
+        from toolbus.protocols import ReasoningPiece, SignOfLife, TextPiece
+
+        class Five:
+            vendor = "five"
+
+            def native_output(self, schema: Mapping[str, Any]) -> NativeOutput:
+                return "alone"  # not together with tools
+
+            async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
+                emit(SignOfLife())
+                emit(ReasoningPiece(text="2 and 3"))
+                emit(TextPiece(text='{"value": 5}'))
+                return ModelReply(message=AssistantMessage(text='{"value": 5}', reasoning="2 and 3"))
+
+        provider: NativeOutputProvider = Five()
     """
 
     def native_output(self, schema: Mapping[str, Any]) -> NativeOutput:
@@ -397,7 +477,22 @@ class Summary(Record, kw_only=True, frozen=True):
 
 
 class HistorySummarizer(Protocol):
-    """A summarizer of the turns of a conversation that are no longer sent, such as `toolbus.Summarizer`."""
+    """A summarizer of the turns of a conversation that are no longer sent, such as `toolbus.Summarizer`.
+
+    Example:
+        from collections.abc import Sequence
+
+        from toolbus import Compression
+        from toolbus.messages import Message
+        from toolbus.protocols import HistorySummarizer, Provider, Summary
+
+        class FirstLines:
+            async def summarize(self, earlier: str, messages: Sequence[Message], provider: Provider) -> Summary:
+                return Summary(text=earlier + " ".join(message.text[:80] for message in messages))
+
+        summarizer: HistorySummarizer = FirstLines()
+        compression = Compression(summarizer=summarizer, max_context_tokens=100_000)
+    """
 
     async def summarize(self, earlier: str, messages: Sequence[Message], provider: Provider) -> Summary:
         """Return a summary of `earlier`, the summary of the turns before (empty at first), and of `messages`.

@@ -8,6 +8,15 @@ A record is a `msgspec.Struct`. Its fields are set when it is made, by keywords,
 Records can be compared, copied, pickled and matched (`case ToolCallFailed(reason="timeout")`), and pydantic models,
 FastAPI routes and tools may have fields and parameters of these types. Making a record checks nothing, and reading one
 from JSON checks each field. Knows msgspec, orjson and pydantic's core. Must not know any record.
+
+Example:
+    from toolbus.events import ToolCallStarted
+    from toolbus.records import Record, asdict, defaults_of, fields_of, json_bytes, replace
+
+    event: Record = ToolCallStarted(call_id="c1", name="add", event_id="e1", at=0.0)
+    print(replace(event, attempt=2).attempt, asdict(event)["type"])  # 2 tool_call_started
+    print(fields_of(event)["name"], defaults_of(ToolCallStarted)["attempt"])  # add 1
+    print(json_bytes({"a": 1}))  # b'{"a":1}'
 """
 
 from __future__ import annotations

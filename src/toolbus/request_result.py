@@ -1,6 +1,25 @@
 """The result of a request (one run of the agent): `RequestResult`, its calls, and the matching errors.
 
 Built from a turn's final state. Knows `core`, and must not know the bus.
+
+Example:
+    from toolbus import Runtime, tool
+    from toolbus.request_result import CallRecord, RequestOutcome, RequestResult, RoundRecord
+    from toolbus.testing import ScriptedProvider, calls, text
+
+    @tool
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    model = ScriptedProvider([calls(("add", {"a": 2, "b": 3})), text("It is 5.")])
+    async with Runtime(model, tools=[add]) as runtime:
+        result: RequestResult = await runtime.run("What is 2 + 3?")
+    outcome: RequestOutcome = result.outcome
+    print(outcome, result.text, result.usage.output_tokens)  # completed It is 5. 0
+    call: CallRecord = result.tool_calls[0]
+    print(call.name, call.arguments, call.content)  # add {'a': 2, 'b': 3} 5
+    rounds: list[RoundRecord] = result.trace
+    print(len(rounds), rounds[0].calls[0].name)  # 2 add
 """
 
 from __future__ import annotations

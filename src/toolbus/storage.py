@@ -5,6 +5,23 @@ There are four protocols. A session writes its facts to a `Journal`. A `Store` k
 `Inbox` as well brings the inputs of people and other systems to the process that runs a request. The contracts are
 documented here; `toolbus.testing.check_store` checks implementations. Knows messages and events, and must not know a
 store.
+
+Example:
+    from toolbus import Runtime
+    from toolbus.storage import Durability, JournalStore, RequestRecord, Store, StoredFact, StoreStatistics, ending_of
+    from toolbus.stores.memory import MemoryStore
+    from toolbus.testing import ScriptedProvider, text
+
+    store: Store = MemoryStore(journal=True)
+    async with Runtime(ScriptedProvider([text("Hello.")]), store=store) as runtime:
+        result = await runtime.run("Hello?", conversation_id="user-1")
+        journal: JournalStore = store.journal
+        record: RequestRecord = await journal.request(result.request_id)
+        facts: list[StoredFact] = [*await journal.facts(result.request_id)]
+        statistics: StoreStatistics = await journal.statistics()
+        print(record.ending, ending_of(facts[-1].fact), statistics.requests)  # completed completed 1
+        print([message.text for message in await store.history("user-1")])  # ['Hello?', 'Hello.']
+    durability: Durability = "process"  # SqliteStore(path, durability="process"): survives a crash of the process
 """
 
 from __future__ import annotations

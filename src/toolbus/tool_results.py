@@ -4,6 +4,14 @@ Text is sent as it is, any other plain value as JSON; `None` is `{"ok": true}`. 
 `{"ok": true, "message": ..., "affected": <number>, "data": ...}`. A failure is
 `{"ok": false, "reason": ..., "error": ...}`. Images and files are sent beside the text. Each secret (pydantic's
 `SecretStr`, `SecretBytes`, `Secret`), at any depth, is replaced by a mark; `settled` replaces the marks.
+
+Example:
+    from toolbus.tool_results import Rendered, ToolResult, failure_content, render, with_summary
+
+    result: Rendered = render(ToolResult(message="Two orders.", data={"orders": [7, 8]}))
+    print(result.content)  # {"ok":true,"message":"Two orders.","data":{"orders":[7,8]}}
+    print(with_summary(render([7, 8]), lambda orders: f"{len(orders)} orders").content)  # 2 orders
+    print(failure_content("timeout", "after 30 s"))  # {"ok":false,"reason":"timeout","error":"after 30 s"}
 """
 
 from __future__ import annotations

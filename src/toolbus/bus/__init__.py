@@ -34,6 +34,23 @@ Invariants:
    request may decide differently.
 8. A bus belongs to one event loop at a time; other threads use `publish_threadsafe`. The tables of the bus have no
    locks, so a second thread would corrupt them.
+
+Example:
+    from toolbus import Runtime
+    from toolbus.bus import BusStatistics, EventBus, Overflow, Subscription
+    from toolbus.events import Event, ToolCallFailed
+    from toolbus.testing import ScriptedProvider, text
+
+    overflow: Overflow = "drop_oldest"  # for a reader that may miss signals, never facts
+    async with Runtime(ScriptedProvider([text("Hello.")])) as runtime:
+        bus: EventBus = runtime.bus
+        bus.connect(ToolCallFailed, lambda event: print(event.name, event.error))  # called inline
+        subscription: Subscription[Event] = bus.subscribe(capacity=100, overflow=overflow)
+        async with subscription:
+            await runtime.run("Hello?")
+            print(subscription.receive_nowait().type)  # request_started
+        statistics: BusStatistics = bus.statistics()
+    print(statistics.dead_letters)  # 0
 """
 
 from __future__ import annotations

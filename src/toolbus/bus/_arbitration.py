@@ -66,6 +66,22 @@ class Arbitration:
     A session opens a mailbox for its request and then the calls of each reply, claims the calls that it settles itself,
     and announces its facts. An executor watches the calls that it runs. `mailboxes` are the mailboxes of the requests
     that run here, by request id. `max_settled` is the number of settled calls that are remembered.
+
+    Example:
+        from toolbus.bus import Arbitration, EventBus, Mailbox
+        from toolbus.events import ToolCallCompleted
+
+        async def settle_once() -> None:  # what a session does; applications use sessions
+            bus = EventBus()
+            arbitration: Arbitration = bus.arbitration
+            arbitration.bind()
+            mailbox: Mailbox = arbitration.open_mailbox("r1")
+            arbitration.open_calls(mailbox, ["c1", "c2"])
+            answer = ToolCallCompleted(request_id="r1", call_id="c1", name="add", content="5")
+            print(bus.publish(answer), bus.publish(answer))  # True False
+            print(arbitration.claim("r1", "c2"), arbitration.claim("r1", "c2"))  # True False
+
+        await settle_once()
     """
 
     def __init__(self, broadcast: Broadcast, *, max_settled: int) -> None:

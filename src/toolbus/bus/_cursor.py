@@ -20,6 +20,18 @@ class Cursor:
     """The number of the request's facts that a reader has, derived ones included, and of characters after them.
 
     The characters are those of the reply that is arriving. As text, it is for example "17.250".
+
+    Example:
+        from toolbus.bus import Cursor
+        from toolbus.events import RequestStarted, TextDelta
+
+        started = RequestStarted(request_id="r1", prompt="Hello?", deadline=600)
+        delta = TextDelta(request_id="r1", message_id="m1", text="Hel")
+        cursor = Cursor("r1")
+        for event in [started, delta]:
+            cursor.move(event)
+        print(cursor)  # 1.3
+        print(Cursor.read("r1", "1.3").facts)  # 1
     """
 
     __slots__ = ("chars", "facts", "request_id")

@@ -31,6 +31,13 @@ class TextFold:
     """The fold from events to pieces of text, as `TextStream` describes them. Pure.
 
     With `final_only`, the text of rounds that have called tools is left out, so pieces are held until their round ends.
+
+    Example:
+        from toolbus.bus import TextFold
+        from toolbus.events import TextDelta
+
+        fold = TextFold()
+        print(fold.feed(TextDelta(request_id="r1", message_id="m1", text="Hello")))  # ['Hello']
     """
 
     __slots__ = ("_begins_message", "_final_only", "_has_text", "_held", "_last", "_ready", "_streamed")
@@ -95,6 +102,15 @@ class TextStream:
     Texts of different rounds are parted by an empty line. An answer that is not the text of a model's reply, such as
     that of `task_complete`, comes as one piece at the end. The text of a request that was stopped or has failed ends
     with a sentence in brackets that says why, such as `[I stopped after 10 steps without finishing.]`.
+
+    Example:
+        from toolbus import Runtime
+        from toolbus.bus import TextStream
+        from toolbus.testing import ScriptedProvider, text
+
+        async with Runtime(ScriptedProvider([text("Hello.")])) as runtime:
+            stream: TextStream = runtime.start("Hello?").text()
+            print("".join([piece async for piece in stream]))  # Hello.
     """
 
     __slots__ = ("_fold", "_ready", "_source")

@@ -32,6 +32,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Without `arguments`, the command line of this process is used. In that case the process may end here, so that no
     thread of an abandoned tool call keeps it alive. Raises nothing.
+
+    Example:
+        from toolbus.cli import main
+
+        status = main(["events"])  # as the command `toolbus events`; 0 if all went well
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     status = _run(given)

@@ -1,4 +1,24 @@
-"""The approval of tool calls by a person (human in the loop): the calls that need one, and what it covers. Pure."""
+"""The approval of tool calls by a person (human in the loop): the calls that need one, and what it covers. Pure.
+
+Example:
+    from toolbus import Tool
+    from toolbus.core.approval import ApprovalHook, ApprovalPolicy, OnApproval, bound, definition_of, needs_approval
+    from toolbus.events import ApprovalDecided, ApprovalRequested
+
+    def refund(order: int, amount: float) -> str:
+        return "refunded"
+
+    spec = Tool(handler=refund).spec
+    policy: ApprovalPolicy = lambda tool, arguments: arguments["amount"] > 100
+    print(needs_approval(policy, spec, {"order": 7, "amount": 500}))  # True
+
+    async def decide(question: ApprovalRequested) -> bool:  # for Runtime(on_approval=decide)
+        return question.arguments["amount"] < 1_000
+
+    hook: ApprovalHook = decide
+    on_approval: OnApproval = hook
+    decision = bound(ApprovalDecided(call_id="c1", approved=True, definition=definition_of(spec)))
+"""
 
 from __future__ import annotations
 

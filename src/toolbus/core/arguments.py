@@ -1,7 +1,15 @@
-"""A strict reader for the JSON that models write as a call's arguments; its errors are worded to help the model.
+r"""A strict reader for the JSON that models write as a call's arguments; its errors are worded to help the model.
 
 It refuses what JSON does not have (NaN, Infinity), what JSON readers disagree on (duplicate keys, lone surrogates,
 integers over 64 bits, numbers too large for a double), nesting deeper than 64 levels, and more than 100,000 values.
+
+Example:
+    from toolbus.core.arguments import depth, encodable, encodable_json, own_arguments, parse_arguments
+
+    print(parse_arguments('{"order": 7}'))  # {'order': 7}
+    print(depth({"lines": [1, 2]}))  # 2
+    mine = own_arguments({"lines": [1, 2]})  # a copy that shares nothing with its original
+    print(encodable("half \ud83d").isascii(), encodable_json('{"a": 1}'))  # True {"a": 1}
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""The wait before a failed operation is tried again. Pure: the jitter is derived from a seed, not from randomness."""
+"""The wait before a failed operation is tried again. Pure: the jitter is derived from a seed, not from randomness.
+
+Example:
+    from toolbus.core.backoff import backoff_seconds
+
+    print(backoff_seconds(1, "r1") == backoff_seconds(1, "r1"))  # True
+"""
 
 from __future__ import annotations
 

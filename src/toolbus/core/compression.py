@@ -4,6 +4,30 @@ A policy is a fold: it gets each message of the transcript once, in order, and r
 with other text from now on. So a round costs only what is new in it, however long the history is. `core.history`
 applies the policies and enforces their limits: only results change, no result grows, and results of a tool that is
 marked `sensitive_history` stay as they are. The transcript itself stays whole.
+
+Example:
+    from toolbus import Compression, Runtime
+    from toolbus.core.compression import CutOldActions, Edit, Fold, Policy, Seen, StubOldQueries
+    from toolbus.testing import ScriptedProvider, text
+
+    class ForgetLogs:
+        "Send no log again once its turn is over."
+
+        def fold(self) -> Fold:
+            return ForgetLogsFold()
+
+    class ForgetLogsFold:
+        def __init__(self) -> None:
+            self.logs: list[tuple[int, int]] = []
+
+        def add(self, seen: Seen) -> list[Edit]:
+            if seen.call and seen.call.name == "read_log":
+                self.logs.append((seen.place, seen.turn))
+            return [(place, "(an old log)") for place, turn in self.logs if turn < seen.turn]
+
+    policies: list[Policy] = [ForgetLogs(), StubOldQueries(keep_turns=3), CutOldActions(keep_turns=3, max_chars=500)]
+    async with Runtime(ScriptedProvider([text("Done.")]), compression=Compression(policies=policies)) as runtime:
+        print((await runtime.run("Read the log.")).text)  # Done.
 """
 
 from __future__ import annotations

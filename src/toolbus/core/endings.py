@@ -59,7 +59,15 @@ _SENTENCES: Mapping[str, str] = {
 
 
 def explain(ending: RequestEnding) -> str:
-    """Return one sentence for people on why a request has no whole answer; "" for one that was completed."""
+    """Return one sentence for people on why a request has no whole answer; "" for one that was completed.
+
+    Example:
+        from toolbus.core.endings import explain
+        from toolbus.events import RequestCompleted, RequestFailed
+
+        print(explain(RequestCompleted(text="Done.")) == "")  # True
+        print(explain(RequestFailed(reason="provider_unavailable", error="503")) != "")  # True
+    """
     if isinstance(ending, RequestCompleted):
         if ending.outcome == "completed":
             return ""

@@ -19,6 +19,17 @@ def guidance_text(tools: Mapping[str, ToolSpec], rounds: int) -> str:
     """Return a paragraph that lists `tools` with the first line of each description, and the rules for stopping.
 
     `rounds` is the number of replies with tool calls that are allowed. The text is empty where there are no tools.
+
+    Example:
+        from toolbus import Tool
+        from toolbus.core.guidance import guidance_text
+
+        def get_order(number: int) -> str:
+            "Get an order."
+            return "shipped"
+
+        specs = {"get_order": Tool(handler=get_order).spec}
+        print("Get an order." in guidance_text(specs, rounds=10))  # True
     """
     if not tools:
         return ""

@@ -8,6 +8,17 @@ begins alike from one round to the next.
 
 What is sent is valid whenever the transcript is: results are replaced one for one, and only whole turns are left out.
 The sensitive results in such turns are still sent, with their calls and after a user message.
+
+Example:
+    from toolbus.core.compression import Compression
+    from toolbus.core.history import History, Memo, Shape
+    from toolbus.messages import AssistantMessage, UserMessage
+
+    messages = [UserMessage(content="Hello?"), AssistantMessage(text="Hello.")]
+    history = History(messages, Compression(keep_turns=3), memo=Memo())
+    history.take({})
+    print(len(history.view()))  # 2
+    shape: Shape | None = history.shape
 """
 
 from __future__ import annotations

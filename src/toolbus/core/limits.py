@@ -1,6 +1,21 @@
 """The limits at which a request stops, and budgets that requests share. Data with its own checks.
 
 `core.turn` counts what a request has used, and the session what it spends from budgets.
+
+Example:
+    from toolbus import Budget, Limits, Price, Runtime
+    from toolbus.core.limits import OnFailure, OnLimit
+    from toolbus.messages import Usage
+    from toolbus.testing import ScriptedProvider, text
+
+    on_limit: OnLimit = "answer"  # the model answers once more, without tools
+    on_failure: OnFailure = "fail_fast"  # the first failed call ends the request
+    limits = Limits(max_rounds=5, timeout_seconds=60, on_limit=on_limit, on_failure=on_failure)
+    budget = Budget(max_cost=2.0)  # for all requests that have it
+    script = [text("Hello.", usage=Usage(input_tokens=1_000, output_tokens=100))]
+    async with Runtime(ScriptedProvider(script), limits=limits, prices={"*": Price(input=1.0, output=5.0)}) as runtime:
+        result = await runtime.run("Hello?", budget=budget)
+    print(result.cost, budget.cost)  # 0.0015 0.0015
 """
 
 from __future__ import annotations

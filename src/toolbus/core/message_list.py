@@ -1,4 +1,13 @@
-"""A read-only view of a transcript. The transcript only grows at its end, so a view stays correct and needs no copy."""
+"""A read-only view of a transcript. The transcript only grows at its end, so a view stays correct and needs no copy.
+
+Example:
+    from toolbus.core.message_list import Messages
+    from toolbus.messages import SystemMessage, UserMessage
+
+    transcript = [UserMessage(content="Hello?")]
+    view = Messages(transcript, SystemMessage(text="Be brief."))
+    print([message.text for message in view])  # ['Be brief.', 'Hello?']
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,17 @@
-"""Structured output: a type as a tool that the model calls with its answer, and a reader of answers in text. Pure.
+r"""Structured output: a type as a tool that the model calls with its answer, and a reader of answers in text. Pure.
 
 The answer is a JSON object; a type that is not an object (a list, a number) is wrapped as `{"value": ...}`. The model
 may call the tool, or write the JSON as its text, which its provider may enforce. Both are validated by pydantic in its
 JSON mode.
+
+Example:
+    from toolbus.core.output import FINAL_ANSWER, OutputType, json_in, repair_prompt
+
+    output = OutputType(list[int])
+    print(output.load(output.read('{"value": [1, 2]}')))  # [1, 2]
+    print(output.spec.name == FINAL_ANSWER)  # True
+    print(json_in("Here it is:\n```json\n[1]\n```"))  # [1]
+    print("number" in repair_prompt("value: expected a number", native=True))  # True
 """
 
 from __future__ import annotations

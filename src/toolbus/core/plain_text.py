@@ -1,6 +1,13 @@
-"""Text from outside made safe to show: without characters that control a terminal or hide content in a log. Pure.
+r"""Text from outside made safe to show: without characters that control a terminal or hide content in a log. Pure.
 
 The output of a model, a tool or a file must not change the colours, the title or the cursor of a reader's terminal.
+
+Example:
+    from toolbus.core.plain_text import clean, clip, one_line
+
+    print(clean("\x1b[31mred\x1b[0m"))  # red
+    print(one_line("two\nlines"))  # two lines
+    print(clip("a long line", 6))  # a lon…
 """
 
 from __future__ import annotations

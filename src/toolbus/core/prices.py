@@ -1,4 +1,13 @@
-"""The cost of model calls, by a price table that the application passes in. Pure."""
+"""The cost of model calls, by a price table that the application passes in. Pure.
+
+Example:
+    from toolbus.core.prices import Price, cost_of
+    from toolbus.messages import Usage
+
+    prices = {"anthropic:claude-sonnet-4": Price(input=3.0, output=15.0, cached=0.3), "*": Price(input=1.0, output=5.0)}
+    print(cost_of(Usage(input_tokens=10_000, output_tokens=1_000), "anthropic", "claude-sonnet-4", prices))  # 0.045
+    print(cost_of(Usage(input_tokens=10_000, output_tokens=1_000), "x", "y", {}))  # None
+"""
 
 from __future__ import annotations
 

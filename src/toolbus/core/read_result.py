@@ -2,6 +2,16 @@
 
 The turn machine answers it from the transcript, which has every result whole. So it works for the calls of every
 process and every turn, and with every store.
+
+Example:
+    from toolbus.core.read_result import READ_RESULT, read_page, why_unreadable
+    from toolbus.messages import AssistantMessage, ToolCall, ToolMessage, UserMessage
+
+    call = ToolCall(name="read_log", arguments='{}', call_id="c1")
+    result = ToolMessage(content="a" * 10_000, call_id="c1", name="read_log")
+    messages = [UserMessage(content="Read it."), AssistantMessage(tool_calls=(call,)), result]
+    print(READ_RESULT.name, repr(why_unreadable(messages, {"call_id": "c1"})))  # read_result ''
+    print(len(read_page(messages, {"call_id": "c1"}, 500)) < 1_000)  # True
 """
 
 from __future__ import annotations

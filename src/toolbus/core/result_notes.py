@@ -1,6 +1,16 @@
 """Notes for the model: results that come after it has continued, or after their request has ended. Pure.
 
 The words and the ids are part of the transcript, and of the format of journals.
+
+Example:
+    from toolbus.core.result_notes import background_note, background_note_id, late_note, late_note_id
+    from toolbus.events import ToolCallCompleted
+    from toolbus.messages import ToolCall
+
+    call = ToolCall(name="export", arguments='{"year": 2025}', call_id="c1")
+    outcome = ToolCallCompleted(call_id="c1", name="export", content="done")
+    print(background_note(call, outcome, 4_000).message_id == background_note_id("c1"))  # True
+    print(late_note("c1", "export", '{"year": 2025}', outcome).message_id == late_note_id("c1"))  # True
 """
 
 from __future__ import annotations

@@ -1,4 +1,13 @@
-"""The number of characters of a tool's result that are sent to the model. Pure."""
+"""The number of characters of a tool's result that are sent to the model. Pure.
+
+Example:
+    from toolbus.core.result_size import DEFAULT_RESULT_CHARS, is_of_interest, most_chars, spec_of
+    from toolbus.messages import ToolMessage
+
+    print(most_chars(spec_of("read_log", {}), DEFAULT_RESULT_CHARS))  # 4000
+    long = ToolMessage(content="a" * 10_000, call_id="c1", name="read_log")
+    print(is_of_interest(long, {}, DEFAULT_RESULT_CHARS))  # True
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,13 @@
-"""A shortener for long results that keeps them readable for the model: JSON stays JSON. Pure.
+r"""A shortener for long results that keeps them readable for the model: JSON stays JSON. Pure.
 
 Nothing is lost: the whole result stays in the transcript, and `read_result` pages through it.
+
+Example:
+    from toolbus.core.shorten import MIN_CHARS, page, shorten
+
+    log = "\n".join(f"line {number}" for number in range(1_000))
+    print(len(shorten(log, MIN_CHARS)) <= MIN_CHARS)  # True
+    print("line 0" in page(log, 0, 500))  # True
 """
 
 from __future__ import annotations

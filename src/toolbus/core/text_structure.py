@@ -2,6 +2,13 @@
 
 The structure is read from indentation, which is right for nearly all well-formatted code, and from headings in prose;
 no language is parsed.
+
+Example:
+    from toolbus.core.text_structure import is_form, is_prose, read_structure, words_in
+
+    scopes = read_structure("shop.py", {1: "class Shop:", 2: "    def open(self): ..."})
+    print(scopes[0].what, words_in("getOrder"))  # class ['get', 'Order']
+    print(is_prose("README.md"), is_form("orders", ["order"]))  # True True
 """
 
 from __future__ import annotations

@@ -2,6 +2,17 @@
 
 It knows no vendor and downloads no vocabulary. The numbers below were fitted to usage that vendors reported for
 recorded calls; `docs/explanation/token-estimates.md` has the errors, `tests/data/recorded_usage.csv` the data.
+
+Example:
+    from toolbus.core.tokens import Calibration, Tokenizer, count_classes, estimate_message, weigh
+    from toolbus.core.tokens import estimate_text, estimate_tools
+    from toolbus.messages import UserMessage
+
+    print(estimate_text("Why did order 7 arrive late?") in range(5, 12))  # True
+    words: Tokenizer = lambda text: len(text.split())  # for Compression(tokenizer=words)
+    print(estimate_message(UserMessage(content="two words"), words) >= 2)  # True
+    print(weigh(count_classes("a")) > 0, estimate_tools([]))  # True 0
+    calibration = Calibration()  # learns how far a model's own counts are from the estimates
 """
 
 from __future__ import annotations

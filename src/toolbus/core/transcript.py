@@ -22,6 +22,24 @@ The reasons for this rule, and what a dialect requires beyond it:
 - "ollama": the server refuses nothing and has no ids. Its templates pair calls and results by order and name; a
   message in the wrong position is shown to the model there, or not at all (ollama: template/template.go, collate). So
   it requires nothing beyond the rule.
+
+Example:
+    from toolbus.core.transcript import Dialect, Rules, repair, validate
+    from toolbus.errors import InvalidHistory
+    from toolbus.messages import AssistantMessage, ToolCall, UserMessage
+
+    call = ToolCall(name="refund", arguments='{"order": 7}', call_id="c1")  # its result is missing
+    messages = [UserMessage(content="Refund order 7."), AssistantMessage(tool_calls=(call,))]
+    try:
+        validate(messages)
+    except InvalidHistory as error:
+        print(error.index)  # 2
+    validate(repair(messages))
+    dialect: Dialect = "openai"
+    rules = Rules(dialect)  # the same rules, message by message
+    for message in repair(messages):
+        rules.add(message)
+    rules.end()
 """
 
 from __future__ import annotations

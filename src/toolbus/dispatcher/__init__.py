@@ -32,6 +32,23 @@ Invariants:
    request gives its slots back meanwhile. Each slot that is given back goes to the longest waiting call that fits. A
    slot that is lost would lower `max_concurrency` for good; slots held while waiting for a child request could block
    the child's calls for ever.
+
+Example:
+    from toolbus import EventBus, RequestSession, ToolDispatcher, tool
+    from toolbus.dispatcher import DispatcherStatistics
+    from toolbus.testing import ScriptedProvider, calls, text
+
+    @tool
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    bus = EventBus()
+    model = ScriptedProvider([calls(("add", {"a": 2, "b": 3})), text("It is 5.")])
+    async with ToolDispatcher(bus, [add]) as dispatcher:  # Runtime does this for you
+        session = RequestSession(bus, model, "What is 2 + 3?", tools=[add])
+        print((await session.run()).text)  # It is 5.
+        statistics: DispatcherStatistics = dispatcher.statistics()
+    print(statistics.running)  # 0
 """
 
 from __future__ import annotations

@@ -34,6 +34,17 @@ Invariants:
    given back. Otherwise it would continue as a different request, or be blocked for the next attempt.
 9. An input from the inbox stops waiting in the transaction that appends its fact. If that were two transactions, a
    crash in between would lose the input, or give it to the request twice.
+
+Example:
+    from toolbus import Runtime
+    from toolbus.durability import OptionsFor, Resumption
+    from toolbus.stores.memory import MemoryStore
+    from toolbus.testing import ScriptedProvider
+
+    options_for: OptionsFor = lambda record: {}  # more options of a request that continues
+    async with Runtime(ScriptedProvider([]), store=MemoryStore(journal=True)) as runtime:
+        resumption: Resumption = await runtime.resume(options=options_for)
+    print(resumption.sessions, resumption.problems, resumption.held)  # () () 0
 """
 
 from __future__ import annotations

@@ -16,6 +16,23 @@ Invariants:
    only report progress. If state depended on a signal, a replay would not reproduce it.
 3. `type` is the class name in snake case and selects the class when JSON is decoded. After a class was renamed,
    events that an older version wrote could no longer be read.
+
+Example:
+    from toolbus import Runtime
+    from toolbus.events import RequestEnding, TextDelta, ToolCallFailed, ToolCallRequested, decode, encode, json_schema
+    from toolbus.testing import ScriptedProvider, text
+
+    async with Runtime(ScriptedProvider([text("Hello.", pieces=1)])) as runtime:
+        session = runtime.start("Hello?")
+        async for event in session.events():  # all of this request's events, up to its ending
+            match event:
+                case TextDelta():
+                    print(event.text)  # Hello.
+                case ToolCallRequested() | ToolCallFailed():
+                    print(event.name, event.call_id)
+                case _ if isinstance(event, RequestEnding):
+                    print(event.type, event.request_id == session.request_id)  # request_completed True
+    print(decode(encode(event)) == event, "anyOf" in json_schema())  # True True
 """
 
 from ._base import Event

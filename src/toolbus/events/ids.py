@@ -1,4 +1,12 @@
-"""Ids of events and requests: unique across processes, and reproducible in simulations."""
+"""Ids of events and requests: unique across processes, and reproducible in simulations.
+
+Example:
+    from toolbus.events.ids import ids_from, new_id
+
+    print(new_id() == new_id())  # False
+    with ids_from("test"):  # the ids of a test or a replay are the same each time
+        print(new_id())  # test1
+"""
 
 from __future__ import annotations
 

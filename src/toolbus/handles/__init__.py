@@ -19,6 +19,25 @@ Invariants:
    request cannot know who has sent an input.
 6. A relay decides nothing: commands are in the store before anybody is woken, and a reader that misses a message
    continues with the store, from its cursor. Otherwise a message that is lost would be a fact that is lost.
+
+Example:
+    from toolbus import Runtime
+    from toolbus.events import Event, SteeringAdded
+    from toolbus.handles import Authorize, CommandAnswer, RequestEvents, RequestHandle
+    from toolbus.testing import ScriptedProvider, text
+
+    def may(command: Event) -> bool:
+        return isinstance(command, SteeringAdded)
+
+    authorize: Authorize = may  # anything else raises NotAuthorized
+    async with Runtime(ScriptedProvider([text("Hello.")])) as runtime:
+        session = runtime.start("Hello?")
+        handle: RequestHandle = runtime.request(session.request_id, authorize=authorize)
+        events: RequestEvents = handle.events()
+        print((await handle.result()).text)  # Hello.
+        answer: CommandAnswer = await handle.steer("And in French?")
+        await events.aclose()
+    print(answer)  # ended
 """
 
 from __future__ import annotations

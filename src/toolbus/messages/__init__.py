@@ -14,6 +14,23 @@ Invariants:
    matches prefixes, would be missed.
 4. Data that only one vendor understands is kept unchanged in `vendor_data`, under the name of the vendor, and only that
    vendor's conversion sends it back. Signatures of reasoning do not survive an edit, and other servers refuse them.
+
+Example:
+    from toolbus.messages import (
+        AssistantMessage, Message, Part, PromptLike, TextPart, ToolCall, ToolMessage, UserMessage,
+        from_ollama, from_openai_responses, size_of, to_anthropic, to_ollama, to_openai_responses, without_images,
+    )
+
+    part: Part = TextPart(text="Where is order 7?")
+    prompt: PromptLike = UserMessage(content=(part,))  # or only a text
+    messages: list[Message] = [
+        prompt,
+        AssistantMessage(tool_calls=(ToolCall(name="track", arguments='{"order": 7}', call_id="c1"),)),
+        ToolMessage(call_id="c1", name="track", content="In Rome."),
+    ]
+    print(len(from_ollama(to_ollama(messages))), len(from_openai_responses(to_openai_responses(messages))))  # 3 3
+    print([each["role"] for each in to_anthropic(messages)["messages"]])  # ['user', 'assistant', 'user']
+    print(size_of(messages) > 0, without_images(messages) == messages)  # True True
 """
 
 from ._anthropic import from_anthropic, to_anthropic

@@ -1,4 +1,11 @@
-"""Detection of the API that a list of plain dictionaries belongs to, by contents that only that API accepts. Pure."""
+"""Detection of the API that a list of plain dictionaries belongs to, by contents that only that API accepts. Pure.
+
+Example:
+    from toolbus.messages.detect import read_dictionaries
+
+    messages = read_dictionaries([{"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "Hello."}])
+    print([message.role for message in messages])  # ['user', 'assistant']
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,12 @@
 The items of a reply are kept without the data that the message itself has: the item of a call without name, id and
 arguments, and instead of each text the number of its characters. So nothing is stored twice, and a reply that was
 edited (for example, a redacted text) does not contain the old words any more.
+
+Example:
+    from toolbus.messages.response_items import is_reply_item, read_reply
+
+    item = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hello."}]}
+    print(is_reply_item(item), read_reply([item]).text)  # True Hello.
 """
 
 from __future__ import annotations

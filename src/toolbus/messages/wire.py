@@ -1,6 +1,12 @@
 """Helpers that the wire forms share: ids on the wire, argument text as an object, data URLs.
 
 The module knows no vendor's dialect; `_openai` and its siblings do. Pure.
+
+Example:
+    from toolbus.messages.wire import arguments_object, data_url, legal_name, split_data_url
+
+    print(arguments_object('{"order": 7}'), legal_name("get order"))  # {'order': 7} get_order
+    print(split_data_url(data_url("image/png", "iVBORw0K")))  # ('image/png', 'iVBORw0K')
 """
 
 from __future__ import annotations

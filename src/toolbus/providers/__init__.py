@@ -20,6 +20,14 @@ Invariants:
 4. Reading is bounded, in bytes and in parts of a reply. Otherwise a broken server could fill the memory.
 5. No API key appears in an error, in its chain of exceptions, in a repr or in a log. Errors reach users and journals.
 6. Under cancellation the connection is closed. An open one would leave the model writing, at the caller's cost.
+
+Example:
+    from toolbus.providers import choose_from_environment, missing_provider_message, no_provider, resolve
+
+    print(resolve("extractive").vendor)  # extractive
+    name = choose_from_environment()  # such as "openai:gpt-5-mini", or None
+    advice = missing_provider_message() if name is None else ""
+    print("anthropic" in no_provider("antropic"))  # True
 """
 
 from __future__ import annotations

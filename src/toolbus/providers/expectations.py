@@ -1,4 +1,16 @@
-"""The expectations of a scripted model about its requests, and the display of a request that differs. Pure."""
+"""The expectations of a scripted model about its requests, and the display of a request that differs. Pure.
+
+Example:
+    from toolbus import Runtime
+    from toolbus.providers.expectations import Expectation, asked, shown_request
+    from toolbus.testing import ScriptedProvider, text
+
+    expected: Expectation = asked(last_user="Hello?")
+    model = ScriptedProvider([text("Hello.", expect=expected)])
+    async with Runtime(model) as runtime:
+        await runtime.run("Hello?")
+    print("Hello?" in shown_request(model.requests[0]))  # True
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,21 @@
 
 The module knows only the provider protocol. `respond` waits only where a step asks for it; otherwise it has no
 checkpoint in it.
+
+Example:
+    from toolbus import Runtime
+    from toolbus.errors import ProviderUnavailable
+    from toolbus.providers.scripted import Script, ScriptedProvider, Step, calls, error, text
+
+    step: Step = text("It is 5.", delays=0.01)
+    busy = ProviderUnavailable("busy", vendor="scripted", retryable=True)
+    script: Script = [error(busy), calls(("add", {"a": 2, "b": 3})), step]
+
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    async with Runtime(ScriptedProvider(script), tools=[add]) as runtime:
+        print((await runtime.run("What is 2 + 3?")).text)  # It is 5.
 """
 
 from __future__ import annotations

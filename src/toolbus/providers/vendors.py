@@ -1,6 +1,12 @@
 """The vendors and servers that a provider's name can begin with, as data. `OpenAIProvider` and `resolve` read it.
 
 docs/reference/providers.md has the same table. The module imports no adapter and reads no environment.
+
+Example:
+    from toolbus.providers.vendors import VENDORS, Vendor
+
+    vendor: Vendor = VENDORS["mistral"]
+    print(vendor.title, vendor.key_variable)  # Mistral MISTRAL_API_KEY
 """
 
 from __future__ import annotations

@@ -41,6 +41,19 @@ class Client:
     `answer_seconds` for the process that runs its request. `options` are as for `Runtime.recall`: `output` types and
     the like, which no store has. Works on every event loop that the store works on. Raises `ConfigurationError` for a
     store without a journal.
+
+    Example:
+        from toolbus import Runtime
+        from toolbus.remote import Client
+        from toolbus.stores.memory import MemoryStore
+        from toolbus.testing import ScriptedProvider, text
+
+        store = MemoryStore(journal=True)  # between processes: SqliteStore or PostgresStore
+        async with Runtime(ScriptedProvider([text("Hello.")]), store=store) as runtime:
+            session = runtime.start("Hello?")
+            await session.result()
+            async with Client(store) as client:  # in a process without a model
+                print((await client.request(session.request_id).result()).text)  # Hello.
     """
 
     def __init__(

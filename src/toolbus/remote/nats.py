@@ -13,6 +13,23 @@ Needs the extra `nats`, and a server with JetStream. nats-py works on asyncio on
 
 Ids are encoded in subjects, because `*`, `>` and `.` are legal in them. The broker's credentials are the boundary of
 trust.
+
+Example:
+    from toolbus import Runtime, tool
+    from toolbus.remote.nats import NatsExecutor, NatsRelay, ToolWorker, WorkerStatistics
+    from toolbus.testing import ScriptedProvider
+
+    @tool(pool="gpu", idempotent=True)
+    async def draw(prompt: str) -> str:
+        "Draw a picture."
+        return "a picture"
+
+    url = "nats://broker:4222"
+    runtime = Runtime(ScriptedProvider([]), tools=[draw], executors=[NatsExecutor(url, pool="gpu")])
+    worker = ToolWorker(url, [draw], pool="gpu")  # on the other machine: anyio.run(worker.run)
+    relay = NatsRelay(url)  # Runtime(..., store=..., relay=relay): pages in other processes stream at once
+    statistics: WorkerStatistics = worker.statistics()
+    print(statistics.running, statistics.answered)  # 0 0
 """
 
 from __future__ import annotations

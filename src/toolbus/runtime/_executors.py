@@ -20,6 +20,15 @@ class PoolExecutor(Protocol):
     `pools` must not change while the runtime runs. After a restart, the open calls of its tools are requested again
     with `ToolCallRequested.resumed`. Such a call may have run, so an executor that cannot find its answer must not run
     it unless the tool is idempotent, and ends it as `interrupted`. `ToolDispatcher` does so.
+
+    Example:
+        from toolbus import Runtime
+        from toolbus.remote.nats import NatsExecutor
+        from toolbus.runtime import PoolExecutor
+        from toolbus.testing import ScriptedProvider
+
+        executor: PoolExecutor = NatsExecutor("nats://broker:4222", pool="gpu")
+        runtime = Runtime(ScriptedProvider([]), executors=[executor])
     """
 
     @property

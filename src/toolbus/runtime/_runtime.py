@@ -127,6 +127,23 @@ class Runtime(Generic[DepsT]):
     cancelled, or left for `resume` if there is a journal. Leaving it by an exception does so at once. Then the store is
     closed, also one that was given; a provider is closed only if it was made from a name. The runtime may be entered
     again afterwards. Conversations are kept if the store can be opened again after closing.
+
+    Example:
+        from toolbus import Limits, Runtime, tool
+        from toolbus.testing import ScriptedProvider, calls, text
+
+        @tool
+        async def get_order(number: int) -> str:
+            "Get an order."
+            return f"order {number} is in Rome"
+
+        model = ScriptedProvider([calls(("get_order", {"number": 7})), text("It is in Rome.")])
+        async with Runtime(model, tools=[get_order], limits=Limits(max_rounds=5)) as runtime:
+            session = runtime.start("Where is order 7?", conversation_id="user-1")
+            async for piece in session.text():
+                print(piece)  # It is in Rome.
+            result = await session.result()
+        print(result.outcome, result.rounds)  # completed 2
     """
 
     journal: Journal | None

@@ -35,6 +35,20 @@ class RuntimeStatistics:
 
     `tools` has the numbers of each tool, and `models` those of each model, by "VENDOR:MODEL", since the runtime was
     made, with those of sub-requests; both are empty without `Runtime(detailed_statistics=True)`.
+
+    Example:
+        from toolbus import Runtime
+        from toolbus.runtime import ModelStatistics, RuntimeHealth, RuntimeStatistics, ToolStatistics
+        from toolbus.testing import ScriptedProvider, text
+
+        async with Runtime(ScriptedProvider([text("Hello.")]), detailed_statistics=True) as runtime:
+            health: RuntimeHealth = runtime.health()
+            await runtime.run("Hello?")
+            statistics: RuntimeStatistics = runtime.statistics()
+        print(health.ready, statistics.running, statistics.queued)  # True 0 0
+        models: list[ModelStatistics] = [*statistics.models.values()]
+        tools: dict[str, ToolStatistics] = dict(statistics.tools)
+        print(models[0].calls, tools)  # 1 {}
     """
 
     running: int

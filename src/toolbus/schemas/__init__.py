@@ -14,6 +14,19 @@ Invariants:
    any address, and the bound would not cover what the library reads.
 4. Time is read only for patterns (`_keywords`), whose highest cost says little about the real one. All other checks
    depend on nothing but the schema and the value: a replayed request has to get the same verdict as the live one.
+
+Example:
+    from toolbus.errors import InvalidArguments
+    from toolbus.schemas import JsonSchema, json_schema_validator, matcher
+
+    schema = {"type": "object", "properties": {"order": {"type": "integer"}}, "required": ["order"]}
+    validate = json_schema_validator(schema)
+    try:
+        validate({"order": "seven"})
+    except InvalidArguments as error:
+        print("order" in str(error))  # True
+    JsonSchema(schema).check({"order": 7})
+    print(matcher("[a-z]+")("abc"))  # True
 """
 
 from __future__ import annotations

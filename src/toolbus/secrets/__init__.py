@@ -20,6 +20,18 @@ Invariants:
 6. When in doubt, a value is hidden: in arguments that cannot be read, in schemas and values that are too costly to look
    through (both may be a stranger's, so the search is bounded in time), and in pieces of a reply that may be the
    beginning of a secret, which are held back. Otherwise an unusual form would be a way around the mask.
+
+Example:
+    from toolbus import Runtime
+    from toolbus.secrets import MASK, NamedSecret, is_secret_name, masked, redacted
+    from toolbus.testing import ScriptedProvider, text
+
+    print(is_secret_name("api_key"), redacted({"api_key": "abcdef", "order": 7}))  # True {'api_key': '•••', 'order': 7}
+    print(masked("Authorization: Bearer abcdefghijklmnop"))  # Authorization•••
+    named: list[NamedSecret] = [("token", "a-long-secret")]
+    async with Runtime(ScriptedProvider([text("Hello.")])) as runtime:
+        result = await runtime.run("Use a-long-secret.", secrets=named)
+    print(MASK, "a-long-secret" in result.messages[0].text)  # ••• False
 """
 
 from __future__ import annotations

@@ -29,6 +29,23 @@ Invariants:
    woken. The ending is the last fact that is published; a request that is left for another process publishes none.
    Otherwise a bug or a store that fails would leave executors working, or a caller waiting, for ever.
 8. The result and the view hold no session. A caller who keeps a result would otherwise keep the whole session alive.
+
+Example:
+    from toolbus import Runtime
+    from toolbus.session import Instructions, MessagesLike, OnBusy, RequestOptions, read_messages, read_prompt
+    from toolbus.testing import ScriptedProvider, text
+    from toolbus.tools import ToolContext
+
+    def instructions(context: ToolContext) -> str:
+        return f"You talk to {context.deps}."
+
+    about: Instructions = instructions
+    history: MessagesLike = [{"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "Hello."}]
+    busy: OnBusy = "refuse"
+    options: RequestOptions = {"deps": "Ann", "instructions": about, "history": history, "on_busy": busy}
+    async with Runtime(ScriptedProvider([text("You are Ann.")])) as runtime:
+        print((await runtime.run(read_prompt("Who am I?"), **options)).text)  # You are Ann.
+    print(len(read_messages(history)))  # 2
 """
 
 from __future__ import annotations

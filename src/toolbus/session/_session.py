@@ -89,6 +89,14 @@ class RequestSession(SessionHandle):
     registry, which may change while the request runs. `output` is a type for the answer, such as a pydantic model; then
     `RequestResult.output` is a validated value of that type. `options` are those of `SessionOptions`. `start` is used
     only by other parts of toolbus. Nothing happens before `run`, which is called once, in any task.
+
+    Example:
+        from toolbus import EventBus, RequestSession
+        from toolbus.testing import ScriptedProvider, text
+
+        session = RequestSession(EventBus(), ScriptedProvider([text("Hello.")]), "Hello?")  # without a runtime
+        result = await session.run()
+        print(result.text)  # Hello.
     """
 
     __slots__ = (

@@ -16,6 +16,16 @@ Invariants:
    after it, the last status would not reach a subscription, since that closes with the ending.
 4. A sentence is one line of at most 200 characters, without control characters and without what looks like a secret,
    because tools, models and users choose parts of it. Otherwise a tool's argument could put a key on a screen.
+
+Example:
+    from toolbus.events import RoundStarted
+    from toolbus.status import Narrator, Status, display_name, round_status
+    from toolbus.testing import ScriptedProvider, text
+
+    print(display_name("get_order"))  # Get Order
+    status: Status = round_status(RoundStarted(round=0, message_count=1))
+    print(status)  # ('submitted', 'Analyzing request...')
+    narrator = Narrator(ScriptedProvider([text("Looking for the order")]))  # Runtime(..., narrator=narrator)
 """
 
 from __future__ import annotations

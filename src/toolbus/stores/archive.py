@@ -6,6 +6,23 @@ kind of store to another. Knows no database.
 The file has a header; then each request with its facts, and each conversation with its messages; and an end with their
 numbers. Each line is a JSON object. Its last field is a hash of the line and of all lines before it, so a line that was
 changed, lost or moved is noticed, and so is a file whose end is missing.
+
+Example:
+    import tempfile
+    from pathlib import Path
+
+    from toolbus import SqliteStore
+    from toolbus.stores.archive import Archive, Moved, Verified, export_to, import_from, verify
+
+    folder = Path(tempfile.mkdtemp())
+    store: Archive = SqliteStore(folder / "toolbus.db")
+    verified: Verified = await verify(store)
+    moved: Moved = await export_to(store, folder / "all.jsonl")
+    other = SqliteStore(folder / "other.db")
+    await import_from(other, folder / "all.jsonl")
+    print(verified.problems, moved.requests)  # [] 0
+    await store.aclose()
+    await other.aclose()
 """
 
 from __future__ import annotations

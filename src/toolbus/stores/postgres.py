@@ -55,6 +55,13 @@ class PostgresStore(DatabaseStore):
     answer within four seconds; `StoreError` for values and statements that it refuses; `StoreDamaged`. At opening,
     `ConfigurationError` for a `conninfo` that cannot be read, and `MissingExtra` without psycopg. A broken connection
     is made again by the next call; if it broke before its commit was sent, by the same call.
+
+    Example:
+        from toolbus import Runtime
+        from toolbus.stores.postgres import PostgresStore
+
+        store = PostgresStore("postgresql://shop@127.0.0.1/shop", schema="toolbus")
+        runtime = Runtime("extractive", store=store)  # connects when it is entered
     """
 
     def __init__(

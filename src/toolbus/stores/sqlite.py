@@ -66,6 +66,20 @@ class SqliteStore(DatabaseStore):
     Leases use this machine's clock. Errors: `StoreUnavailable` while another process holds the file's lock for more
     than four seconds; `StoreError` for example for a full disk; `StoreDamaged`. A disk that hangs without an error
     cannot be interrupted: a call then lasts as long as the disk hangs.
+
+    Example:
+        import tempfile
+        from pathlib import Path
+
+        from toolbus import Runtime
+        from toolbus.stores.sqlite import SqliteStore
+        from toolbus.testing import ScriptedProvider, text
+
+        path = Path(tempfile.mkdtemp(), "toolbus.db")
+        async with Runtime(ScriptedProvider([text("Hello.")]), store=SqliteStore(path)) as runtime:
+            await runtime.run("Hello?", conversation_id="user-1")
+        async with Runtime(ScriptedProvider([]), store=SqliteStore(path)) as runtime:  # after a restart
+            print(len(await runtime.store.history("user-1")))  # 2
     """
 
     def __init__(

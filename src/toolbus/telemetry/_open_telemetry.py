@@ -46,6 +46,22 @@ class OpenTelemetry(Instrumentation):
     `include_content`, spans have the messages, arguments and results too, without secrets. By default (None) the
     variable OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT decides: SPAN_ONLY or SPAN_AND_EVENT. Raises
     `MissingExtra`.
+
+    Example:
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+        from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+        from toolbus import Runtime
+        from toolbus.telemetry import OpenTelemetry
+        from toolbus.testing import ScriptedProvider, text
+
+        exporter = InMemorySpanExporter()  # in production: OTLPSpanExporter()
+        traces = TracerProvider()
+        traces.add_span_processor(SimpleSpanProcessor(exporter))
+        async with Runtime(ScriptedProvider([text("Hello.")]), instrumentation=[OpenTelemetry(traces)]) as runtime:
+            await runtime.run("Hello?")
+        print(len(exporter.get_finished_spans()) > 1)  # True
     """
 
     def __init__(

@@ -50,7 +50,14 @@ def _run_of(entry: tuple[float, Event]) -> Any:
 
 
 def event_line(event: Event) -> str:
-    """Return an event's name and those of its own fields that are not empty or default, without the long request id."""
+    """Return an event's name and those of its own fields that are not empty or default, without the long request id.
+
+    Example:
+        from toolbus.events import ToolCallStarted
+        from toolbus.testing.harness import event_line
+
+        print(event_line(ToolCallStarted(call_id="c1", name="add")))  # ToolCallStarted call_id='c1' name='add'
+    """
     defaults = defaults_of(type(event))
     parts = [
         f"{name}={_said(value) if name == 'message' else repr(value)}"

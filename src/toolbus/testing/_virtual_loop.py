@@ -29,6 +29,18 @@ class VirtualDeadlock(ToolbusError, RuntimeError):
     """Nothing can ever run again in virtual time: no task is ready, and no timer, thread or I/O is left to wait for.
 
     The message lists the tasks and the line at which each of them waits.
+
+    Example:
+        import asyncio
+
+        from toolbus.testing import VirtualDeadlock, VirtualTimeLoop
+
+        def test_what_waits_for_nothing_is_an_error() -> None:
+            with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+                try:
+                    runner.run(asyncio.Event().wait())
+                except VirtualDeadlock as error:
+                    print(error.code)
     """
 
     fault = "caller"
@@ -45,6 +57,15 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     `thread_patience_seconds` of real time in which nothing happens; after that the loop no longer waits for the
     thread. I/O that is ready is handled before a jump, but time does not wait for I/O to become ready. When nothing can
     ever run again, `run_until_complete` raises `VirtualDeadlock` instead of hanging.
+
+    Example:
+        import asyncio
+
+        from toolbus.testing import VirtualTimeLoop
+
+        def test_an_hour_takes_no_time() -> None:
+            with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+                runner.run(asyncio.sleep(3_600))
     """
 
     def __init__(self, *, thread_patience_seconds: float = PATIENCE_SECONDS) -> None:

@@ -48,6 +48,13 @@ async def assert_idle(*buses: EventBus, ignore: Iterable[anyio.TaskInfo] = ()) -
     `anyio.get_running_tasks()` from the beginning of the test if fixtures of a wider scope keep tasks). First yields to
     the event loop a few times, for anything that is about to end. Raises `AssertionError`, which names everything that
     is left. For threads and processes see `Census`.
+
+    Example:
+        from toolbus import EventBus
+        from toolbus.testing.census import assert_idle
+
+        bus = EventBus()
+        await assert_idle(bus)  # at the end of a test: nothing of ours still runs, and no subscription is open
     """
     known = _held(ignore)
     await _assert_none(lambda: _remains(known, buses), ())
@@ -64,6 +71,16 @@ class Census:
     again (anyio's, trio's, an executor's), because they end with the event loop. A thread that works counts, whether
     anybody waits for it or not, and so does any thread outside a pool. A child process that has ended also counts if
     nobody has waited for it. Processes are seen only on Linux.
+
+    Example:
+        from toolbus import Runtime
+        from toolbus.testing.census import Census
+        from toolbus.testing import ScriptedProvider, text
+
+        census = Census()
+        async with Runtime(ScriptedProvider([text("Hello.")])) as runtime:
+            await runtime.run("Hello?")
+        await census.assert_nothing_left()
     """
 
     __slots__ = ("_children", "_tasks", "_working")

@@ -5,6 +5,11 @@
 Handlers record what happens to them, and wait until they are released, under keys that the suite makes up. This module
 keeps the notes and releases of one process; the suite reads those of another process by calls of `contract_notes` and
 `contract_release`. Every other tool depends only on its arguments.
+
+Example:
+    from toolbus.testing.contract_tools import CONTRACT_TOOLS
+
+    print("contract_external" in [tool.name for tool in CONTRACT_TOOLS])  # True
 """
 
 from __future__ import annotations

@@ -1,6 +1,19 @@
 """The objects that the pytest plugin's fixtures return: a clock for a test, and a factory of strict harnesses.
 
 The plugin imports this module when a test asks for one of them. It knows anyio's pytest plugin, and no hooks.
+
+Example:
+    from toolbus.events import ToolCallRequested
+    from toolbus.testing import calls, text
+    from toolbus.testing.fixtures import Clock, HarnessFactory
+
+    async def test_the_clock_stands_still(toolbus_harness: HarnessFactory, toolbus_clock: Clock) -> None:
+        script = [calls(("get_order", {"number": 7})), text("It took too long.")]
+        async with toolbus_harness(script, tools=["get_order"]) as harness:
+            session = harness.start("Where is order 7?")
+            await harness.expect(ToolCallRequested)
+            await toolbus_clock.advance(30)
+            assert (await session.result()).tool_calls[0].reason == "timeout"
 """
 
 from __future__ import annotations
@@ -51,6 +64,18 @@ def on_virtual_time(backend: Any) -> Generator[Clock]:
 
     `backend` is a value of the fixture `anyio_backend`. Raises `ConfigurationError` if the plugin already runs an event
     loop with real time, and for an event loop that is neither asyncio's nor trio's.
+
+    Example:
+        from collections.abc import Iterator
+
+        import pytest
+
+        from toolbus.testing.fixtures import Clock, on_virtual_time
+
+        @pytest.fixture
+        def clock(anyio_backend: str) -> Iterator[Clock]:  # as the fixture toolbus_clock does
+            with on_virtual_time(anyio_backend) as clock:
+                yield clock
     """
     from anyio.pytest_plugin import get_runner  # noqa: PLC0415 -- imports pytest
 

@@ -73,6 +73,18 @@ class Harness:
     Every failure is an `AssertionError` with the timeline of the events so far; any other exception that leaves the
     block carries the timeline as a note. If a `ScriptedProvider` was asked for a step that its script does not have, or
     for a step that contradicts its `expect=`, leaving the block fails, whatever became of the request.
+
+    Example:
+        from toolbus.events import ToolCallRequested
+        from toolbus.testing import calls, text
+        from toolbus.testing.harness import Harness
+
+        script = [calls(("get_order", {"number": 7})), text("It is in Rome.")]
+        async with Harness(script, tools=["get_order"]) as harness:
+            session = harness.start("Where is order 7?")
+            call = await harness.expect(ToolCallRequested, name="get_order")
+            harness.complete(call, {"city": "Rome"})
+            print((await session.result()).text)  # It is in Rome.
     """
 
     def __init__(

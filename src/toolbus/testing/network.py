@@ -1,6 +1,14 @@
 """A block on real models in tests, unless a test allows them.
 
 The pytest plugin loads this module in every run, so it imports only the switch in `toolbus.network`.
+
+Example:
+    from toolbus.providers.openai import OpenAIProvider
+    from toolbus.testing.network import allow_network_providers, forbid_network_providers
+
+    forbid_network_providers()  # in conftest.py
+    with allow_network_providers():  # in a test that means it
+        OpenAIProvider("gpt-5-mini", api_key="the-key")
 """
 
 from __future__ import annotations

@@ -3,6 +3,18 @@
 The module knows both event loops, and only the errors of toolbus. trio has a virtual clock of its own; asyncio gets the
 event loop in `_virtual_loop`. On both, time stands still while anything can run or a worker thread works, and then
 jumps to the next timer.
+
+Example:
+    import pytest
+
+    from toolbus.testing.virtual_time import advance, settle, virtual_backend, virtual_backends
+
+    name, options = virtual_backend("asyncio")  # anyio.run(main, backend=name, backend_options=options)
+
+    @pytest.mark.parametrize("anyio_backend", virtual_backends("asyncio", "trio"))
+    async def test_an_hour_takes_no_time(anyio_backend) -> None:
+        await advance(3_600)
+        await settle()
 """
 
 from __future__ import annotations

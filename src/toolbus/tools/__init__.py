@@ -10,6 +10,28 @@ Invariants:
    Otherwise the model's calls could be judged by other tools than those that the model was shown.
 3. A handler gets its own validated copy of the arguments (`Tool.prepare`). Otherwise a handler that changes its
    arguments would change those in the transcript and in events.
+
+Example:
+    from toolbus import Runtime
+    from toolbus.testing import ScriptedProvider, calls, text
+    from toolbus.tools import Isolation, Summarize, Tool, Toolish, ToolContext, ToolOptions, ToolRegistry, tool
+
+    isolation: Isolation = "thread"
+    short: Summarize = lambda order: str(order)[:80]
+    options: ToolOptions = {"timeout_seconds": 5, "retries": 2, "idempotent": True, "isolation": isolation}
+    options["summarize"] = short
+
+    @tool(**options)
+    def get_order(number: int, context: ToolContext[str]) -> str:
+        "Get an order of the user."
+        return f"order {number} of {context.deps}"
+
+    tools: list[Toolish] = [get_order, Tool("wait", "Wait for the user.", {"type": "object"}, external=True)]
+    registry = ToolRegistry(tools)
+    model = ScriptedProvider([calls(("get_order", {"number": 7})), text("Here it is.")])
+    async with Runtime(model, tools=registry) as runtime:
+        result = await runtime.run("Get order 7.", deps="Ann")
+    print(result.tool_calls[0].content)  # order 7 of Ann
 """
 
 from __future__ import annotations

@@ -89,6 +89,15 @@ def check_options(name: str, options: ToolOptions) -> None:
     """Refuse unknown options with `TypeError`, and values that are wrong by themselves or together.
 
     Raises `ConfigurationError` for the latter.
+
+    Example:
+        from toolbus.errors import ConfigurationError
+        from toolbus.tools import check_options
+
+        try:
+            check_options("get_order", {"retries": -1})
+        except ConfigurationError as error:
+            print("retries" in str(error))  # True
     """
     if unknown := options.keys() - _OPTIONS:
         raise TypeError(f"tool {name!r}: {no_option(unknown, _OPTIONS)}")

@@ -4,6 +4,15 @@
 
 The turn machine answers these calls itself (`core.turn`), without a dispatcher or listener. The functions below only
 describe the tools to the model, and are never called.
+
+Example:
+    from toolbus import Runtime
+    from toolbus.testing import ScriptedProvider, calls
+    from toolbus.toolsets.control import give_up, task_complete, update_plan
+
+    model = ScriptedProvider([calls(("task_complete", {"answer": "All sorted."}))])
+    async with Runtime(model, tools=[task_complete, give_up, update_plan]) as runtime:
+        print((await runtime.run("Sort my mail.")).text)  # All sorted.
 """
 
 from __future__ import annotations

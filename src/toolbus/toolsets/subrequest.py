@@ -34,6 +34,16 @@ def subrequest_tool(
     artifacts and affected names are passed on. A sub-request that was stopped returns its text so far and the reason;
     one that failed is a failed call. The call's deadline is the `timeout_seconds` of `limits` (600 by default), or the
     time that is left for the request. Raises `ConfigurationError` for wrong options or an `output` that cannot be used.
+
+    Example:
+        from toolbus import Runtime, subrequest_tool
+        from toolbus.testing import ScriptedProvider, calls, text
+
+        researcher = subrequest_tool("research", "Research a question.", provider=ScriptedProvider([text("Rome.")]))
+        model = ScriptedProvider([calls(("research", {"task": "Where is order 7?"})), text("It is in Rome.")])
+        async with Runtime(model, tools=[researcher]) as runtime:
+            result = await runtime.run("Where is order 7?")
+        print(result.tool_calls[0].content)  # {"ok":true,"message":"Rome."}
     """
     check_options(options, SessionOptions, f"subrequest_tool {name!r}")
     limits = options.get("limits") or Limits()

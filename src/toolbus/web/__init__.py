@@ -25,6 +25,29 @@ requests of other processes are shown in the same way; only the applications kno
    forgotten. What belongs to somebody else is answered like what does not exist, or ids could be tried out.
 6. Errors are one sentence for people (`core.endings`). Ids, options and tracebacks are in the log, where whoever
    reads them may do so.
+
+Example:
+    from starlette.requests import Request
+
+    from toolbus import Runtime
+    from toolbus.testing import ScriptedProvider, text
+    from toolbus.web import AuthorizeRequest, Chunk, EventEncoder, VercelEncoder
+    from toolbus.web import create_app, sse_frame
+
+    def user_of(request: Request) -> str | None:
+        return {"the-token-of-ann": "ann"}.get(request.headers.get("authorization", "").removeprefix("Bearer "))
+
+    authorize: AuthorizeRequest = user_of
+    runtime = Runtime(ScriptedProvider([text("Hello.", pieces=1)]))
+    app = create_app(runtime, authorize=authorize)  # for uvicorn
+    async with runtime:
+        encoder: EventEncoder = VercelEncoder()  # in a server of another kind
+        async for event in runtime.start("Hello?").events():
+            chunks: list[Chunk] = encoder.feed(event)
+            for chunk in chunks:
+                frame = sse_frame(chunk)
+                if chunk["type"] == "text-delta":
+                    print(chunk["delta"])  # Hello.
 """
 
 from __future__ import annotations

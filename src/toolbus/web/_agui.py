@@ -42,6 +42,14 @@ class AguiEncoder(EventEncoder):
 
     A question to a person is an interrupt, and a call of `client_tools` ends the run without a result: the client
     answers with its next run. Progress, status and plan are custom events. See `EventEncoder` for the rest.
+
+    Example:
+        from toolbus.events import RequestStarted
+        from toolbus.web import AguiEncoder
+
+        encoder = AguiEncoder("thread-1", "run-1")
+        chunks = encoder.feed(RequestStarted(prompt="Hello?", deadline=600))
+        print(chunks[0]["type"])  # RUN_STARTED
     """
 
     def __init__(

@@ -37,7 +37,22 @@ _MAX_ANSWERS = 1_000
 
 
 class AnswerableRequest(Protocol):
-    """A request that takes answers: a `RequestSession`, or a `RequestHandle`, whose members are awaited."""
+    """A request that takes answers: a `RequestSession`, or a `RequestHandle`, whose members are awaited.
+
+    Example:
+        from toolbus.web import AnswerableRequest, ClientAnswer, ClientDecision, ClientRequest, read_vercel
+
+        message = {"id": "m1", "role": "user", "parts": [{"type": "text", "text": "Hello?"}]}
+        body = {"id": "chat-1", "messages": [message]}
+        asked: ClientRequest = read_vercel(body)
+        print(asked.conversation_id, asked.prompt.content)  # chat-1 Hello?
+
+        async def answer(request: AnswerableRequest) -> None:  # a session, or a handle of a request anywhere
+            decisions: tuple[ClientDecision, ...] = asked.decisions
+            answers: tuple[ClientAnswer, ...] = asked.answers
+            if decisions or answers:
+                await asked.answer(request)
+    """
 
     request_id: str
 

@@ -70,7 +70,19 @@ class EventReader(Protocol):
 
 
 class ShownRequest(Protocol):
-    """A request that can be shown: a `RequestSession`, or a `RequestHandle` to a request of any process."""
+    """A request that can be shown: a `RequestSession`, or a `RequestHandle` to a request of any process.
+
+    Example:
+        from toolbus.web import EventReader, EventsResponse, ShownRequest
+
+        def page(request: ShownRequest) -> EventsResponse:  # a session, or a handle of a request anywhere
+            return EventsResponse(request)
+
+        async def read(request: ShownRequest) -> str:  # where a page that comes back continues
+            reader: EventReader = request.events()
+            await reader.aclose()
+            return reader.cursor
+    """
 
     request_id: str
 

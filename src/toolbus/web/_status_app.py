@@ -37,6 +37,13 @@ def create_status_app(runtime: Runtime[Any], *, hosts: Collection[str] | None = 
     for anything or changes it; but names of tools and models, and costs, are not for everybody. So it answers only what
     is sent from this machine to one of `hosts`, by default the names of loopback. For a probe from elsewhere, name the
     hosts that it sends, or pass None for any, and let only your own network reach the port.
+
+    Example:
+        from toolbus import Runtime
+        from toolbus.testing import ScriptedProvider
+        from toolbus.web import create_status_app
+
+        app = create_status_app(Runtime(ScriptedProvider([])))  # uvicorn.run(app, port=8001): /health and /status
     """
 
     def health(_request: Request) -> Response:

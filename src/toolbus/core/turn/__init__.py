@@ -48,6 +48,20 @@ Invariants:
     `resumed`. Any other call ends as `interrupted`, with its outcome unknown (G19). Otherwise a crash could make a tool
     act twice. An external call, or one on a worker, may not have ended with the process, so giving it up would throw
     its answer away; who runs a pool must not run such a call a second time.
+
+Example:
+    from toolbus.core.turn import CallModel, Finish, ModelReplied, Start, TurnState, advance, apply_all, pending
+    from toolbus.messages import AssistantMessage, UserMessage
+    from toolbus.protocols import ModelReply
+
+    state = TurnState("r1", "k1")
+    begun, _ = advance(state, [Start(UserMessage(content="Hello?"))], 0.0)  # facts, and inputs that came too late
+    print(isinstance(pending(state), CallModel))  # True
+    ended, _ = advance(state, [ModelReplied(ModelReply(message=AssistantMessage(text="Hello.")))], 1.0)
+    print(isinstance(pending(state), Finish))  # True
+    again = TurnState("r1", "k1")
+    apply_all(again, [*begun, *ended])  # a replay has the same state
+    print(again.messages == state.messages)  # True
 """
 
 from __future__ import annotations

@@ -54,6 +54,14 @@ class AnthropicProvider(Adapter[MessageBuilder]):
     tracing, except for a client that was given. Keys do not appear in the repr, in errors or in logs.
 
     Raises `MissingExtra` without the SDK, and `ConfigurationError` for an invalid option or a missing key.
+
+    Example:
+        from toolbus import Runtime
+        from toolbus.providers.anthropic import AnthropicProvider, Cache
+
+        cache: Cache = "1h"
+        provider = AnthropicProvider("claude-sonnet-4-5", api_key="the-key", cache=cache)
+        runtime = Runtime(provider)  # with the key in ANTHROPIC_API_KEY: Runtime("anthropic:claude-sonnet-4-5")
     """
 
     __slots__ = ()

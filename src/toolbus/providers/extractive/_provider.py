@@ -26,6 +26,13 @@ class ExtractiveProvider:
     It needs the tools of `toolbus.toolsets.workspace`; without them its answer says so. A question about files takes
     two to four rounds of calls. Text is emitted line by line. The provider never raises a `ProviderError`, since it
     depends on no server.
+
+    Example:
+        from toolbus import Runtime
+        from toolbus.providers.extractive import ExtractiveProvider
+
+        async with Runtime(ExtractiveProvider()) as runtime:  # as Runtime("extractive"): needs no key and no network
+            print((await runtime.run("Hello?")).outcome)  # completed
     """
 
     @property

@@ -64,6 +64,12 @@ class OllamaProvider(Adapter[ReplyBuilder]):
     not count these at all.
 
     Raises `MissingExtra` without the SDK, and `ConfigurationError` for an invalid option.
+
+    Example:
+        from toolbus import Runtime
+        from toolbus.providers.ollama import OllamaProvider
+
+        runtime = Runtime(OllamaProvider("qwen3:8b", host="http://127.0.0.1:11434"))  # Runtime("ollama:qwen3:8b")
     """
 
     __slots__ = ()

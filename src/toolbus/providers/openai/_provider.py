@@ -87,6 +87,15 @@ class OpenAIProvider(Adapter[ReplyBuilder | ResponseBuilder]):
     appear in the repr, in errors or in logs.
 
     Raises `MissingExtra` without the SDK, and `ConfigurationError` for an invalid option or a missing key.
+
+    Example:
+        from toolbus import Runtime
+        from toolbus.providers.openai import Api, ApiKey, OpenAIProvider
+
+        api: Api = "responses"
+        key: ApiKey = "the-key"  # or an async function that returns one
+        provider = OpenAIProvider("gpt-5-mini", api_key=key, api=api)
+        runtime = Runtime(provider)  # with the key in OPENAI_API_KEY: Runtime("openai-responses:gpt-5-mini")
     """
 
     __slots__ = ("_calls_in_text", "_compatible")

@@ -31,6 +31,13 @@ class MemoryStore:
     newest one is kept even if it is larger than `max_bytes` by itself. Costs O(messages added). With `journal`, it also
     keeps the facts of requests, as long as the store lives and without a bound: then requests can be resumed in another
     runtime of the process (`Runtime.resume`).
+
+    Example:
+        from toolbus.stores.memory import MemoryStatistics, MemoryStore
+
+        store = MemoryStore(max_conversations=10_000, journal=True)  # Runtime(..., store=store)
+        statistics: MemoryStatistics = store.statistics()
+        print(statistics.conversations, statistics.dropped)  # 0 0
     """
 
     def __init__(

@@ -90,6 +90,14 @@ class MongoStore(ThreadedStore):
     `statistics` counts none of their documents, and `forget` deletes them too. The server does the search, except in
     long texts and in tool results of other applications. Two threads, each with a client, start at their first job: one
     writes and one reads.
+
+    Example:
+        from toolbus import Runtime
+        from toolbus.stores.mongo import MessageFields, MongoStore
+
+        fields = MessageFields(session="chatId", content="text")  # where the application keeps them already
+        store = MongoStore("mongodb://127.0.0.1:27017", "shop", messages="chat_messages", fields=fields)
+        runtime = Runtime("extractive", store=store)
     """
 
     def __init__(

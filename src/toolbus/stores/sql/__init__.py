@@ -2,4 +2,10 @@
 
 It knows the tables and the statements, written once in SQL that both dialects take, and `Database`, the interface of a
 connection. It must not know a driver or a dialect: those are in the modules of the two stores.
+
+Example:
+    from toolbus.stores.sql.database import Rows
+
+    insert = Rows("INSERT INTO facts (request_id, seq) VALUES ", "(?, ?)", ("text", "whole"))
+    print(insert)  # INSERT INTO facts (request_id, seq) VALUES (?, ?)
 """

@@ -1,6 +1,17 @@
 """A store in a database: the engine that `SqliteStore` and `PostgresStore` share.
 
 Combines the two threads with the functions of `append`, `read`, `upkeep` and `archive`. Knows no dialect.
+
+Example:
+    import tempfile
+    from pathlib import Path
+
+    from toolbus.stores.sql.engine import DatabaseStore
+    from toolbus.stores.sqlite import SqliteStore
+
+    store: DatabaseStore = SqliteStore(Path(tempfile.mkdtemp(), "toolbus.db"))
+    print(await store.history("user-1"))  # []
+    await store.aclose()
 """
 
 from __future__ import annotations

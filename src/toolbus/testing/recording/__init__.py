@@ -21,6 +21,22 @@ bus
 3. A replay's clock reads the recorded moments. With the machine's time, deadlines and timestamps would differ in each
    run.
 4. A file that cannot be written ends the recording and no request. A recording must not change the run that it records.
+
+Example:
+    import tempfile
+    from pathlib import Path
+
+    from toolbus import Runtime
+    from toolbus.testing import ScriptedProvider, text
+    from toolbus.testing.recording import Recording, Replayed, read_recording, record, replay
+
+    path = Path(tempfile.mkdtemp(), "hello.jsonl")
+    async with Runtime(ScriptedProvider([text("Hello.")])) as runtime:
+        with record(path, runtime) as recorder:
+            await runtime.run("Hello?")
+    recording: Recording = read_recording(path)
+    replayed: Replayed = await replay(path)
+    print(len(recording.requests), replayed.results[0].text)  # 1 Hello.
 """
 
 from ._difference import ReplayDifference

@@ -17,13 +17,17 @@ Invariants:
 1. A seed is the same run on every machine. Ids, clocks, random numbers and the order in which tasks are cancelled come
    from the seed; otherwise a failure could not be reproduced.
 2. Every actor draws from a stream of random numbers of its own, named after its decision. With one shared stream, a
-small
-   change of timing would change all later decisions, and a reduced world would not show the same failure.
+   small change of timing would change all later decisions, and a reduced world would not show the same failure.
 3. Actors do only what the documentation allows. If an actor broke a rule itself, a broken guarantee would not be a bug
    of toolbus.
 4. A process that was killed writes, publishes and counts nothing any more, as after SIGKILL. If it did, the checks
-would
-   see effects that no real process has.
+   would see effects that no real process has.
+
+Example:
+    from toolbus.testing.simulation import SimulationReport, simulate
+
+    report: SimulationReport = simulate(1, first=7)  # raises SimulationFailed, with the seed and a timeline
+    print(report.seeds)  # 1
 """
 
 from ._findings import SeedReport, SimulationFailed

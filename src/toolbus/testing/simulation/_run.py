@@ -36,6 +36,15 @@ def run_seed(seed: int) -> SeedReport:
 
     Raises `SimulationFailed`. Changes global state while it runs (ids, the wall clock of toolbus, logging), so call it
     once at a time, and not inside an event loop.
+
+    Example:
+        from toolbus.testing.simulation import SeedReport, SimulationFailed, run_seed
+
+        try:
+            report: SeedReport = run_seed(7)
+            print(report.seed, report.requests > 0)  # 7 True
+        except SimulationFailed as failed:
+            print(failed.guarantee, failed.problem)
     """
     world = World(seed)
     run = _Run(world)

@@ -10,6 +10,17 @@ Invariants:
    and a client that blocks its event loop does not stop it.
 3. A request is checked against the vendor's rules, and every broken rule is in `WireRequest.problems`. A stub that
    accepts everything would pass requests that the vendor refuses.
+
+Example:
+    from toolbus import Runtime
+    from toolbus.providers.openai import OpenAIProvider
+    from toolbus.testing.wire import WireReply, WireScript, WireServer
+
+    script: WireScript = [WireReply(text="Hello.")]
+    with WireServer(script, dialect="openai") as server:  # a real server on this machine
+        provider = OpenAIProvider("gpt-5-mini", api_key="the-key", base_url=server.base_url)
+        async with Runtime(provider) as runtime:
+            print((await runtime.run("Hello?")).text)  # Hello.
 """
 
 from ._dialect import Dialect, Lack, Pairing, Stream, error_answer, fields_of, objects_of, sse

@@ -1,4 +1,4 @@
-"""`request_code_context`: a model asks for the pieces of a source tree that fit a hint, within a budget of tokens.
+r"""`request_code_context`: a model asks for the pieces of a source tree that fit a hint, within a budget of tokens.
 
     Runtime(..., tools=[code_context_tool(CodeIndex("src"))])
 
@@ -13,6 +13,20 @@ runtime or the model that asks, and writes nothing but the index's file in the u
    different options would undo each other's work.
 4. A search runs in a thread, checks at each file whether it was cancelled, and keeps what it has indexed. Without this
    the first search of a large tree could not be stopped, or would never come to an end.
+
+Example:
+    import tempfile
+    from pathlib import Path
+
+    from toolbus.toolsets.code_context import CodeIndex, IndexReport, Retriever, code_context_tool
+
+    root = Path(tempfile.mkdtemp())
+    (root / "shop.py").write_text("def renew(lease):\n    lease.until += 30\n")
+    index = CodeIndex(root, cache_dir=root / ".cache")
+    retriever: Retriever = index  # or an index of your own
+    report: IndexReport = await index.refresh()
+    tool = code_context_tool(retriever)  # Runtime(..., tools=[tool])
+    print(report.files, tool.name)  # 1 request_code_context
 """
 
 from ._index import CodeHit, CodeIndex, IndexReport, Retriever

@@ -16,6 +16,25 @@ must not know the runtime or the model that calls the tools. Its invariants:
    it is trusted, and then another one of the same name.
 5. What a server asks back is answered for one call, in its conversation, and ends with it. Without this a server could
    ask a person who has nothing to do with the call, or keep a person waiting for nothing.
+
+Example:
+    import json
+    import tempfile
+    from pathlib import Path
+
+    from toolbus import Runtime
+    from toolbus.toolsets.mcp import McpServer, McpStatus, McpTools, servers_from
+
+    path = Path(tempfile.mkdtemp(), "mcp.json")
+    path.write_text(json.dumps({"mcpServers": {"files": {"command": "uvx", "args": ["mcp-server-git"]}}}))
+    servers: list[McpServer] = servers_from(path)
+    servers.append(McpServer("docs", url="http://127.0.0.1:8765/mcp"))
+    print([server.name for server in servers])  # ['files', 'docs']
+
+    async def main() -> None:
+        async with McpTools(servers) as tools, Runtime("extractive", tools=tools.registry) as runtime:
+            statuses: dict[str, McpStatus] = tools.status()
+            await runtime.run("What has changed since yesterday?")
 """
 
 from ._questions import ask_model, ask_people

@@ -59,6 +59,16 @@ def workspace_tools(
     most about 30 ms, whatever a model or a file contains: the size of regular expressions and globs is bounded for
     this, and a line that is too long for a regular expression is matched in parts that overlap by half. Raises
     `ConfigurationError` for a root that is not a directory, or a bound that is not above 0.
+
+    Example:
+        from toolbus import Runtime
+        from toolbus.testing import ScriptedProvider, calls, text
+        from toolbus.toolsets.workspace import workspace_tools
+
+        model = ScriptedProvider([calls(("list_files", {})), text("There is a README.")])
+        async with Runtime(model, tools=workspace_tools(".")) as runtime:
+            result = await runtime.run("What is here?")
+        print(result.tool_calls[0].ok)  # True
     """
     bounds = Bounds(
         max_results=max_results,

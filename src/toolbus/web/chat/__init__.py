@@ -43,6 +43,14 @@ def create_chat(
 
     All conversations are those of `user`, who is also named in decisions. `lifetime` is entered instead of the runtime,
     and has to enter it. Raises `ConfigurationError` for a token that can be guessed.
+
+    Example:
+        from toolbus import Runtime
+        from toolbus.testing import ScriptedProvider
+        from toolbus.web.chat import create_chat
+
+        runtime = Runtime(ScriptedProvider([]))
+        app = create_chat(runtime, token="a-long-secret-that-nobody-guesses", user="ann")  # what `toolbus serve` serves
     """
     app = Starlette(
         routes=[Mount("/", create_app(runtime, authorize=lambda _: user, page=True))],

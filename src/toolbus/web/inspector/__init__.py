@@ -19,6 +19,17 @@ Knows runtimes, stores, handles and recordings. Nobody but the command line know
    a request, so what holds for decisions and answers elsewhere holds here.
 5. Everything that is kept has a bound: requests and bytes of the log, rows, messages and events of a view, streams, and
    the share of the event loop that a stream may take. A page that somebody forgets to close must not cost a request.
+
+Example:
+    from toolbus import Runtime
+    from toolbus.stores.memory import MemoryStore
+    from toolbus.testing import ScriptedProvider
+    from toolbus.web.inspector import Inspector, Source, StoreSource, create_inspector
+
+    inspector: Inspector = create_inspector(Runtime(ScriptedProvider([])))  # an ASGI application; mount it, or serve it
+    source: Source = StoreSource(MemoryStore(journal=True), "shop")
+    other = Inspector(source)
+    print(len(other.token) > 20)  # True
 """
 
 from __future__ import annotations

@@ -291,7 +291,13 @@ class StoreSource:
 
 
 class RecordingSource:
-    """The requests of a recording. They have happened, so there are no commands."""
+    """The requests of a recording. They have happened, so there are no commands.
+
+    Example:
+        from toolbus.web.inspector import Inspector, RecordingSource
+
+        inspector = Inspector(RecordingSource("support.jsonl"))  # what `toolbus inspect support.jsonl` serves
+    """
 
     can_act = False
 

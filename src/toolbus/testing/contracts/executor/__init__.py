@@ -8,6 +8,15 @@ Invariants:
 1. The checks reach handlers only through calls, and through the notes that the handlers make under keys. So an executor
    that runs tools on another machine passes the same checks.
 2. Each check has a bus of its own. On a shared bus, a call that one check leaves would be answered in the next.
+
+Example:
+    from toolbus import ToolDispatcher
+    from toolbus.testing.contracts.executor import check_executor, executor_checks
+
+    print(len(executor_checks()) > 10)  # True
+
+    async def test_my_executor_keeps_the_contract() -> None:
+        await check_executor(ToolDispatcher)
 """
 
 from __future__ import annotations

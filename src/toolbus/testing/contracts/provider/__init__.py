@@ -8,6 +8,11 @@ Invariants:
 1. The stub answers on a real socket. A fake HTTP client would hide the faults of connections: cuts, resets, stalls.
 2. After a check that fails, the next check gets another provider. The old one may be in any state, and its faults would
    fail checks that have nothing to do with them.
+
+Example:
+    from toolbus.testing.contracts.provider import provider_checks
+
+    print(len(provider_checks()) > 10)  # True
 """
 
 from __future__ import annotations
@@ -76,6 +81,19 @@ async def check_live_provider(provider: Provider) -> ContractReport:
 
     Asks five times, for a few hundred tokens in all. A model that does not call tools, or not two at once, fails. The
     provider stays open. Raises `ContractBroken` as `check_provider` does, also for errors of the service.
+
+    Example:
+        from toolbus.providers.openai import OpenAIProvider
+        from toolbus.testing.contracts.provider import ContractBroken, ContractReport, Failure, check_live_provider
+
+        async def test_the_real_service() -> None:  # needs a key, and costs a few cents
+            try:
+                report: ContractReport = await check_live_provider(OpenAIProvider("gpt-5-mini"))
+                print(report.passed, report.left_out)
+            except ContractBroken as broken:
+                failures: list[Failure] = [*broken.failures]
+                print([failure.check for failure in failures])
+                raise
     """
     return await live_report(provider)
 

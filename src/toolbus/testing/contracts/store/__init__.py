@@ -10,6 +10,14 @@ Invariants:
    them only remembers is missing in the other.
 3. After a check that fails, the next check gets another store. Damaged data would fail checks that have nothing to do
    with them.
+
+Example:
+    from toolbus.stores.memory import MemoryStore
+    from toolbus.testing.contracts.store import MakeStore, check_store, store_checks
+
+    make: MakeStore = lambda: MemoryStore(journal=True)
+    report = await check_store(make, only={"histories", "messages"})  # in a test: all of them
+    print(len(store_checks()) > 10, report.passed)  # True ('histories', 'messages')
 """
 
 from __future__ import annotations

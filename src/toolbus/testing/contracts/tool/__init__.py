@@ -8,6 +8,22 @@ Invariants:
    validation, the cancellation and the threads that they meet in production.
 2. A handler runs only with the arguments of an example, or with arguments that its schema refuses. The suite cannot
    know which other calls are harmless.
+
+Example:
+    from typing import Annotated
+
+    from pydantic import Field
+
+    from toolbus import tool
+    from toolbus.testing.contracts.tool import ExampleCall, check_tools, tool_checks, toolset_checks
+
+    @tool(kind="query")
+    async def get_price(drink: Annotated[str, Field(description="The drink's name.")]) -> int:
+        "Get the price of a drink, in euros."
+        return {"tea": 3}[drink]
+
+    report = await check_tools([get_price], [ExampleCall("get_price", {"drink": "tea"}, output=int)])
+    print(len(report.passed) > 3, len(tool_checks()) > 3, len(toolset_checks()) > 3)  # True True True
 """
 
 from __future__ import annotations

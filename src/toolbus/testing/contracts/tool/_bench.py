@@ -78,7 +78,19 @@ class ExampleCall:
 
 
 class OpenToolset(Protocol):
-    """A toolset that can be opened: it keeps its tools in `registry` while its block is entered."""
+    """A toolset that can be opened: it keeps its tools in `registry` while its block is entered.
+
+    Example:
+        from toolbus.testing import ExampleCall, check_toolset
+        from toolbus.testing.contracts.tool import OpenToolset
+        from toolbus.toolsets.mcp import McpServer, McpTools
+
+        def make() -> OpenToolset:
+            return McpTools([McpServer("git", command="uvx", args=["mcp-server-git"])])
+
+        async def test_the_servers_tools() -> None:
+            await check_toolset(make, [ExampleCall("git__git_status", {"repo_path": "."})])
+    """
 
     @property
     def registry(self) -> ToolRegistry:
