@@ -382,24 +382,60 @@ async def test_an_outage_of_the_store_delays_commands_and_is_logged_once(caplog:
     ]
 
 
-async def test_sub_requests_questions_are_answered_where_they_run() -> None:
-    inner = Lab()
+def handing_over(store: MemoryStore, inner: Lab, *asked: Any, **options: Any) -> Runtime:
+    """A runtime whose model hands a task to a sub-request, which calls a tool that needs approval, once for each."""
     below = Runtime(
-        ScriptedProvider(lambda request: (calls(("wipe", {"n": 1})), text("Inside."))[request.round]),
+        ScriptedProvider(lambda request: (calls(*asked), text("Inside."))[request.round]),
         tools=[inner.tool("wipe", 1, needs_approval=True)],
     )
+    middle = Runtime(
+        ScriptedProvider(lambda request: (calls(("pass_on", {"task": "x"})), text("Between."))[request.round]),
+        tools=[below.as_tool("pass_on", "Pass it on.")],
+    )
     model = ScriptedProvider(lambda request: (calls(("hand_over", {"task": "x"})), text("Done."))[request.round])
-    tools = [below.as_tool("hand_over", "Hand it over.")]
-    async with Runtime(model, tools=tools, store=store_of(), on_approval="wait") as runtime:
+    if _relays:
+        options.setdefault("relay", _relays[0])
+    tools = [middle.as_tool("hand_over", "Hand it over.")]
+    return Runtime(model, tools=tools, store=store, on_approval="wait", lease_seconds=30, **options)
+
+
+async def test_the_questions_of_sub_requests_are_found_and_answered_wherever_their_request_runs(where: str) -> None:
+    inner = Lab()
+    async with handing_over(store_of(), inner, ("wipe", {"n": 1}), ("wipe", {"n": 2})) as runtime:
         session = runtime.start("go")
         await settle()
-        handle = runtime.request(session.request_id)
-        [question] = await handle.pending_approvals()
-        assert question.request_id != session.request_id
-        assert await handle.approve(question) == "done"
+        async with handle_on(session, runtime, where) as handle:
+            first, second = await handle.pending_approvals()
+            assert first.request_id == second.request_id != session.request_id
+            assert [first.arguments, second.arguments] == [{"n": 1}, {"n": 2}]
+            assert await handle.approve(second) == "done"
+            await settle()
+            assert await handle.pending_approvals() == (first,)
+            assert await handle.deny(second) == "ended"
+            assert await handle.deny(first, reason="no") == "done"
+            result = await handle.result()
+            assert (result.outcome, result.text) == ("completed", "Done.")
+            assert await handle.approve(first) == "ended"
+    [(_, call_id)] = inner.runs
+    assert call_id == second.call_id
+
+
+async def test_the_question_of_a_sub_request_ends_with_the_process_that_ran_it() -> None:
+    """A tool that may not run twice is not run again, so nobody asks the question once more."""
+    inner, store = Lab(), store_of()
+    async with handing_over(store, inner, ("wipe", {"n": 1}), drain_seconds=0) as first:
+        session = first.start("go")
+        await settle()
+    handle = Client(store, answer_seconds=1).request(session.request_id)
+    [question] = await handle.pending_approvals()
+    assert await handle.approve(question) == "queued"
+    async with handing_over(store, inner, ("wipe", {"n": 1})) as second:
+        [resumed] = await second.resume()
+        result = await resumed.result()
+        await settle()
+        assert await handle.pending_approvals() == ()
         assert await handle.approve(question) == "ended"
-        assert (await handle.result()).ok
-    assert len(inner.runs) == 1
+    assert ([each.reason for each in result.tool_calls], inner.runs) == (["interrupted"], [])
 
 
 # ------------------------------------------------------------------------------------------------ watching

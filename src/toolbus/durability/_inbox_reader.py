@@ -98,8 +98,10 @@ class InboxReader:
         state: SettledState | None = "taken" if session.has_taken(given.event_id) else None
         reason = ""
         try:
-            if state is None and not session.deliver(given):
-                state = "refused"
+            if state is None:
+                # A decision on a sub-request's question is not a fact of this request, so no append settles it.
+                is_given = session.deliver(given)
+                state = "refused" if not is_given else "taken" if session.has_taken(given.event_id) else None
         except BusError as exc:
             state, reason = "refused", str(exc)
             _logger.warning("request %s: an input from another process is refused: %s", given.request_id, exc)

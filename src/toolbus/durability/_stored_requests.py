@@ -20,7 +20,17 @@ from ..errors import (
     ToolbusError,
     UnknownRequest,
 )
-from ..events import ApprovalDecided, ApprovalRequested, Event, RequestStarted, TerminalEvent, ToolCallFailed
+from ..events import (
+    ApprovalDecided,
+    ApprovalRequested,
+    Event,
+    RequestStarted,
+    TerminalEvent,
+    ToolCallFailed,
+    ToolCallPaused,
+    ToolCallRequested,
+    ToolCallResumed,
+)
 from ..messages import Message, UserMessage
 from ..request_result import RequestResult
 from ..session import Instructions, RequestOptions, RequestSession, Resumed, check_options
@@ -30,6 +40,7 @@ from ._store_calls import call_store_in_time
 
 __all__ = ["Make", "OptionsFor", "ReadAlong", "Restored", "StoredRequests"]
 
+_ABOUT_QUESTIONS = (ApprovalRequested, ApprovalDecided, ToolCallPaused, ToolCallResumed, ToolCallRequested)
 OptionsFor: TypeAlias = Callable[[RequestRecord], Mapping[str, Any]]
 """A function that returns the options which a request gets again: those of `Runtime.run`, `output` included."""
 
@@ -179,7 +190,8 @@ class ReadAlong:
         self._requests = requests
         self._request_id = request_id
         self._restored: Restored | None = None
-        self._questions: dict[str, ApprovalRequested] = {}
+        # The open questions, with the call of this request that waits for each.
+        self._questions: dict[tuple[str, str], tuple[str, ApprovalRequested]] = {}
         self.has_ended = False
 
     async def read(self) -> list[Event]:
@@ -214,18 +226,23 @@ class ReadAlong:
         """The questions that nobody has answered, as far as was read, in the order of asking."""
         assert self._restored is not None
         waiting = self._restored.session.snapshot().view.state.open_calls
-        return tuple([each for call_id, each in self._questions.items() if call_id in waiting])
+        return tuple([each for call_id, each in self._questions.values() if call_id in waiting])
 
     def _take(self, facts: Sequence[Event], *, since_round: int) -> list[Event]:
         assert self._restored is not None
         self.has_ended = ending_of(facts[-1]) is not None or self._restored.record.ending == "abandoned"
         for fact in facts:
+            if isinstance(fact, _ABOUT_QUESTIONS):
+                self._questions = {key: each for key, each in self._questions.items() if each[0] != fact.call_id}
             if isinstance(fact, ApprovalRequested):
-                self._questions.pop(fact.call_id, None)
-                self._questions[fact.call_id] = fact
-            elif isinstance(fact, ApprovalDecided):
-                self._questions.pop(fact.call_id, None)
+                self._ask(fact.call_id, fact)
+            elif isinstance(fact, ToolCallPaused):
+                for question in fact.questions:
+                    self._ask(fact.call_id, question)
         return with_messages(self._restored.session.snapshot().view.state, facts, since_round=since_round)
+
+    def _ask(self, call_id: str, question: ApprovalRequested) -> None:
+        self._questions[question.request_id, question.call_id] = call_id, question
 
 
 def _options_of(record: RequestRecord, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -358,10 +358,13 @@ class ToolCallPaused(Event, kw_only=True, frozen=True):
     """A running call waits for a person, for example because a sub-request of it asks for approval. Its time stops.
 
     Whoever runs the call publishes this event, and `ToolCallResumed` when the wait is over. The pause is bounded by
-    `approval_timeout_seconds`.
+    `approval_timeout_seconds`. `questions` are those of the call's sub-requests that nobody has answered, in the order
+    of asking: whoever reads the request in another process finds them here. When they change, the call is resumed and
+    paused anew.
     """
 
     call_id: str
+    questions: tuple[ApprovalRequested, ...] = ()
     is_fact: ClassVar[bool] = True
 
 

@@ -25,6 +25,7 @@ from ..events import (
     ToolCallFailed,
     encode,
 )
+from ..records import replace
 from ..request_result import RequestResult
 from ..session import RequestSession
 from ..storage import Inbox, InboxReceipt, JournalStore, RequestRecord
@@ -150,8 +151,8 @@ class RequestHandle:
     async def pending_approvals(self) -> tuple[ApprovalRequested, ...]:
         """Return the questions that a person has still to answer, in the order of asking.
 
-        Those of sub-requests are included for a request that runs here. Empty for a request that has ended. Raises
-        `UnknownRequest`, and the errors of `RequestEvents`.
+        Those of sub-requests are included. Empty for a request that has ended. Raises `UnknownRequest`, and the errors
+        of `RequestEvents`.
         """
         if (session := self._session()) is not None:
             return session.pending_approvals
@@ -259,6 +260,9 @@ class RequestHandle:
         if self._stored is None:  # Only this process could know the request.
             return "unknown"
         journal = self._stored.journal
+        if command.request_id != self.request_id:
+            # A sub-request has no record in the store: its question is answered through the request above it.
+            command = replace(command, request_id=self.request_id)
         if len(encode(command)) > _MAX_BYTES:
             raise ConfigurationError(f"this {command.type} has over {_MAX_BYTES:,} bytes; give a shorter one")
         if not isinstance(journal, Inbox):

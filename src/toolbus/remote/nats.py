@@ -115,10 +115,10 @@ class ToolWorker:
     tools run elsewhere, and all others end as `interrupted`. All workers of a pool have the same lease; for another one
     `run` raises `ConfigurationError`.
 
-    `secrets` are values of this machine, each by itself or in a pair after a name, as for `Runtime(secrets=)`. They do not leave
-    it: results, errors, progress, questions to the model and log lines have references instead. A secret parameter gets
-    the worker's value of the name whose reference the model has sent. Raises `ConfigurationError` for tools with secret
-    parameters if no secret has a name: the session's values stay in its process.
+    `secrets` are values of this machine, each by itself or in a pair after a name, as for `Runtime(secrets=)`. They do
+    not leave it: results, errors, progress, questions to the model and log lines have references instead. A secret
+    parameter gets the worker's value of the name whose reference the model has sent. Raises `ConfigurationError` for
+    tools with secret parameters if no secret has a name: the session's values stay in its process.
     """
 
     def __init__(

@@ -343,9 +343,18 @@ class SessionHandle:
         return self._decide(question.decided(approved=False, by=by, reason=reason, remember=remember))
 
     def _decide(self, decision: ApprovalDecided) -> bool:
-        asked = (decision.request_id, decision.call_id)
-        is_open = any((each.request_id, each.call_id) == asked for each in self.pending_approvals)
-        return is_open and self._bus.publish(decision)
+        """Publish a decision. One from another process is addressed to this request, also if a sub-request asks."""
+        asked = [each for each in self.pending_approvals if each.call_id == decision.call_id]
+        ids = [each.request_id for each in asked]
+        if decision.request_id in ids:
+            return self._bus.publish(decision)
+        if decision.request_id != self.request_id or not asked:
+            return False
+        # The sub-request has no journal, and this request never has the fact.
+        is_taken = self._bus.publish(replace(decision, request_id=asked[0].request_id, parent_id=asked[0].parent_id))
+        if is_taken:
+            self._taken.add(decision.event_id)
+        return is_taken
 
     @property
     def is_accepted(self) -> bool:

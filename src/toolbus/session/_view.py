@@ -257,16 +257,24 @@ class SessionView:
     def report_waiting(self) -> None:
         """Pause the call above while this request waits for a person, and resume it afterwards.
 
-        The call is paused until none of its sub-requests waits.
+        The call is paused until none of its sub-requests waits. When their questions change, it is paused anew, so that
+        the journal of the request above has those that are open.
         """
         state, call = self._state_above, self.call_above
-        if state is None or call is None or self.waits is (self.state.waiting > 0):
+        if state is None or call is None or not (self.waits or self.state.waiting):
             return
-        self.waits = not self.waits
-        others = sum(each.waits for each in call.sub_requests) - self.waits
-        if not others and call.call.call_id in state.open_calls:
-            kind = ToolCallPaused if self.waits else ToolCallResumed
-            self._bus.publish(kind(**state.envelope(self._bus.clock()), call_id=call.call.call_id))
+        self.waits = self.state.waiting > 0
+        arbitration = self._bus.arbitration
+        waiting = [each.request_id for each in call.sub_requests if each.waits]
+        questions = tuple(found for each in waiting for found in arbitration.pending_approvals(each))
+        before, call.asked = call.asked, tuple(each.event_id for each in questions) if waiting else None
+        if before == call.asked or call.call.call_id not in state.open_calls:
+            return
+        ids: dict[str, Any] = {**state.envelope(self._bus.clock()), "call_id": call.call.call_id}
+        if before is not None:
+            self._bus.publish(ToolCallResumed(**ids))
+        if waiting:
+            self._bus.publish(ToolCallPaused(**ids, questions=questions))
 
 
 def _inherited(options: SessionOptions, journal: Journal | None, own: SessionOptions) -> dict[str, Any]:

@@ -95,6 +95,9 @@ class SubRequest(Protocol):
     waits: bool
 
     @property
+    def request_id(self) -> str: ...
+
+    @property
     def spent(self) -> Spent:
         """The tokens, calls and cost that it has used so far."""
         ...
@@ -111,7 +114,7 @@ class CallState(_Compared, eq=False):
     the call was requested (`core.approval.definition_of`).
     """
 
-    _beside = frozenset({"bound", "sub_requests"})
+    _beside = frozenset({"asked", "bound", "sub_requests"})
 
     call: ToolCall
     round: int
@@ -125,6 +128,7 @@ class CallState(_Compared, eq=False):
     is_background: bool = False  # whether it was requested as a background call
     has_ticket: bool = False  # whether the model has read a ticket in place of its result
     sub_requests: tuple[SubRequest, ...] = ()  # the requests that its tool has made
+    asked: tuple[str, ...] | None = None  # the ids of their open questions, while any of them waits for a person
     outcome: TerminalEvent | None = None
 
 
