@@ -110,7 +110,8 @@ async def _worker(url: str, name: str) -> None:
 
 
 @asynccontextmanager
-async def _toolbus(url: str, name: str) -> AsyncGenerator[Call]:
+async def toolbus_calls(url: str, name: str) -> AsyncGenerator[Call]:
+    """Calls of toolbus on the worker `name`: a function that makes one call and waits for its answer."""
     bus, tools = EventBus(), ToolRegistry([echo])
     arguments = {"said": _TEXT}
     async with NatsExecutor(url, pool=_POOL, prefix=name).on(bus, tools, lambda: None):
@@ -265,7 +266,8 @@ def _say(line: str) -> None:
 
 
 @contextmanager
-def _process(kind: str, url: str, name: str) -> Generator[subprocess.Popen[str]]:
+def worker_process(kind: str, url: str, name: str) -> Generator[subprocess.Popen[str]]:
+    """Run a worker, "toolbus" or "bare", in a process of its own while the block is open."""
     command = [sys.executable, "-m", "benchmarks.remote", kind, url, name]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]) as process:
         try:
@@ -280,7 +282,7 @@ def _process(kind: str, url: str, name: str) -> Generator[subprocess.Popen[str]]
 async def _calls(url: str, effort: Effort) -> list[Row]:
     ours, theirs = f"t{new_id()}", f"b{new_id()}"
     rows: list[Row] = []
-    with _process("toolbus", url, ours), _process("bare", url, theirs):
+    with worker_process("toolbus", url, ours), worker_process("bare", url, theirs):
         for width, most in WIDTHS.items():
             count = effort.of(most, least=width if effort.share < 0.01 else 20)
             runs: dict[str, list[_Ran]] = {"toolbus": [], "bare": []}
@@ -288,7 +290,7 @@ async def _calls(url: str, effort: Effort) -> list[Row]:
             async def side(
                 kind: str, width: int = width, count: int = count, runs: dict[str, list[_Ran]] = runs
             ) -> float:
-                make = _toolbus if kind == "toolbus" else _bare
+                make = toolbus_calls if kind == "toolbus" else _bare
                 name = ours if kind == "toolbus" else theirs
                 runs[kind].append(await _measured(lambda: make(url, name), width, count))
                 return 0.0
@@ -337,7 +339,7 @@ async def _idle(url: str, effort: Effort) -> Row:
 
     seconds = max(0.2, _IDLE_SECONDS * effort.share)
     shares: list[float] = []
-    with _process("toolbus", url, f"i{new_id()}") as process:
+    with worker_process("toolbus", url, f"i{new_id()}") as process:
         watched = psutil.Process(process.pid)
         for _ in range(min(3, effort.repeats)):
             before = watched.cpu_times()

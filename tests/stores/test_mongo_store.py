@@ -263,11 +263,12 @@ async def test_what_toolbus_searches_for_has_an_index(mongo_database: tuple[str,
     with direct(mongo_database) as database:
         found = {
             name: {tuple(index["key"]) for index in database[name].list_indexes()} - {("_id",)}
-            for name in ("messages", "toolbus_requests", "toolbus_conversations")
+            for name in ("messages", "toolbus_requests", "toolbus_inbox", "toolbus_conversations")
         }
     assert found == {
         "messages": {("sessionId", "timestamp"), ("data.toolbus.turn", "timestamp")},
-        "toolbus_requests": {("ending", "begun_at"), ("ended_at",), ("owner",), ("conversation_id",), ("has_turn",)},
+        "toolbus_inbox": {("state", "request_id", "position")},
+        "toolbus_requests": {("ending", "lease_until"), ("ended_at",), ("owner",), ("conversation_id",), ("has_turn",)},
         "toolbus_conversations": {("changed_at",), ("pending_turn",)},
     }
 

@@ -59,6 +59,11 @@ class NatsServer:
     def url(self) -> str:
         return f"nats://{_HOST}:{self.port}"
 
+    @property
+    def pid(self) -> int:
+        """The id of its process; 0 if it was killed."""
+        return self._process.pid
+
     def start(self) -> None:
         """Start it (again) with the existing data, and wait until it accepts connections. It must not be running."""
         self._process.start()

@@ -273,7 +273,7 @@ class RequestHandle:
                 return await self._ended(journal, command)
             raise ConfigurationError(
                 f"request {self.request_id} does not run here, and {type(journal).__name__} has no inbox for commands "
-                "to other processes; use SqliteStore or PostgresStore"
+                "to other processes; use SqliteStore, PostgresStore or MongoStore"
             )
         receipt = await call_store_in_time(journal.send(command))
         with anyio.move_on_after(self._answer_seconds):

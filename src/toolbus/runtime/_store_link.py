@@ -53,11 +53,13 @@ class StoreLink:
         if park_seconds is not None and inbox is None:
             raise ConfigurationError(
                 "park_seconds needs a store with an inbox, through which an answer wakes a parked request; "
-                "use SqliteStore or PostgresStore"
+                "use SqliteStore, PostgresStore or MongoStore"
             )
         self._reader = None if inbox is None or writer is None else InboxReader(inbox, writer, self.inbox_seconds)
         if relay is not None and (writer is None or self._reader is None):
-            raise ConfigurationError("relay needs a store that processes share; use SqliteStore or PostgresStore")
+            raise ConfigurationError(
+                "relay needs a store that processes share; use SqliteStore, PostgresStore or MongoStore"
+            )
         self.exchange = (
             None
             if relay is None or writer is None or self._reader is None

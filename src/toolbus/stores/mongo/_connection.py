@@ -154,6 +154,7 @@ class ServerConnection:
         self.messages: Collection[Document] = database[server.names.messages]
         self.requests: Collection[Document] = database[f"{prefix}requests"]
         self.steps: Collection[Document] = database[f"{prefix}steps"]
+        self.inbox: Collection[Document] = database[f"{prefix}inbox"]
         self.conversations: Collection[Document] = database[f"{prefix}conversations"]
         self._blobs: Collection[Document] = database[f"{prefix}blobs"]
         self._info: Collection[Document] = database[f"{prefix}info"]
@@ -180,7 +181,8 @@ class ServerConnection:
         for collection, keys in (
             (self.messages, [names.session, names.timestamp]),
             (self.messages, [f"{names.own}.turn", names.timestamp]),
-            (self.requests, ["ending", "begun_at"]),
+            (self.requests, ["ending", "lease_until"]),
+            (self.inbox, ["state", "request_id", "position"]),
             (self.requests, ["ended_at"]),
             (self.requests, ["owner"]),
             (self.requests, ["conversation_id"]),

@@ -43,10 +43,11 @@ def delete_requests(database: ServerConnection, found: Sequence[Document]) -> tu
 
 
 def sweep(database: ServerConnection) -> None:
-    """Delete the steps and large values of requests that are marked as deleted, and then their documents."""
+    """Delete the steps, inputs and large values of requests that are marked as deleted, and then their documents."""
     while found := [each["_id"] for each in database.requests.find({"ending": DELETED}, {"_id": 1}).limit(_BATCH)]:
         for request_id in found:
-            database.steps.delete_many({"_id": prefix_of(request_id), "request_id": request_id})
+            for collection in (database.steps, database.inbox):
+                collection.delete_many({"_id": prefix_of(request_id), "request_id": request_id})
         database.delete_blobs(request_owner(each) for each in found)
         database.requests.delete_many({"_id": {"$in": found}, "ending": DELETED})
 

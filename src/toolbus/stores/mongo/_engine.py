@@ -2,6 +2,7 @@
 
 from ._connection import Names, Server, ServerConnection
 from ._conversations import conversations, history
+from ._inbox import park, receipt, send, settle, waiting
 from ._journal import Step, append_all, facts
 from ._leases import abandon, release, renew, request, requests, take, unfinished
 from ._turns import remember
@@ -18,14 +19,19 @@ __all__ = [
     "facts",
     "forget",
     "history",
+    "park",
     "prune_conversations",
     "prune_requests",
+    "receipt",
     "release",
     "remember",
     "renew",
     "request",
     "requests",
+    "send",
+    "settle",
     "statistics",
     "take",
     "unfinished",
+    "waiting",
 ]

@@ -21,6 +21,7 @@ from ...storage import StoredFact
 from .._encoding import Fetch, Head, Written, chain_start, chained, digests_in, fact_from
 from ._connection import Document, ServerConnection, is_own_fault, moment_of, prefix_of
 from ._deleting import DELETED, request_owner
+from ._inbox import mark_taken
 from ._turns import mark_published, publish, publish_waiting, put_turn
 
 __all__ = ["Step", "agreed_in", "append_all", "facts"]
@@ -148,6 +149,9 @@ class _Group:
             documents.append(document)
             prepared.append(_prepare(database, step, after, now))
         database.insert(database.steps, documents)
+        takers = [each.step.written.request_id for each in prepared if each.step.written.received]
+        if takers:
+            mark_taken(database, takers)  # The updates below replace the ids that the last steps have taken.
         effects = database.bulk(database.requests, [_operation(each) for each in prepared])
         if effects != len(prepared):
             prepared = self._written(prepared)
@@ -211,6 +215,12 @@ class _Group:
         database.keep_heads([*dropped, *running])
         for each in done:
             self.outcomes[each.step.id] = each.head.size_bytes
+        try:
+            mark_taken(database, [each.step.written.request_id for each in done if each.step.written.received])
+        except Exception as exc:
+            # The requests' own documents say already what they have taken.
+            if not isinstance(database.translated(exc), StoreError):
+                raise
         ended = [each for each in done if "turn" in each.change]
         if ended:
             try:
@@ -292,6 +302,8 @@ def _prepare(database: ServerConnection, step: Step, head: Head, now: float) -> 
         change |= {"ended_at": now, "owner": "", "lease_until": 0.0}
         if entry.turn is not None:
             change |= {"turn": put_turn(database, entry.turn, entry.request_id), "has_turn": True}
+    if entry.received:
+        change["taken"] = [*entry.received]
     if entry.begun is None:
         return _Prepared(step, head, change, None)
     begun: Document = {

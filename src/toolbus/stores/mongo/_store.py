@@ -6,7 +6,7 @@ The functions on documents are in `_engine`, which imports the driver and is imp
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, get_args
@@ -14,8 +14,9 @@ from uuid import uuid4
 
 from ..._option_checks import check, one_of
 from ...errors import ConfigurationError, MissingExtra, StoreError
+from ...events import Event
 from ...messages import Message
-from ...storage import Durability, Entry, Pruned, RequestRecord
+from ...storage import Durability, Entry, InboxReceipt, Pruned, RequestRecord, SettledState
 from .._encoding import searchable, turn_of, written
 from .._thread import ANSWER_SECONDS, DatabaseThread
 from .._threaded_store import ThreadedStore
@@ -43,7 +44,7 @@ class MessageFields:
 
 
 class MongoStore(ThreadedStore):
-    """A store in the database `database` of a MongoDB server or replica set: see `Store` and `JournalStore`.
+    """A store in the database `database` of a MongoDB server or replica set: see `Store`, `JournalStore` and `Inbox`.
 
         MongoStore("mongodb://127.0.0.1:27017")
         MongoStore("mongodb+srv://user:password@cluster.example.net", "assistant", messages="messages")
@@ -67,6 +68,7 @@ class MongoStore(ThreadedStore):
       leaves a turn that is not among the messages yet: the next reader of the conversation or of the list, in any
       process, adds it, by the turn's id and so only once. Readers through toolbus never see the ending without the
       turn; another application may, until then.
+    - An input from another process stops waiting by the update of its request's document that ends the step with it.
     - A turn is added to its conversation through the conversation's own document: the turn is noted there as pending,
       its messages are inserted, and the end is moved after them. Any process that finds a pending turn completes it.
       Readers through toolbus see the whole turn or nothing; another application may see its first messages before.
@@ -85,11 +87,11 @@ class MongoStore(ThreadedStore):
     use the primaries of the shards. Raises `MissingExtra` without pymongo, and `ConfigurationError` for an invalid URL
     or name.
 
-    Beside `messages` there are the collections `requests`, `steps`, `conversations`, `blobs` and `info`, whose names
-    begin with `prefix`. `conversations` includes those of other applications, where each document counts as a message;
-    `statistics` counts none of their documents, and `forget` deletes them too. The server does the search, except in
-    long texts and in tool results of other applications. Two threads, each with a client, start at their first job: one
-    writes and one reads.
+    Beside `messages` there are the collections `requests`, `steps`, `inbox`, `conversations`, `blobs` and `info`, whose
+    names begin with `prefix`. `conversations` includes those of other applications, where each document counts as a
+    message; `statistics` counts none of their documents, and `forget` deletes them too. The server does the search,
+    except in long texts and in tool results of other applications. Two threads, each with a client, start at their
+    first job: one writes and one reads.
 
     Example:
         from toolbus import Runtime
@@ -174,6 +176,32 @@ class MongoStore(ThreadedStore):
         token = _token()
         return await self._write(lambda database: self._engine.abandon(database, request_id, epoch, token))
 
+    # ---------------------------------------------------------------------------------------------- the inbox
+
+    async def send(self, event: Event) -> InboxReceipt:
+        """See `Inbox.send`."""
+        _check_id(event.event_id)
+        return await self._write(lambda database: self._engine.send(database, event))
+
+    async def receipt(self, request_id: str, event_id: str) -> InboxReceipt:
+        """See `Inbox.receipt`."""
+        return await self._read(lambda database: self._engine.receipt(database, request_id, event_id))
+
+    async def waiting(self, owner: str, *, without: Collection[str] = (), limit: int = 100) -> Sequence[Event]:
+        """See `Inbox.waiting`."""
+        known = frozenset(without)  # The caller may change its own while the thread reads.
+        return await self._read(lambda database: self._engine.waiting(database, owner, known, limit))
+
+    async def settle(self, request_id: str, event_id: str, state: SettledState, reason: str = "") -> None:
+        """See `Inbox.settle`."""
+        await self._write(lambda database: self._engine.settle(database, request_id, event_id, state, reason))
+
+    async def park(self, request_id: str, epoch: int, seconds: float) -> bool:
+        """See `Inbox.park`."""
+        return await self._write(lambda database: self._engine.park(database, request_id, epoch, seconds))
+
+    # ------------------------------------------------------------------------------------------------ deleting
+
     async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
         """See `JournalStore.prune`. Keeps conversations in which other applications have written.
 
@@ -210,7 +238,7 @@ def _names(messages: str, prefix: str, called: MessageFields) -> dict[str, str]:
     for what, name in (("messages", messages), ("prefix", f"{prefix}info")):
         if not _NAME.fullmatch(name) or name.startswith("system."):
             raise ConfigurationError(f"{what} is {name!r}; give letters, digits and underscores")
-    if messages in {f"{prefix}{own}" for own in ("requests", "steps", "conversations", "blobs", "info")}:
+    if messages in {f"{prefix}{own}" for own in ("requests", "steps", "inbox", "conversations", "blobs", "info")}:
         raise ConfigurationError(
             f"messages is {messages!r}, a collection that toolbus uses itself; give another name or prefix"
         )

@@ -1,0 +1,104 @@
+"""Inputs from other processes over MongoDB: commands end to end, and processes that die between two documents."""
+
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from support.mongo_server import MongoServer
+from support.store_entries import closing, entry
+from toolbus import Runtime, tool
+from toolbus.events import CancelRequested, Event
+from toolbus.remote import Client
+from toolbus.storage import InboxReceipt
+from toolbus.stores.mongo import MongoStore
+from toolbus.testing import ScriptedProvider, calls, text
+
+pytestmark = pytest.mark.guarantee("G32")
+
+
+@pytest.fixture
+def opened(mongo: MongoServer) -> Any:
+    with mongo.database() as (url, name):
+        yield lambda: MongoStore(url, name, durability="process")
+
+
+def cancel(event_id: str) -> CancelRequested:
+    return CancelRequested(request_id="r", event_id=event_id, reason="enough")
+
+
+async def take(store: Any, seq: int, given: Event) -> None:
+    """Append a step with an input as its fact."""
+    step = entry("r", seq)
+    step.facts, step.received = [given], [given.event_id]
+    await store.append(step)
+
+
+async def put(store: MongoStore, collection: str, id_: str, **fields: Any) -> None:
+    """Put back what a process would have written later, had it not died."""
+    await store._write(lambda database: getattr(database, collection).update_one({"_id": id_}, {"$set": fields}))
+
+
+async def test_an_approval_from_another_process_reaches_a_request_also_a_parked_one(
+    opened: Callable[[], Any],
+) -> None:
+    runs: list[int] = []
+
+    @tool(needs_approval=True)
+    async def wipe(n: int) -> str:
+        """Wipe it."""
+        runs.append(n)
+        return "wiped"
+
+    model = ScriptedProvider(lambda request: (calls(("wipe", {"n": 1})), text("Wiped."))[request.round])
+    options: dict[str, Any] = {"tools": [wipe], "on_approval": "wait", "inbox_seconds": 0.02}
+    with anyio.fail_after(60):
+        async with Runtime(model, store=opened(), park_seconds=0.1, **options) as runtime, Client(opened()) as client:
+            await runtime.resume(watch=True)
+            first, second = [runtime.start("go") for _ in range(2)]
+            for session in (first, second):
+                await session.accepted()
+            assert (await second.result()).resumable
+            for session in (first, second):
+                handle = client.request(session.request_id)
+                [question] = await handle.pending_approvals()
+                assert await handle.approve(question) in ("done", "queued")
+                assert (await handle.result()).text == "Wiped."
+    assert runs == [1, 1]
+
+
+async def test_an_input_that_a_step_has_taken_is_taken_although_its_process_died_before_marking_it(
+    opened: Callable[[], Any],
+) -> None:
+    async with closing(opened()) as store:
+        await store.append(entry("r"))
+        for name in ("a", "b"):
+            await store.send(cancel(name))
+        await take(store, 1, cancel("a"))
+        await put(store, "inbox", "r:a", state="waiting")
+        assert await store.receipt("r", "a") == InboxReceipt(state="taken")
+        assert await store.send(cancel("a")) == InboxReceipt(state="taken")
+        assert [each.event_id for each in await store.waiting("worker")] == ["b"]
+        await store.settle("r", "a", "refused", "too late")
+        assert await store.receipt("r", "a") == InboxReceipt(state="taken")
+        await take(store, 2, cancel("b"))
+        assert [await store.receipt("r", each) for each in ("a", "b")] == [InboxReceipt(state="taken")] * 2
+        assert await store.waiting("worker") == []
+
+
+async def test_an_input_whose_sender_died_before_waking_its_request_wakes_it_when_it_is_sent_again(
+    opened: Callable[[], Any],
+) -> None:
+    async with closing(opened()) as store:
+        await store.append(entry("r"))
+        assert await store.park("r", 1, 3_600)
+        await store.send(cancel("a"))
+        await put(store, "requests", "r", lease_until=4e9)
+        assert await store.unfinished() == []
+        assert await store.send(cancel("a")) == InboxReceipt(state="waiting", is_held=False)
+        assert [each.request_id for each in await store.unfinished()] == ["r"]
