@@ -13,7 +13,7 @@ from support.local_relay import LocalRelay
 from support.resuming import Lab, Wall, virtual_wall
 from toolbus import Runtime
 from toolbus.errors import ConfigurationError
-from toolbus.events import Event, ModelResponded, RequestCompleted, TextDelta, ToolCallRequested, encode
+from toolbus.events import Event, ModelResponded, RequestCompleted, RequestResumed, TextDelta, ToolCallRequested, encode
 from toolbus.handles import RequestHandle
 from toolbus.remote import Client
 from toolbus.stores.memory import MemoryStore
@@ -202,6 +202,36 @@ async def test_a_reader_continues_where_its_request_moves_to() -> None:
                 await advance(25)
                 assert "".join(each.text for each in heard if isinstance(each, TextDelta)) != ""
                 assert not isinstance(heard[-1], RequestCompleted)
+        stored: Any = store.journal
+        facts = [each.fact.event_id for each in await stored.facts(session.request_id)]
+    assert [each.event_id for each in heard if each.is_fact and not each.is_derived] == facts
+    assert isinstance(heard[-1], RequestCompleted)
+
+
+async def test_a_reader_whose_own_process_takes_the_request_over_reads_on_at_once() -> None:
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    heard: list[Event] = []
+    async with node(store, relay, calls(("look", {"n": 1})), spoken(), drain_seconds=0) as old:
+        session = old.start("go")
+        await settle()
+        async with (
+            node(store, relay, calls(("look", {"n": 1})), spoken(), inbox_seconds=100) as heir,
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(read, heir.request(session.request_id), heard)
+            await advance(1)
+            live = len(heard)
+            # To the reader it looks as if the owner had been killed: nothing more comes from it.
+            relay.loses = 1.0
+            await old.drain()
+            await advance(3)
+            assert len(heard) == live
+            await heir.resume()
+            await advance(1)
+            assert any(isinstance(each, RequestResumed) for each in heard)
+            await advance(25)
+            assert "".join(each.text for each in heard if isinstance(each, TextDelta)) != ""
+            await advance(25)
         stored: Any = store.journal
         facts = [each.fact.event_id for each in await stored.facts(session.request_id)]
     assert [each.event_id for each in heard if each.is_fact and not each.is_derived] == facts

@@ -34,7 +34,7 @@ class RequestEvents:
     def __init__(
         self,
         request_id: str,
-        session: RequestSession | None,
+        local: Callable[[], RequestSession | None],
         stored: Callable[[], ReadAlong],
         cursor: Cursor | None,
         kinds: tuple[type[Any], ...],
@@ -44,7 +44,12 @@ class RequestEvents:
         seconds: float,
         join: Callable[[str, bool], Awaitable[LiveEvents | None]] | None = None,
     ) -> None:
-        """`join(cursor, facts_only)` returns the events after a cursor from the process that runs the request."""
+        """`join(cursor, facts_only)` returns the events after a cursor from the process that runs the request.
+
+        `local` returns the session of a request that runs in this process.
+        """
+        self._local = local
+        self._capacity, self._sub_requests = capacity, sub_requests
         self._stored = stored
         self._kinds = frozenset(kinds or EVENT_TYPES)
         self._seconds = seconds
@@ -62,12 +67,10 @@ class RequestEvents:
         self._live: LiveEvents | None = None
         self._heard: Subscription[Any] | None = None
         self._had_ended = False  # whether it had ended here before the reader came
-        if session is not None:
+        if (session := local()) is not None:
             result = session.snapshot().result
             self._had_ended = result is not None and not result.resumable
-            # All kinds are read, because only then can the position be known at which the store continues.
-            after = "now" if cursor is None else str(cursor)
-            self._heard = session.events(after=after, capacity=capacity, sub_requests=sub_requests)
+            self._hear(session, "now" if cursor is None else str(cursor))
 
     def __aiter__(self) -> RequestEvents:
         return self
@@ -102,24 +105,32 @@ class RequestEvents:
         self.close()
 
     async def _next(self) -> Event:
-        if self._heard is not None and not self._is_over:
-            try:
-                event = await anext(self._heard)
-            except StopAsyncIteration:
-                # Unless the request had ended before, it was left, so that another process continues it.
-                self._heard = None
-                self._is_over = self._had_ended
-            else:
-                self._move(event)
-                self._is_over = isinstance(event, RequestEnding) and event.request_id == self._cursor.request_id
-                return event
         while not self._ready:
             if self._is_over:
                 raise StopAsyncIteration
-            await (self._read() if self._live is None else self._listen(self._live))
+            if self._heard is not None:
+                try:
+                    event = await anext(self._heard)
+                except StopAsyncIteration:
+                    # Unless the request had ended before, it was left, so that another process continues it.
+                    self._heard = None
+                    self._is_over = self._had_ended
+                else:
+                    self._move(event)
+                    self._is_over = isinstance(event, RequestEnding) and event.request_id == self._cursor.request_id
+                    return event
+            else:
+                await (self._read() if self._live is None else self._listen(self._live))
         event = self._ready.popleft()
         self._move(event)
         return event
+
+    def _hear(self, session: RequestSession, after: str) -> None:
+        """Read from a session in this process.
+
+        All kinds are read, because only then can the position be known at which the store continues.
+        """
+        self._heard = session.events(after=after, capacity=self._capacity, sub_requests=self._sub_requests)
 
     def _move(self, event: Event) -> None:
         self._cursor.move(event)
@@ -136,6 +147,11 @@ class RequestEvents:
             self._is_over = isinstance(event, RequestEnding)
 
     async def _read(self) -> None:
+        if self._reads is not None and (session := self._local()) is not None and not session.snapshot().view.is_left:
+            # This process has taken the request over, and the reader has all that was in the store before.
+            self._had_ended, self._reads = session.snapshot().result is not None, None
+            self._hear(session, str(self._cursor))
+            return
         if self._join is not None and self._reads is not None and anyio.current_time() >= self._joins_at:
             # The reader has all that was in the store. A process that ends each stream at once is not asked at once.
             self._joins_at = anyio.current_time() + self._seconds

@@ -76,7 +76,7 @@ class LiveEvents:
         self.owner = owner
         self.stream = new_id()
         self._exchange = exchange
-        self._request_id = request_id
+        self.request_id = request_id
         self._bodies: deque[bytes] = deque()
         self._bytes = 0
         self._next = 0
@@ -119,13 +119,18 @@ class LiveEvents:
         try:
             event = decode(body)
         except DecodeError as exc:
-            _logger.warning("an event of request %s from another process was not read: %s", self._request_id, exc)
+            _logger.warning("an event of request %s from another process was not read: %s", self.request_id, exc)
             event = None
-        if event is None or event.request_id != self._request_id:
+        if event is None or event.request_id != self.request_id:
             self._bodies.clear()
             self.close()
             raise StopAsyncIteration
         return event
+
+    def end(self) -> None:
+        """Take nothing more. What has come is still read."""
+        self._is_over = True
+        self._came.set()
 
     def close(self) -> None:
         """Stop reading. Idempotent."""
@@ -189,6 +194,12 @@ class Exchange:
         )
         await self._link.send(owner, _body(asked))
         return live
+
+    def begins_here(self, request_id: str) -> None:
+        """Let the readers of a request that this process takes over know, whose owner may have died without a word."""
+        for live in self._reading.values():
+            if live.request_id == request_id:
+                live.end()
 
     def leave(self, live: LiveEvents) -> None:
         """End a stream for its reader, and let the process that sends it know. Idempotent."""

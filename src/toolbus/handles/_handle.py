@@ -113,7 +113,7 @@ class RequestHandle:
         cursor = None if after == "now" else Cursor.read(self.request_id, after) if after else Cursor(self.request_id)
         return RequestEvents(
             self.request_id,
-            self._session(),
+            self._session,
             self._read_along,
             cursor,
             kinds,

@@ -593,6 +593,8 @@ class Runtime(Generic[DepsT]):
         self._check_usable({})  # The runtime may have begun to close meanwhile.
         ticket = self._admission.take(session.conversation_id)
         self._sessions[session.request_id] = session
+        if self._link.exchange is not None:
+            self._link.exchange.begins_here(session.request_id)
         self._spawn(session, ticket)
 
     def _spawn(self, session: RequestSession, ticket: Ticket) -> None:
