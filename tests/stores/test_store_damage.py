@@ -13,6 +13,7 @@ import pytest
 from support.store_entries import closing, entry, text_of, turn, write_whole
 from toolbus import Runtime
 from toolbus.errors import StoreDamaged
+from toolbus.stores._encoding import chained
 from toolbus.stores.archive import verify
 from toolbus.stores.sqlite import SqliteStore
 from toolbus.testing import ScriptedProvider, hang, text
@@ -84,6 +85,26 @@ def _swap_safely(database: sqlite3.Connection, statement: str) -> None:
         database.execute("UPDATE facts SET seq = -seq WHERE request_id = 'r' AND seq IN (2, 3)")
         statement = "UPDATE facts SET seq = 5 + seq WHERE request_id = 'r' AND seq < 0"
     assert database.execute(statement).rowcount > 0
+
+
+@pytest.mark.parametrize(("seq", "step_end"), [(1, 3), (1, 0), (2, 1), (3, 4)])
+async def test_steps_that_overlap_are_damage_although_each_hash_is_right(
+    tmp_path: Path, seq: int, step_end: int, anyio_backend: str
+) -> None:
+    path = tmp_path / "store.db"
+    async with closing(SqliteStore(path, durability="process")) as store:
+        await store.append(entry("r", 0, "zero", "one"))
+        await store.append(entry("r", 2, "two", "three"))
+        with closed(sqlite3.connect(path, isolation_level=None)) as database:
+            database.execute("UPDATE facts SET step_end = ? WHERE seq = ?", (step_end, seq))
+            (digest,) = database.execute("SELECT hash FROM facts WHERE seq = ?", (seq - 1,)).fetchone()
+            rows = database.execute("SELECT seq, step_end, data FROM facts WHERE seq >= ? ORDER BY seq", (seq,))
+            for at, ends, data in rows.fetchall():
+                digest = chained(digest, at, ends, data)
+                database.execute("UPDATE facts SET hash = ? WHERE seq = ?", (digest, at))
+            database.execute("UPDATE requests SET hash = ?", (digest,))
+        with pytest.raises(StoreDamaged, match="the steps overlap"):
+            await store.facts("r")
 
 
 async def test_a_request_whose_journal_was_cut_back_to_what_is_whole_goes_on(

@@ -336,6 +336,17 @@ def test_a_conversations_id_may_be_in_any_alphabet(client: Client, conversation_
         assert client.get(path).json()["conversation_id"] == conversation_id
 
 
+def test_a_conversations_id_is_bounded_and_has_no_control_characters(client: Client):
+    for wrong in ("c" * 201, "c\n1", "c\x001", "\x9b"):
+        refused = client.post("/ask", json={"prompt": "hi", "conversation_id": wrong})
+        assert refused.status_code == 400
+        assert "the conversation's id has" in refused.text
+    assert client.post("/ask", json={"prompt": "hi", "conversation_id": "c" * 200}).status_code == 200
+    assert client.get(f"/conversations/{'c' * 200}").status_code == 200
+    assert client.get(f"/conversations/{'c' * 201}").status_code == 400
+    assert len(client.get("/conversations").json()["conversations"]) == 1
+
+
 def test_conversations_are_searched_and_bounded(client: Client):
     for number in range(3):
         client.post("/ask", json={"prompt": f"hi {number}", "conversation_id": f"c{number}"})
