@@ -108,7 +108,7 @@ async def used(page: Page, folder: Path) -> dict[str, Any]:
         await page.emulate_media(color_scheme="dark")
         await page.screenshot(path=folder / "serve-dark.png")
         found["shown"] = re.sub(r"\s+", " ", await page.locator("main").inner_text())
-        found["made"] = await page.locator("main img, main script").count()
+        found["made"] = await page.locator("main :is(img, script, svg, iframe, style, base)").count()
         found["status"] = await server.ended(signal.SIGINT)
     finally:
         if server.process.returncode is None:

@@ -22,7 +22,11 @@ from toolbus.cli import _requests
 from toolbus.providers.scripted import ScriptedProvider, calls, hang, text
 
 _requests.LEASE_SECONDS = 3.0  # A page of a killed server waits for so long, and 10 s show nothing more.
-HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=1</script>'
+HOSTILE = (
+    '<img src=x onerror="document.title=1"><script>document.title=1</script><svg onload="document.title=1">'
+    '</pre></textarea><iframe srcdoc="<script>parent.document.title=1</script>"></iframe><style>*{display:none}</style>'
+    '<base href="//evil.example/"><details open ontoggle="document.title=1">'
+)
 
 
 @tool(needs_approval=True)

@@ -187,7 +187,7 @@ WORDS = ("user", "assistant", "tool", "text", "file", "dynamic-tool", "tool-x", 
 BODIES = st.recursive(
     JSON | st.sampled_from(WORDS),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=6),
-    max_leaves=30,
+    max_leaves=15,
 )
 
 

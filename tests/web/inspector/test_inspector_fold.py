@@ -195,6 +195,20 @@ def test_the_pool_of_a_call_and_whether_it_is_external_are_asked_for():
     assert (found.view()["rows"][1]["pool"], found.view()["open_calls"][0]["external"]) == ("gpu", True)
 
 
+@pytest.mark.parametrize(
+    ("seconds", "segments"),
+    [
+        (0, [["external", 1, 5]]),  # whoever answers a call from outside reports no time
+        (1, [["queued", 1, 4], ["tool", 4, 5]]),
+        (4, [["tool", 1, 5]]),
+        (9, [["tool", 1, 5]]),
+    ],
+)
+def test_a_result_shows_that_a_call_was_not_external_where_nothing_else_does(seconds: float, segments: list[Any]):
+    end = completed(5, duration_seconds=seconds)
+    assert bars(fold(started(), requested(1), end, tool_facts=on_gpu), "look") == segments
+
+
 def test_a_view_has_a_bounded_number_of_rows_and_the_newest_ones():
     events = [each for at in range(3_000) for each in (requested(at, f"c{at}"), completed(at + 0.5, f"c{at}"))]
     view = fold(started(), *events).view()
@@ -351,3 +365,5 @@ async def test_a_request_keeps_its_newest_events_and_all_that_its_fold_has_seen(
     await request.update()
     assert (request.version, request.first, len(request.events)) == (6_000, 1_000, 5_000)
     assert request.fold.tool_calls == 6_000
+    view = request.fold.view()
+    assert len(view["rows"]) + view["rows_left_out"] <= 2_001  # all of its calls are open

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, ClassVar, TypeAlias
 
 import orjson
@@ -253,12 +254,14 @@ class RequestFold:
 
     def _completed(self, event: ToolCallCompleted) -> None:
         row = self._settle(event.call_id, event.name, event.spent)
+        row.ran(event.duration_seconds, event.at)
         row.end(event.at, "ok", row.note)
         row.detail = row.detail or shown_text(event.content, _LABEL_CHARS)
 
     def _call_failed(self, event: ToolCallFailed) -> None:
         row = self._settle(event.call_id, event.name, event.spent)
         self.failed_calls += 1
+        row.ran(event.duration_seconds, event.at)
         if not row.segments:
             row.begin("tool", event.at)
         state: State = "cancelled" if event.reason in ("cancelled", "denied") else "failed"
@@ -316,9 +319,9 @@ class RequestFold:
     def _row(self, key: str, kind: Any, label: str, call_id: str = "") -> Row:
         row = self._rows[key] = Row(key=key, kind=kind, label=shown_text(label, 80), call_id=call_id)
         if len(self._rows) > _MOST_ROWS:
-            old = next((each for each, row in self._rows.items() if not row.is_open), None)
-            if old is not None:
-                del self._rows[old]
+            # One of the oldest rows that has ended, if there is one among the few that are looked at.
+            oldest = islice(self._rows.items(), _MOST_NOTES)
+            del self._rows[next((each for each, row in oldest if not row.is_open), next(iter(self._rows)))]
         return row
 
     # ------------------------------------------------------------------------------------------------- showing

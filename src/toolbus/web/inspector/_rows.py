@@ -14,6 +14,7 @@ SegmentKind: TypeAlias = Literal["request", "model", "tool", "queued", "person",
 its handler, for a person, for its next attempt, or for an answer from outside."""
 
 _MOST_SEGMENTS = 100
+_SHORT_SECONDS = 0.001
 
 
 @dataclass(slots=True)
@@ -59,6 +60,21 @@ class Row:
         if self.is_open:
             last = self.segments[-1]
             last.end = max(at, last.start)
+
+    def ran(self, seconds: float, at: float) -> None:
+        """Note that a handler ran for the last `seconds` until `at`, if the row waits for an answer from outside.
+
+        A store does not say which tools are external, nor when a handler has begun; only a result says how long it ran.
+        """
+        if not seconds or not self.is_open or self.segments[-1].kind != "external":
+            return
+        last = self.segments[-1]
+        begun = max(at - seconds, last.start)
+        if begun - last.start < _SHORT_SECONDS:
+            last.kind = "tool"
+        else:
+            last.kind = "queued"
+            self.begin("tool", begun)
 
     def end(self, at: float, state: State, note: str = "") -> None:
         """End the row."""

@@ -88,8 +88,11 @@ def _row(record: RequestRecord, summary: dict[str, Any] | None) -> dict[str, Any
         return {**row, "state": record.ending, "ended_at": row["ended_at"] or record.ended_at}
     is_held = bool(record.owner) and record.lease_until > wall_time()
     if not is_held:
-        row["doing"] = "is held by no process, and waits to be resumed"
-        row["state"] = "waiting" if row["questions"] else "left"
+        asks = bool(row["questions"])
+        row["doing"] = (
+            f"{row['doing']}; no process holds it" if asks else "is held by no process, and waits to be resumed"
+        )
+        row["state"] = "waiting" if asks else "left"
     return row
 
 

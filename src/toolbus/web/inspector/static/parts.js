@@ -88,7 +88,7 @@ export function Overview({ overview }) {
   const waiting = overview.requests.filter((each) => each.questions);
   return html`<section class="overview"><h2>${overview.source}</h2>
     ${waiting.length > 0 && html`<h3>Waits for a person</h3><ul class="cards">${waiting.map((each) => html`<li key=${each.request_id}>
-      <a class="card ask" href=${address(each.request_id)}><strong>${each.doing}</strong><span>${each.prompt}</span></a></li>`)}</ul>`}
+      <a class="card ask" href=${address(each.request_id)}><strong>${each.prompt}</strong><span>${each.doing}</span></a></li>`)}</ul>`}
     <h3>Statistics</h3><${Statistics} value=${overview.statistics} />
   </section>`;
 }
@@ -157,8 +157,8 @@ function Question({ each, now, act }) {
   }
   const left = each.deadline - now;
   return html`<section class="card ask" aria-label=${`Decision on ${each.name}`}>
-    <h3>May <code>${each.name}</code> run?</h3>
-    <p class="hint">Asked ${ago(now - each.at)} ago.${left > 0 && left < 86400 ? ` It is denied in ${ago(left)}.` : ""}</p>
+    <h3>Approve this call of <code>${each.name}</code>?</h3>
+    <p class="hint">Asked ${ago(now - each.at)} ago.${left > 0 && left < 86400 ? ` Without a decision, it is denied in ${ago(left)}.` : ""}</p>
     <form ref=${form} onSubmit=${(event) => event.preventDefault()}>
       ${edits === null
         ? html`<pre tabindex="0" aria-label="Arguments">${json(each.arguments)}</pre>`
@@ -166,7 +166,7 @@ function Question({ each, now, act }) {
             aria-invalid=${wrong ? "true" : null} onInput=${(event) => setEdits(event.target.value)}></textarea></label>`}
       ${wrong && html`<p class="bad" role="alert">${wrong}</p>`}
       <label>Reason <input name="reason" placeholder="The model reads it if you deny" maxlength="2000" /></label>
-      <label class="check"><input type="checkbox" name="remember" /> Decide all later calls of this tool in the conversation alike</label>
+      <label class="check"><input type="checkbox" name="remember" /> Decide later calls of this tool in this conversation in the same way</label>
       <p class="buttons">
         <button class="main" disabled=${busy} onClick=${() => decide("approve")}>${edits === null ? "Approve" : "Approve with these arguments"}</button>
         <button class="danger" disabled=${busy} onClick=${() => decide("deny")}>Deny</button>
@@ -188,7 +188,7 @@ function ExternalCall({ each, now, act }) {
     setBusy(false);
   }
   return html`<section class="card external" aria-label=${`Answer to ${each.name}`}>
-    <details><summary><code>${each.name}</code> waits for an answer from outside, since ${ago(now - each.at)}</summary>
+    <details><summary><code>${each.name}</code> has had no result for ${ago(now - each.at)}</summary>
     <pre tabindex="0" aria-label="Arguments">${json(each.arguments)}</pre>
     <form ref=${form} onSubmit=${answer}>
       <label>Answer <textarea name="text" rows="3" required></textarea></label>
