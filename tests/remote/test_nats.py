@@ -116,6 +116,19 @@ async def test_any_request_id_reaches_its_worker(broker: Broker, notes: Path, re
     assert result.tool_calls[0].content == "deps here"
 
 
+async def test_ids_that_are_too_long_for_the_broker_end_their_call_and_no_other_one(
+    broker: Broker, notes: Path, said: Said
+) -> None:
+    bus, tools = EventBus(), ToolRegistry(TOOLS)
+    executor = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
+    async with worker_here(broker, deps="here"), executor.on(bus, tools, lambda: None):
+        for request_id, expected in (("x" * 5_000, "limit"), ("ü" * 1_000, "limit"), ("x" * 1_000, "deps here")):
+            session = RequestSession(bus, model("quick"), "Go.", tools=tools, request_id=request_id)
+            call = (await session.run()).tool_calls[0]
+            assert (call.reason or call.content) == expected
+    assert said.lines == []
+
+
 @pytest.mark.guarantee("G24")
 async def test_a_call_of_a_killed_worker_runs_again_under_its_key_if_it_may(broker: Broker, notes: Path) -> None:
     with worker_process(broker, notes) as first:

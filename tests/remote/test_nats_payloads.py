@@ -13,7 +13,7 @@ import pytest
 from remote_workers import Broker, Held, Said, worker_here
 
 from toolbus import Limits, Runtime, ToolContext, tool
-from toolbus.events import ToolCallRequested, encode
+from toolbus.events import ToolCallCompleted, ToolCallRequested, encode
 from toolbus.messages import Message, UserMessage
 from toolbus.remote._nats_connection import Connection
 from toolbus.remote._nats_parts import Parts
@@ -95,6 +95,28 @@ async def test_a_large_call_with_its_transcript_and_its_large_result_cross_and_a
             each.content == f"{2 * MIB + 3} {said}"
             for each, said in zip(result.tool_calls, (words, "few"), strict=True)
         ] == [True, True]
+        assert await stream.parts() == {}
+
+
+async def test_a_call_s_payload_is_removed_when_the_call_has_ended_and_its_answer_s_with_the_request(
+    broker: Broker,
+) -> None:
+    held, words = Held(), "x" * 2 * MIB
+    asked: list[tuple[str, dict[str, Any]]] = [("echo", {"words": words}), ("held", {})]
+    async with worker_here(broker, [echo, held.tool]), stream_of(broker) as stream:
+        async with runtime_of(broker, *asked, tools=[held.tool]) as runtime:
+            session = runtime.start("Go.")
+            async for event in session.events(ToolCallCompleted):
+                assert event.name == "echo"
+                break
+
+            async def only_the_answer_is_left() -> bool:
+                parts = await stream.parts()
+                return len({subject.rsplit(".", 2)[1] for subject in parts}) == 1 and len(parts) == 3
+
+            await until(only_the_answer_is_left)
+            held.released.set()
+            await session.result()
         assert await stream.parts() == {}
 
 

@@ -311,11 +311,12 @@ HOW_MANY = {"prompt": {"role": "user", "content": "How many?"}}
         {"payload": {"request": "r", "call": "c", "digest": "0" * 64, "bytes": 10**12, "parts": 1}},
         {"worker": ">", "call": "other"},
         {"worker": "../x.y", "call": "other"},
+        {"worker": "x" * 5_000},
         b"?",
         b"?{",
         b"?[]",
     ],
-    ids=str,
+    ids=lambda given: str(given)[:80],
 )
 async def test_a_forged_question_does_nothing(broker: Broker, said: Said, changes: Any) -> None:
     given = Open(broker)
@@ -376,6 +377,34 @@ async def test_a_question_is_answered_no_more_than_once_for_its_id_and_not_after
         result = await session.result()
         assert await send(line) == ["unknown"]
     assert (len(given.model.asked), result.usage.output_tokens) == (1, 5 + 7)
+
+
+async def test_a_call_has_a_bounded_number_of_questions_at_the_same_time(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(questions, "_MOST_OF_CALL", 3)
+    refused = list[str]()
+    enough = anyio.Event()
+
+    async def handler(context: ToolContext[Any]) -> str:
+        async def ask() -> None:
+            try:
+                await context.ask("How many?")
+            except LimitReached as exc:
+                refused.append(str(exc))
+                enough.set()
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(4):
+                tasks.start_soon(ask)
+            await enough.wait()
+            tasks.cancel_scope.cancel()
+        return "enough"
+
+    model, worked = Model(hang(), hang(), hang()), work(handler)
+    async with worker_here(broker, [worked]), runtime_of(broker, model, worked) as runtime:
+        assert (await runtime.run("Go.")).tool_calls[0].content == "enough"
+    assert refused == ["the call has 3 questions to the model already"]
 
 
 async def test_a_question_is_inside_of_the_call_s_span_on_the_worker(broker: Broker) -> None:

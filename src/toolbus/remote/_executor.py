@@ -167,6 +167,9 @@ class RemoteExecutor:
             return
         if self._bus.arbitration.watch(*key, partial(self._on_settled, key)):
             self._open[key] = _Open(requested, view, view.messages if view is not None and tool.transcript else None)
+            if not self._link.carries(key):
+                self._publish(key, too_large(requested, "The ids of the call are", "too long for the broker"))
+                return
             # The process that has run a resumed request before may have kept payloads, too.
             self._note(requested.request_id, calls=requested.resumed, payloads=requested.resumed)
             if requested.resumed:

@@ -25,6 +25,7 @@ _RECONNECT_SECONDS = 0.2
 KEPT_SECONDS = 7 * 24 * 3_600.0
 """The time for which answers are kept that no session has deleted. A second answer would count afterwards."""
 _HEADERS_BYTES = 4_096  # the broker's bound covers headers too
+_LONGEST_SUBJECT = 3_000  # characters; a line has at most 4,096, with the subject of the acknowledgement
 _EXISTS_OTHERWISE = 10058
 _OTHER_CONSUMER = 10148
 _NOT_STORED = 10077  # with the reason in words only
@@ -57,6 +58,10 @@ class Broker:
 
     def subject(self, kind: str, key: Key) -> str:
         return f"{self.prefix}.{kind}.{self.pool}.{encoded(key[0])}.{encoded(key[1])}"
+
+    def carries(self, key: Key) -> bool:
+        """Return whether the ids of a call fit into subjects. The server ends a connection with a longer line."""
+        return len(self.subject("begun", key)) <= _LONGEST_SUBJECT
 
     def subjects(self, kind: str, request_id: str) -> str:
         return f"{self.prefix}.{kind}.{self.pool}.{encoded(request_id)}.*"

@@ -41,6 +41,7 @@ _MOST_OF_CALL = 100
 """The questions of one call at the same time; a handler that asks more is refused."""
 _MAY_BE_GIVEN = ("history", "instructions", "limits", "output", "settings")
 _HEAD_BYTES = 2_048
+_LONGEST_NAME = 64
 _MARK = b"?"
 _logger = logging.getLogger("toolbus.remote")
 
@@ -110,6 +111,8 @@ def _read(line: bytes) -> _Letter:
         raise DecodeError(f"a message about a question cannot be read: {exc}") from exc
     if letter.payload is not None:
         reference_in(letter.payload.line)
+    if len(letter.worker) > _LONGEST_NAME:
+        raise DecodeError("a message about a question cannot be read: the name of its worker is too long")
     return letter
 
 

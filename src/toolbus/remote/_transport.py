@@ -77,6 +77,10 @@ class SessionLink(Protocol):
     def payloads(self) -> Payloads: ...
     def listen(self, heard: Callable[[bytes], None], reconnected: Callable[[], None]) -> None: ...
 
+    def carries(self, key: Key) -> bool:
+        """Return whether the ids of a call are short enough. Nothing else may be asked about another one."""
+        ...
+
     async def send(
         self, key: Key, body: bytes, seconds_left: float, then: Then, *, seconds: float, again: bool
     ) -> None:

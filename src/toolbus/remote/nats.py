@@ -70,6 +70,7 @@ _SIGNAL_SECONDS = 0.005
 """The time for which signals wait for others to the same node, and for the answer of a call that ends at once."""
 _LETTER_BYTES = 65_536
 """The most that is put into one message to a node, which reads a message without a pause."""
+_LONGEST_NAME = 64
 _MOST_WAITING_BYTES = 4 * 1024 * 1024
 _logger = logging.getLogger("toolbus.remote")
 
@@ -218,6 +219,9 @@ class _SessionLink:
 
     def listen(self, heard: Callable[[bytes], None], reconnected: Callable[[], None]) -> None:
         self._heard, self._connection.reconnected = heard, reconnected
+
+    def carries(self, key: Key) -> bool:
+        return self._broker.carries(key)
 
     async def send(
         self, key: Key, body: bytes, seconds_left: float, then: Then, *, seconds: float, again: bool
@@ -493,7 +497,7 @@ class _Delivery:
         self.key: Key = (decoded(request), decoded(call))
         self.body: bytes = message.data
         headers: dict[str, str] = message.headers or {}
-        self.node = encoded(headers.get("Toolbus-Node", ""))
+        self.node = encoded(headers.get("Toolbus-Node", "")[:_LONGEST_NAME])
         try:
             self.seconds_left = float(headers.get("Toolbus-Seconds-Left", "0"))
         except ValueError:
