@@ -44,7 +44,8 @@ class Limits:
     Reaching a limit is not an error: the request ends `stopped`, and `RequestResult.reason` names the limit with its
     value.
 
-    max_rounds: replies of the model to which tools were offered; the last one's calls are still run.
+    max_rounds: replies of the model to which tools were offered; the last one's calls are still run. They are counted
+        anew from a message that a person sends after an answer, while the request waits for background calls.
     max_calls_per_round: calls in one reply; those past it get an error result, and the request continues.
     max_tool_calls: calls over the whole request.
     max_consecutive_errors: replies in a row whose calls all failed. The model always gets to answer its first errors

@@ -235,6 +235,32 @@ def test_at_a_limit_the_last_answer_comes_after_all_results() -> None:
     assert (turn.stopped_by, turn.ending.text) == ("max_rounds=2", "Both are there.")
 
 
+def test_talking_to_a_request_that_waits_does_not_use_up_its_rounds() -> None:
+    turn = started("render", limits=Limits(max_rounds=2))
+    turn.reply("It is under way.")
+    for number in range(5):
+        turn.steer(f"Number {number}?")
+        assert isinstance(turn.command, CallModel)
+        assert of(RoundStarted, turn.facts)[-1].tools_offered
+        turn.reply("Not yet.")
+        assert isinstance(turn.command, AwaitCalls)
+    turn.complete("r_0_0")
+    turn.reply("It is there.")
+    assert (turn.ending.outcome, turn.ending.text) == ("completed", "It is there.")
+
+
+def test_what_a_person_asks_for_meanwhile_is_bounded_as_a_turn_is() -> None:
+    turn = started("render", limits=Limits(max_rounds=2))
+    turn.reply("It is under way.")
+    turn.steer("What time is it?")
+    for number in range(2):
+        turn.step(replied("", call("clock", f'{{"n":{number}}}')))
+        turn.complete(f"r_{number + 2}_0")
+    assert turn.last_answer_is_asked
+    turn.reply("Late.")
+    assert turn.stopped_by == "max_rounds=2"
+
+
 def test_with_fail_fast_a_failure_in_the_background_ends_the_request() -> None:
     turn = started("render", "outside", limits=Limits(on_failure="fail_fast"))
     turn.reply("Both are under way.")

@@ -130,7 +130,25 @@ def _apply_message(state: TurnState, fact: MessageAppended) -> None:
     elif state.steering and isinstance(message, UserMessage):  # The prompt is appended before steering can arrive.
         state.steering.pop(0)
         state.steered += 1
+        if state.is_idle:
+            _count_replies_anew(state)
     state.messages.append(message)
+
+
+def _count_replies_anew(state: TurnState) -> None:
+    """Give a message that a person sends after an answer as many replies as a new turn would have.
+
+    The request waits only for background calls then. Otherwise a conversation beside them would use up `max_rounds`,
+    and the limit would give the calls up.
+    """
+    state.replies = 0
+    if state.stop is not None and state.stop.reason == _max_rounds(state.limits):
+        state.stop = None
+
+
+def _max_rounds(limits: Limits) -> str:
+    """Return the reason for which `max_rounds` stops a request."""
+    return f"max_rounds={limits.max_rounds}"
 
 
 def _append_results(state: TurnState, last: ToolCallCompleted | ToolCallFailed | ToolCallRequested) -> None:
@@ -259,7 +277,7 @@ def used_up(state: TurnState) -> Stop | None:
         return over
     reason = ""
     if state.replies >= limits.max_rounds:
-        reason = f"max_rounds={limits.max_rounds}"
+        reason = _max_rounds(limits)
     elif state.facts >= limits.max_facts:
         reason = f"max_facts={limits.max_facts}"
     elif state.journal_bytes >= limits.max_journal_bytes:

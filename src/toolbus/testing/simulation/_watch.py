@@ -45,7 +45,7 @@ from ...events import (
     ToolCallRetrying,
     ToolCallStarted,
 )
-from ...messages import AssistantMessage, Message, ToolMessage
+from ...messages import AssistantMessage, Message, ToolMessage, UserMessage
 from ...tool_results import failure_content
 from ._accounts import Call, JournalState, Request
 from ._findings import Broken
@@ -268,6 +268,8 @@ class Watch:
             self.check("G33", call.terminal is not None, f"{message.message_id} is a note without a result")
             self.check("G33", call.ticket != "noted", f"{message.message_id} is in the transcript twice")
             call.ticket = "noted"
+        elif isinstance(message, UserMessage) and any(call.is_background for call in request.calls.values()):
+            request.replies = 0  # Beside background calls, what a person says has as many rounds as a new turn.
 
     def _on_reply(self, request: Request, event: ModelResponded) -> None:
         request.reply = event.message
