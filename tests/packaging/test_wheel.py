@@ -65,6 +65,12 @@ def test_the_wheel_holds_the_typed_package_its_licence_and_nothing_else(wheel: P
     assert kinds <= {"py", "typed", "html", "js", "mjs", "css", "txt"}
 
 
+def test_what_only_pages_need_is_small(wheel: Path):
+    with zipfile.ZipFile(wheel) as archive:
+        sizes = [each.compress_size for each in archive.infolist() if each.filename.startswith("toolbus/web/")]
+    assert 50_000 < sum(sizes) < 150_000
+
+
 def test_the_wheel_holds_every_file_of_the_source_tree(wheel: Path):
     with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if name.startswith("toolbus/")}

@@ -47,6 +47,7 @@ async function vercel(version, scene) {
     while (!JSON.stringify(chat.messages).includes("I am begin")) await new Promise((r) => setTimeout(r, 10));
     await cancel();
   }
+  if (scene === "rejoin") await rejoin(() => new Page({ id: chat.id, transport, onError: (e) => report.errors.push(`rejoined ${e.name}: ${e.message}`) }), chat);
   await sending;
   for (let turn = 0; turn < 5; turn++) {
     const asked = chat.messages.at(-1).parts.filter((p) => p.state === "approval-requested");
@@ -64,6 +65,21 @@ async function vercel(version, scene) {
     await late.resumeStream();
     report.late = late.messages;
   }
+}
+
+// Load the page 50 times while the answer arrives.
+async function rejoin(newPage, chat) {
+  const points = new Set();
+  const rejoined = [];
+  while (chat.messages.length < 2) await new Promise((r) => setTimeout(r, 1)); // Nothing has begun yet.
+  while (rejoined.length < 50) {
+    points.add(JSON.stringify(chat.messages).length);
+    const page = newPage();
+    rejoined.push(page.resumeStream().then(() => page.messages));
+    await new Promise((r) => setTimeout(r, 10));
+  }
+  report.points = points.size;
+  report.rejoined = await Promise.all(rejoined);
 }
 
 async function agui(scene) {

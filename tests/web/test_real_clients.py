@@ -84,6 +84,18 @@ def test_use_chat_ends_with_the_transcript(scene: str, version: str):
         assert visible(late["parts"]) == visible(page["parts"])
 
 
+@pytest.mark.parametrize("version", ["6", "7"])
+def test_use_chat_that_comes_back_at_any_of_fifty_points_ends_with_the_same(version: str):
+    report, _ = ends_with(version, "rejoin")
+    whole = visible(report["messages"][-1]["parts"])
+    assert len(report["rejoined"]) == 50
+    assert report["points"] > 10  # different ones, in the middle of the answer
+    for messages in report["rejoined"]:
+        (again,) = messages
+        assert again["id"] == report["messages"][-1]["id"]
+        assert visible(again["parts"]) == whole
+
+
 def visible(parts: list[dict[str, Any]]) -> list[Any]:
     """What a person sees of a message."""
     shown = [{name: each.get(name) for name in ("type", "text", "output", "errorText")} for each in parts]

@@ -91,6 +91,10 @@ SCENES: dict[str, Callable[[], list[Step]]] = {
     ],
     "cancel": lambda: [calls(("weather", {"city": "Rome"}), text="Wait. "), hang(after=text("I am begin"))],
     "quiet": lambda: [text("After a while.", delays=[0.2])],
+    "rejoin": lambda: [
+        calls(("weather", {"city": "Rome"}), text="Let me look. "),
+        text("The sky over Rome is clear, and it will be clear tomorrow as well.", 50, delays=0.01),
+    ],
 }
 
 
