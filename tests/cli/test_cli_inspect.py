@@ -12,12 +12,16 @@ import sys
 from collections.abc import Generator
 from pathlib import Path
 
+import anyio
 import pytest
 
+from support import postgres_server
+from support.postgres_server import PostgresServer
 from toolbus import Runtime
 from toolbus.cli import main
 from toolbus.providers.scripted import ScriptedProvider, text
 from toolbus.stores import SqliteStore
+from toolbus.stores.postgres import PostgresStore
 from toolbus.testing import record
 
 _COMMAND = [sys.executable, "-m", "toolbus", "inspect"]
@@ -26,8 +30,6 @@ _COMMAND = [sys.executable, "-m", "toolbus", "inspect"]
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a store and a recording of one request."""
-    import anyio
-
     folder = tmp_path_factory.mktemp("kept")
 
     async def run() -> None:
@@ -37,6 +39,12 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     anyio.run(run)
     return folder
+
+
+@pytest.fixture(scope="module")
+def postgres() -> PostgresServer:
+    """A server that was started before the test."""
+    return postgres_server.shared()
 
 
 @contextlib.contextmanager
@@ -95,6 +103,21 @@ def test_a_store_and_a_recording_are_shown_until_ctrl_c(kept: Path, option: str,
         assert process.wait(30) == 0
         assert process.stderr is not None
         assert process.stderr.read() == ""
+
+
+def test_a_database_of_postgresql_is_shown(postgres: PostgresServer):
+    async def run(url: str) -> None:
+        async with Runtime(ScriptedProvider([text("Sunny.")]), store=PostgresStore(url)) as runtime:
+            await runtime.run("Weather?")
+
+    with postgres.database() as url:
+        anyio.run(run, url)
+        with inspecting("--url", url) as (_, port, token, _process):
+            found = overview(port, token)
+            requests = found["requests"]
+            assert isinstance(requests, list)
+            assert (requests[0]["prompt"], requests[0]["state"]) == ("Weather?", "completed")
+            assert found["can_act"]
 
 
 @pytest.mark.parametrize(
