@@ -102,7 +102,8 @@ def check(kind: str, scene: str, report: dict[str, Any]) -> None:
 def check_all(reports: dict[str, Any]) -> None:
     assert list(reports) == CASES
     for case, report in reports.items():
-        check(*case.split("-"), report)
+        kind, _, scene = case.partition("-")
+        check(kind, scene, report)
 
 
 def test_clients_end_with_the_transcript_though_the_owner_was_killed(tmp_path: Path) -> None:
