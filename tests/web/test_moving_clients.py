@@ -56,7 +56,7 @@ def moved(store: str) -> dict[str, Any]:
             begun.add(line)
         assert len(begun) == len(CASES)
         dying.send_signal(signal.SIGKILL)
-        written, errors = client.communicate(timeout=60)
+        written, errors = client.communicate(timeout=100)
         assert client.returncode == 0, errors[-3_000:]
         return json.loads(written)
 
