@@ -35,7 +35,7 @@ class PlainFields(griffe.Extension):
 
 
 class ExamplesAndLinks(griffe.Extension):
-    """Docstrings for the site: examples in fences, and after each docstring where the name's example is.
+    """Docstrings for the site: examples in fences, and after each docstring where the name's example is; few labels.
 
     The second is read from the file that the environment's DOCS_SITE_EXAMPLES names: a JSON object, by canonical path.
     """
@@ -48,6 +48,7 @@ class ExamplesAndLinks(griffe.Extension):
 
 
 def _add_words(member: griffe.Object, words: Mapping[str, str]) -> None:
+    member.labels -= {"class-attribute", "instance-attribute", "module-attribute"}  # each has its type beside its name
     said = words.get(member.path, "")
     if member.docstring is not None:
         member.docstring.value = f"{fenced(member.docstring.value)}\n\n{said}".rstrip()

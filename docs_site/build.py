@@ -81,7 +81,7 @@ def _tab(pages: Mapping[str, Page], entries: Sequence[Entry], left: dict[str, No
         del left[entry.path]
         item: dict[str, Any] = {entry.title: entry.path}
         if entry.path.endswith("/index.md"):  # the pages of its folder come below it
-            below = [path for path in left if path.startswith(entry.path.removesuffix("index.md"))]
+            below = sorted(path for path in left if path.startswith(entry.path.removesuffix("index.md")))
             item = {entry.title: [entry.path, *({pages[path].title: path} for path in below)]}
             for path in below:
                 del left[path]

@@ -69,8 +69,11 @@ class Example:
 
 
 def fenced(docstring: str) -> str:
-    """Return the docstring with its examples in fences."""
-    return _EXAMPLE.sub(lambda match: f"Example:\n\n```python\n{_code(match)}```", docstring)
+    """Return the docstring with its examples in fences, and before its invariants, which only contributors need."""
+    before, heading, invariants = docstring.partition("\nInvariants:\n")
+    moved = "".join(f"\n{match[0]}\n" for match in _EXAMPLE.finditer(invariants))
+    whole = before + moved + heading + _EXAMPLE.sub("", invariants).rstrip()
+    return _EXAMPLE.sub(lambda match: f"Example:\n\n```python\n{_code(match)}```", whole if moved else docstring)
 
 
 def _code(match: re.Match[str]) -> str:

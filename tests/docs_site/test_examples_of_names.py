@@ -120,3 +120,8 @@ def test_an_example_is_the_indented_block_after_its_heading() -> None:
     text = "Do it.\n\nExample:\n    a = 1\n\n    b = 2\n\nMore.\n"
     assert fenced(text) == "Do it.\n\nExample:\n\n```python\na = 1\n\nb = 2\n```\n\nMore.\n"
     assert fenced("Example: none.\n") == "Example: none.\n"
+
+
+def test_an_example_comes_before_the_invariants_of_its_package() -> None:
+    shown = fenced("Text.\n\nInvariants:\n\n1. One.\n\nExample:\n    a = 1\n")
+    assert shown == "Text.\n\nExample:\n\n```python\na = 1\n```\n\nInvariants:\n\n1. One."

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 import pytest
 from docs_site.__main__ import parse
 from docs_site.build import ROOT, BuildError, navigation, run_zensical
-from docs_site.pages import Page, index_of, laid_out
+from docs_site.pages import Entry, Page, index_of, laid_out
 
 import toolbus
 
@@ -175,6 +175,12 @@ def test_a_page_that_the_index_does_not_list_is_an_error() -> None:
     pages["how-to/new.md"] = Page("how-to/new.md", "# New\n", "docs/how-to/new.md")
     with pytest.raises(BuildError, match=r"docs/README.md does not list docs/how-to/new.md"):
         navigation(pages, sections)
+
+
+def test_pages_below_an_index_are_in_the_order_of_their_names() -> None:
+    pages = {path: Page(path, f"# {path}\n", f"docs/{path}") for path in ("x/index.md", "x/0002.md", "x/0001.md")}
+    [_, tab, _] = navigation(pages, {"About": [Entry("X", "x/index.md")]})
+    assert tab == {"About": [{"X": ["x/index.md", {"x/0001.md": "x/0001.md"}, {"x/0002.md": "x/0002.md"}]}]}
 
 
 @pytest.mark.parametrize("target", ["other.md", "other.md#nowhere", "nowhere.md"])
