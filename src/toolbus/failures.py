@@ -32,6 +32,7 @@ __all__ = [
     "Failure",
     "ReportedFailure",
     "classify",
+    "detail_of",
     "is_a",
     "is_being_cancelled",
     "is_cancellation",
@@ -127,6 +128,7 @@ def classify(exc: BaseException) -> Failure:
 
 
 _IN_WORDS = (InvalidArguments, Denied, ToolError, UnserialisableResult)
+_MAX_DETAIL_CHARS, _MAX_LINE_CHARS = 1_000, 200
 _MAX_TEXT_CHARS = 100_000  # of an exception's text; a longer text would be copied again and again
 
 
@@ -143,6 +145,20 @@ def raised_at(exc: BaseException) -> str:
         return cast("ReportedFailure", first).raised
     line = line_of(first) or line_of(exc)
     return f"{_name_of(type(first))} at {line}" if line else _name_of(type(first))
+
+
+def detail_of(exc: BaseException) -> str:
+    """Return the class, the text and the line of an exception, the first one in a group, on one line for operators."""
+    first = next(leaves_of(exc), exc)
+    if is_a(first, ReportedFailure):
+        return _on_one_line(cast("ReportedFailure", first).raised)
+    words = _on_one_line(words_of(first))
+    line = (line_of(first) or line_of(exc))[-_MAX_LINE_CHARS:]
+    return f"{words} at {line}" if line else words
+
+
+def _on_one_line(text: str) -> str:
+    return " ".join(text.split())[: _MAX_DETAIL_CHARS - _MAX_LINE_CHARS]
 
 
 _TOOLBUS, _STANDARD_LIBRARY = (os.path.dirname(each) + os.sep for each in (__file__, os.__file__))  # noqa: PTH120

@@ -76,7 +76,7 @@ class CallRecord:
 
     `arguments` are the parsed arguments, or None if the call was refused before it could run. `exception` is the
     exception that the handler raised, with its traceback, if the handler ran in this process. `outcome_unknown` is true
-    for a failed call that may have had its effect.
+    for a failed call that may have had its effect. `detail` is for operators: see `ToolCallFailed`.
     """
 
     call_id: str
@@ -92,13 +92,17 @@ class CallRecord:
     started_at: float | None = None
     duration_seconds: float = 0.0
     exception: BaseException | None = None
+    detail: str = ""
 
     def __repr__(self) -> str:
         return _described(
             self,
             ("name", self.name),
             ("arguments", self.arguments),
-            ("content" if self.ok else "error", self.content if self.ok else f"{self.reason}: {self.error}"),
+            ("content", self.content),
+            ("reason", self.reason),
+            ("error", self.error),
+            ("detail", self.detail),
         )
 
 
@@ -287,8 +291,12 @@ def _why(retry: ModelRetrying) -> str:
 
 def _call_line(call: CallRecord, started: float, in_round: RoundRecord) -> str:
     at = (call.started_at if call.started_at is not None else in_round.started_at + (in_round.seconds or 0.0)) - started
-    mark, ending = ("✓", "") if call.ok else ("✗", f": {call.reason}: {call.error}")
+    mark, ending = ("✓", "") if call.ok else ("✗", f": {call.reason}: {call.error}{_detail(call)}")
     return f"{at:8.3f}s    {mark} {call.name} in {call.duration_seconds:.3f}s{ending}"
+
+
+def _detail(call: CallRecord) -> str:
+    return f" ({call.detail})" if call.detail else ""
 
 
 def result_from(
@@ -403,6 +411,6 @@ def _record(state: CallState, cause: Callable[[str], BaseException | None]) -> C
         record.content, record.data = outcome.content, outcome.data
     elif isinstance(outcome, ToolCallFailed):
         record.reason, record.error = outcome.reason, outcome.error
-        record.outcome_unknown = outcome.outcome_unknown
+        record.outcome_unknown, record.detail = outcome.outcome_unknown, outcome.detail
         record.exception = cause(record.call_id)
     return record

@@ -67,7 +67,7 @@ async def test_steps_are_given_in_order() -> None:
         ),
     )
     assert (first.finish_reason, first.vendor, first.model) == ("tool_calls", "scripted", "script")
-    assert repr(provider) == "ScriptedProvider(1 steps left)"
+    assert repr(provider) == "ScriptedProvider(1 step left)"
     second, _ = await ask(provider)
     assert second.message == AssistantMessage(text="Sunny.")
     assert (second.finish_reason, second.usage) == ("length", Usage(input_tokens=7))
@@ -140,11 +140,11 @@ async def test_asking_for_more_than_there_is_says_what_was_asked() -> None:
     with pytest.raises(ScriptError) as caught:
         await ask(provider, request)
     reported = str(caught.value)
-    assert "the script has 1 steps, and step 1 was asked for; it was asked in round 1" in reported
+    assert "the script has 1 step, and one more was asked for; it was asked in round 1" in reported
     assert "tools offered: get_weather, b\n  user 'And in Rome? xxx" in reported
     with pytest.raises(ScriptError, match="tools offered: none"):
         await ask(ScriptedProvider([]), ModelRequest(messages=[]))
-    with pytest.raises(ScriptError, match="step 1 was asked for"):
+    with pytest.raises(ScriptError, match="one more was asked for"):
         provider.assert_done()
     assert provider.problems == [reported]
 
@@ -156,7 +156,7 @@ def test_steps_left_over_are_named() -> None:
     assert provider.steps_left == 5
     with pytest.raises(ScriptError) as caught:
         provider.assert_done()
-    assert "5 steps that nobody asked for" in str(caught.value)
+    assert "5 steps left over" in str(caught.value)
     assert "calls(a, b), text('bye'), error(ValueError('x')), hang(), later(request)" in str(caught.value)
 
 

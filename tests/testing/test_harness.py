@@ -412,8 +412,8 @@ async def left(*steps: object, request: bool = True, **options: object) -> str:
 async def test_a_strict_harness_is_left_when_all_is_over():
     assert "not answered: get_weather" in await left()
     assert "1 request(s) still running" in await left(hang())
-    assert "the script has 1 steps that nobody asked for: text('b')" in await left(text("a"), text("b"))
-    assert "2 steps that nobody asked for" in await left(request=False)
+    assert "the script has 1 step left over: text('b')" in await left(text("a"), text("b"))
+    assert "2 steps left over" in await left(request=False)
 
 
 async def test_a_strict_harness_minds_receivers_that_raise_and_subscriptions_that_stay():
@@ -444,7 +444,7 @@ async def test_what_the_script_did_not_expect_fails_the_block_whatever_became_of
     with pytest.raises(AssertionError, match=r"the newest user message: 'Paris\?', not 'Rome\?'(?s:.*)RequestFailed"):
         async with harness(text("a", expect=asked(last_user="Rome?"))) as h:
             assert not (await h.run("Paris?")).ok
-    with pytest.raises(AssertionError, match="the script has 1 steps, and step 1 was asked for"):
+    with pytest.raises(AssertionError, match="the script has 1 step, and one more was asked for"):
         async with harness(text("a")) as h:
             await h.run("?")
             await h.run("?")

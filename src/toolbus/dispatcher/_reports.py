@@ -19,7 +19,7 @@ from ..events import (
     ToolCallRetrying,
     ToolCallStarted,
 )
-from ..failures import is_cancellation, keyboard_interrupt_of, log_exception, raised_at
+from ..failures import detail_of, is_cancellation, keyboard_interrupt_of, log_exception, raised_at
 from ..secrets import secrets_of
 from ..tool_results import Rendered, clean, with_summary, without_data
 
@@ -122,6 +122,7 @@ class Reports:
             **_envelope(job.request, now),
             reason=failure.reason,
             error=failure.error,
+            detail=detail_of(cause) if cause is not None and not failure.shown else "",
             retryable=failure.retryable,
             outcome_unknown=failure.unknown,
             duration_seconds=now - job.started_at if job.started_at else 0.0,

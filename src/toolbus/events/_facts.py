@@ -279,13 +279,15 @@ class ToolCallFailed(Event, kw_only=True, frozen=True):
 
     `error` is text for people and the model, without a traceback. `outcome_unknown` is true where the tool may have had
     its effect in spite of the failure. Where `reason` is `limit`, `limit` names the limit that refused the call, with
-    its value ("max_tool_calls=100").
+    its value ("max_tool_calls=100"). `detail` is for operators: the class, text and line of an exception whose text
+    the model does not read, at most 1,000 characters. Do not show it to users; `toolbus.web` leaves it out.
     """
 
     call_id: str
     name: str
     reason: FailureReason
     error: str
+    detail: str = ""
     retryable: bool = False
     outcome_unknown: bool = False
     limit: str = ""

@@ -233,7 +233,7 @@ class ScriptedProvider:
         if self.problems:
             raise ScriptError(self.problems[0], vendor=self._vendor)
         if left := self._left():
-            raise ScriptError(f"the script has {len(left)} steps that nobody asked for: {', '.join(map(_named, left))}")
+            raise ScriptError(f"the script has {_counted(len(left))} left over: {', '.join(map(_named, left))}")
 
     def _left(self) -> Sequence[Step | StepFunction]:
         return () if callable(self._script) else self._script[self._next :]
@@ -289,7 +289,7 @@ class ScriptedProvider:
             step = script[self._next]
             self._next += 1
         else:
-            raise self._problem(f"the script has {len(script)} steps, and step {self._next} was asked for", request)
+            raise self._problem(f"the script has {_counted(len(script))}, and one more was asked for", request)
         while callable(step):
             step = step(request)
             if type(step) is not Step:
@@ -297,7 +297,7 @@ class ScriptedProvider:
         return step
 
     def __repr__(self) -> str:
-        return f"ScriptedProvider({'a function' if callable(self._script) else f'{self.steps_left} steps left'})"
+        return f"ScriptedProvider({'a function' if callable(self._script) else f'{_counted(self.steps_left)} left'})"
 
 
 def _checked(step: object, what: str) -> None:
@@ -305,6 +305,10 @@ def _checked(step: object, what: str) -> None:
         raise ConfigurationError(
             f"{what} is {step!r}, which is not a step: use calls(...), text(...), error(...) or hang(...)"
         )
+
+
+def _counted(steps: int) -> str:
+    return f"{steps} step{'' if steps == 1 else 's'}"
 
 
 def _named(step: Step | StepFunction) -> str:

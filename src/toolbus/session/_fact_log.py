@@ -47,9 +47,11 @@ def log_fact(fact: Event, state: TurnState) -> None:
     """Write the log line of `fact`, whose type is in `LOGGED`; `state` is that of its request."""
     level, request_id = logging.INFO, state.request_id
     match fact:
+        case RequestStarted() if fact.parent_call_id:
+            text = "request %s started for call %s"
+            values: tuple[object, ...] = (request_id, fact.parent_call_id)
         case RequestStarted():
-            text = "request %s started"
-            values: tuple[object, ...] = (request_id,)
+            text, values = "request %s started", (request_id,)
         case RequestResumed():
             text = "request %s is resumed (number %d)"
             values = request_id, fact.resumption

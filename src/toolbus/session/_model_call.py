@@ -7,18 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
+from weakref import WeakSet
 
+from .._logs import logger
 from .._timers import Timer
 from ..bus import EventBus
 from ..clock import SessionClock
 from ..core.turn import CallModel, Elapsed, Input, ModelFailed, TurnState
 from ..errors import ReplyTooLarge
 from ..events import CancelRequested, Event, ReasoningDelta, TextDelta, ToolArgumentsDelta
-from ..protocols import MAX_REPLY_CALLS, ArgumentsPiece, Delta, ReasoningPiece, SignOfLife, TextPiece
+from ..protocols import MAX_REPLY_CALLS, ArgumentsPiece, Delta, ModelReply, ReasoningPiece, SignOfLife, TextPiece
 from ..status import StatusPublisher
 
 __all__ = ["ModelCall", "too_many_calls"]
 
+_REPORTED: WeakSet[EventBus] = WeakSet()
 # A stream's timer is moved once a tenth of its time has passed, and not for every piece.
 _IDLE_SLACK = 0.1
 
@@ -121,6 +124,14 @@ class ModelCall:
             )
         else:
             self._bus.arbitration.announce(kind(**made, text=delta.text))
+
+    def report_no_usage(self, reply: ModelReply) -> None:
+        """Log that a limit of costs bounds nothing, because the model reports no usage: once for each bus."""
+        if self._bus not in _REPORTED:
+            _REPORTED.add(self._bus)
+            logger.warning(
+                "max_cost is set, and %s:%s reports no usage, so its replies count as free", reply.vendor, reply.model
+            )
 
     def feed(self, delta: Delta) -> None:
         """Move the timer only, because the pieces of a reply that may still change are not published.

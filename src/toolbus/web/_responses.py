@@ -25,6 +25,7 @@ from ..events import (
     RequestResumed,
     SubscriberLagged,
     TextDelta,
+    ToolCallFailed,
     encode,
 )
 from ..records import replace
@@ -236,6 +237,8 @@ class EventsResponse(_EventStream):
             try:
                 async for event in events:
                     self._has_ended = isinstance(event, _ENDINGS) and event.request_id == self._source.request_id
+                    if isinstance(event, ToolCallFailed) and event.detail:
+                        event = replace(event, detail="")  # noqa: PLW2901 -- it is for operators
                     data = encode(event, default=str).decode()
                     yield sse_frame(data, event=event.type, event_id=events.cursor)
             except (SubscriptionOverflow, ConfigurationError):

@@ -127,7 +127,8 @@ async def _show(store: CommandStore, options: argparse.Namespace, screen: Screen
     request = await store.request_named(options.id)
     if request is None:
         raise ConfigurationError(
-            f"there is no conversation or request {options.id!r}; toolbus store list shows the ids"
+            f"{store.path} has no conversation or request {options.id!r}. `toolbus store list` shows conversations, "
+            "and `toolbus store show` of a conversation its requests; `--store FILE` names another store"
         )
     return await _show_request(store, request, options, screen)
 

@@ -60,7 +60,7 @@ def _described(fact: Event) -> str:
     if isinstance(fact, ToolCallCompleted):
         return f"✓ {name}  {duration(fact.duration_seconds)}  {_line(fact.content)}"
     if isinstance(fact, ToolCallFailed):
-        return f"✗ {name}  {fact.reason}: {_line(fact.error)}"
+        return f"✗ {name}  {fact.reason}: {_line(fact.error)}" + (f" ({_line(fact.detail)})" if fact.detail else "")
     if isinstance(fact, ApprovalRequested):
         return f"? {name}  {arguments_line(fact.arguments)}"
     if isinstance(fact, ApprovalDecided):
