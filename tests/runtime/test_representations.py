@@ -73,7 +73,7 @@ async def test_a_result_and_its_calls_are_short_whatever_they_contain():
         r"CallRecord\(name='look_up', arguments={'query': '[word ]+\.\.\., content='[word ]+\.\.\.\)", good
     )
     assert len(good) < 180
-    assert bad == "CallRecord(name='look_up', error='invalid_arguments: $.query: Field required')"
+    assert bad == "CallRecord(name='look_up', reason='invalid_arguments', error='$.query: Field required')"
 
 
 async def test_a_result_shows_its_output_and_its_error():
