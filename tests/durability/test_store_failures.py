@@ -16,10 +16,10 @@ from endings.ended_well import ENDINGS, assert_valid, listen
 from support.journaled import JournaledStore
 from support.results import result_of
 from support.resuming import PROMPT, Lab, Scene, Wall, facts_of, model, virtual_wall
-from toolbus import Limits, RequestResult, Runtime
+from toolbus import Compression, Limits, RequestResult, Runtime
 from toolbus.durability._store_calls import PendingCalls
 from toolbus.errors import StoreError, StoreUnavailable
-from toolbus.events import ApprovalRequested, RequestStarted, ToolCallRequested
+from toolbus.events import ApprovalRequested, HistoryCompressed, RequestStarted, ToolCallRequested
 from toolbus.storage import Entry, JournalStore
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, advance, calls, hang, settle, text, virtual_backends
@@ -256,6 +256,41 @@ async def test_a_request_that_is_left_while_its_store_fails_is_whole_when_it_wor
     assert result.outcome == "completed"
     ran = [name for name, _ in lab.runs]
     assert (ran.count("pay"), ran.count("step_on")) == (1, 2)
+
+
+@pytest.mark.guarantee("G21")
+async def test_a_request_that_only_warns_is_accepted_though_its_first_step_is_not_taken() -> None:
+    store = Faulty("hangs", 0)
+    async with Runtime(ScriptedProvider([hang()]), store=store, on_store_failure="warn") as runtime:
+        session = runtime.start("hi")
+        with anyio.fail_after(4.6):
+            await session.accepted()
+        assert session.cancel("enough")
+
+
+@pytest.mark.guarantee("G21")
+async def test_a_step_before_the_model_is_asked_costs_the_model_no_time_if_it_is_not_taken() -> None:
+    class Shapes(JournaledStore):
+        def __init__(self) -> None:
+            super().__init__(self._trouble)
+
+        async def _trouble(self, entry: Entry) -> None:
+            if isinstance(entry.facts[0], HistoryCompressed):
+                await anyio.sleep_forever()
+
+    store = Shapes()
+    compression = Compression(max_context_tokens=1_500)
+    async with Runtime(
+        ScriptedProvider([text("one " * 3_000), text("two")]),
+        store=store,
+        on_store_failure="warn",
+        compression=compression,
+    ) as runtime:
+        await runtime.run("first", conversation_id="c")
+        heard = listen(runtime.bus)
+        result = await runtime.run("second", conversation_id="c")
+    kinds = [each.type for each in heard]
+    assert (result.text, "history_compressed" in kinds, "model_retrying" in kinds) == ("two", True, False)
 
 
 @pytest.mark.guarantee("G21")

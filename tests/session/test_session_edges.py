@@ -26,7 +26,7 @@ from toolbus.messages import AssistantMessage, Message, UserMessage
 from toolbus.protocols import Emit, ModelReply, ModelRequest, TextPiece
 from toolbus.session._start import _apply_again  # pyright: ignore[reportPrivateUsage]
 from toolbus.stores.memory import MemoryStore
-from toolbus.testing import ScriptedProvider, assert_idle, calls, error, text, virtual_backends
+from toolbus.testing import ScriptedProvider, assert_idle, calls, error, hang, text, virtual_backends
 
 anyio_backend = virtual_backends()
 
@@ -246,6 +246,28 @@ async def test_a_journal_that_never_answers_ends_the_request_in_bounded_time() -
     assert (result.outcome, "did not answer in 5 s" in str(result.error)) == ("failed", True)
     assert anyio.current_time() == pytest.approx(5, abs=1e-3)
     validate(result.messages)
+
+
+async def test_a_journal_that_never_answers_holds_a_cancelled_request_in_bounded_time() -> None:
+    class Sticks:
+        def __init__(self) -> None:
+            self.appends = 0
+
+        async def append(self, request_id: str, seq: int, facts: Sequence[Event]) -> None:
+            self.appends += 1
+            if self.appends > 1:
+                await anyio.sleep_forever()
+
+    journal = Sticks()
+    session = RequestSession(EventBus(), ScriptedProvider([hang()]), "hi", journal=journal)
+    async with anyio.create_task_group() as group:
+        group.start_soon(session.run)
+        await anyio.wait_all_tasks_blocked()
+        group.cancel_scope.cancel()
+    result = await session.result()
+    assert (result.outcome, "did not answer in 5 s" in str(result.error)) == ("failed", True)
+    assert anyio.current_time() == pytest.approx(5, abs=1e-3)
+    assert journal.appends == 3, "the last step, and the same once more"
 
 
 async def test_a_request_from_another_thread_is_refused_with_the_way_to_do_it() -> None:
