@@ -17,6 +17,7 @@ import anyio.to_thread
 
 from toolbus import Runtime, ToolContext, tool
 from toolbus.storage import Store
+from toolbus.stores.mongo import MongoStore
 from toolbus.stores.postgres import PostgresStore
 from toolbus.stores.sqlite import SqliteStore
 from toolbus.testing import ScriptedProvider, calls, text
@@ -24,6 +25,8 @@ from toolbus.testing import ScriptedProvider, calls, text
 
 def store_at(where: str) -> Store:
     """The store that parent and children share; what survives a power loss is not what these tests are about."""
+    if where.startswith("mongodb:"):
+        return MongoStore(*where.split(), durability="process")
     return PostgresStore(where) if where.startswith("postgres") else SqliteStore(where, durability="process")
 
 

@@ -17,7 +17,6 @@ import anyio.to_thread
 import pytest
 from owner_child import store_at
 
-from support.postgres_server import PostgresServer
 from toolbus.events import ApprovalDecided
 from toolbus.handles import CommandAnswer
 from toolbus.remote import Client
@@ -30,13 +29,25 @@ pytestmark = [pytest.mark.guarantee("G32"), pytest.mark.timeout(2 * PATIENCE_SEC
 CHILD = Path(__file__).with_name("owner_child.py")
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def where(request: pytest.FixtureRequest, tmp_path: Path, postgres: PostgresServer) -> Iterator[str]:
+STORES = ["sqlite", "postgres"]
+SOAKED = ["mongo"] if len(SEEDS) > 1 else []  # the server with MongoDB's protocol is slow
+
+
+@pytest.fixture(scope="module", autouse=True)
+def servers(request: pytest.FixtureRequest) -> None:
+    """Start the servers before the tests, in which they would count as left behind."""
+    for name in (*STORES[1:], *SOAKED):
+        request.getfixturevalue(name)
+
+
+@pytest.fixture
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The store of the owner and the client."""
     if request.param == "sqlite":
         yield str(tmp_path / "toolbus.db")
         return
-    with postgres.database() as url:
-        yield url
+    with request.getfixturevalue(request.param).database() as found:
+        yield found if request.param == "postgres" else " ".join(found)
 
 
 class Owner:
@@ -97,6 +108,7 @@ async def assert_each_counted_once(client: Client, ids: list[str], ledger: Path)
     assert len(set(runs_in(ledger))) == len(ids)
 
 
+@pytest.mark.parametrize("where", STORES, indirect=True)
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_no_approval_from_another_process_is_lost(where: str, tmp_path: Path, anyio_backend: str) -> None:
     ledger = tmp_path / "ledger"
@@ -115,6 +127,7 @@ async def test_no_approval_from_another_process_is_lost(where: str, tmp_path: Pa
     assert len(runs_in(ledger)) == APPROVALS
 
 
+@pytest.mark.parametrize("where", [*STORES, *SOAKED], indirect=True)
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_an_approval_is_not_lost_when_its_owner_is_killed_at_once(

@@ -13,9 +13,10 @@ import pytest
 from support.mongo_server import MongoServer
 from support.store_entries import closing, entry
 from toolbus import Runtime, tool
+from toolbus.errors import InboxFull
 from toolbus.events import CancelRequested, Event
 from toolbus.remote import Client
-from toolbus.storage import InboxReceipt
+from toolbus.storage import MAX_WAITING_INPUTS, InboxReceipt
 from toolbus.stores.mongo import MongoStore
 from toolbus.testing import ScriptedProvider, calls, text
 
@@ -102,3 +103,25 @@ async def test_an_input_whose_sender_died_before_waking_its_request_wakes_it_whe
         assert await store.unfinished() == []
         assert await store.send(cancel("a")) == InboxReceipt(state="waiting", is_held=False)
         assert [each.request_id for each in await store.unfinished()] == ["r"]
+
+
+async def test_inputs_that_are_sent_at_once_keep_their_bound_and_their_order(opened: Callable[[], Any]) -> None:
+    sent: list[str] = []
+    outcomes: dict[str, str] = {}
+
+    async def send(store: MongoStore, name: str) -> None:
+        sent.append(name)
+        try:
+            outcomes[name] = (await store.send(cancel(name))).state
+        except InboxFull:
+            outcomes[name] = "full"
+
+    async with closing(opened()) as store:
+        await store.append(entry("r"))
+        async with anyio.create_task_group() as tasks:
+            for number in range(MAX_WAITING_INPUTS + 10):
+                tasks.start_soon(send, store, f"i{number}")
+            tasks.start_soon(send, store, "i0")
+        waiting = [each.event_id for each in await store.waiting("worker", limit=200)]
+    assert [*outcomes.values()].count("full") == 10
+    assert waiting == [each for each in dict.fromkeys(sent) if outcomes[each] == "waiting"]

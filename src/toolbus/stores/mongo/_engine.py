@@ -2,7 +2,7 @@
 
 from ._connection import Names, Server, ServerConnection
 from ._conversations import conversations, history
-from ._inbox import park, receipt, send, settle, waiting
+from ._inbox import park, receipt, send_all, settle, waiting
 from ._journal import Step, append_all, facts
 from ._leases import abandon, release, renew, request, requests, take, unfinished
 from ._turns import remember
@@ -28,7 +28,7 @@ __all__ = [
     "renew",
     "request",
     "requests",
-    "send",
+    "send_all",
     "settle",
     "statistics",
     "take",

@@ -9,10 +9,12 @@ readers ask the request's document first.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection as Ids
+from collections.abc import Iterable, Sequence
 
 from bson.binary import Binary
 from pymongo import ReturnDocument
+from pymongo.collection import Collection
 
 from ...errors import InboxFull, StoreError
 from ...events import Event, decode, encode
@@ -20,51 +22,106 @@ from ...storage import MAX_WAITING_INPUTS, InboxReceipt
 from ._connection import Document, ServerConnection, moment_of
 from ._deleting import DELETED
 
-__all__ = ["mark_taken", "park", "receipt", "send", "settle", "waiting"]
+__all__ = ["mark_taken", "park", "receipt", "send_all", "settle", "waiting"]
 
 _logger = logging.getLogger("toolbus.store")
 _MOST_LISTED = 10_000  # waiting inputs, of which only the ids are read
 
 
-def send(database: ServerConnection, event: Event) -> InboxReceipt:
-    """See `Inbox.send`. Inputs that several processes send at once may exceed the bound by their number."""
-    request_id, inbox = event.request_id, database.inbox
+def send_all(database: ServerConnection, events: Sequence[Event]) -> Sequence[InboxReceipt | Exception]:
+    """Send inputs together: see `Inbox.send`. Return the receipt of each, or its error.
+
+    Inputs that several processes send at once may exceed the bound by their number.
+    """
     with database.in_time():
-        found = _receipt(database, request_id, event.event_id)
-        if found.state == "unknown" and database.requests.find_one({"_id": request_id, "ending": ""}, {"_id": 1}):
-            if inbox.count_documents({"request_id": request_id, "state": "waiting"}) >= MAX_WAITING_INPUTS:
-                raise InboxFull(f"{MAX_WAITING_INPUTS} inputs wait for request {request_id}")
-            state = database.requests.find_one_and_update(
-                {"_id": request_id, "ending": ""}, {"$inc": {"inputs": 1}}, return_document=ReturnDocument.AFTER
-            )
-            if state is not None:
-                document: Document = {
+        known = _receipts(database, [(each.request_id, each.event_id) for each in events])
+        new: dict[tuple[str, str], Event] = {}
+        full = dict[tuple[str, str], InboxFull]()
+        free = _free_places(database, [each.request_id for each in events if known[_key(each)].state == "unknown"])
+        for event in events:
+            key = _key(event)
+            if known[key].state != "unknown" or event.request_id not in free or key in new:
+                continue
+            if len([each for each in new if each[0] == event.request_id]) >= free[event.request_id]:
+                full[key] = InboxFull(f"{MAX_WAITING_INPUTS} inputs wait for request {event.request_id}")
+            else:
+                new[key] = event
+        _insert(database, [*new.values()])
+        # After the inputs are there: a process that parks a request parks it first, and then looks for inputs. One that
+        # was sent before may have come from a process that died before it woke its request.
+        _wake(database, sorted({each.request_id for each in events}))
+        found = {**known, **_receipts(database, [*new])} if new else known
+        return [full.get(_key(each)) or found[_key(each)] for each in events]
+
+
+def _key(event: Event) -> tuple[str, str]:
+    return event.request_id, event.event_id
+
+
+def _free_places(database: ServerConnection, request_ids: Sequence[str]) -> dict[str, int]:
+    """Return how many more inputs may wait for each of these requests that has begun and not ended."""
+    if not request_ids:
+        return {}
+    among: Document = {"$in": sorted({*request_ids})}
+    running = [each["_id"] for each in database.requests.find({"_id": among, "ending": ""}, {"_id": 1})]
+    free = dict.fromkeys(running, MAX_WAITING_INPUTS)
+    for each in database.inbox.find({"state": "waiting", "request_id": among}, {"request_id": 1}):
+        if each["request_id"] in free:
+            free[each["request_id"]] -= 1
+    return free
+
+
+def _insert(database: ServerConnection, events: Sequence[Event]) -> None:
+    """Insert new inputs, each with a position in its request, unless the request has ended meanwhile."""
+    by_request: dict[str, list[Event]] = {}
+    for each in events:
+        by_request.setdefault(each.request_id, []).append(each)
+    documents: list[Document] = []
+    for request_id, some in by_request.items():
+        state = database.requests.find_one_and_update(
+            {"_id": request_id, "ending": ""},
+            {"$inc": {"inputs": len(some)}},
+            {"inputs": 1},
+            return_document=ReturnDocument.AFTER,
+        )
+        if state is None:
+            continue
+        for position, event in enumerate(some, state["inputs"] - len(some)):
+            documents.append(
+                {
                     "_id": _id(request_id, event.event_id),
                     "request_id": request_id,
                     "event_id": event.event_id,
-                    "position": state["inputs"],
+                    "position": position,
                     "data": Binary(encode(event)),
                     "state": "waiting",
                     "reason": "",
                 }
-                database.insert(inbox, [document])
-            found = _receipt(database, request_id, event.event_id)
-        if found.state == "waiting":
-            # After the input is there: a process that parks the request parks it first, and then looks for inputs.
-            _wake(database, request_id)
-        return found
+            )
+    database.insert(database.inbox, documents)
 
 
 def receipt(database: ServerConnection, request_id: str, event_id: str) -> InboxReceipt:
     """See `Inbox.receipt`."""
     with database.in_time():
-        return _receipt(database, request_id, event_id)
+        return _receipts(database, [(request_id, event_id)])[request_id, event_id]
 
 
-def _receipt(database: ServerConnection, request_id: str, event_id: str) -> InboxReceipt:
-    # The input is read first: if it is taken meanwhile, the request's document says so.
-    found = database.inbox.find_one({"_id": _id(request_id, event_id)}, {"state": 1, "reason": 1})
-    request = database.requests.find_one({"_id": request_id}, {"agreed": 0})
+def _receipts(database: ServerConnection, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], InboxReceipt]:
+    """Return the states of inputs by their requests and ids."""
+    fields = ("ending", "owner", "lease_until", "taken")
+    # The inputs are read first: if one is taken meanwhile, its request's document says so.
+    inputs = {each["_id"]: each for each in _found(database.inbox, [_id(*each) for each in keys], ("state", "reason"))}
+    requests = {each["_id"]: each for each in _found(database.requests, [each[0] for each in keys], fields)}
+    now = database.now()
+    return {key: _receipt(key[1], inputs.get(_id(*key)), requests.get(key[0]), now) for key in keys}
+
+
+def _found(collection: Collection[Document], ids: Sequence[str], fields: Iterable[str]) -> Iterable[Document]:
+    return collection.find({"_id": {"$in": sorted({*ids})}}, dict.fromkeys(fields, 1))
+
+
+def _receipt(event_id: str, found: Document | None, request: Document | None, now: float) -> InboxReceipt:
     if request is None or request["ending"] == DELETED:
         return InboxReceipt(state="unknown")
     if found is not None and event_id in request.get("taken", ()):
@@ -75,11 +132,10 @@ def _receipt(database: ServerConnection, request_id: str, event_id: str) -> Inbo
         return InboxReceipt(state="ended")
     if found is None:
         return InboxReceipt(state="unknown")
-    is_held = bool(request["owner"]) and request["lease_until"] > database.now()
-    return InboxReceipt(state="waiting", is_held=is_held)
+    return InboxReceipt(state="waiting", is_held=bool(request["owner"]) and request["lease_until"] > now)
 
 
-def waiting(database: ServerConnection, owner: str, without: Collection[str], limit: int) -> Sequence[Event]:
+def waiting(database: ServerConnection, owner: str, without: Ids[str], limit: int) -> Sequence[Event]:
     """See `Inbox.waiting`. Reads only the inputs that it returns: the others may be large, and are asked for often."""
     if not owner:
         return []
@@ -130,14 +186,16 @@ def park(database: ServerConnection, request_id: str, epoch: int, seconds: float
         until = moment_of(database.now() + seconds)
         is_parked = database.requests.update_one(guard, {"$set": {"owner": "", "lease_until": until}}).matched_count
         if is_parked and database.inbox.find_one({"request_id": request_id, "state": "waiting"}, {"_id": 1}):
-            _wake(database, request_id)
+            _wake(database, [request_id])
         return bool(is_parked)
 
 
-def _wake(database: ServerConnection, request_id: str) -> None:
-    """Free a request that is parked."""
-    guard = {"_id": request_id, "owner": "", "ending": ""}
-    database.requests.update_one(guard, {"$set": {"lease_until": 0.0}})
+def _wake(database: ServerConnection, request_ids: Sequence[str]) -> None:
+    """Free those of the requests that are parked and have inputs."""
+    among: Document = {"$in": [*request_ids]}
+    waits = database.inbox.find({"state": "waiting", "request_id": among}, {"request_id": 1})
+    guard = {"_id": {"$in": sorted({each["request_id"] for each in waits})}, "owner": "", "ending": ""}
+    database.requests.update_many(guard, {"$set": {"lease_until": 0.0}})
 
 
 def _id(request_id: str, event_id: str) -> str:

@@ -181,7 +181,7 @@ class MongoStore(ThreadedStore):
     async def send(self, event: Event) -> InboxReceipt:
         """See `Inbox.send`."""
         _check_id(event.event_id)
-        return await self._write(lambda database: self._engine.send(database, event))
+        return await self._writer.together(self._engine.send_all, event)
 
     async def receipt(self, request_id: str, event_id: str) -> InboxReceipt:
         """See `Inbox.receipt`."""
