@@ -360,6 +360,25 @@ def test_a_call_times_out_at_its_deadline_and_its_sibling_does_not() -> None:
     assert isinstance(turn.command, CallModel)
 
 
+@pytest.mark.parametrize(
+    ("spec", "warned"),
+    [
+        (ToolSpec(name="pay", kind="action"), True),
+        (ToolSpec(name="pay", kind="action", idempotent=True), False),
+        (ToolSpec(name="pay", kind="query"), False),
+        (ToolSpec(name="pay"), False),
+    ],
+)
+def test_the_model_is_warned_that_an_action_which_timed_out_may_have_had_its_effect(
+    spec: ToolSpec, warned: bool
+) -> None:
+    turn = Turn(tools={"pay": spec})
+    turn.call(call("pay"))
+    (timed_out,) = of(ToolCallFailed, turn.elapse())
+    warning = " It may have had its effect: find that out before you call it again."
+    assert timed_out.error == "pay did not answer in 30 s." + (warning if warned else "")
+
+
 def test_seconds_are_reported_as_they_were_set_though_clocks_cannot_hold_them() -> None:
     turn = Turn(Limits(tool_timeout_seconds=0.1, timeout_seconds=1e10))
     turn.now = 1_795_304_537.7287965

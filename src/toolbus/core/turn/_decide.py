@@ -128,7 +128,12 @@ def _on_overdue(state: TurnState, each: CallState, facts: Facts, now: float) -> 
         return
     # Seconds since the epoch are exact to a quarter of a microsecond, so finer digits are noise.
     seconds = round(each.deadline - (now if each.requested_at is None else each.requested_at), 6)
-    facts.give_up(each, "timeout", f"{each.call.name} did not answer in {seconds:g} s.")
+    error = f"{each.call.name} did not answer in {seconds:g} s."
+    spec = state.tools.get(each.call.name)
+    # The model would call an action again, as it rightly does with a query.
+    if each.requested_at is not None and spec is not None and (spec.kind == "action" or spec.needs_approval):
+        error += "" if spec.idempotent else " It may have had its effect: find that out before you call it again."
+    facts.give_up(each, "timeout", error)
 
 
 def _timeout(state: TurnState) -> str:
