@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from typing import TYPE_CHECKING
 
 import dev
@@ -50,3 +51,11 @@ def test_each_link_of_the_readme_is_absolute_or_becomes_it_with_one_prefix() -> 
     assert len(relative) > 20
     assert [link for link in relative if link.startswith(("/", "."))] == []
     assert [link for link in relative if not (ROOT / link).is_file()] == []
+
+
+def test_the_public_address_is_filled_in_everywhere_or_nowhere() -> None:
+    """There is no public address yet. At publication, give `[project.urls]` and make the links of the README absolute."""
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"].get("urls", {})
+    relative = [link for link in re.findall(r"\]\(([^)\s]+)\)", README) if not re.match(r"https?://|#", link)]
+    assert bool(urls) == (not relative)
+    assert all(str(url).startswith("https://") for url in urls.values())
