@@ -62,8 +62,8 @@ class Stream:
         return info.state.subjects or {}
 
     async def tamper(self, how: str) -> None:
-        """Remove the first part of each payload, or replace its bytes by as many others."""
-        for subject in [each for each in await self.parts() if each.endswith(".0")]:
+        """Remove the second part of each payload, which is text only, or replace its bytes by as many others."""
+        for subject in [each for each in await self.parts() if each.endswith(".1")]:
             size = len((await self.jet.get_last_msg(f"{self.prefix}_parts", subject)).data)
             await self.jet.purge_stream(f"{self.prefix}_parts", subject=subject)
             if how == "other bytes":
