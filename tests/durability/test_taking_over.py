@@ -120,12 +120,12 @@ async def test_a_request_that_cannot_continue_is_told_once_a_minute_and_in_nobod
             await settle()
         await advance(10)
         assert given == [broken, second.request_id]
-        await advance(52)
+        await advance(53)
         assert given == [broken, second.request_id, broken]
         assert [each.message for each in caplog.records if "cannot continue" in each.message] == [
             f"request {broken} cannot continue: its user has gone"
         ] * 2
-        await advance(61)
+        await advance(63)
         continued = heir.session(broken)
         assert continued is not None
         assert (await continued.result()).text == "Done."
