@@ -32,10 +32,11 @@ class PlainFields(griffe.Extension):
         """Drop the value of a field that only instances have. griffe calls this for each attribute."""
         if attr.labels == {"instance-attribute"}:
             attr.value = None
+        attr.labels -= {"class-attribute", "instance-attribute", "module-attribute"}  # a field's place says that
 
 
 class ExamplesAndLinks(griffe.Extension):
-    """Docstrings for the site: examples in fences, and after each docstring where the name's example is; few labels.
+    """Docstrings for the site: examples in fences, and after each docstring where the name's example is.
 
     The second is read from the file that the environment's DOCS_SITE_EXAMPLES names: a JSON object, by canonical path.
     """
@@ -48,7 +49,6 @@ class ExamplesAndLinks(griffe.Extension):
 
 
 def _add_words(member: griffe.Object, words: Mapping[str, str]) -> None:
-    member.labels -= {"class-attribute", "instance-attribute", "module-attribute"}  # each has its type beside its name
     said = words.get(member.path, "")
     if member.docstring is not None:
         member.docstring.value = f"{fenced(member.docstring.value)}\n\n{said}".rstrip()
