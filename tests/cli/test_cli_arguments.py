@@ -34,8 +34,8 @@ USAGES = [
     "store export [-h] [--store PATH] [--debug] --to FILE",
     "store import [-h] [--store PATH] [--debug] FILE",
     (
-        "worker [-h] --url URL --pool POOL [--concurrency N] [--prefix NAME] [--check] [-q] [--log-level LEVEL] "
-        "[--debug] MODULE:NAME"
+        "worker [-h] --url URL --pool POOL [--concurrency N] [--prefix NAME] [--lease SECONDS] "
+        "[--secret NAME=VARIABLE] [--check] [-q] [--log-level LEVEL] [--debug] MODULE:NAME"
     ),
     "events [-h] [--json-schema] [--debug]",
     "tools [-h] [-d PATH] [-t MODULE:NAME] [--mcp FILE] [--json] [--debug]",
@@ -86,6 +86,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "pool": "p",
         "concurrency": 100,
         "prefix": "toolbus",
+        "lease": 30.0,
+        "secret": [],
         "check": False,
         "quiet": False,
         "log_level": None,

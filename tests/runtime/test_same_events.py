@@ -16,7 +16,7 @@ from toolbus.toolsets.workspace import workspace_tools
 SRC = Path(__file__).parent.parent.parent / "src"
 SEARCH = ("search_text", {"query": "max_rounds: int", "glob": "**/limits.py"})
 LIST = ("list_files", {"glob": "**/core/*.py"})
-READ = ("read_lines", {"path": "toolbus/core/limits.py", "start": 17, "end": 80})
+READ = ("read_lines", {"path": "toolbus/core/limits.py", "start": 17, "end": 120})
 ANSWER = "toolbus/core/limits.py says: max_rounds is 10."
 
 

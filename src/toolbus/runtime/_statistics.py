@@ -31,7 +31,7 @@ class RuntimeStatistics:
     `store_calls_pending` the calls that the store has still to take. Since the runtime was made, the store has taken
     `appends` steps of requests, has needed `append_seconds` for all of them together, and has refused
     `append_failures`; `store_fails` is true while it is away. What the store has stored is in
-    `await runtime.store.statistics()`, which reads the store.
+    `await runtime.store.journal.statistics()`, which reads the store.
 
     `tools` has the numbers of each tool, and `models` those of each model, by "VENDOR:MODEL", since the runtime was
     made, with those of sub-requests; both are empty without `Runtime(detailed_statistics=True)`.

@@ -262,7 +262,9 @@ class Asker:
                     reply = await self._asked.respond(request, emit)
                 if not isinstance(reply, ModelReply) or len(reply.message.tool_calls) > MAX_REPLY_CALLS:  # pyright: ignore[reportUnnecessaryIsInstance] -- it may be an application's own
                     return self._not_taken(reply, spent)
-                self._answered(reply, call)
+                self._window.answered(reply.usage)
+                if self._state.needs_price:
+                    _check_usage(reply, call)
                 return ModelReplied(reply if mask is None else mask.whole(reply), None, self._native)
             reply = await self._through(self._innermost(call, spent, request, mask), request, view)
             if not isinstance(reply, ModelReply) or len(reply.message.tool_calls) > MAX_REPLY_CALLS:  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -342,12 +344,6 @@ class Asker:
             text = self._secrets.keep().shown(text)
         return SystemMessage(text=text, message_id=f"{state.request_id}_i") if text else None
 
-    def _answered(self, reply: ModelReply, call: ModelCall) -> None:
-        usage = reply.usage
-        self._window.answered(usage)
-        if self._state.needs_price and not (usage.input_tokens or usage.output_tokens):
-            call.report_no_usage(reply)
-
     def _innermost(self, call: ModelCall, spent: list[Usage], original: ModelRequest, mask: ReplyMask | None) -> Ask:
         """Return the innermost `Ask`, which asks the provider. The usage of every reply is added to `spent`."""
         emit: Emit = call.emit if mask is None else mask.emit
@@ -367,7 +363,9 @@ class Asker:
                 reply = await self._asked.respond(request, emit)
             if isinstance(reply, ModelReply):  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
                 spent.append(reply.usage)
-                self._answered(reply, call)
+                self._window.answered(reply.usage)
+                if self._state.needs_price:
+                    _check_usage(reply, call)
                 if len(reply.message.tool_calls) > MAX_REPLY_CALLS:
                     raise too_many_calls(reply.vendor)
                 if mask is not None:
@@ -458,6 +456,12 @@ def native_output(provider: Provider, output: ToolSpec) -> NativeOutput:
     """Return the provider's ability to enforce the output's schema; "" if it cannot."""
     can: Callable[[Mapping[str, Any]], NativeOutput] | None = getattr(provider, "native_output", None)
     return "" if can is None else can(output.parameters)
+
+
+def _check_usage(reply: ModelReply, call: ModelCall) -> None:
+    """Report a reply that no limit of costs can count, because its provider does not say what it took."""
+    if not (reply.usage.input_tokens or reply.usage.output_tokens):
+        call.report_no_usage(reply)
 
 
 def check_native(provider: Provider, output: ToolSpec, *, with_tools: bool) -> None:

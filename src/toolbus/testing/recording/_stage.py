@@ -66,6 +66,7 @@ class _Spent:
     """A stand-in for the sub-requests of a call that was abandoned."""
 
     waits = False
+    request_id = ""
 
     def __init__(self, spent: Spent) -> None:
         self.spent = spent
