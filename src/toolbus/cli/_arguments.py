@@ -155,7 +155,8 @@ _WORKER = """\
 Run the calls of one pool on this machine, for sessions elsewhere that send
 them with a NatsExecutor. The first Ctrl-C or SIGTERM drains the worker: it
 takes no more calls, and ends when those that run are answered. A second one
-ends it at once, and its calls are lost."""
+ends it at once: its calls of idempotent tools run on another worker, and the
+others end as interrupted."""
 
 _WORKER_EXAMPLES = """\
 examples:
