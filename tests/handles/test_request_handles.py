@@ -234,6 +234,42 @@ async def test_a_command_for_a_request_that_nobody_runs_waits_for_the_one_that_t
     assert len(lab.runs) == 1
 
 
+async def test_a_reader_that_is_a_step_ahead_of_the_session_that_takes_the_request_over_misses_nothing() -> None:
+    store, lab = store_of(), Lab()
+    journal: Any = store.journal
+    append = journal.append
+
+    async def answer_late(entry: Any) -> int:
+        size_bytes = await append(entry)
+        await anyio.sleep(2)
+        return size_bytes
+
+    async with node(store, lab=lab, drain_seconds=0) as old:
+        session = old.start("go")
+        await settle()
+    async with node(store, lab=lab) as heir:
+        kinds: list[str] = []
+
+        async def read() -> None:
+            kinds.extend([each.type async for each in heir.request(session.request_id).events() if each.is_fact])
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(read)
+            await advance(1)
+            # For two seconds, the store has a step that its session has not published.
+            journal.append = answer_late
+            await heir.resume()
+            await advance(1)
+            journal.append = append
+            await advance(5)
+            [question] = heir.pending_approvals()
+            assert await heir.request(session.request_id).approve(question) == "done"
+        stored = [each.fact.type for each in await journal.facts(session.request_id)]
+    assert [each for each in kinds if each != "message_appended"] == [
+        each for each in stored if each != "message_appended"
+    ]
+
+
 async def test_a_command_that_was_acknowledged_survives_the_death_of_the_process_that_took_it() -> None:
     store, lab = store_of(), Lab()
     journal: Any = store.journal

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import anyio
 
 from ..bus import Cursor, Subscription
 from ..durability import ReadAlong
-from ..errors import BusError
+from ..errors import BusError, ConfigurationError
 from ..events import EVENT_TYPES, Event, ModelResponded, ModelRetrying, RequestEnding, RequestResumed, TextDelta
 from ..session import RequestSession
 from ._exchange import LiveEvents
@@ -148,10 +149,12 @@ class RequestEvents:
 
     async def _read(self) -> None:
         if self._reads is not None and (session := self._local()) is not None and not session.snapshot().view.is_left:
-            # This process has taken the request over, and the reader has all that was in the store before.
-            self._had_ended, self._reads = session.snapshot().result is not None, None
-            self._hear(session, str(self._cursor))
-            return
+            # This process has taken the request over, and the reader has all that was in the store before. It may even
+            # have a step that the session has written and not published yet; then it comes back after its next look.
+            with suppress(ConfigurationError):
+                self._hear(session, str(self._cursor))
+                self._had_ended, self._reads = session.snapshot().result is not None, None
+                return
         if self._join is not None and self._reads is not None and anyio.current_time() >= self._joins_at:
             # The reader has all that was in the store. A process that ends each stream at once is not asked at once.
             self._joins_at = anyio.current_time() + self._seconds
