@@ -20,23 +20,20 @@ from ..errors import DecodeError
 from ..events import Event, ToolCallRequested, decode, encode
 from ..messages import Message
 from ..records import JsonForm, json_bytes, replace
-from ..schemas import MAX_VALUES, has_many_values
 
 __all__ = [
-    "NO_ROOM",
+    "MOST_BYTES",
     "Reference",
     "call_body",
     "large_call",
     "larger_than",
     "read_call",
     "reference_in",
-    "why_too_large",
 ]
 
 MOST_BYTES = 8 * 2**20
 """The most bytes of a payload: reading and writing as many takes half of the 100 ms for which a loop may be held."""
 
-NO_ROOM = "larger than the free space of the broker"
 _transcript = JsonForm[list[Message]](list[Message], "the transcript")
 
 
@@ -69,20 +66,13 @@ def reference_in(line: bytes) -> Reference | None:
     except msgspec.MsgspecError as exc:
         raise DecodeError(f"the reference to a payload cannot be read: {exc}") from exc
     if not (0 < found.parts <= found.bytes <= MOST_BYTES and len(found.digest) == 64 and found.digest.isalnum()):
-        raise DecodeError(f"the reference to a payload is to none of at most {MOST_BYTES:,} bytes")
+        raise DecodeError(f"the reference to a payload is not one to at most {MOST_BYTES:,} bytes")
     return found
 
 
 def larger_than(most: int) -> str:
     """Return the limit of so many bytes in words, to follow "it is"."""
     return f"larger than {most:,} bytes"
-
-
-def why_too_large(payload: bytes) -> str:
-    """Return the limit that a payload breaks, or "" for one that may be sent."""
-    if len(payload) > MOST_BYTES:
-        return larger_than(MOST_BYTES)
-    return f"of more than {MAX_VALUES:,} values" if has_many_values(payload) else ""
 
 
 def call_body(requested: Event, messages: Sequence[Message] | None) -> bytes:

@@ -33,11 +33,12 @@ from ..messages import Message
 from ..protocols import RequestView
 from ..records import replace
 from ..tools import ToolRegistry
-from ._bodies import NO_ROOM, Reference, call_body, large_call, larger_than, reference_in, why_too_large
+from ._bodies import Reference, call_body, large_call, larger_than, reference_in
+from ._payloads import LargeBodies, TooLarge
 from ._questions import Answering, is_letter
-from ._transport import Damaged, Full, Key, SessionLink, Unavailable
+from ._transport import Damaged, Key, SessionLink, Unavailable
 
-__all__ = ["LARGE_AT_ONCE", "SIGNALS", "RemoteExecutor", "too_large"]
+__all__ = ["SIGNALS", "RemoteExecutor", "too_large"]
 
 _Answer: TypeAlias = ToolCallCompleted | ToolCallFailed
 _What = TypeVar("_What")
@@ -52,8 +53,6 @@ _LOST_SECONDS = 0.1
 """A call that the broker did not take ends this long before its deadline, or the session would end it as a time-out."""
 _MOST_REQUESTS = 10_000
 """The most requests whose calls are deleted at their ends; a request that continues elsewhere does not end here."""
-LARGE_AT_ONCE = 4
-"""The payloads that one process reads and writes at the same time; each is in memory meanwhile."""
 _ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 _LEAVE_SECONDS = 2.0
 """The time in which workers are asked to stop when the executor is left."""
@@ -106,7 +105,6 @@ class RemoteExecutor:
         self._some_unsent = anyio.Event()
         self._pending = 0  # tasks that stop or forget a call
         self._closes = self._is_away = False
-        self._large = anyio.Semaphore(LARGE_AT_ONCE)
 
     async def __aenter__(self) -> RemoteExecutor:
         self._bus.arbitration.bind()
@@ -114,9 +112,10 @@ class RemoteExecutor:
         async with AsyncExitStack() as stack:
             self._link = await stack.enter_async_context(self._connect())
             self._group = await stack.enter_async_context(anyio.create_task_group())
+            self._large = LargeBodies(self._link.payloads)
             self._answering = Answering(
                 self._group,
-                self._link.payloads,
+                self._large,
                 lambda: self._link.max_bytes,
                 self._tell,
                 view_of=self._view_of,
@@ -240,29 +239,28 @@ class RemoteExecutor:
             self._start(partial(self._write_large, call), key)
 
     async def _write_large(self, call: _Open, key: Key) -> None:
-        async with self._large:
-            if self._open.get(key) is not call:
-                return
-            body = call_body(call.requested, call.messages)
-            broken = why_too_large(body)
-            try:
-                if not broken:
-                    self._note(key[0], payloads=True)
-                    call.payload = await self._link.payloads.keep(key, body)
-                    body = large_call(call.requested, call.payload)
-            except Full as exc:
-                _logger.warning("call %s was not sent: %s", key[1], exc)
-                broken = NO_ROOM
-            except Unavailable as exc:
-                self._on_sent(key, call, exc)
-                return
+        def body() -> bytes | None:
+            return call_body(call.requested, call.messages) if self._open.get(key) is call else None
+
+        self._note(key[0], payloads=True)
+        why = ""
+        try:
+            call.payload = await self._large.keep(key, body)
+        except TooLarge as exc:
+            why = str(exc)
+        except Unavailable as exc:
+            self._on_sent(key, call, exc)
+            return
+        head = b"" if call.payload is None else large_call(call.requested, call.payload)
+        if len(head) > self._link.max_bytes:
+            why = larger_than(self._link.max_bytes)
         if self._open.get(key) is not call:
             await self._drop(call, key)
-        elif broken or len(body) > self._link.max_bytes:
+        elif why:
             what = "The arguments of the call are" if call.messages is None else "The call with its transcript is"
-            self._publish(key, too_large(call.requested, what, broken or larger_than(self._link.max_bytes)))
+            self._publish(key, too_large(call.requested, what, why))
         else:
-            await self._post(key, call, body)
+            await self._post(key, call, head)
 
     async def _post(self, key: Key, call: _Open, body: bytes) -> None:
         left = self._left(call.requested)
@@ -355,30 +353,25 @@ class RemoteExecutor:
 
     async def _load(self, call: _Open, reference: Reference) -> None:
         """Read an answer that is kept as a payload. The first answer counts, so one that cannot be read is lost."""
-        key = reference.key
-        why, event = "", None
-        async with self._large:
-            try:
-                body = await self._link.payloads.load(reference)
-                if not (why := why_too_large(body)):
-                    await anyio.lowlevel.checkpoint()
-                    event = decode(body)
-            except (Damaged, DecodeError) as exc:
-                _logger.warning("the answer of call %s was lost: %s", key[1], exc)
-            except Unavailable as exc:
-                _logger.debug("the answer of call %s was not read yet: %s", key[1], exc)
-                self._reconnected = True
-                return
-            finally:
-                call.is_loading = False
+        key, event = reference.key, None
+        error = "The call ran, but its result was lost: the broker does not have what the worker has kept."
+        failed = call.requested.failed(error, reason="lost", outcome_unknown=True)
+        try:
+            event = await self._large.load(reference, decode)
+        except TooLarge as exc:
+            failed = too_large(call.requested, "The call ran, but its result is", str(exc), ran=True)
+        except (Damaged, DecodeError) as exc:
+            _logger.warning("the answer of call %s was lost: %s", key[1], exc)
+        except Unavailable as exc:
+            _logger.debug("the answer of call %s was not read yet: %s", key[1], exc)
+            self._reconnected = True
+            return
+        finally:
+            call.is_loading = False
         if event is not None and self._open.get(key) is call:
             self._on_event(event)
         if self._open.get(key) is call:
-            error = "The call ran, but its result was lost: the broker does not have what the worker has kept."
-            lost = call.requested.failed(error, reason="lost", outcome_unknown=True)
-            self._publish(
-                key, too_large(call.requested, "The call ran, but its result is", why, ran=True) if why else lost
-            )
+            self._publish(key, failed)
 
     def _on_event(self, event: Event) -> None:
         key = (event.request_id, getattr(event, "call_id", ""))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 from uuid import uuid4
 
 import anyio
@@ -28,8 +28,9 @@ from ..records import JsonForm, Record, field, json_bytes, replace
 from ..request_result import RequestResult, result_from
 from ..schemas import json_schema_validator
 from ..session import read_messages, read_prompt
-from ._bodies import Reference, reference_in, why_too_large
-from ._transport import Damaged, Key, Payloads, Unavailable
+from ._bodies import Reference, reference_in
+from ._payloads import LargeBodies, TooLarge
+from ._transport import Damaged, Key, Unavailable
 
 __all__ = ["Answering", "Asking", "is_letter"]
 
@@ -44,6 +45,7 @@ _HEAD_BYTES = 2_048
 _LONGEST_NAME = 64
 _MARK = b"?"
 _logger = logging.getLogger("toolbus.remote")
+_T = TypeVar("_T")
 
 
 class _Asked(Record, kw_only=True, frozen=True):
@@ -116,26 +118,26 @@ def _read(line: bytes) -> _Letter:
     return letter
 
 
-async def _enclosed(letter: _Letter, content: bytes, key: Key, payloads: Payloads, most: int) -> _Letter:
+async def _enclosed(letter: _Letter, content: bytes, key: Key, large: LargeBodies, most: int) -> _Letter:
     """Return a letter with its content, as a payload if it is long. Raises `Unavailable`, or `LimitReached`."""
     if len(content) + _HEAD_BYTES <= most:
         letter.content = msgspec.Raw(content)
-    elif why := why_too_large(content):
-        raise LimitReached(f"a question to the model, or its answer, is {why}")
-    else:
-        letter.payload = await payloads.keep(key, content)
+        return letter
+    try:
+        letter.payload = await large.keep(key, lambda: content)
+    except TooLarge as exc:
+        raise LimitReached(f"a question to the model, or its answer, is {exc}") from exc
     return letter
 
 
-async def _content(letter: _Letter, payloads: Payloads) -> bytes:
-    """Return the content of a letter. Raises `Unavailable`, `Damaged` and `DecodeError`."""
+async def _read_content(letter: _Letter, form: JsonForm[_T], large: LargeBodies) -> _T:
+    """Return what a letter contains. Raises `Unavailable`, `Damaged` and `DecodeError`."""
     if letter.payload is None:
-        return bytes(letter.content)
-    body = await payloads.load(letter.payload)
-    if why := why_too_large(body):
-        raise DecodeError(f"it is {why}")
-    await anyio.lowlevel.checkpoint()
-    return body
+        return form.read(bytes(letter.content))
+    try:
+        return await large.load(letter.payload, form.read)
+    except TooLarge as exc:
+        raise DecodeError(f"a question to the model, or its answer, is {exc}") from exc
 
 
 # ------------------------------------------------------------------------------------------------- on the worker
@@ -148,13 +150,13 @@ class Asking:
         self,
         worker: str,
         tell: Callable[[str, bytes], None],
-        payloads: Payloads,
+        large: LargeBodies,
         max_bytes: Callable[[], int],
         instrumentation: Sequence[Instrumentation],
     ) -> None:
         self._worker = worker
         self._tell = tell
-        self._payloads = payloads
+        self._large = large
         self._max_bytes = max_bytes
         self._instrumentation = instrumentation
         self._waiting: dict[str, _Question] = {}
@@ -176,9 +178,8 @@ class Asking:
     ) -> _Question:
         """Return the question of a handler, to be run in its task. Raises `ConfigurationError`.
 
-        `node` returns the process to ask, and `mask` a record without the secrets of the worker.
-
-        Called in the context of the handler, whose trace goes with the question.
+        `node` returns the process to ask, and `mask` a record without the secrets of the worker. This is called in the
+        context of the handler, whose trace goes with the question.
         """
         wrong = [name for name in options if name not in _MAY_BE_GIVEN and options[name]]
         if wrong:
@@ -208,16 +209,16 @@ class Asking:
     async def run(self, question: _Question, letter: _Letter, content: bytes, node: Callable[[], str]) -> _Answered:
         """Ask, and wait for the answer."""
         key = (letter.request, letter.call)
-        asks = await _enclosed(letter, content, key, self._payloads, self._max_bytes())
+        ask = await _enclosed(letter, content, key, self._large, self._max_bytes())
         stay = _Letter(do="stay", id=letter.id, request=letter.request, call=letter.call, worker=self._worker)
         self._waiting[letter.id] = question
         try:
-            self._tell(node(), asks.line)
+            self._tell(node(), ask.line)
             while question.answer is None:
                 await question.wait()
                 if question.answer is None:
-                    self._tell(node(), (stay if question.is_known else asks).line)
-            return _answered.read(await _content(question.answer, self._payloads))
+                    self._tell(node(), (stay if question.is_known else ask).line)
+            return await _read_content(question.answer, _answered, self._large)
         finally:
             del self._waiting[letter.id]
             stay.do = "stop"
@@ -304,7 +305,7 @@ _ERRORS: dict[str, type[ToolbusError]] = {each.code: each for each in (LimitReac
 # ------------------------------------------------------------------------------------------ beside the session
 
 
-class _Asks:
+class _OpenQuestion:
     """One question of a worker, until the worker has its answer."""
 
     def __init__(self, letter: _Letter) -> None:
@@ -328,7 +329,7 @@ class Answering:
     def __init__(
         self,
         group: anyio.abc.TaskGroup,
-        payloads: Payloads,
+        large: LargeBodies,
         max_bytes: Callable[[], int],
         tell: Callable[[str, bytes], Any],
         *,
@@ -337,43 +338,43 @@ class Answering:
         keeps: Callable[[Key], None],
     ) -> None:
         self._group = group
-        self._payloads = payloads
+        self._large = large
         self._max_bytes = max_bytes
         self._tell = tell
         self._view_of = view_of
         self._spent = spent
         self._keeps = keeps
-        self._open: dict[str, _Asks] = {}
+        self._open: dict[str, _OpenQuestion] = {}
 
     def hear(self, line: bytes) -> None:
         """Take a message of a worker. Raises `DecodeError`."""
         letter = _read(line)
-        asks = self._open.get(letter.id)
-        if asks is not None and asks.key == (letter.request, letter.call):
-            asks.heard_at = anyio.current_time()
+        question = self._open.get(letter.id)
+        if question is not None and question.key == (letter.request, letter.call):
+            question.heard_at = anyio.current_time()
             if letter.do == "stop":
-                self._end(asks)
+                self._end(question)
             else:
-                self._say(asks.letter.worker, asks.says)
-        elif letter.do == "ask" and asks is None:
+                self._say(question.letter.worker, question.says)
+        elif letter.do == "ask" and question is None:
             self._take(letter)
         elif letter.do == "stay":
             self._say(letter.worker, _Letter(do="unknown", id=letter.id))
 
     def settle(self, key: Key) -> None:
         """Stop answering the questions of a call that is settled."""
-        for asks in [each for each in self._open.values() if each.key == key]:
-            self._end(asks)
+        for question in [each for each in self._open.values() if each.key == key]:
+            self._end(question)
 
     def look(self) -> None:
         """Stop answering the workers that are silent."""
         now = anyio.current_time()
-        for asks in [each for each in self._open.values() if now - each.heard_at > SILENCE_SECONDS]:
-            self._end(asks)
+        for question in [each for each in self._open.values() if now - each.heard_at > SILENCE_SECONDS]:
+            self._end(question)
 
-    def _end(self, asks: _Asks) -> None:
-        del self._open[asks.letter.id]
-        asks.scope.cancel()
+    def _end(self, question: _OpenQuestion) -> None:
+        del self._open[question.letter.id]
+        question.scope.cancel()
 
     def _take(self, letter: _Letter) -> None:
         key = (letter.request, letter.call)
@@ -384,34 +385,34 @@ class Answering:
             error = f"the call has {_MOST_OF_CALL} questions to the model already"
             self._say(letter.worker, _Letter(do="failed", id=letter.id, code=LimitReached.code, error=error))
         else:
-            asks = self._open[letter.id] = _Asks(letter)
-            self._say(letter.worker, asks.says)
-            self._group.start_soon(self._answer, asks, view)
+            question = self._open[letter.id] = _OpenQuestion(letter)
+            self._say(letter.worker, question.says)
+            self._group.start_soon(self._answer, question, view)
 
     def _say(self, worker: str, letter: _Letter) -> None:
         self._group.start_soon(self._tell, worker, letter.line)
 
-    async def _answer(self, asks: _Asks, view: RequestView) -> None:
-        with asks.scope:
+    async def _answer(self, question: _OpenQuestion, view: RequestView) -> None:
+        with question.scope:
             try:
-                asks.says = await self._answered(asks, view)
+                question.says = await self._answered(question, view)
             except ToolbusError as exc:
-                asks.says = _Letter(do="failed", id=asks.letter.id, code=exc.code, error=str(exc))
+                question.says = _Letter(do="failed", id=question.letter.id, code=exc.code, error=str(exc))
             except (Unavailable, Damaged) as exc:
-                asks.says = _Letter(do="failed", id=asks.letter.id, code=NotRunning.code, error=str(exc))
+                question.says = _Letter(do="failed", id=question.letter.id, code=NotRunning.code, error=str(exc))
             except Exception:  # A bug in toolbus must not end the executor, and with it all other calls.
-                _logger.exception("a question of call %s could not be answered", asks.letter.call)
-                asks.says = _Letter(do="failed", id=asks.letter.id, error="the question could not be answered")
-            self._say(asks.letter.worker, asks.says)
+                _logger.exception("a question of call %s could not be answered", question.letter.call)
+                question.says = _Letter(do="failed", id=question.letter.id, error="the question could not be answered")
+            self._say(question.letter.worker, question.says)
 
-    async def _answered(self, asks: _Asks, view: RequestView) -> _Letter:
-        if asks.letter.payload is not None:
-            self._keeps(asks.key)
-        asked = _asked.read(await _content(asks.letter, self._payloads))
+    async def _answered(self, question: _OpenQuestion, view: RequestView) -> _Letter:
+        if question.letter.payload is not None:
+            self._keeps(question.key)
+        asked = await _read_content(question.letter, _asked, self._large)
         metadata = {**(view.metadata or {}), **asked.carried}
         options = {"limits": asked.limits, "settings": asked.settings, "instructions": asked.instructions or None}
         child = view.child(
-            asks.letter.call,
+            question.letter.call,
             asked.prompt,
             history=list(asked.history),
             output=None if asked.output is None else _SchemaOutput(asked.output),
@@ -421,7 +422,7 @@ class Answering:
             with continued_from(metadata, view.instrumentation):
                 await child.run()
         finally:
-            self._spent(asks.key, child.spent)
+            self._spent(question.key, child.spent)
         state: TurnState = child.snapshot().view.state
         assert state.ending is not None
         found = _Answered(
@@ -435,10 +436,10 @@ class Answering:
         )
         content = json_bytes(found)
         letter = await _enclosed(
-            _Letter(do="done", id=asks.letter.id), content, asks.key, self._payloads, self._max_bytes()
+            _Letter(do="done", id=question.letter.id), content, question.key, self._large, self._max_bytes()
         )
         if letter.payload is not None:
-            self._keeps(asks.key)
+            self._keeps(question.key)
         return letter
 
 

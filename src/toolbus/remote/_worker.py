@@ -25,10 +25,11 @@ from ..protocols import CallView, SecretHandling
 from ..records import replace
 from ..secrets import NO_SECRETS, GivenSecrets, NamedSecret
 from ..tools import ToolRegistry
-from ._bodies import NO_ROOM, Reference, read_call, why_too_large
-from ._executor import LARGE_AT_ONCE, SIGNALS, too_large
+from ._bodies import Reference, read_call
+from ._executor import SIGNALS, too_large
+from ._payloads import LargeBodies, TooLarge
 from ._questions import Asking
-from ._transport import Damaged, Delivery, Full, Key, Unavailable, WorkerLink
+from ._transport import Damaged, Delivery, Key, Unavailable, WorkerLink
 
 __all__ = ["Worker", "WorkerStatistics"]
 
@@ -129,7 +130,6 @@ class Worker:
         self._changed = anyio.Event()
         self._steps: deque[tuple[_Step, Key, _Running]] = deque()
         self._some_steps = anyio.Event()
-        self._large = anyio.Semaphore(LARGE_AT_ONCE)
 
     def drain(self) -> None:
         """Take no more calls, and let `run` return when those that run are answered."""
@@ -148,8 +148,9 @@ class Worker:
                 self.bus.connect((ToolCallCompleted, ToolCallFailed), self._on_ended),
                 self.bus.connect(SIGNALS, self._on_signal),
             ]
+            self._large = LargeBodies(self._link.payloads)
             self._asking = Asking(
-                self._link.name, self._tell, self._link.payloads, lambda: self._link.max_bytes, self._instrumentation
+                self._link.name, self._tell, self._large, lambda: self._link.max_bytes, self._instrumentation
             )
             self._link.listen(self._on_stopped, self._on_heard)
             self._group.start_soon(self._renew)
@@ -221,30 +222,27 @@ class Worker:
 
     async def _load(self, key: Key, call: _Running, requested: ToolCallRequested, payload: Reference) -> None:
         """Read the payload of a call. A call that lacks it could run nowhere, so it ends."""
-        whole, why = None, ""
-        async with self._large:
-            try:
-                body = await self._link.payloads.load(payload)
-                if not (why := why_too_large(body)):
-                    await anyio.lowlevel.checkpoint()
-                    whole, call.messages, _ = self._read(key, body)
-            except Damaged as exc:
-                _logger.warning("call %s was not run: its payload cannot be read: %s", key[1], exc)
-            except Unavailable as exc:
-                # Its lease ends, and the call is delivered again.
-                _logger.warning("call %s was not begun: %s", key[1], exc)
-                self._forget(key, call)
-                return
+        whole = None
+        error = "The call did not run: the broker does not have what its session has kept for it."
+        failed = requested.failed(error, reason="lost")
+        try:
+            whole, call.messages, _ = await self._large.load(payload, partial(self._read, key))
+        except TooLarge as exc:
+            failed = too_large(requested, "The call is", str(exc))
+        except Damaged as exc:
+            _logger.warning("call %s was not run: its payload cannot be read: %s", key[1], exc)
+        except Unavailable as exc:
+            # Its lease ends, and the call is delivered again.
+            _logger.warning("call %s was not begun: %s", key[1], exc)
+            self._forget(key, call)
+            return
         if self.running.get(key) is not call:
             return
         if whole is not None and replace(whole, arguments={}) == replace(requested, arguments={}):
             call.requested = whole
             self._admit(key, call, whole)
-        elif why:
-            self._answer(key, call, too_large(requested, "The call is", why))
         else:
-            error = "The call did not run: the broker does not have what its session has kept for it."
-            self._answer(key, call, requested.failed(error, reason="lost"))
+            self._answer(key, call, failed)
 
     def _admit(self, key: Key, call: _Running, requested: ToolCallRequested) -> None:
         """Run a call at once, or after asking the broker if the call may have run before, or must not run twice."""
@@ -401,21 +399,14 @@ class Worker:
     async def _keep(self, key: Key, call: _Running) -> None:
         """Keep an answer as a payload, and then write its reference."""
         assert call.requested is not None
-        async with self._large:
-            body = self._body(call)
-            broken = why_too_large(body)
-            try:
-                if not broken:
-                    call.kept = await self._link.payloads.keep(key, body)
-            except Full as exc:
-                _logger.warning("the result of call %s was not kept: %s", key[1], exc)
-                broken = NO_ROOM
-            except Unavailable as exc:
-                _logger.debug("the answer of call %s was not taken yet: %s", key[1], exc)
-                await self._again(self._write, key, call)
-                return
-        if broken:
-            call.answer = too_large(call.requested, "The call ran, but its result is", broken, ran=True)
+        try:
+            call.kept = await self._large.keep(key, partial(self._body, call))
+        except TooLarge as exc:
+            call.answer = too_large(call.requested, "The call ran, but its result is", str(exc), ran=True)
+        except Unavailable as exc:
+            _logger.debug("the answer of call %s was not taken yet: %s", key[1], exc)
+            await self._again(self._write, key, call)
+            return
         if self.running.get(key) is call:
             self._put(self._write, key, call)
         elif call.kept is not None:

@@ -1,0 +1,67 @@
+"""What does not fit into one message, as payloads that the transport keeps: within bounds, and few at a time.
+
+All calls, answers and questions of handlers go through here. Knows the transport's payloads. Must not know a broker.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+import anyio
+import anyio.lowlevel
+
+from ..schemas import MAX_VALUES, has_many_values
+from ._bodies import MOST_BYTES, Reference, larger_than
+from ._transport import Full, Key, Payloads
+
+__all__ = ["LargeBodies", "TooLarge"]
+
+_T = TypeVar("_T")
+_AT_ONCE = 4
+"""The payloads that one process reads and writes at the same time; each is in memory meanwhile."""
+_logger = logging.getLogger("toolbus.remote")
+
+
+class TooLarge(Exception):
+    """A payload breaks a bound. The text is the bound in words, to follow "it is"."""
+
+
+class LargeBodies:
+    """The payloads of one process. At most four are kept or loaded at a time, and the others wait in order."""
+
+    def __init__(self, payloads: Payloads) -> None:
+        self._payloads = payloads
+        self._turns = anyio.Semaphore(_AT_ONCE)
+
+    async def keep(self, key: Key, make: Callable[[], bytes | None]) -> Reference | None:
+        """Keep what `make` returns, which is called when its turn has come; None if that is nothing any more.
+
+        Raises `TooLarge`, and `Unavailable`.
+        """
+        async with self._turns:
+            body = make()
+            if body is None:
+                return None
+            _check(body)
+            try:
+                return await self._payloads.keep(key, body)
+            except Full as exc:
+                _logger.warning("a payload of call %s was not kept: %s", key[1], exc)
+                raise TooLarge("larger than the free space of the broker") from exc
+
+    async def load(self, reference: Reference, read: Callable[[bytes], _T]) -> _T:
+        """Return what `read` makes of a payload. Raises `TooLarge`, `Damaged`, `Unavailable`, and errors of `read`."""
+        async with self._turns:
+            body = await self._payloads.load(reference)
+            _check(body)
+            await anyio.lowlevel.checkpoint()  # Both the check and `read` take up to 25 ms.
+            return read(body)
+
+
+def _check(body: bytes) -> None:
+    if len(body) > MOST_BYTES:
+        raise TooLarge(larger_than(MOST_BYTES))
+    if has_many_values(body):
+        raise TooLarge(f"of more than {MAX_VALUES:,} values")

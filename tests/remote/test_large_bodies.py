@@ -1,0 +1,93 @@
+"""The payloads of one process: few at a time, and within their bounds, whatever they are for."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from toolbus.remote._bodies import MOST_BYTES, Reference
+from toolbus.remote._payloads import LargeBodies, TooLarge
+from toolbus.remote._transport import Full, Key
+from toolbus.schemas import MAX_VALUES
+from toolbus.testing import virtual_backends
+
+pytestmark = pytest.mark.guarantee("G12")
+anyio_backend = virtual_backends()
+
+KEY = ("r", "c")
+
+
+class Shelf:
+    """Payloads in memory. Each use takes a second."""
+
+    def __init__(self, body: bytes = b"") -> None:
+        self.body = body
+        self.is_full = False
+        self.uses, self.most_uses = 0, 0
+
+    async def _use(self) -> None:
+        self.uses += 1
+        self.most_uses = max(self.most_uses, self.uses)
+        await anyio.sleep(1)
+        self.uses -= 1
+
+    async def keep(self, key: Key, body: bytes) -> Reference:
+        await self._use()
+        if self.is_full:
+            raise Full("no space")
+        self.body = body
+        return Reference(*key, "0" * 64, len(body), 1)
+
+    async def load(self, reference: Reference) -> bytes:
+        await self._use()
+        return self.body
+
+    async def drop(self, key: Key, digest: str = "") -> None: ...
+
+
+async def test_four_are_kept_or_loaded_at_a_time_and_a_body_is_made_in_its_turn() -> None:
+    shelf, made = Shelf(b"1"), 0
+    large = LargeBodies(shelf)
+
+    def make() -> bytes:
+        nonlocal made
+        made += 1
+        return b"1"
+
+    async with anyio.create_task_group() as group:
+        for _ in range(10):
+            group.start_soon(large.keep, KEY, make)
+            group.start_soon(large.load, Reference(*KEY, "0" * 64, 1, 1), int)
+        await anyio.wait_all_tasks_blocked()
+        assert made <= 4
+    assert (made, shelf.most_uses, anyio.current_time()) == (10, 4, 5)
+
+
+async def test_what_is_not_wanted_any_more_is_not_kept() -> None:
+    shelf = Shelf()
+    assert await LargeBodies(shelf).keep(KEY, lambda: None) is None
+    assert shelf.most_uses == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [(b"1" * (MOST_BYTES + 1), "larger than 8,388,608 bytes"), (b"[" + b"1," * MAX_VALUES + b"1]", "100,000 values")],
+    ids=["bytes", "values"],
+)
+async def test_what_breaks_a_bound_is_neither_kept_nor_read(body: bytes, why: str) -> None:
+    shelf, read = Shelf(body), list[bytes]()
+    large = LargeBodies(shelf)
+    with pytest.raises(TooLarge, match=why):
+        await large.keep(KEY, lambda: body)
+    assert shelf.most_uses == 0
+    with pytest.raises(TooLarge, match=why):
+        await large.load(Reference(*KEY, "0" * 64, 1, 1), read.append)
+    assert read == []
+
+
+async def test_a_full_broker_is_a_bound_too(caplog: pytest.LogCaptureFixture) -> None:
+    shelf = Shelf()
+    shelf.is_full = True
+    with pytest.raises(TooLarge, match="free space of the broker"):
+        await LargeBodies(shelf).keep(KEY, lambda: b"1")
+    assert "a payload of call c was not kept: no space" in caplog.text
