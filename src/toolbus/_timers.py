@@ -18,7 +18,10 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-__all__ = ["Timer", "Timers"]
+__all__ = ["EARLY_SECONDS", "Timer", "Timers"]
+
+EARLY_SECONDS = 0.05
+"""A deadline may fire so much too early, by the resolution of the event loop's clock."""
 
 _MIN_STALE = 1_000  # Fewer stale entries than this stay in the heap until their time comes.
 

@@ -36,6 +36,7 @@ from .messages import Message
 __all__ = [
     "ANSWER_SECONDS",
     "MAX_WAITING_INPUTS",
+    "WRITE_SECONDS",
     "ConversationRecord",
     "Durability",
     "Ending",
@@ -55,8 +56,11 @@ __all__ = [
 ]
 
 
+WRITE_SECONDS = 5.0
+"""The time after which a fault of the store has to be reported (G21), and the bound of each write that is shielded."""
+
 ANSWER_SECONDS = 4.5
-"""The time in which a store has to answer. A session waits for 5 seconds (G21), so it still learns what went wrong."""
+"""The time in which a store has to answer, so that what went wrong is known before `WRITE_SECONDS` have passed."""
 
 
 class Journal(Protocol):

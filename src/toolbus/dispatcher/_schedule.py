@@ -68,9 +68,9 @@ class Job(Struct, eq=False):
 
     @property
     def given(self) -> tuple[Mapping[str, Any], dict[str, Any] | None]:
-        """The arguments, and what their validation has made of them, for the handler to change; None if it used that.
+        """The arguments, and the validated ones for the first attempt, which its handler may change; None afterwards.
 
-        They are the request's own where the request runs here, since any listener may change those of the event.
+        The former are the request's own where the request runs here, since any listener may change those of the event.
         """
         call = self.call
         if call is None or call.arguments is None:

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import anyio
 
 from .._option_checks import POSITIVE, check, one_of, shown
+from .._timers import EARLY_SECONDS
 from ..clock import SessionClock
 from ..core.limits import Limits
 from ..errors import ConfigurationError, LeaseLost, StoreDamaged, StoreError
@@ -35,8 +36,6 @@ _logger = logging.getLogger("toolbus.store")
 _RENEWALS = 3
 # A result is there after this time at the latest, even if the store fails (G21).
 _RESULT_SECONDS = 4.8
-# A loop may fire a deadline too early by the resolution of its clock.
-_CLOCK_SECONDS = 0.05
 # The log warns when this part of a limit is used up.
 _WARN_AT = 0.8
 
@@ -229,7 +228,7 @@ class JournalWriter:
         now = self._clock.loop_time()
         if began is None:
             began = now
-        elif now >= began + ANSWER_SECONDS - _CLOCK_SECONDS:
+        elif now >= began + ANSWER_SECONDS - EARLY_SECONDS:
             raise no_answer()
         try:
             if request.is_unsure and (record := await self._find_written(request, entry)) is not None:

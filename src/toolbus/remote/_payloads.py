@@ -1,4 +1,4 @@
-"""What does not fit into one message, as payloads that the transport keeps: within bounds, and few at a time.
+"""The bodies that do not fit into one message: payloads that the transport keeps, within bounds, few at a time.
 
 All calls, answers and questions of handlers go through here. Knows the transport's payloads. Must not know a broker.
 """

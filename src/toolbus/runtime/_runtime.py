@@ -48,7 +48,7 @@ from ..session import (
     tool_registry,
 )
 from ..status import Narrator
-from ..storage import Journal, RequestRecord, Store
+from ..storage import WRITE_SECONDS, Journal, RequestRecord, Store
 from ..stores.memory import MemoryStore
 from ..tools import Tool, Toolish, ToolRegistry
 from ..toolsets.subrequest import subrequest_tool
@@ -61,7 +61,7 @@ from ._loop_watch import watch_loop
 from ._models import Models
 from ._reminders import Reminders
 from ._statistics import Numbers, RuntimeHealth, RuntimeStatistics
-from ._store_link import WRITE_SECONDS, StoreLink
+from ._store_link import StoreLink
 from ._tally import Tally
 
 if TYPE_CHECKING:

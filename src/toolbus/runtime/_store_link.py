@@ -16,15 +16,12 @@ from ..durability import InboxReader, OnStoreFailure, inbox_of, journal_writer_o
 from ..errors import ConfigurationError, StoreError
 from ..handles import Exchange, Relay, inbox_seconds_of
 from ..session import RequestSession
-from ..storage import Store
+from ..storage import WRITE_SECONDS, Store
 
 if TYPE_CHECKING:
     import anyio.abc
 
-__all__ = ["WRITE_SECONDS", "StoreLink"]
-
-WRITE_SECONDS = 5.0
-"""The bound of each shielded write: the time in which a store has to report a fault (G21)."""
+__all__ = ["StoreLink"]
 
 
 class StoreLink:

@@ -14,6 +14,7 @@ from typing import Any, Unpack, cast
 import anyio
 
 from .._logs import logger
+from .._timers import EARLY_SECONDS
 from ..bus import EventBus, Mailbox
 from ..core.limits import Budget
 from ..core.output import OutputType
@@ -55,7 +56,7 @@ from ..instrumentation import Work
 from ..messages import UserMessage
 from ..protocols import Provider
 from ..request_result import RequestResult, result_from
-from ..storage import ANSWER_SECONDS, Journal
+from ..storage import ANSWER_SECONDS, WRITE_SECONDS, Journal
 from ._approval_answers import ApprovalAnswers, deny_unheard
 from ._context_window import ContextWindow
 from ._crash import log_failure, settle_broken
@@ -71,8 +72,6 @@ from ._view import SessionView
 
 __all__ = ["RequestSession"]
 
-_WRITE_SECONDS = 5.0  # the time in which a store has to report a fault (G21)
-_CLOCK_SECONDS = 0.05  # A loop may fire a deadline too early by the resolution of its clock.
 _ARBITRATED = frozenset[type[Event]]({ModelResponded, ApprovalRequested, ToolCallCompleted, ToolCallFailed})
 
 
@@ -269,7 +268,7 @@ class RequestSession(SessionHandle):
                 with self._clock.timers.new_scope() as scope:
                     timer.scope = scope
                     await first_step(mailbox)
-                    self._accept()
+                    self._accept()  # The journal has the first step, or the request continues without it.
                     await self._carry_on(mailbox, scope)
                 first_step = self._on_fired
         finally:
@@ -364,12 +363,12 @@ class RequestSession(SessionHandle):
         if self._writes_since is None:
             self._writes_since = now
         answers_by = self._writes_since + ANSWER_SECONDS
-        return answers_by if now < answers_by - _CLOCK_SECONDS else self._writes_since + _WRITE_SECONDS
+        return answers_by if now < answers_by - EARLY_SECONDS else self._writes_since + WRITE_SECONDS
 
     def _check_journal_answers(self, since: float) -> None:
         """Raise `StoreUnavailable` if the journal has not even said what becomes of a write since `since`."""
-        if self._clock.loop_time() >= since + _WRITE_SECONDS - _CLOCK_SECONDS:
-            raise StoreUnavailable(f"the journal did not answer in {_WRITE_SECONDS:g} s")
+        if self._clock.loop_time() >= since + WRITE_SECONDS - EARLY_SECONDS:
+            raise StoreUnavailable(f"the journal did not answer in {WRITE_SECONDS:g} s")
 
     def _advance(self, inputs: Sequence[Input], now: float, *, follows: bool = True) -> tuple[list[Event], list[Event]]:
         """Decide and apply a step. Return its facts, and our own ones, which are claimed and still to be published.
@@ -620,7 +619,7 @@ class RequestSession(SessionHandle):
         """Record the last facts, although the task may be cancelled; only time ends that."""
         since = self._clock.loop_time()
         while True:
-            with anyio.CancelScope(deadline=min(self._write_until(), since + _WRITE_SECONDS), shield=True):
+            with anyio.CancelScope(deadline=min(self._write_until(), since + WRITE_SECONDS), shield=True):
                 await self._record(journal, facts, starts_calls=False)
                 return
             self._check_journal_answers(since)
