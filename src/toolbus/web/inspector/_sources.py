@@ -296,7 +296,7 @@ class RecordingSource:
     Example:
         from toolbus.web.inspector import Inspector, RecordingSource
 
-        inspector = Inspector(RecordingSource("support.jsonl"))  # what `toolbus inspect support.jsonl` serves
+        inspector = Inspector(RecordingSource("support.jsonl"))  # `toolbus inspect --recording support.jsonl`
     """
 
     can_act = False
