@@ -12,8 +12,8 @@ import pytest
 from support.journaled import JournaledStore
 from support.resuming import Lab, Wall, virtual_wall
 from toolbus import Runtime
-from toolbus.errors import ConfigurationError, NotRunning, StoreUnavailable
-from toolbus.storage import JournalStore, RequestRecord
+from toolbus.errors import ConfigurationError, NotRunning, StoreError, StoreUnavailable
+from toolbus.storage import Entry, JournalStore, RequestRecord
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
 
 anyio_backend = virtual_backends()
@@ -96,6 +96,28 @@ async def test_it_takes_no_more_than_it_may_hold() -> None:
         assert [each is not None for each in mine].count(True) == 2
         await advance(60)
         assert await journal_of(store).unfinished(limit=10) == []
+
+
+async def test_a_request_whose_store_fails_at_once_is_tried_once_by_one_call() -> None:
+    store, lab = JournaledStore(), Lab()
+    async with node(store, lab, drain_seconds=0) as old:
+        left = [old.start("go") for _ in range(2)]
+        await settle()
+    journal, unfinished = journal_of(store), journal_of(store).unfinished
+
+    async def full(_entry: Entry) -> None:
+        raise StoreError("there is no room")
+
+    async def slowly(limit: int) -> Any:
+        await anyio.sleep(1)  # In this time those that were continued fail, and are free again.
+        return await unfinished(limit=limit)
+
+    store.before = full
+    setattr(journal, "unfinished", slowly)  # noqa: B010 -- a method of one object
+    async with node(store, lab) as heir:
+        found = await heir.resume()
+        assert [each.request_id for each in found] == [each.request_id for each in left]
+        assert {(await each.result()).resumable for each in found} == {True}
 
 
 async def test_a_request_that_cannot_continue_is_told_once_a_minute_and_in_nobodys_way(

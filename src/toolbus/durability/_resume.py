@@ -140,6 +140,7 @@ class UnfinishedRequests:
                 done += 1
                 continue
             if session is not None:
+                passed.add(record.request_id)  # It is free again if it has failed meanwhile, and is tried once.
                 found.sessions.append((record.begun_at, record.request_id, session))
                 done += 1
                 continue
