@@ -19,6 +19,7 @@ USE, MISTAKES = "typical_use.py", "typical_mistakes.py"
 def said_by_mypy() -> dict[tuple[str, int], set[str]]:
     """Return the codes of mypy's errors by file and line."""
     options = ["--strict", "--follow-imports=silent", "--output=json", "--cache-dir", str(ROOT / ".dev" / "mypy")]
+    options += ["--config-file", str(HERE / "mypy.ini")]
     done = subprocess.run(
         [sys.executable, "-m", "mypy", *options, *[str(HERE / name) for name in (USE, MISTAKES)]],
         cwd=ROOT,
