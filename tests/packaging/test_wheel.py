@@ -87,23 +87,28 @@ def build(target: str, source: Path, folder: Path, seconds: int) -> Path:
     return built
 
 
-def test_the_same_sources_build_the_same_bytes_also_from_the_source_distribution(tmp_path: Path):
-    first = build("sdist", ROOT, tmp_path / "1", 1_700_000_000)
-    subprocess.run(["tar", "-xzf", str(first), "--touch"], check=True, cwd=tmp_path)  # files get the time of now
-    unpacked = tmp_path / first.name.removesuffix(".tar.gz")
+@pytest.fixture(scope="session")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("sdist", ROOT, tmp_path_factory.mktemp("sdist"), 1_700_000_000)
+
+
+def test_the_same_sources_build_the_same_bytes_also_from_the_source_distribution(
+    sdist: Path, wheel: Path, tmp_path: Path
+):
+    subprocess.run(["tar", "-xzf", str(sdist), "--touch"], check=True, cwd=tmp_path)  # files get the time of now
+    unpacked = tmp_path / sdist.name.removesuffix(".tar.gz")
     again = build("sdist", unpacked, tmp_path / "2", 1_700_000_000)
-    assert again.read_bytes() == first.read_bytes()
+    assert again.read_bytes() == sdist.read_bytes()
     wheels = [
         build("wheel", ROOT, tmp_path / "3", 1_700_000_000),
         build("wheel", unpacked, tmp_path / "4", 1_700_000_000),
     ]
     assert wheels[0].read_bytes() == wheels[1].read_bytes()
-    later = build("wheel", ROOT, tmp_path / "later", 1_800_000_000)
-    assert later.read_bytes() != wheels[0].read_bytes(), "SOURCE_DATE_EPOCH has no effect, so the test shows nothing"
+    assert wheel.read_bytes() != wheels[0].read_bytes(), "SOURCE_DATE_EPOCH has no effect, so the test shows nothing"
 
 
-def test_the_source_distribution_holds_what_its_own_tests_and_pages_need(tmp_path: Path):
-    with tarfile.open(build("sdist", ROOT, tmp_path, 1_700_000_000)) as archive:
+def test_the_source_distribution_holds_what_its_own_tests_and_pages_need(sdist: Path):
+    with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     wanted = {"README.md", "LICENSE", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CITATION.cff", "dev.py", "uv.lock"}
     wanted |= {"tests/conftest.py", "docs/README.md", "docs_site/zensical.yml", "examples/quickstart.py"}
