@@ -50,14 +50,16 @@ async def browsed(address: str, pages: list[str], searches: list[str]) -> dict[s
             await page.goto(address + path, wait_until="networkidle")
             await page.add_script_tag(path=npm_servers.installed() / "node_modules/axe-core/axe.min.js")
             barriers[path] = await page.evaluate(_BARRIERS)
+        await page.goto(address, wait_until="networkidle")
+        await page.keyboard.press("Control+k")
         found = {words: await _results(page, address, words) for words in searches}
     return {"asked": sorted(asked), "complaints": complaints, "barriers": barriers, "found": found}
 
 
 async def _results(page: Page, address: str, words: str) -> list[str]:
-    await page.goto(address, wait_until="networkidle")
     options = page.get_by_role("option")
-    await page.keyboard.press("Control+k")
+    await page.get_by_role("combobox").fill(" ")
+    await options.first.wait_for(state="hidden")
     await page.get_by_role("combobox").fill(words)
     with contextlib.suppress(NothingFound):  # then there are none
         await options.first.wait_for(timeout=10_000)
