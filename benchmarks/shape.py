@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import ast
 import sys
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,12 +40,24 @@ def read(path: Path, sources: Path) -> Module:
     return Module(".".join(parts), package, len(text.splitlines()), ast.parse(text), is_package)
 
 
+def statements_in(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield a tree's root and all its statements, in the order of `ast.walk`, which would also visit all expressions."""
+    left = deque([tree])
+    while left:
+        node = left.popleft()
+        yield node
+        for name in ("body", "handlers", "orelse", "finalbody", "cases"):
+            inside = getattr(node, name, None)
+            if isinstance(inside, list):  # the body of a lambda is one expression
+                left.extend(inside)
+
+
 def imported_by(module: Module) -> Iterator[str]:
     """Yield the dotted names below `toolbus` that a module imports, wherever in its text."""
     base = module.name.split(".") if module.name else []
     if not module.is_package:
         base = base[:-1]
-    for node in ast.walk(module.tree):
+    for node in statements_in(module.tree):
         if isinstance(node, ast.ImportFrom):
             if node.level:
                 start = base[: len(base) - node.level + 1]
@@ -64,7 +76,7 @@ def package_of(name: str, packages: set[str]) -> str:
 
 def functions_in(module: Module) -> Iterator[tuple[int, str]]:
     """Yield each function's length in lines, without its docstring, and its name."""
-    for node in ast.walk(module.tree):
+    for node in statements_in(module.tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             text = ast.get_docstring(node, clean=False)
             documented = 0 if text is None else text.count("\n") + 1
@@ -79,7 +91,7 @@ def public_names(node: ast.ClassDef) -> set[str]:
             names.add(each.name)
         elif isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
             names.add(each.target.id)
-    for each in ast.walk(node):
+    for each in statements_in(node):
         target = each.target if isinstance(each, ast.AnnAssign) else None
         for one in each.targets if isinstance(each, ast.Assign) else [target]:
             if isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name) and one.value.id == "self":
@@ -93,7 +105,7 @@ def question_share(modules: Sequence[Module]) -> float:
     texts = [
         text
         for module in modules
-        for node in ast.walk(module.tree)
+        for node in statements_in(module.tree)
         if isinstance(node, (ast.Module, *DEFINITIONS)) and (text := ast.get_docstring(node))
     ]
     begun = sum(text.split()[0].strip("`,.:;").lower() in words for text in texts)
@@ -118,7 +130,7 @@ def report(sources: Path, count: int) -> Iterator[str]:
     yield f"{'package':14} {'modules':>8} {'lines':>7} {'definitions':>12}  imports"
     for package in sorted({each.package for each in modules}):
         inside = [each for each in modules if each.package == package]
-        defined = sum(isinstance(node, DEFINITIONS) for each in inside for node in ast.walk(each.tree))
+        defined = sum(isinstance(node, DEFINITIONS) for each in inside for node in statements_in(each.tree))
         others = {package_of(name, packages) for each in inside for name in imported_by(each)} - {package}
         sizes = f"{len(inside):8} {sum(each.lines for each in inside):7} {defined:12}"
         yield f"{package:14} {sizes}  {' '.join(sorted(others))}"
@@ -142,7 +154,7 @@ def report(sources: Path, count: int) -> Iterator[str]:
         {
             f"{module.name}.{node.name}": len(public_names(node))
             for module in modules
-            for node in ast.walk(module.tree)
+            for node in statements_in(module.tree)
             if isinstance(node, ast.ClassDef)
         }
     )
