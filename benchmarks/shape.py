@@ -41,7 +41,7 @@ def read(path: Path, sources: Path) -> Module:
 
 
 def statements_in(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield a tree's root and all its statements, in the order of `ast.walk`, which would also visit all expressions."""
+    """Yield a tree's root and all its statements, in the order of `ast.walk`, which also visits all expressions."""
     left = deque([tree])
     while left:
         node = left.popleft()
