@@ -153,6 +153,8 @@ def test_reasoning_that_leads_to_nothing_is_not_sent() -> None:
     (message,) = from_openai_responses([THOUGHT])
     assert message == AssistantMessage(reasoning="Paris\n\nit is.", vendor_data={"openai": {"responses": [THOUGHT]}})
     assert to_openai_responses([message]) == []
+    (message,) = from_openai_responses([THOUGHT, {**THOUGHT, "id": "rs_2"}])
+    assert to_openai_responses([message]) == []
 
 
 def test_items_of_a_reply_that_stands_there_twice_go_once() -> None:

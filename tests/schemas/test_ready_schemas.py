@@ -273,6 +273,8 @@ def test_no_value_makes_the_library_raise_what_nobody_expects(name: str, value: 
     ("given", "reported"),
     [
         (float("nan"), "$: there is a number nan in it, which JSON does not have"),
+        (float("inf"), "$: there is a number inf in it, which JSON does not have"),
+        (float("-inf"), "$: there is a number -inf in it, which JSON does not have"),
         ("\ud800", "$: it cannot be checked: there is a lone surrogate in it, which JSON cannot carry"),
         ({1}, "$: there is a set in it, which JSON does not have"),
         ({1: 2}, "$: there is a key in it that is not a text, which JSON does not have"),

@@ -77,6 +77,7 @@ def test_marks_of_models_are_found_at_every_depth_and_in_recursion() -> None:
         ({"patternProperties": {"(?<broken": MARKED}}, {"k1": "x"}, ["x"]),
         ({"additionalProperties": MARKED, "properties": {"a": PLAIN}}, {"a": "x", "b": "y"}, ["y"]),
         ({"additionalProperties": False, "properties": {"a": MARKED}}, {"A": "x"}, ["x"]),
+        ({"properties": {"a": MARKED, "b": {"type": "object"}}}, {"a": "x", "b": {"c": "y"}}, ["x"]),
         ({"allOf": [{"properties": {"a": MARKED}}], "properties": {"a": PLAIN}}, {"a": "x"}, ["x"]),
         ({"if": {}, "then": {"properties": {"a": MARKED}}}, {"a": "x"}, ["x"]),
         ({"dependentSchemas": {"b": {"properties": {"a": MARKED}}}}, {"a": "x"}, ["x"]),
