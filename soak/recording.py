@@ -2,8 +2,9 @@
 
 The module is a pytest plugin (`-p soak.recording`) and the reader of its record. A line is identified by its function
 and its text, so that it is recognised after other changes have moved it. For each line, only the cheapest tests of each
-file are kept, most of them from the folder of tests that mirrors the line's, and only their runs on asyncio. What a
-test runs in other processes is not recorded.
+file are kept, most of them from the folder of tests that mirrors the line's, and only their runs on asyncio. From
+Python 3.12 on, the lines that run in processes which a test has started are recorded for that test, too (see
+`soak/children`). If other tests use such a process as well, they are not known to do so.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-__all__ = ["LEFT_OUT", "PLACE", "ROOT", "SOURCES", "Record", "line_key", "stale_files"]
+__all__ = ["LEFT_OUT", "PLACE", "ROOT", "SOURCES", "Record", "line_key", "stale_files", "watch_children"]
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "src"
@@ -32,14 +33,21 @@ PLACE = "SOAK_RECORD"
 """The variable that names the folder where the plugin puts what it has recorded."""
 
 LEFT_OUT = (
+    "tests/docs_site",
     "tests/packaging",
     "tests/live",
     "tests/typing",
     "tests/durability/test_kill.py",
     "tests/durability/test_shared_requests.py",
     "tests/test_benchmarks.py",
+    "tests/test_guarantees.py",
+    "tests/test_language.py",
+    "tests/test_layers.py",
+    "tests/test_soak.py",
+    "tests/testing/test_pytest_plugin.py",
 )
-"""The tests that run toolbus only in other processes, or not at all: folders and files."""
+"""The tests that take long and run toolbus only in other processes, or not at all: folders and files."""
+_CHILDREN = str(Path(__file__).with_name("children"))
 _LONGEST_SECONDS = 60.0  # a test that takes longer is not used
 _OWN_TESTS = 250  # how many tests of the mirrored folder come first
 _MOST_TESTS = 400  # how many tests are recorded for one line
@@ -94,6 +102,11 @@ class Record:
                     self.seconds[key] = seconds
                     for line in ran:
                         lines.setdefault(line, set()).add(key)
+        for part in folder.glob("*.child"):
+            key, ran = _read_child(part)
+            if _file_of(key) in done and key in self.seconds:
+                for line in ran:
+                    lines.setdefault(line, set()).add(key)
         self.lines = {line: self._chosen(line, ran) for line, ran in lines.items() if ran}
         self.files = {name: digest for name, digest in self.files.items() if name in there}
         self.files |= {name: digest for name, digest in files.items() if name in done}
@@ -135,8 +148,28 @@ def _read(part: Path) -> Iterator[tuple[str, float, list[str]]]:
                 yield key, seconds, ran
 
 
+def _read_child(part: Path) -> tuple[str, list[str]]:
+    """Return the test that has started a process, and the lines that the process has run."""
+    key, *rows = part.read_text(encoding="utf-8").splitlines()
+    ran = (row.split("\t") for row in rows)
+    return key, [_key_at(path, function, int(number)) for path, function, number in ran]
+
+
+def _key_at(path: str, function: str, number: int) -> str:
+    """Return the key of a line of a function; an expression that Python compiles to a function is part of its own."""
+    while function.rpartition(".")[2] in _WITHIN:
+        function = function.rpartition(".<locals>.")[0]
+    return line_key(str(Path(path).relative_to(SOURCES)), function, linecache.getline(path, number))
+
+
 def _file_of(key: str) -> str:
     return key.partition("::")[0]
+
+
+def watch_children() -> None:
+    """Let processes that are started from now on run `children/sitecustomize.py` first."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([_CHILDREN, *([before] if before else [])])
 
 
 def stale_files(record: Record, files: Iterable[Path]) -> dict[str, str]:
@@ -241,11 +274,7 @@ class _Recorder:
 
     def _key(self, seen: tuple[int, int]) -> str:
         code = self._lines.codes[seen[0]]
-        function = code.co_qualname
-        while function.rpartition(".")[2] in _WITHIN:
-            function = function.rpartition(".<locals>.")[0]
-        path = str(Path(code.co_filename).relative_to(SOURCES))
-        return line_key(path, function, linecache.getline(code.co_filename, seen[1]))
+        return _key_at(code.co_filename, code.co_qualname, seen[1])
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if not report.passed:  # a skipped test notices nothing
@@ -269,4 +298,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_configure(config: pytest.Config) -> None:
     """Record, if the variable names a folder."""
     if folder := os.environ.get(PLACE):
+        watch_children()
         config.pluginmanager.register(_Recorder(Path(folder)))

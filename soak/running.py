@@ -35,7 +35,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from .mutants import Mutant, mutants_of, mutated
-from .recording import SOURCES
+from .recording import SOURCES, watch_children
 
 __all__ = ["LOADED_ONLY_IMPORTS", "NOT_APPLIED", "Child", "Loaded", "Result", "fresh", "new_folder"]
 
@@ -45,7 +45,6 @@ _SLOWER = 6.0  # how many times its recorded time a test may take
 _MEMORY_BYTES = 6 * 2**30
 _FAILED, _NONE_RAN = 1, 5  # exit statuses of pytest
 _POLL_SECONDS = 0.02
-_CHILDREN = str(Path(__file__).with_name("children"))
 
 NOT_APPLIED = "not applied"
 """What a loaded process says of a change that it cannot make."""
@@ -235,8 +234,7 @@ class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         compiled.write_bytes(marshal.dumps(self.code))
         compiled.chmod(0o644)
         os.environ["SOAK_MUTANT"] = json.dumps([self._name, str(self._path), self._is_package, str(compiled)])
-        before = os.environ.get("PYTHONPATH")
-        os.environ["PYTHONPATH"] = os.pathsep.join([_CHILDREN, *([before] if before else [])])
+        watch_children()
 
     def find_spec(self, fullname: str, _path: Any, _target: Any = None) -> importlib.machinery.ModuleSpec | None:
         if fullname != self._name:

@@ -205,6 +205,10 @@ def test_a_test_is_recorded_with_the_lines_that_it_runs_also_in_threads_and_with
         "    thread = threading.Thread(target=backoff_seconds, args=(1, 'a'))\n    thread.start()\n    thread.join()\n"
         "@pytest.mark.parametrize('number', [10**5_000], ids=['of more digits than Python converts'])\n"
         "def test_two(number): assert False\n"
+        "def test_in_another_process():\n"
+        "    import os, subprocess, sys\n"
+        "    program = 'import os; from toolbus.core.backoff import backoff_seconds as b; b(1, chr(97)); os._exit(0)'\n"
+        "    subprocess.run([sys.executable, '-c', program], check=True)\n"
         "@pytest.mark.parametrize('anyio_backend', ['asyncio', 'trio'])\n"
         "def test_three(anyio_backend): pass\n"
     )
@@ -212,12 +216,16 @@ def test_a_test_is_recorded_with_the_lines_that_it_runs_also_in_threads_and_with
     command = [sys.executable, "-m", "pytest", "-q", "-p", "soak.recording", "-p", "no:cacheprovider", "test_here.py"]
     subprocess.run(command, cwd=tmp_path, env=environment, check=False, capture_output=True)
     [part] = tmp_path.glob("*.jsonl")
-    [(key, seconds, ran), (last, *_)] = map(json.loads, part.read_text().splitlines())
+    [(key, seconds, ran), (other, *_), (last, *_)] = map(json.loads, part.read_text().splitlines())
     assert key.endswith("test_here.py::test_one")
     assert last.endswith("test_here.py::test_three[asyncio]"), "the run on trio is left out, and what failed"
     assert 0 < seconds < 60
     text = "return longest * (0.5 + crc32(seed.encode()) / 2**33)"
-    assert line_key("toolbus/core/backoff.py", "backoff_seconds", f"    {text}\n") in ran
+    line = line_key("toolbus/core/backoff.py", "backoff_seconds", f"    {text}\n")
+    assert line in ran
+    record = Record()
+    record.renew({"test_here.py": "0"}, tmp_path, whole=True)
+    assert record.lines[line] == ([key, other] if hasattr(sys, "monitoring") else [key])
 
 
 def test_tests_that_cannot_be_run_are_a_problem_and_no_lack_of_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
