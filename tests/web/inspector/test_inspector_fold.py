@@ -4,26 +4,32 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from toolbus.errors import ConfigurationError
 from toolbus.events import (
     ApprovalRequested,
+    CancelRequested,
     Event,
     HistoryCompressed,
     MessageAppended,
     ModelResponded,
     ModelRetrying,
+    PlanChanged,
+    PlanStep,
     RequestCancelled,
     RequestCompleted,
     RequestFailed,
     RequestResumed,
     RequestStarted,
+    RequestTakenOver,
     RoundStarted,
     Spent,
     ToolCallCompleted,
     ToolCallFailed,
     ToolCallPaused,
+    ToolCallProgress,
     ToolCallRequested,
     ToolCallResumed,
     ToolCallRetrying,
@@ -207,6 +213,91 @@ def test_the_pool_of_a_call_and_whether_it_is_external_are_asked_for():
 def test_a_result_shows_that_a_call_was_not_external_where_nothing_else_does(seconds: float, segments: list[Any]):
     end = completed(5, duration_seconds=seconds)
     assert bars(fold(started(), requested(1), end, tool_facts=on_gpu), "look") == segments
+
+
+def a_whole_story() -> RequestFold:
+    """One request in which most of what can happen happens: everything but its ending."""
+    calls = tuple(ToolCall(name="look", call_id=each) for each in "ab")
+    edited = asked(6, "b").decided(approved=True, by="ann", arguments={"page": 2})
+    return fold(
+        started(1, history_count=2),
+        MessageAppended(request_id="r", message=UserMessage(content="Hello"), at=1),
+        RoundStarted(request_id="r", round=0, message_count=1, at=2),
+        responded(3, cost=0.25, message=AssistantMessage(tool_calls=calls)),
+        requested(3, "a"),
+        ToolCallProgress(request_id="r", call_id="a", name="look", message="reading", done=2, total=8, at=4),
+        asked(6, "b"),
+        msgspec.structs.replace(edited, at=7),
+        requested(8, "b", arguments={"page": 2}, attempt=2),
+        ToolCallProgress(request_id="r", call_id="b", name="look", done=0.5, at=8),
+        completed(9, "b"),
+        ToolCallFailed(request_id="r", call_id="x", name="gone", reason="denied", error="not now", at=9),
+        PlanChanged(request_id="r", steps=(PlanStep(text="Look.", status="done"),), at=9),
+        started(10, "s", parent_request_id="r", parent_call_id="lost"),
+        requested(11, "d", "s"),
+        RequestResumed(request_id="r", resumption=2, at=12),
+        RoundStarted(request_id="r", round=1, message_count=4, tools_offered=False, at=13),
+    )
+
+
+def test_a_view_tells_the_whole_story_of_a_request():
+    view = a_whole_story().view()
+    fields = ("depth", "kind", "label", "state", "note", "detail", "segments")
+    assert [tuple(row[each] for each in fields) for row in view.pop("rows")] == [
+        (0, "request", "Hello", "running", "resumed 2 times", "", [["request", 1, None]]),
+        (1, "model", "model, round 1", "ok", "openai:gpt, 10 + 3 tokens", "calls look, look", [["model", 2, 3]]),
+        (1, "call", "look", "running", "reading 2 of 8", '{"page":1}', [["tool", 3, None]]),
+        (1, "call", "look", "ok", "0.5", '{"page":2}', [["person", 6, 7], ["tool", 8, 9]]),
+        (1, "call", "gone", "cancelled", "denied: not now", "", [["tool", 9, 9]]),
+        (1, "model", "model, round 2", "running", "last answer, without tools", "", [["model", 13, None]]),
+        (1, "request", "Hello", "running", "", "", [["request", 10, None]]),
+        (2, "call", "look", "running", "", '{"page":1}', [["tool", 11, None]]),
+    ]
+    open_call = {"name": "look", "arguments": {"page": 1}, "external": False}
+    assert view == {
+        "request_id": "r",
+        "conversation_id": "c",
+        "prompt": "Hello",
+        "state": "running",
+        "doing": "runs look",
+        "started_at": 1,
+        "ended_at": None,
+        "rounds": 2,
+        "tool_calls": 2,
+        "failed_calls": 1,
+        "retries": 0,
+        "resumptions": 2,
+        "sub_requests": 1,
+        "questions": 0,
+        "models": ["openai:gpt"],
+        "tokens": {"input": 10, "output": 3, "cached": 4, "reasoning": 1},
+        "cost": 0.25,
+        "reason": "",
+        "error": "",
+        "output": None,
+        "history_count": 2,
+        "message_count": 1,
+        "rows_left_out": 0,
+        "plan": [{"text": "Look.", "status": "done"}],
+        "approvals": [],
+        "open_calls": [
+            {"request_id": "r", "call_id": "a", "at": 3, **open_call},
+            {"request_id": "s", "call_id": "d", "at": 11, **open_call},
+        ],
+        "compressions": [],
+    }
+
+
+def test_a_request_that_leaves_or_is_being_cancelled_says_so():
+    found = a_whole_story()
+    found.feed(RequestTakenOver(request_id="r", at=14))
+    assert (found.state, found.doing, found.has_ended) == ("elsewhere", "continues in another process", False)
+    found.feed(RequestResumed(request_id="r", resumption=3, at=15))
+    assert (found.state, found.doing) == ("running", "runs look")
+    found.feed(CancelRequested(request_id="r", at=16))
+    assert (found.state, found.doing) == ("running", "is being cancelled")
+    found.feed(RequestCancelled(request_id="r", reason="enough", at=17))
+    assert (found.state, found.has_ended) == ("cancelled", True)
 
 
 def test_a_view_has_a_bounded_number_of_rows_and_the_newest_ones():
