@@ -99,6 +99,11 @@ def bars(found: RequestFold, label: str) -> list[list[Any]]:
     return row["segments"]
 
 
+def note(found: RequestFold, label: str) -> str:
+    [row] = [each for each in found.view()["rows"] if each["label"] == label]
+    return row["note"]
+
+
 def test_a_call_waits_for_its_turn_runs_is_tried_again_and_ends():
     retrying = ToolCallRetrying(
         request_id="r", call_id="a", name="look", attempt=1, error="busy", delay_seconds=2, at=4
@@ -108,7 +113,7 @@ def test_a_call_waits_for_its_turn_runs_is_tried_again_and_ends():
     ]
     found = fold(started(), requested(1), begins[0], retrying, begins[1], completed(7))
     assert bars(found, "look") == [["queued", 1, 2], ["tool", 2, 4], ["retry", 4, 6], ["tool", 6, 7]]
-    assert found.summary()["retries"] == 1
+    assert (found.summary()["retries"], note(found, "look")) == (1, "attempt 1 failed: busy")
 
 
 def test_a_call_waits_for_a_person_and_pauses_for_one():
@@ -122,6 +127,13 @@ def test_a_call_waits_for_a_person_and_pauses_for_one():
     found.feed(question.decided(approved=True, by="ann"))
     [row] = [each for each in found.view()["rows"] if each["label"] == "look"]
     assert row["note"] == "approved by ann"
+    found.feed(question.decided(approved=True, arguments={"page": 2}))
+    assert found.view()["rows"][1]["detail"] == '{"page":2}'
+    found = fold(started(), requested(1), question, pause)
+    assert (found.state, found.view()["rows"][0]["state"], found.view()["rows"][1]["state"]) == ("waiting",) * 3
+    found.feed(resume)
+    assert (found.state, found.view()["rows"][1]["state"]) == ("running", "running")
+    assert fold(started(), question, requested(5)).view()["rows"][1]["state"] == "running"
     found = fold(started(), question, requested(5), pause, resume, completed(9))
     assert bars(found, "look") == [["person", 1, 5], ["tool", 5, 6], ["person", 6, 8], ["tool", 8, 9]]
 
@@ -131,6 +143,11 @@ def test_a_model_is_asked_again_after_a_delay():
     begins = RoundStarted(request_id="r", round=0, message_count=1, at=1)
     found = fold(started(), begins, retrying, responded(6))
     assert bars(found, "model, round 1") == [["model", 1, 2], ["retry", 2, 5], ["model", 5, 6]]
+    found = fold(started(), begins, retrying)
+    assert (found.view()["rows"][1]["note"], found.summary()["retries"]) == (
+        "asked again after provider_unavailable",
+        1,
+    )
 
 
 def test_tokens_and_cost_are_those_of_replies_summaries_and_sub_requests():
@@ -167,12 +184,89 @@ def test_an_ending_ends_every_row(ending: Event, state: str, row: str):
     assert view["rows"][0]["state"] == row
 
 
+def test_an_ending_cancels_what_was_to_run_and_leaves_what_has_ended():
+    denied = asked(3, "c").decided(approved=True)
+    end = RequestFailed(request_id="r", at=9, reason="provider_error", error="no", usage=Usage(input_tokens=7))
+    found = fold(started(), responded(1), requested(2), completed(3), asked(3, "c"), denied, end)
+    assert [each["state"] for each in found.view()["rows"]] == ["failed", "ok", "ok", "cancelled"]
+    assert found.usage == Usage(input_tokens=7), "an ending tells the sum of all"
+    assert fold(started(), responded(1), RequestCancelled(request_id="r", at=9)).usage.input_tokens == 10
+
+
 def test_a_failed_call_says_why():
     failed = ToolCallFailed(request_id="r", call_id="a", name="look", reason="timeout", error="too slow", at=4)
     found = fold(started(), requested(1), failed)
     [row] = [each for each in found.view()["rows"] if each["label"] == "look"]
     assert (row["state"], row["note"]) == ("failed", "timeout: too slow")
     assert found.summary()["failed_calls"] == 1
+    found = fold(started(), asked(1), failed)
+    assert (found.view()["approvals"], found.state) == ([], "running")
+    slow = msgspec.structs.replace(failed, duration_seconds=1)
+    assert bars(fold(started(), requested(1), slow, tool_facts=on_gpu), "look") == [["queued", 1, 3], ["tool", 3, 4]]
+
+
+def test_a_request_that_has_only_begun_has_counted_nothing():
+    found = fold(started())
+    assert (found.state, found.doing) == ("running", "begins")
+    view = found.view()
+    counted = ("rounds", "tool_calls", "failed_calls", "retries", "resumptions", "history_count", "message_count")
+    assert [view[each] for each in counted] == [0] * len(counted)
+    found.feed(responded(1, round_=4))
+    assert (found.doing, found.view()["rounds"]) == ("asks the model", 5)
+    found.feed(responded(2, round_=2))
+    assert (found.view()["rounds"], found.view()["models"]) == (5, ["openai:gpt"])
+
+
+def test_a_request_whose_beginning_nobody_saw_has_the_time_of_its_newest_event():
+    assert fold(requested(5), completed(7), completed(6, "b")).summary()["started_at"] == 7
+    view = fold(completed(7)).view()
+    assert (view["rows"][1]["detail"], view["history_count"]) == ("x", 0)
+
+
+def test_a_call_that_is_requested_again_is_one_call():
+    found = fold(started(), requested(1, resumed=True))
+    assert found.summary()["tool_calls"] == 1
+    found.feed(requested(5, resumed=True))
+    assert (bars(found, "look"), note(found, "look")) == ([["tool", 1, None]], "requested again after a restart")
+    assert found.summary()["tool_calls"] == 1
+    found = fold(started(), requested(1), requested(5, attempt=2))
+    assert (found.summary()["tool_calls"], note(found, "look")) == (2, "delivery 2")
+    assert note(fold(started(), requested(1)), "look") == ""
+    second = ToolCallStarted(request_id="r", call_id="a", name="look", attempt=2, at=4)
+    assert bars(fold(started(), requested(1), second), "look") == [["tool", 1, None]]
+
+
+@pytest.mark.parametrize("before", [[], [requested(1), completed(2)]], ids=["unknown", "ended"])
+def test_late_signals_of_a_call_change_nothing(before: list[Event]):
+    found = fold(started(), *before)
+    view = found.view()
+    about: dict[str, Any] = {"request_id": "r", "call_id": "a", "at": 3}
+    found.feed(ToolCallStarted(name="look", attempt=1, **about))
+    found.feed(ToolCallProgress(name="look", message="late", **about))
+    found.feed(ToolCallPaused(**about))
+    found.feed(ToolCallResumed(**about))
+    assert found.view() == view
+
+
+def test_a_request_below_an_unknown_one_is_ignored():
+    found = fold(started(), started(2, "s", parent_request_id="t", parent_call_id="a"), requested(3, "b", "s"))
+    assert (found.summary()["sub_requests"], found.view()["open_calls"]) == (0, [])
+
+
+def test_what_was_compressed_is_shown():
+    fact = HistoryCompressed(
+        request_id="r", before_tokens=9, after_tokens=3, results_shortened=2, turns_left_out=1, summary="Hi.", at=2
+    )
+    assert fold(started(), fact).view()["compressions"] == [
+        {
+            "at": 2,
+            "before_tokens": 9,
+            "after_tokens": 3,
+            "results_shortened": 2,
+            "turns_left_out": 1,
+            "summary": "Hi.",
+        }
+    ]
 
 
 def test_a_sub_request_is_shown_below_its_call_and_its_question_is_one_of_the_request():
@@ -206,6 +300,7 @@ def test_the_pool_of_a_call_and_whether_it_is_external_are_asked_for():
     [
         (0, [["external", 1, 5]]),  # whoever answers a call from outside reports no time
         (1, [["queued", 1, 4], ["tool", 4, 5]]),
+        (3.5, [["queued", 1, 1.5], ["tool", 1.5, 5]]),
         (4, [["tool", 1, 5]]),
         (9, [["tool", 1, 5]]),
     ],
@@ -303,6 +398,7 @@ def test_a_request_that_leaves_or_is_being_cancelled_says_so():
 def test_a_view_has_a_bounded_number_of_rows_and_the_newest_ones():
     events = [each for at in range(3_000) for each in (requested(at, f"c{at}"), completed(at + 0.5, f"c{at}"))]
     view = fold(started(), *events).view()
+    assert "open" in [each["call_id"] for each in fold(started(), requested(0, "open"), *events).rows_from(0)]
     assert len(view["rows"]) == FEW_ROWS
     assert view["rows_left_out"] == 2_000 + 1 - FEW_ROWS
     assert (view["rows"][0]["kind"], view["rows"][-1]["call_id"]) == ("request", "c2999")

@@ -181,7 +181,6 @@ class RequestFold:
         row = self._rows.get(f"{self.request_id}/model/{event.round}")
         if row is not None:
             row.begin("retry", event.at)
-            row.segments[-1].end = event.at + event.delay_seconds
             row.note = f"asked again after {event.reason}"
             row.begin("model", event.at + event.delay_seconds)
 
