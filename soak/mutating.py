@@ -19,14 +19,15 @@ from pathlib import Path
 from typing import Literal, TypeAlias, cast
 
 from .mutants import Mutant, users_of
-from .recording import SOURCES, Record, line_key
+from .recording import SOURCES, Record, line_key, nearness
 from .running import LOADED_ONLY_IMPORTS, NOT_APPLIED, Child, Loaded, Result, fresh, new_folder
 
 __all__ = ["Job", "Verdict", "jobs_for", "preload", "run_jobs"]
 
 Verdict: TypeAlias = Literal["noticed", "stood still", "survived", "no test", "not run"]
 
-_FIRST_SECONDS, _ALL_SECONDS = 2.0, 30.0  # bounds of the recorded time of the tests that run first, and of all
+# Bounds of the recorded time of the tests that run first, of those of the mirrored folder, and of all others.
+_FIRST_SECONDS, _NEAR_SECONDS, _OTHER_SECONDS = 2.0, 25.0, 15.0
 _FIRST_FILES = 5
 _LEAST_SECONDS = 0.02  # the least time that a test takes, its set-up included
 _POLL_SECONDS = 0.02
@@ -87,14 +88,17 @@ def jobs_for(mutants: Sequence[Mutant], record: Record, within: Sequence[str] = 
         which = (mutant.path, mutant.where, mutant.text, mutant.names)
         if which not in known:
             found = _tests_of(mutant, record, by_function)
-            known[which] = _chosen([key for key in found if not places or key.startswith(places)], record)
+            known[which] = _chosen(mutant, [key for key in found if not places or key.startswith(places)], record)
         yield _job(mutant, known[which], record)
 
 
-def _chosen(found: Sequence[str], record: Record) -> list[str]:
+def _chosen(mutant: Mutant, found: Sequence[str], record: Record) -> list[str]:
     first = _mixed(found, record, _FIRST_SECONDS, _FIRST_FILES)
-    others = {*found} - {*first}
-    return [*first, *_mixed([key for key in found if key in others], record, _ALL_SECONDS)]
+    others = [key for key in found if key not in {*first}]
+    near = [key for key in others if nearness(mutant.path, key)]
+    nearest = [key for key in near if nearness(mutant.path, key) == mutant.path.count("/") - 1]
+    chosen = dict.fromkeys([*first, *_mixed(nearest or near, record, _NEAR_SECONDS)])
+    return [*chosen, *_mixed([key for key in others if key not in chosen], record, _OTHER_SECONDS)]
 
 
 def _job(mutant: Mutant | None, tests: Sequence[str], record: Record) -> Job:

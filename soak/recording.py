@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import linecache
 import os
@@ -25,7 +26,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-__all__ = ["LEFT_OUT", "PLACE", "ROOT", "SOURCES", "Record", "line_key", "stale_files", "watch_children"]
+__all__ = ["LEFT_OUT", "PLACE", "ROOT", "SOURCES", "Record", "line_key", "nearness", "stale_files", "watch_children"]
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "src"
@@ -49,13 +50,19 @@ LEFT_OUT = (
 """The tests that take long and run toolbus only in other processes, or not at all: folders and files."""
 _CHILDREN = str(Path(__file__).with_name("children"))
 _LONGEST_SECONDS = 60.0  # a test that takes longer is not used
-_OWN_TESTS = 250  # how many tests of the mirrored folder come first
-_MOST_TESTS = 400  # how many tests are recorded for one line
+_OWN_TESTS = 600  # how many tests of the mirrored folder come first
+_MOST_TESTS = 800  # how many tests are recorded for one line
 
 
 def line_key(path: str, function: str, text: str) -> str:
     """A line of a function (empty: outside of functions) of a file below the folder of sources."""
     return f"{path}:{function}|{text.strip()}"
+
+
+def nearness(path: str, key: str) -> int:
+    """Return how many folders a file of the sources and a test have in common: tests mirror the sources."""
+    ours, theirs = (each.partition(":")[0].split("/")[1:-1] for each in (path, key))
+    return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False))))
 
 
 @dataclass(slots=True)
@@ -113,9 +120,9 @@ class Record:
 
     def _chosen(self, line: str, ran: Iterable[str]) -> list[str]:
         """The tests of a line that are kept: half of the lines run in hundreds of tests, and most only pass through."""
-        folder = f"tests/{line.partition('/')[2].partition('/')[0]}/"
         every = self._spread(ran)
-        own = [key for key in every if key.startswith(folder)][:_OWN_TESTS]
+        near = {key: nearness(line, key) for key in every}
+        own = sorted((key for key in every if near[key]), key=lambda key: -near[key])[:_OWN_TESTS]
         return list(dict.fromkeys([*own, *every]))[:_MOST_TESTS]
 
     def _spread(self, ran: Iterable[str]) -> list[str]:

@@ -133,6 +133,14 @@ def test_the_cheapest_tests_that_run_the_changed_line_come_first_those_of_each_f
     [job] = jobs_for([nine], Record({}, slower, {line: [*ran, "a.py::slower"], other: ["b.py::other"]}))
     assert job.tests == ["a.py::quick", "c.py::quick", "a.py::slow", "a.py::slower"]
     assert job.longest == 20.0
+    [mutant] = [each for each in mutants_of(SOURCE, "toolbus/core/turn/x.py") if each.before == "9"]
+    line = line_key(mutant.path, "Worker.work", "while items and len(items) < 9:")
+    near = ["tests/core/turn/test_x.py::a", "tests/core/turn/test_x.py::b"]
+    far = [f"tests/bus/test_{each}.py::a" for each in range(20)]
+    [job] = jobs_for(
+        [mutant], Record({}, {**dict.fromkeys(near, 15.0), **dict.fromkeys(far, 0.5)}, {line: [*far, *near]})
+    )
+    assert [job.tests.index(each) for each in near] == [5, 6], "after the first few, those of the mirrored folder"
     [job] = jobs_for([nine], Record({}, seconds, {other: ["b.py::other"]}))
     assert job.tests == ["b.py::other"], "where nobody is seen on the line, whoever runs its function"
 
@@ -186,13 +194,13 @@ def test_a_record_survives_its_file_and_forgets_tests_that_are_gone(tmp_path: Pa
 def test_of_a_line_that_many_tests_run_those_of_its_own_folder_are_kept_first(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(recording, "_OWN_TESTS", 2)
     monkeypatch.setattr(recording, "_MOST_TESTS", 4)
-    own = {"tests/core/test_a.py::slow": 9.0, "tests/core/test_a.py::quick": 1.0, "tests/core/test_b.py::one": 5.0}
+    own = {"tests/core/test_a.py::slow": 9.0, "tests/core/test_a.py::quick": 1.0, "tests/core/turn/test_b.py::one": 5.0}
     others = {"tests/bus/test_c.py::one": 0.1, "tests/bus/test_c.py::two": 0.2, "tests/bus/test_d.py::one": 0.3}
     record = Record({}, {**others, **own})
-    chosen = record._chosen("toolbus/core/x.py:f|x", record.seconds)  # pyright: ignore[reportPrivateUsage]
+    chosen = record._chosen("toolbus/core/turn/x.py:f|x / y", record.seconds)  # pyright: ignore[reportPrivateUsage]
     assert chosen == [
+        "tests/core/turn/test_b.py::one",
         "tests/core/test_a.py::quick",
-        "tests/core/test_b.py::one",
         "tests/bus/test_c.py::one",
         "tests/bus/test_d.py::one",
     ]
