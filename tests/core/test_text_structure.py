@@ -126,6 +126,15 @@ def test_a_part_of_a_file_is_read_as_the_whole_would_be(first: int, last: int, s
     assert shown(read_structure("kiln.py", {at: lines[at] for at in range(first, last + 1)})) == structure
 
 
+def test_the_last_line_of_a_head_belongs_to_it_even_if_it_is_not_indented() -> None:
+    [around, scope] = read_structure(
+        "a.py", dict(enumerate("x = 1\ndef f(a,\nb):\n    return a\n".split("\n"), start=1))
+    )
+    assert [line.number for line in around.lines] == [1]
+    assert [line.number for line in scope.head] == [2, 3]
+    assert [line.number for line in scope.lines][:3] == [2, 3, 4]
+
+
 def test_a_signature_ends_within_thirty_lines() -> None:
     for length, head in ((29, 30), (30, 1)):
         text = "def f(\n" + "    a,\n" * (length - 1) + "):\n    pass\n"

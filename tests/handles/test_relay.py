@@ -269,8 +269,9 @@ async def test_a_slow_reader_holds_a_bounded_number_of_bytes_and_misses_no_fact(
             live = reads._live or live  # pyright: ignore[reportPrivateUsage]
             assert live is None or live._bytes < 6_000
             heard.append(await anext(reads))
+        assert live is not None
+        assert live._bytes == 0, "what was read needs no space any more"
         facts = [each async for each in session.events() if each.is_fact]
-    assert live is not None
     assert [each for each in heard if each.is_fact] == facts
 
 

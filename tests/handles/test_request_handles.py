@@ -607,6 +607,7 @@ async def test_closed_events_end() -> None:
             await reads.aclose()
             with pytest.raises(StopAsyncIteration):
                 await anext(reads)
+        assert not runtime.bus.statistics().subscriptions
         session.cancel()
 
 

@@ -129,6 +129,7 @@ async def test_a_summarizer_that_fails_is_asked_once_in_a_request(given: Any, ca
     assert result.ok
     assert len(summarizer.asked) == 1
     assert "the history was not summed up" in caplog.text
+    assert ("the summarizer gave a str, not a Summary" in caplog.text) == isinstance(given, str)
     assert result.messages[:24] == talk(12)[:-1]
 
 

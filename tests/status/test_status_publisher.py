@@ -154,6 +154,16 @@ async def test_whoever_begins_to_listen_midway_hears_the_next_change_right():
     assert desk.publisher.status == LOOKING
 
 
+async def test_a_call_that_fails_leaves_the_line_to_one_that_still_runs():
+    desk = Desk()
+    said = desk.listen()
+    desk.start()
+    desk.request("a")
+    desk.request("b", "other")
+    desk.publish(ToolCallFailed, call_id="b", name="other", reason="error", error="no")
+    assert said == [STARTED, LOOKING, ("executing", "Using Other..."), LOOKING]
+
+
 def facts_of_a_long_request() -> list[Sequence[Event]]:
     """Steps as a session makes them: a start, then replies with calls, their results, a retry, a steered round."""
     user = MessageAppended(message=UserMessage(content="x"))

@@ -93,8 +93,9 @@ class LiveEvents:
             self._is_over = True
         if not self._is_over:
             self._next += 1
-            self._bodies.extend(rest.split(b"\n") if rest else ())
-            self._bytes += len(rest)
+            if rest:
+                self._bodies.extend(rest.split(b"\n"))
+                self._bytes += len(rest) + 1
             self._is_over = message.over
         self._came.set()
 

@@ -49,7 +49,7 @@ class StatusPublisher:
         self._fold: StatusFold | None = None  # None until somebody wants the status
         self._piece_kinds: tuple[type[Event], ...] = ()  # the kinds of pieces that came in this attempt at a reply
         # The round, the provider and the attempt that those pieces belong to.
-        self._pieces_of = (-1, 0, 0)
+        self._pieces_of: tuple[int, int, int] | None = None
         self._receives_signals = False
         self._was_wanted = False
 

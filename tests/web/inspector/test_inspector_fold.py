@@ -454,6 +454,13 @@ def test_long_deep_and_broad_values_are_cut():
         deep = {"a": deep}
     event = requested(1, arguments={"text": "x" * 9_000, "deep": deep, "broad": {str(each): 1 for each in range(900)}})
     assert len(str(shown_event(event))) < 12_000
+    nested: Any = "bottom"
+    for _ in range(50):
+        nested = [nested]
+    shown = str(shown_event(requested(1, arguments={"deep": deep, "nested": nested}))["arguments"])
+    assert "bottom" not in shown
+    assert 10 < shown.count("[") < 20
+    assert 10 < shown.count("{'a'") < 20
     assert shown_text("a" * 5_000, 100) == "a" * 99 + "…"
 
 
