@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import functools
 import gc
 import inspect
 import os
 import ssl
-from collections.abc import AsyncIterator, Generator
+import sys
+from collections.abc import AsyncIterator, Generator, Iterator
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -105,9 +109,29 @@ def pytest_collection() -> Generator[None, object, object]:
     """Turn the garbage collector off meanwhile: all these objects stay, and looking at them again takes a second."""
     gc.disable()
     try:
-        return (yield)
+        with _first_of_its_run():
+            return (yield)
     finally:
         gc.enable()
+
+
+@contextlib.contextmanager
+def _first_of_its_run() -> Iterator[None]:
+    """Let one process of pytest-xdist collect before the others, which then find all modules compiled.
+
+    Compiling takes 13 of the 22 seconds that a process needs where no bytecode is kept yet.
+    """
+    kept = sys.pycache_prefix
+    if "PYTEST_XDIST_WORKER" not in os.environ or kept is None or sys.dont_write_bytecode:
+        yield
+        return
+    Path(kept).mkdir(parents=True, exist_ok=True)
+    with Path(kept, "collecting.lock").open("a") as lock:  # the system releases it if this process is killed
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # another one collects: the rest wait for it, and not for each other
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        yield
 
 
 LONGEST = {
