@@ -17,6 +17,7 @@ import pytest
 from dispatch_desk import Desk
 
 from toolbus import EventBus, RequestSession, ToolDispatcher, ToolError, ToolRegistry, ToolRetry, tool
+from toolbus.core import backoff
 from toolbus.errors import InvalidArguments
 from toolbus.events import ToolCallFailed, encode
 from toolbus.testing import ScriptedProvider, calls, text
@@ -208,7 +209,10 @@ async def test_an_exception_that_is_made_to_harm_is_a_failure_in_a_generic_sente
 
 @pytest.mark.guarantee("G13", "G15")
 @pytest.mark.parametrize("name", list(HOSTILE))
-async def test_an_exception_that_is_made_to_harm_is_tried_again_like_any_other(name: str):
+async def test_an_exception_that_is_made_to_harm_is_tried_again_like_any_other(
+    name: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(backoff, "_FIRST_SECONDS", 0.001)
     attempts: list[int] = []
 
     async def fail() -> None:

@@ -10,6 +10,7 @@ from remote_workers import Said
 
 from support import nats_server
 from support.nats_server import NatsServer
+from toolbus.remote import _nats_connection
 
 
 @pytest.fixture(scope="session")
@@ -23,6 +24,12 @@ def broker(nats: NatsServer) -> Iterator[tuple[NatsServer, str]]:
     """The server, and a prefix that no other test uses."""
     yield nats, nats_server.unused_prefix()
     nats.revive()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever connects tries again for one second, not for five."""
+    monkeypatch.setattr(_nats_connection, "_CONNECT_SECONDS", 1.0)
 
 
 @pytest.fixture

@@ -385,6 +385,7 @@ async def test_a_worker_that_drains_answers_what_runs_and_returns(broker: Broker
         await worker.run(worker.drain)
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_a_wrong_url_is_refused_when_the_runtime_starts() -> None:
     executor = NatsExecutor("nats://user:hunter2@127.0.0.1:1", pool="gpu")
     with pytest.raises(ConfigurationError, match=r"the NATS server at nats://127\.0\.0\.1:1 cannot be used") as raised:
@@ -564,6 +565,7 @@ async def test_a_check_leaves_calls_that_wait_alone_and_nothing_behind(broker: B
         assert info.state.messages == 0
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_wrong_credentials_are_refused_with_their_reason(accounts: NatsServer) -> None:
     with pytest.raises(ConfigurationError, match=r"cannot be used: .*[Aa]uthorization.*$") as raised:
         await ToolWorker(url_of(accounts, "nobody"), TOOLS, pool="gpu").check()

@@ -110,6 +110,7 @@ async def test_a_reader_continues_with_the_store_while_the_server_is_away_and_he
     assert isinstance(heard[-1], RequestCompleted)
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_a_wrong_url_is_refused_when_the_runtime_starts(tmp_path: Path) -> None:
     relay = NatsRelay("nats://user:hunter2@127.0.0.1:1")
     with pytest.raises(ConfigurationError, match=r"the NATS server at nats://127\.0\.0\.1:1 cannot be used"):
