@@ -1,7 +1,7 @@
 """Kill the process anywhere: the next one carries on, and every result is reported once. By SIGKILL, at 50 named points
 and at random moments; several requests at once, in several conversations. See `kill_child.py`.
 
-The suite has 20 random moments on SQLite and 10 on PostgreSQL; TOOLBUS_KILLS=400 has so many on each, and with
+The suite has 8 random moments on SQLite and 4 on PostgreSQL; TOOLBUS_KILLS=400 has so many on each, and with
 TOOLBUS_KILLS_SEED=4711 they are others: `dev.py soak --only kills` does both.
 """
 
@@ -82,11 +82,11 @@ def seed(default: int) -> int:
 
 
 def test_a_killed_process_is_carried_on_from_its_sqlite_file(tmp_path: Path) -> None:
-    random_cases = int(os.environ.get("TOOLBUS_KILLS", "20"))
+    random_cases = int(os.environ.get("TOOLBUS_KILLS", "8"))
     live_through([*named(), *at_random(random_cases, seed(1))], store="sqlite", place=str(tmp_path))
 
 
 def test_a_killed_process_is_carried_on_from_its_postgresql(tmp_path: Path, postgres: PostgresServer) -> None:
-    random_cases = int(os.environ.get("TOOLBUS_KILLS", "10"))
+    random_cases = int(os.environ.get("TOOLBUS_KILLS", "4"))
     with postgres.database() as url:
         live_through([*named(), *at_random(random_cases, seed(2))], store="postgres", url=url, place=str(tmp_path))
