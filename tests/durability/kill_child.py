@@ -465,14 +465,16 @@ class Case:
         """Answer each call of `outside` once, soon or late. Does not return."""
         chance, done = random.Random(self.name), set[str]()
         ledger = Ledger(self.answered)
+        seen = 0
         while True:
             lines = self.asked.read_text().split("\n")[:-1] if self.asked.exists() else []
+            lines, seen = lines[seen:], len(lines)
             for requested in (cast("ToolCallRequested", decode(json.loads(line)[0])) for line in lines):
                 if requested.call_id not in done:
                     done.add(requested.call_id)
                     time.sleep(chance.choice((0, 0.005, 0.05, 0.15)))
                     ledger.write(encode(requested.completed(f"answer to {requested.call_id}")).decode())
-            time.sleep(0.002)
+            time.sleep(0.005)
 
     @contextmanager
     def answering(self) -> Generator[None]:
