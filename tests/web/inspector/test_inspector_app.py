@@ -16,8 +16,8 @@ from starlette.routing import Mount
 
 from toolbus import Runtime, subrequest_tool
 from toolbus.errors import ConfigurationError, StoreDamaged, StoreUnavailable, UnknownRequest
-from toolbus.events import RequestCompleted, RequestStarted, ToolCallRequested
-from toolbus.messages import ToolMessage
+from toolbus.events import ApprovalDecided, RequestCompleted, RequestStarted, ToolCallRequested
+from toolbus.messages import ToolMessage, UserMessage
 from toolbus.providers.scripted import ScriptedProvider, calls, error, hang, text
 from toolbus.storage import Entry, Store
 from toolbus.stores import MemoryStore
@@ -215,6 +215,39 @@ async def test_a_decision_counts_only_for_the_question_that_was_shown():
         await session.result()
         ended = {"answer": "ended", "sentence": "This has ended, or was decided, in the meantime."}
         assert await caller.call(f"{path}/cancel", {}) == (200, ended)
+
+
+@pytest.mark.parametrize("remember", [True, False])
+@pytest.mark.parametrize("word", ["approve", "deny"])
+async def test_a_decision_keeps_its_reason_who_made_it_and_whether_it_is_for_good(word: str, remember: bool):
+    async with inspected() as (runtime, caller):
+        session = begin(runtime, "trip")
+        await asked(session)
+        [shown] = (await caller.view(session.request_id))["approvals"]
+        path = f"/api/requests/{session.request_id}/{word}"
+        body = {each: shown[each] for each in ("request_id", "call_id", "definition")}
+        assert (await caller.call(path, {**body, "reason": "enough", "remember": remember}))[1]["answer"] == "done"
+        await session.result()
+        [decided] = [each async for each in session.events(ApprovalDecided)]
+    assert (decided.approved, decided.by, decided.reason) == (word == "approve", "tester", "enough")
+    assert (decided.remember, decided.arguments) == (remember, None)
+
+
+async def test_the_model_reads_what_a_person_adds_and_how_an_external_call_has_ended():
+    async with inspected() as (runtime, caller):
+        for is_error in (False, True):
+            session = begin(runtime, "payment")
+            await anyio.sleep(1)
+            path = f"/api/requests/{session.request_id}"
+            assert (await caller.call(f"{path}/steer", {"text": " Be brief. "}))[1]["answer"] == "done"
+            [call] = (await caller.view(session.request_id))["open_calls"]
+            given = {**call, "text": "it bounced", "is_error": is_error}
+            assert (await caller.call(f"{path}/answer", given))[1]["answer"] == "done"
+            assert (await caller.call(f"{path}/answer", given))[0] == 409
+            await session.result()
+            assert [each.content for each in session.messages if isinstance(each, UserMessage)][1:] == ["Be brief."]
+            [result] = [each for each in session.messages if isinstance(each, ToolMessage)]
+            assert ("it bounced" in result.content, result.is_error) == (True, is_error)
 
 
 async def test_a_question_of_a_sub_request_is_decided_at_the_request_above():
