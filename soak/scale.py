@@ -46,6 +46,7 @@ __all__ = ["COSTS", "Plan", "Report", "simulate"]
 COSTS = {
     "append": 60e-6,
     "take": 300e-6,
+    "take_turn": 300e-6,
     "facts": 250e-6,
     "unfinished": 150e-6,
     "renew": 150e-6,
@@ -62,6 +63,7 @@ _MODEL_SECONDS = (1.0, 60.0)
 _TOOL_SECONDS = 0.5
 _CALLS = (
     *("append", "facts", "request", "requests", "unfinished", "take", "renew", "release", "abandon"),
+    *("take_turn", "return_turn"),
     *("prune", "statistics", "send", "receipt", "waiting", "settle", "park", "history", "remember"),
 )
 _ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)

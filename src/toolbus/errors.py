@@ -167,7 +167,10 @@ class Overloaded(ToolbusError):
 
 
 class ConversationBusy(ToolbusError):
-    """An earlier turn of the conversation still runs, and `on_busy` is "refuse". Nothing was started."""
+    """An earlier turn of the conversation still runs, and `on_busy` is "refuse".
+
+    Nothing was started; if the earlier turn runs in another process, the request has ended as `failed`.
+    """
 
     fault = "environment"
     code = "conversation_busy"

@@ -315,6 +315,21 @@ class JournalStore(Protocol):
         """
         ...
 
+    async def take_turn(self, conversation_id: str, request_id: str, owner: str, seconds: float) -> bool:
+        """Give a request the turn of its conversation, so that the turns of several processes run one after the other.
+
+        Called before the request begins or continues. Returns False while a request of another owner has the turn: from
+        the moment at which it takes it until it ends, its lease is released or runs out, or, before it begins, until
+        `seconds` have passed. The same is true of a request that has begun earlier without taking the turn. A request
+        may take its turn again, for another `seconds`. Requests of one owner take the turn from each other, because
+        each process puts its own into an order. Atomic: of two concurrent calls of two owners, one gets the turn.
+        """
+        ...
+
+    async def return_turn(self, conversation_id: str, request_id: str) -> None:
+        """Give back the turn of a request that will not begin. Does nothing if another request has the turn by now."""
+        ...
+
     async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
         """Delete the facts of requests that ended before the time `before`, exclusively; unfinished requests stay.
 

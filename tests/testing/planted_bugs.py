@@ -415,6 +415,16 @@ def a_turn_is_remembered_beside_its_journal(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(JournalWriter, "release", forgetful)
 
 
+@bug("G34")
+def a_turn_is_not_asked_for(patch: pytest.MonkeyPatch) -> None:
+    """As toolbus was before: each process puts only its own turns of a conversation into an order."""
+
+    async def hasty(self: JournalWriter, request_id: str, conversation_id: str, *, waits: bool) -> None:
+        del self, request_id, conversation_id, waits
+
+    patch.setattr(JournalWriter, "take_turn", hasty)
+
+
 @bug("G18", first_seed=528)
 def a_call_ends_with_its_runtime(patch: pytest.MonkeyPatch) -> None:
     """As toolbus was before an application found it: what a cancelled runtime stops is told, and counts as a result."""

@@ -10,6 +10,7 @@ import anyio
 import pytest
 import wrong_inboxes as inboxes
 import wrong_journals as journals
+import wrong_orders as orders
 import wrong_stores as wrong
 
 from toolbus.clock import wall_time_from
@@ -101,6 +102,17 @@ WRONG: dict[str, tuple[type[wrong.Right], ...]] = {
     "fencing-of-two-stores": (journals.KeepsEpochsInMind,),
     "ended-elsewhere": (journals.KeepsEndingsInMind,),
     "fencing-in-flight": (journals.LooksAtItsLeaseFirst,),
+    "turns": (orders.GivesTheTurnToAnybody, orders.KeepsTheTurnOfTheEnded),
+    "turns-of-one-owner": (orders.MakesAnOwnerWaitForItself,),
+    "turns-given-back": (orders.ReturnsTheTurnOfAnybody, orders.NeverReturnsTheTurn),
+    "turns-of-continued-requests": (
+        orders.MakesContinuedRequestsWaitForEachOther,
+        orders.ForgetsTheTurnOfWhatRuns,
+    ),
+    "turns-of-parked-requests": (orders.KeepsTheTurnOfTheParked,),
+    "turns-after-deletions": (orders.PrunesTheTurnsOfWhatRuns,),
+    "one-turn": (orders.LooksBeforeItTakesTheTurn,),
+    "one-turn-of-two-stores": (orders.OrdersTurnsInItsProcess,),
     "inbox": (
         inboxes.GivesTheNewestFirst,
         inboxes.BoundsBeforeItLeavesOut,
@@ -155,6 +167,22 @@ ALSO: dict[type[wrong.Right], set[str]] = {
     journals.ReleasesForAnybody: {"fencing", "fencing-of-two-stores"},
     journals.LooksBeforeItTakes: {"one-taker-of-two-stores"},
     journals.NamesTheNewestLease: {"fencing-of-two-stores"},
+    orders.GivesTheTurnToAnybody: {
+        "turns-of-one-owner",
+        "turns-given-back",
+        "turns-of-continued-requests",
+        "turns-after-deletions",
+        "one-turn",
+        "one-turn-of-two-stores",
+    },
+    orders.KeepsTheTurnOfTheEnded: {
+        "turns-given-back",
+        "turns-of-continued-requests",
+        "turns-of-parked-requests",
+        "turns-after-deletions",
+    },
+    orders.MakesAnOwnerWaitForItself: {"turns-of-continued-requests"},
+    orders.LooksBeforeItTakesTheTurn: {"one-turn-of-two-stores"},
     inboxes.GivesTheNewestFirst: {"inbox-appends", "inbox-of-the-next-holder"},
 }
 """What a store that fails one check cannot but fail too."""

@@ -9,6 +9,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import anyio
 import orjson
 import pytest
 
@@ -17,12 +18,13 @@ from toolbus.cli import main
 from toolbus.errors import ConfigurationError
 from toolbus.events import Event
 from toolbus.testing.simulation import SimulationFailed, _parallel, run_seed, simulate
+from toolbus.testing.simulation._loop import PausingLoop, SteadyLoop
 
 SEEN = [f"G{number:02}" for number in (*range(1, 14), 16, 17, 19, 20, 26, 28)]
 """The guarantees that a world can show to be broken."""
 
-SEEN_LESS = ["G18", "G21"]
-"""Those for which a process has to be drained, or a store to fail."""
+SEEN_LESS = ["G18", "G21", "G34"]
+"""Those for which a process has to be drained or killed, or a store to fail."""
 
 SIMULATE = [sys.executable, "-m", "toolbus", "simulate"]
 
@@ -34,7 +36,7 @@ def without_coverage(**more: str) -> dict[str, str]:
 
 
 @pytest.mark.guarantee("G01", "G02", "G03", "G04", "G05", "G06", "G07", "G08", "G09")
-@pytest.mark.guarantee("G10", "G11", "G12", "G13", "G16", "G17", "G18", "G19", "G20", "G21", "G26", "G28")
+@pytest.mark.guarantee("G10", "G11", "G12", "G13", "G16", "G17", "G18", "G19", "G20", "G21", "G26", "G28", "G34")
 def test_five_hundred_worlds_hold() -> None:
     done = subprocess.run(
         [*SIMULATE, "--seeds", "500", "--json"], env=without_coverage(), capture_output=True, text=True, check=False
@@ -46,7 +48,7 @@ def test_five_hundred_worlds_hold() -> None:
     assert report["requests"] > 1_000
     assert set(SEEN) <= report["checks"].keys()
     assert min(report["checks"][each] for each in SEEN) > 200
-    assert min(report["checks"][each] for each in SEEN_LESS) > 25
+    assert min(report["checks"][each] for each in SEEN_LESS) > 10
     assert {"process killed", "process paused", "resumed", "store: no answer"} <= report["faults"].keys()
     assert min(report["faults"].values()) > 10
 
@@ -117,6 +119,19 @@ def leaking(monkeypatch: pytest.MonkeyPatch) -> None:
         """Nothing comes in."""
 
     monkeypatch.setattr(Mailbox, "put", lose)
+
+
+def test_a_world_that_is_stopped_pauses_no_process_any_more() -> None:
+    """A paused process cannot end, and while its tasks are cancelled, virtual time stands still."""
+
+    async def after_the_stop() -> float:
+        loop = SteadyLoop.running()
+        loop.wake_all()
+        loop.pause(None, 60)
+        await anyio.sleep(1)
+        return loop.time()
+
+    assert anyio.run(after_the_stop, backend_options={"loop_factory": PausingLoop}) == 1
 
 
 @pytest.mark.usefixtures("leaking")

@@ -90,6 +90,12 @@ class Right:
     async def abandon(self, request_id: str, epoch: int) -> bool:
         return await self.records.abandon(request_id, epoch)
 
+    async def take_turn(self, conversation_id: str, request_id: str, owner: str, seconds: float) -> bool:
+        return await self.records.take_turn(conversation_id, request_id, owner, seconds)
+
+    async def return_turn(self, conversation_id: str, request_id: str) -> None:
+        await self.records.return_turn(conversation_id, request_id)
+
     async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
         return await self.records.prune(before=before, conversations=conversations)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import socket
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from .._option_checks import POSITIVE, check, one_of, shown
 from .._timers import EARLY_SECONDS
 from ..clock import SessionClock
 from ..core.limits import Limits
-from ..errors import ConfigurationError, LeaseLost, StoreDamaged, StoreError
+from ..errors import ConfigurationError, ConversationBusy, LeaseLost, StoreDamaged, StoreError
 from ..events import Event, ToolCallRequested, new_id
 from ..session import RequestSession
 from ..storage import ANSWER_SECONDS, Entry, Inbox, JournalStore, RequestRecord, Store, ending_of
@@ -36,6 +37,8 @@ _logger = logging.getLogger("toolbus.store")
 _RENEWALS = 3
 # A result is there after this time at the latest, even if the store fails (G21).
 _RESULT_SECONDS = 4.8
+# The time between two attempts to take the turn of a conversation: the first, and the longest.
+_TURN_SECONDS, _LONGEST_TURN_SECONDS = 0.1, 1.0
 # The log warns when this part of a limit is used up.
 _WARN_AT = 0.8
 
@@ -48,6 +51,7 @@ class _JournaledRequest:
     number of its facts in the store. `unwritten` is one entry with all facts that the store has not taken, also while
     the store is taking them. `is_unsure` is true while a write has no known outcome, so that some of `unwritten` may
     be in the store. `has_ended` and `is_abandoned` are true once the store has its ending, or has it as abandoned.
+    `has_turn` is true if the request was given the turn of its conversation, which other processes wait for.
     `tries_since` is the time, on the loop's clock, at which the first step was first given to the store, and
     `began_at` the time at which the write under way was, also after a cancellation has cut it short.
     """
@@ -61,6 +65,7 @@ class _JournaledRequest:
     is_unsure: bool = False
     has_ended: bool = False
     is_abandoned: bool = False
+    has_turn: bool = False
     tries_since: float = 0.0
     began_at: float | None = None
     has_warned_of_failure: bool = False
@@ -107,6 +112,8 @@ class JournalWriter:
         self._pending = PendingCalls()
         self._clock: SessionClock | None = None  # None until `open`
         self._begun = anyio.Event()  # set when a request is registered, and replaced when somebody waits for it
+        # The last part of an owner's name is a new id, which is the same in each run of a simulation.
+        self._chance = random.Random(self.owner.rpartition(":")[2])  # noqa: S311 -- no secret
         self._leaving: set[str] = set()  # requests that do not run any more, and whose end is being written
 
     def open(self) -> None:
@@ -159,6 +166,40 @@ class JournalWriter:
         self._begun.set()
         if resumed is not None:
             request.epoch, request.written = resumed.epoch, resumed.facts
+
+    async def take_turn(self, request_id: str, conversation_id: str, *, waits: bool) -> None:
+        """Take the turn of its conversation for a request, which waits while other processes run turns of it.
+
+        Called before the history is read, and before a request continues. Without `waits`, raises `ConversationBusy`
+        instead. Raises `StoreError`, unless requests continue without their store: then it goes on without the turn.
+        """
+        request, seconds = self._requests[request_id], _TURN_SECONDS
+        while True:
+            try:
+                if await call_store_in_time(self._take_turn(request_id, conversation_id)):
+                    break
+            except StoreError as exc:
+                if self._on_failure == "stop":
+                    raise
+                self._warn(request, exc)
+                return
+            if not waits:
+                raise ConversationBusy(
+                    f"conversation {conversation_id!r} has a turn that has not ended yet in another process; "
+                    "try again when it has"
+                )
+            if seconds == _TURN_SECONDS:
+                _logger.info(
+                    "request %s waits for a turn of its conversation in another process",
+                    request_id,
+                    extra={"request_id": request_id, "conversation_id": conversation_id},
+                )
+            await anyio.sleep(seconds * self._chance.uniform(0.5, 1))
+            seconds = min(2 * seconds, _LONGEST_TURN_SECONDS)
+        request.has_turn = True
+
+    def _take_turn(self, request_id: str, conversation_id: str) -> Awaitable[bool]:
+        return self.store.take_turn(conversation_id, request_id, self.owner, self.lease_seconds)
 
     # ---------------------------------------------------------------------------------------------- writing
 
@@ -291,7 +332,11 @@ class JournalWriter:
         whichever process writes it. If not, the caller has to add the turn to the conversation, once.
         """
         request = self._requests.pop(session.request_id, None)
-        if request is None or not (request.written or request.unwritten):
+        if request is None:
+            return False
+        if not (request.written or request.unwritten):
+            if request.has_turn:  # If the store does not take it back, it ends by itself.
+                await self._pending.attempt(self.store.return_turn(session.conversation_id, session.request_id))
             return False
         if request.has_ended:
             self._note_end(request)
@@ -436,8 +481,12 @@ class JournalWriter:
     async def _renew(self) -> None:
         """Renew the leases, and leave the requests whose leases another process has.
 
-        Such a request would otherwise run until its next step is refused.
+        Such a request would otherwise run until its next step is refused. A request that has its conversation's turn
+        and has not begun has no lease: its turn is renewed by itself.
         """
+        for request_id, each in [*self._requests.items()]:
+            if each.has_turn and not each.written:
+                await call_store(self._take_turn(request_id, each.session.conversation_id))
         mine = [each for each in self._requests.values() if each.written]
         held = await call_store(self.store.renew(self.owner, self.lease_seconds))
         mine = [each for each in mine if not each.has_ended and self.is_registered(each.session.request_id)]

@@ -631,6 +631,8 @@ class Runtime(Generic[DepsT]):
 
         async def prepare() -> Earlier:
             await ticket.ready()
+            if self._journal_writer is not None and conversation_id is not None:
+                await self._journal_writer.take_turn(request_id, own_id, waits=on_busy == "queue")
             return await self._earlier(own_id, begins=bool(given))
 
         try:
@@ -654,6 +656,8 @@ class Runtime(Generic[DepsT]):
 
         async def prepare() -> Earlier:
             await self._tickets[request_id].ready()
+            if self._journal_writer is not None:
+                await self._journal_writer.take_turn(request_id, conversation_id, waits=True)
             return self._conversations.for_resumed_turn(conversation_id)
 
         start = SessionStart(calibration=self._start.calibration, prepare=prepare, resumed=resumed)

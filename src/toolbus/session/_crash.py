@@ -18,7 +18,7 @@ __all__ = ["log_failure", "settle_broken"]
 def log_failure(exc: Exception, request_id: str) -> None:
     """Log the error that ended a request: a store's fault as a warning, a bug in toolbus with its traceback.
 
-    An error of the application is not logged, because its caller gets it.
+    An error of the application, or of a busy conversation, is not logged, because its caller gets it.
     """
     if isinstance(exc, LeaseLost):
         text = "request %s stops here: another process has taken it over"
@@ -26,7 +26,7 @@ def log_failure(exc: Exception, request_id: str) -> None:
     elif isinstance(exc, StoreError):
         text = "request %s stops here, since its store failed: %s"
         logger.warning(text, request_id, exc, extra={"request_id": request_id})
-    elif not (isinstance(exc, ToolbusError) and exc.fault == "caller"):
+    elif not (isinstance(exc, ToolbusError) and exc.fault in {"caller", "environment"}):
         logger.error("request %s: the session broke", request_id, exc_info=exc, extra={"request_id": request_id})
 
 

@@ -120,7 +120,7 @@ class RequestOptions(SessionOptions[DepsT], Generic[DepsT], total=False):
     """The tools, instead of the runtime's."""
     conversation_id: str | None
     """The conversation whose next turn the request is. Its turns run one at a time, in the order of `start`, with the
-    messages of the earlier ones."""
+    messages of the earlier ones; with a journal, in all processes that share the store."""
     history: MessagesLike | None
     """The earlier messages of a conversation that the application stores itself (copied): toolbus messages, or
     dictionaries of an API: OpenAI's chat completions or Responses, Anthropic's, or Ollama's."""

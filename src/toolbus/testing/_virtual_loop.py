@@ -128,7 +128,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     # ----------------------------------------------------------------------------------- called by the selector
 
     def _wait(self, poll: _Poll, watched: int, timeout: float | None) -> _Ready:
-        """Decide what happens next, and make it happen. The loop has nothing to run until `timeout` (None: never)."""
         """Decide what happens next, and let it happen. The loop has nothing to run until `timeout` (None: never)."""
         working = self._working_threads()
         foreign = timeout is None and _foreign_threads()

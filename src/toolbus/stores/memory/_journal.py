@@ -47,7 +47,7 @@ class Conversations(Protocol):
         ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Request:
     record: RequestRecord
     number: int  # in the order of beginning
@@ -122,6 +122,15 @@ class _Leases:
         return [each for table in tables for each in table.values() if each.record.lease_until <= now]
 
 
+@dataclass(slots=True, frozen=True)
+class _Turn:
+    """The holder of the turn of a conversation. Before its request begins, it has the turn until a moment."""
+
+    request_id: str
+    owner: str
+    until: float
+
+
 class MemoryJournal:
     """See `JournalStore` and `Inbox`. Never suspends. Sizes are those of the facts as JSON."""
 
@@ -129,6 +138,8 @@ class MemoryJournal:
         self._conversations = conversations
         self._requests: dict[str, _Request] = {}
         self._leases = _Leases()
+        self._turns: dict[str, _Turn] = {}  # by conversation
+        self._unfinished: dict[str, list[_Request]] = {}  # by conversation, oldest first
         self._appends, self._begun = 0, 0
 
     async def append(self, entry: Entry) -> int:
@@ -162,6 +173,7 @@ class MemoryJournal:
         )
         request = self._requests[entry.request_id] = _Request(record, self._begun)
         self._begun += 1
+        self._unfinished.setdefault(entry.conversation_id, []).append(request)
         self._leases.give(request, entry.owner, entry.lease_seconds)
         return request
 
@@ -230,9 +242,46 @@ class MemoryJournal:
             self._end(request, "abandoned")
         return request is not None
 
+    async def take_turn(self, conversation_id: str, request_id: str, owner: str, seconds: float) -> bool:
+        """See `JournalStore`."""
+        now, holder = wall_time(), self._turns.get(conversation_id)
+        if holder is not None and self._has_turn(holder, now):
+            if request_id != holder.request_id and owner != holder.owner:
+                return False
+        elif self._runs_earlier(conversation_id, request_id, owner, now):
+            return False
+        self._turns[conversation_id] = _Turn(request_id, owner, now + seconds)
+        return True
+
+    def _has_turn(self, holder: _Turn, now: float) -> bool:
+        request = self._requests.get(holder.request_id)
+        if request is None:
+            return holder.until > now
+        # Another owner, which continues the request, has to take the turn anew.
+        return request.record.owner == holder.owner and _runs(request.record, now)
+
+    def _runs_earlier(self, conversation_id: str, request_id: str, owner: str, now: float) -> bool:
+        """Return whether a request of another owner runs in the conversation that has begun before this one."""
+        own = self._requests.get(request_id)
+        return any(
+            each.record.owner != owner and _runs(each.record, now)
+            for each in self._unfinished.get(conversation_id, ())
+            if own is None or each.number < own.number
+        )
+
+    async def return_turn(self, conversation_id: str, request_id: str) -> None:
+        """See `JournalStore`."""
+        holder = self._turns.get(conversation_id)
+        if holder is not None and holder.request_id == request_id:
+            del self._turns[conversation_id]
+
     def _end(self, request: _Request, ending: Ending) -> None:
         self._leases.drop(request)
         request.record.ending, request.record.ended_at = ending, wall_time()
+        unfinished = self._unfinished[request.record.conversation_id]
+        unfinished.remove(request)
+        if not unfinished:
+            del self._unfinished[request.record.conversation_id]
 
     def _held(self, request_id: str, epoch: int) -> _Request | None:
         request = self._requests.get(request_id)
@@ -299,6 +348,8 @@ class MemoryJournal:
         for record in old:
             del self._requests[record.request_id]
         pruned = Pruned(requests=len(old), size_bytes=sum(record.size_bytes for record in old))
+        now = wall_time()
+        self._turns = {each: holder for each, holder in self._turns.items() if self._has_turn(holder, now)}
         if conversations:
             newer = {each.record.conversation_id for each in self._requests.values()}
             dropped = self._conversations.prune(before, newer)
@@ -316,6 +367,7 @@ class MemoryJournal:
             raise StoreError(f"conversation {conversation_id!r} has an unfinished request: {unfinished[0]}")
         for record in of_it:
             del self._requests[record.request_id]
+        self._turns.pop(conversation_id, None)
         return bool(of_it)
 
     async def statistics(self) -> StoreStatistics:
@@ -331,3 +383,8 @@ class MemoryJournal:
             appends=self._appends,
             commits=self._appends,
         )
+
+
+def _runs(record: RequestRecord, now: float) -> bool:
+    """Return whether a process has the request."""
+    return record.ending is None and bool(record.owner) and record.lease_until > now

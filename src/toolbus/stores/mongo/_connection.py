@@ -156,6 +156,7 @@ class ServerConnection:
         self.steps: Collection[Document] = database[f"{prefix}steps"]
         self.inbox: Collection[Document] = database[f"{prefix}inbox"]
         self.conversations: Collection[Document] = database[f"{prefix}conversations"]
+        self.turns: Collection[Document] = database[f"{prefix}turns"]
         self._blobs: Collection[Document] = database[f"{prefix}blobs"]
         self._info: Collection[Document] = database[f"{prefix}info"]
         try:

@@ -63,4 +63,5 @@ def finish_forgetting(database: ServerConnection, state: Document) -> None:
     large = database.messages.find({**session, f"{names.own}.large": True}, {names.data: 1})
     database.delete_blobs({turn_owner(each[names.data]["toolbus"]["turn"]) for each in large})
     database.messages.delete_many(session)
+    database.turns.delete_one({"_id": conversation_id})
     database.conversations.delete_one({"_id": conversation_id, "generation": state["generation"], "forgotten": True})

@@ -5,6 +5,7 @@ from ._conversations import conversations, history
 from ._inbox import park, receipt, send_all, settle, waiting
 from ._journal import Step, append_all, facts
 from ._leases import abandon, release, renew, request, requests, take, unfinished
+from ._order import drop_old_turns, return_turn, take_turn
 from ._turns import remember
 from ._upkeep import forget, prune_conversations, prune_requests, statistics
 
@@ -16,6 +17,7 @@ __all__ = [
     "abandon",
     "append_all",
     "conversations",
+    "drop_old_turns",
     "facts",
     "forget",
     "history",
@@ -28,10 +30,12 @@ __all__ = [
     "renew",
     "request",
     "requests",
+    "return_turn",
     "send_all",
     "settle",
     "statistics",
     "take",
+    "take_turn",
     "unfinished",
     "waiting",
 ]

@@ -87,11 +87,11 @@ class MongoStore(ThreadedStore):
     use the primaries of the shards. Raises `MissingExtra` without pymongo, and `ConfigurationError` for an invalid URL
     or name.
 
-    Beside `messages` there are the collections `requests`, `steps`, `inbox`, `conversations`, `blobs` and `info`, whose
-    names begin with `prefix`. `conversations` includes those of other applications, where each document counts as a
-    message; `statistics` counts none of their documents, and `forget` deletes them too. The server does the search,
-    except in long texts and in tool results of other applications. Two threads, each with a client, start at their
-    first job: one writes and one reads.
+    Beside `messages` there are the collections `requests`, `steps`, `inbox`, `conversations`, `turns`, `blobs` and
+    `info`, whose names begin with `prefix`. `conversations` includes those of other applications, where each document
+    counts as a message; `statistics` counts none of their documents, and `forget` deletes them too. The server does the
+    search, except in long texts and in tool results of other applications. Two threads, each with a client, start at
+    their first job: one writes and one reads.
 
     Example:
         from toolbus import Runtime
@@ -176,6 +176,16 @@ class MongoStore(ThreadedStore):
         token = _token()
         return await self._write(lambda database: self._engine.abandon(database, request_id, epoch, token))
 
+    async def take_turn(self, conversation_id: str, request_id: str, owner: str, seconds: float) -> bool:
+        """See `JournalStore.take_turn`."""
+        _check_id(conversation_id)
+        wanted = (conversation_id, request_id, owner, seconds)
+        return await self._write(lambda database: self._engine.take_turn(database, *wanted))
+
+    async def return_turn(self, conversation_id: str, request_id: str) -> None:
+        """See `JournalStore.return_turn`."""
+        await self._write(lambda database: self._engine.return_turn(database, conversation_id, request_id))
+
     # ---------------------------------------------------------------------------------------------- the inbox
 
     async def send(self, event: Event) -> InboxReceipt:
@@ -208,6 +218,7 @@ class MongoStore(ThreadedStore):
         Uses many small jobs, with appends in between; may be cancelled.
         """
         done = Pruned()
+        await self._write(lambda database: self._engine.drop_old_turns(database, before))
         while some := await self._write(lambda database: self._engine.prune_requests(database, before)):
             _add(done, some)
             if not some.requests:
@@ -238,7 +249,9 @@ def _names(messages: str, prefix: str, called: MessageFields) -> dict[str, str]:
     for what, name in (("messages", messages), ("prefix", f"{prefix}info")):
         if not _NAME.fullmatch(name) or name.startswith("system."):
             raise ConfigurationError(f"{what} is {name!r}; give letters, digits and underscores")
-    if messages in {f"{prefix}{own}" for own in ("requests", "steps", "inbox", "conversations", "blobs", "info")}:
+    if messages in {
+        f"{prefix}{own}" for own in ("requests", "steps", "inbox", "conversations", "turns", "blobs", "info")
+    }:
         raise ConfigurationError(
             f"messages is {messages!r}, a collection that toolbus uses itself; give another name or prefix"
         )

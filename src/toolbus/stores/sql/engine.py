@@ -28,6 +28,7 @@ from .._threaded_store import ThreadedStore
 from . import archive as _archiving
 from . import functions as _functions
 from . import inbox as _inbox
+from . import order as _order
 from . import read as _reading
 from . import upkeep as _upkeep
 from .append import append_all, remember
@@ -128,9 +129,19 @@ class DatabaseStore(ThreadedStore):
         """See `JournalStore.abandon`."""
         return await self._write(lambda database: _upkeep.abandon(database, request_id, epoch))
 
+    async def take_turn(self, conversation_id: str, request_id: str, owner: str, seconds: float) -> bool:
+        """See `JournalStore.take_turn`."""
+        wanted = _order.WantedTurn(conversation_id, request_id, owner, seconds)
+        return await self._writer.together(_order.take_all, wanted)
+
+    async def return_turn(self, conversation_id: str, request_id: str) -> None:
+        """See `JournalStore.return_turn`."""
+        await self._write(lambda database: _order.return_turn(database, conversation_id, request_id))
+
     async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
         """See `JournalStore.prune`. Uses many small transactions, with appends in between; may be cancelled."""
         done = Pruned()
+        await self._write(lambda database: _order.drop_old(database, before))
         steps = [_upkeep.prune_requests, *([_upkeep.prune_conversations] if conversations else [])]
         for step in steps:
             while True:

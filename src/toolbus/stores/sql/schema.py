@@ -37,6 +37,12 @@ CREATE TABLE owners (
     lease_until {real} NOT NULL
 );
 CREATE INDEX owners_out ON owners (lease_until);
+CREATE TABLE turns (
+    conversation_id {text} NOT NULL PRIMARY KEY,
+    request_id {text} NOT NULL,
+    owner {text} NOT NULL,
+    lease_until {real} NOT NULL
+);
 CREATE TABLE agreements (
     request_id {text} NOT NULL PRIMARY KEY,
     data {blob} NOT NULL

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ...errors import StoreError
 from ...storage import Pruned, RequestRecord
+from . import order
 from .append import OWN
 from .database import Database
 from .read import request, salvage, start_of
@@ -153,7 +154,8 @@ def _delete_requests(database: Database, ids: Sequence[str]) -> set[bytes]:
 def _delete_conversations(database: Database, ids: Sequence[str]) -> set[bytes]:
     """Delete the messages of conversations, and return the digests of the large texts that they used."""
     digests = _delete_uses(database, [f"conversation {each}" for each in ids])
-    database.run_many("DELETE FROM messages WHERE conversation_id = ?", [(each,) for each in ids])
+    for statement in ("DELETE FROM messages WHERE conversation_id = ?", order.DELETE):
+        database.run_many(statement, [(each,) for each in ids])
     return digests
 
 

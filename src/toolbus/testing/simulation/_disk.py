@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 import anyio
 import orjson
 
+from ...clock import wall_time
 from ...errors import LeaseLost, StoreError, StoreUnavailable
-from ...events import Event, TerminalEvent, decode, encode
+from ...events import Event, RequestResumed, RequestStarted, TerminalEvent, decode, encode
 from ...failures import passes
 from ...messages import Message
 from ...storage import (
@@ -60,6 +61,7 @@ class Disk:
         self._written: dict[str, list[Event]] = {}
         self._durable: dict[str, Event] = {}
         self.holders: dict[str, Process] = {}  # by request, the process that took it last
+        self.turns: dict[str, dict[str, Process]] = {}  # by conversation: the requests that run, and where
         self.endings: dict[str, str] = {}
         self.broken: set[str] = set()  # requests with an append that failed, or was not answered
         self.given_up: set[str] = set()  # those of `broken` that continued, because of `on_store_failure="warn"`
@@ -141,6 +143,7 @@ class Handle:
         ] = {}  # the time at which each request's write began, also if it was cut short since
         self._answered: set[str] = set()  # those of `asked_at` whose write has failed since
         self._continues = process.on_store_failure == "warn"
+        self._turns: dict[str, float] = {}  # the time at which a request last took the turn of its conversation
 
     def die(self) -> None:
         """Write nothing any more: the process was killed."""
@@ -257,6 +260,7 @@ class Handle:
             is_holder = self._disk.holders.get(request_id) is self._process
             watch.note("G20", is_holder, f"{request_id} belongs to another process, and this one writes it")
             self._disk.note(entry)
+            await self._check_turn(entry)
             self._process.count_append(is_before=False)
             return size_bytes
 
@@ -272,6 +276,27 @@ class Handle:
             raise
         self.asked_at.pop(request_id, None)
         return size_bytes
+
+    async def _check_turn(self, entry: Entry) -> None:
+        """Check that no process with a lease runs another turn of the conversation, if a request begins or continues.
+
+        A process that stood still for longer than a lease may do so: nothing fences the beginning of a request.
+        """
+        running = self._disk.turns.setdefault(entry.conversation_id, {})
+        request_id, now = entry.request_id, anyio.current_time()
+        if isinstance(entry.facts[0], (RequestStarted, RequestResumed)) and entry.ending is None:
+            # Without its store, a request may have gone on without the turn.
+            taken_at = self._turns.get(request_id, float("-inf") if self._continues else now)
+            if now < taken_at + self._process.world.lease_seconds:
+                for other in [each for each, process in running.items() if process is not self._process]:
+                    record = await self._journal.request(other)
+                    is_held = record is not None and record.owner != "" and record.lease_until > wall_time()
+                    self._process.watch.note(
+                        "G34", not is_held or other == request_id, f"{request_id} runs beside {other}"
+                    )
+            running[request_id] = self._process
+        if entry.ending is not None:
+            running.pop(request_id, None)
 
     def _note_failure(self, request_id: str, exc: BaseException, *, is_sure: bool) -> None:
         """Note that a write has failed, or may have: during faults, a cancellation may be that of the writer."""
@@ -319,8 +344,11 @@ class Handle:
             taken = await self._journal.take(request_id, owner, seconds)
             if taken is not None:
                 self._stopped.pop(request_id, None)
+                self.asked_at.pop(request_id, None)
+                self._answered.discard(request_id)
                 self._disk.holders[request_id] = self._process
                 self._disk.faults["taken over"] += 1
+                self._disk.turns[taken.conversation_id].pop(request_id, None)  # It waits for its turn.
             return taken
 
         return _as_written(await self._ask(take))
@@ -343,6 +371,17 @@ class Handle:
             return is_ours
 
         return await self._ask(abandon)
+
+    async def take_turn(self, conversation_id: str, request_id: str, owner: str, seconds: float) -> bool:
+        """Implement `JournalStore`, with faults."""
+        is_taken = await self._ask(lambda: self._journal.take_turn(conversation_id, request_id, owner, seconds))
+        if is_taken:
+            self._turns[request_id] = anyio.current_time()
+        return is_taken
+
+    async def return_turn(self, conversation_id: str, request_id: str) -> None:
+        """Implement `JournalStore`, with faults."""
+        await self._ask(lambda: self._journal.return_turn(conversation_id, request_id))
 
     async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
         """Implement `JournalStore`."""

@@ -48,6 +48,7 @@ class SteadyLoop(VirtualTimeLoop):
         _Task.numbers = itertools.count()
         self.set_task_factory(_steady)  # type: ignore[arg-type] -- asyncio's own signature is wider than it says
         self._held: dict[int, list[_Held]] = {}
+        self._pauses = True  # False once all pauses were ended
 
     @classmethod
     def running(cls) -> SteadyLoop:
@@ -61,7 +62,7 @@ class SteadyLoop(VirtualTimeLoop):
         raise NotImplementedError
 
     def wake_all(self) -> None:
-        """End all pauses: cancelled tasks have to run, or the event loop would wait for them for ever."""
+        """End all pauses, and begin no other: cancelled tasks have to run, or the loop would wait for them for ever."""
 
 
 class PausingLoop(SteadyLoop):
@@ -69,11 +70,14 @@ class PausingLoop(SteadyLoop):
 
     def pause(self, process: object, seconds: float) -> None:
         """Implement `SteadyLoop.pause`."""
+        if not self._pauses:
+            return
         self._held[id(process)] = []
         contextvars.Context().run(self.call_later, seconds, self._wake, id(process))
 
     def wake_all(self) -> None:
         """Implement `SteadyLoop.wake_all`."""
+        self._pauses = False
         for held in list(self._held):
             self._wake(held)
 

@@ -1,0 +1,91 @@
+"""The order of the turns of a conversation, when several processes run them: see `JournalStore.take_turn`.
+
+Turns that are asked for at once share a transaction, since each commit waits for the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from .database import Database
+
+__all__ = ["DELETE", "WantedTurn", "drop_old", "return_turn", "take_all"]
+
+# A process has the request `r`.
+_RUNS = """r.ending IS NULL AND r.owner <> '' AND (r.lease_until > {now}
+ OR EXISTS (SELECT 1 FROM owners o WHERE o.owner = r.owner AND o.lease_until > {now}))"""
+_LOCK = "SELECT 1 FROM turns WHERE conversation_id = ?"
+_HOLDER = """SELECT request_id, owner,
+ CASE WHEN EXISTS (SELECT 1 FROM requests r WHERE r.request_id = turns.request_id)
+ THEN EXISTS (SELECT 1 FROM requests r WHERE r.request_id = turns.request_id AND r.owner = turns.owner AND {runs})
+ ELSE lease_until > {now} END
+ FROM turns WHERE conversation_id = ?""".replace("{runs}", _RUNS)
+_EARLIER = """SELECT 1 FROM requests r WHERE r.conversation_id = ? AND r.request_id <> ? AND r.owner <> ? AND {runs}
+ AND NOT EXISTS (SELECT 1 FROM requests own WHERE own.request_id = ?
+ AND (own.begun_at < r.begun_at OR (own.begun_at = r.begun_at AND own.request_id < r.request_id))) LIMIT 1""".replace(
+    "{runs}", _RUNS
+)
+_INSERT = """INSERT INTO turns (conversation_id, request_id, owner, lease_until) VALUES (?, ?, ?, {now} + ?)
+ ON CONFLICT DO NOTHING"""
+_UPDATE = "UPDATE turns SET request_id = ?, owner = ?, lease_until = {now} + ? WHERE conversation_id = ?"
+_RETURN = "DELETE FROM turns WHERE conversation_id = ? AND request_id = ?"
+DELETE = "DELETE FROM turns WHERE conversation_id = ?"
+"""The statement that forgets who had the turn of a conversation."""
+_OLD = """DELETE FROM turns WHERE lease_until < ?
+ AND NOT EXISTS (SELECT 1 FROM requests r WHERE r.request_id = turns.request_id AND r.ending IS NULL)"""
+
+
+class WantedTurn(NamedTuple):
+    """The arguments of `JournalStore.take_turn`."""
+
+    conversation_id: str
+    request_id: str
+    owner: str
+    seconds: float
+
+
+def take_all(database: Database, wanted: Sequence[WantedTurn]) -> Sequence[bool | Exception]:
+    """Take turns in one transaction. Return for each whether it was taken, or its error.
+
+    Raises an error that concerns all of them, such as a full disk; then none is taken.
+    """
+    try:
+        with database.transaction():
+            # Each process locks the rows in the same order, to avoid deadlocks.
+            taken = {each: _take(database, each) for each in sorted({*wanted})}
+            return [taken[each] for each in wanted]
+    except Exception as exc:
+        if not database.is_own_fault(exc):
+            raise
+        if len(wanted) > 1:
+            return [outcome for each in wanted for outcome in take_all(database, [each])]
+        return [database.translated(exc)]
+
+
+def _take(database: Database, wanted: WantedTurn) -> bool:
+    conversation_id, request_id, owner, seconds = wanted
+    if database.for_update:
+        # A statement of its own: the next one then sees what was committed while this one waited.
+        database.rows(_LOCK + database.for_update, (conversation_id,))
+    holder = database.one(_HOLDER, (conversation_id,))
+    if holder is not None and holder[2]:
+        if request_id != holder[0] and owner != holder[1]:
+            return False
+    elif database.rows(_EARLIER, (conversation_id, request_id, owner, request_id)):
+        return False
+    if holder is None:
+        return bool(database.run(_INSERT, wanted))
+    return bool(database.run(_UPDATE, (request_id, owner, seconds, conversation_id)))
+
+
+def return_turn(database: Database, conversation_id: str, request_id: str) -> None:
+    """See `JournalStore.return_turn`."""
+    with database.transaction():
+        database.run(_RETURN, (conversation_id, request_id))
+
+
+def drop_old(database: Database, before: float) -> None:
+    """Forget the turns of requests that have ended, or have never begun, and that were taken before a moment."""
+    with database.transaction():
+        database.run(_OLD, (before,))

@@ -1,0 +1,268 @@
+"""Turns of one conversation in several processes: one at a time, each with the messages of those before (G34)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import pytest
+
+from support.journaled import JournaledStore
+from support.resuming import Wall, virtual_wall
+from toolbus import Interceptor, RequestSession, Runtime, ToolContext, tool
+from toolbus.errors import ConfigurationError, ConversationBusy, StoreUnavailable
+from toolbus.messages import AssistantMessage, Message, UserMessage
+from toolbus.storage import JournalStore
+from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
+
+anyio_backend = virtual_backends()
+pytestmark = pytest.mark.guarantee("G34")
+
+
+@pytest.fixture(autouse=True)
+def wall() -> Iterator[Wall]:
+    with virtual_wall() as wall:
+        yield wall
+
+
+@tool(idempotent=True)
+async def look(seconds: float) -> str:
+    """Take some seconds."""
+    await anyio.sleep(seconds)
+    return "seen"
+
+
+def journal_of(store: JournaledStore) -> JournalStore:
+    assert store.journal is not None
+    return store.journal
+
+
+def node(store: JournaledStore, seconds: float = 5, **options: Any) -> Runtime:
+    """A process whose turns take `seconds`, and whose answers say how many messages the model was sent."""
+    model = ScriptedProvider(
+        lambda request: (
+            text(f"after {len(request.messages)}") if request.round else calls(("look", {"seconds": seconds}))
+        )
+    )
+    return Runtime(model, tools=[look], store=store, lease_seconds=30, **options)
+
+
+def prompts(messages: Any) -> list[str]:
+    return [each.text for each in messages if each.role == "user"]
+
+
+async def history(store: JournaledStore) -> list[Message]:
+    return [*await store.history("c")]
+
+
+async def test_a_turn_waits_for_the_one_in_another_process_and_has_its_messages() -> None:
+    store = JournaledStore()
+    async with node(store) as here, node(store) as there:
+        first = here.start("one", conversation_id="c")
+        await settle()
+        second = there.start("two", conversation_id="c")
+        await advance(4.9)
+        assert (second.snapshot().facts, first.snapshot().result) == ([], None)
+        await advance(1.2)
+        assert (await first.result()).text == "after 3"
+        await advance(5)
+        assert (await second.result()).text == "after 7"
+    assert prompts(await history(store)) == ["one", "two"]
+
+
+async def test_other_conversations_do_not_wait() -> None:
+    store = JournaledStore()
+    async with node(store) as here, node(store) as there:
+        here.start("one", conversation_id="c")
+        await settle()
+        other = there.start("two", conversation_id="d")
+        await advance(5)
+        assert (await other.result()).text == "after 3"
+
+
+async def test_turns_of_three_processes_never_overlap() -> None:
+    store = JournaledStore()
+    async with node(store, 1) as one, node(store, 1) as two, node(store, 1) as three:
+        sessions = [
+            runtime.start(f"{name}{number}", conversation_id="c")
+            for number in range(5)
+            for name, runtime in (("a", one), ("b", two), ("c", three))
+        ]
+        await advance(60)
+        results = [await each.result() for each in sessions]
+    assert sorted(each.history_count for each in results) == [4 * number for number in range(15)]
+    told = await history(store)
+    assert [each.text for each in told if each.role == "assistant"][1::2] == [f"after {4 * n + 3}" for n in range(15)]
+    for name in "abc":
+        assert [each for each in prompts(told) if each[0] == name] == [f"{name}{number}" for number in range(5)]
+
+
+async def test_a_first_turn_without_an_id_is_waited_for_too() -> None:
+    store = JournaledStore()
+    async with node(store) as here, node(store) as there:
+        first = here.start("one")
+        await settle()
+        second = there.start("two", conversation_id=first.conversation_id)
+        await advance(20)
+        assert (await second.result()).history_count == 4
+
+
+async def test_where_it_must_not_wait_it_is_refused_and_nothing_is_kept(caplog: pytest.LogCaptureFixture) -> None:
+    store = JournaledStore()
+    async with node(store) as here, node(store, on_busy="refuse") as there:
+        first = here.start("one", conversation_id="c")
+        await settle()
+        with pytest.raises(
+            ConversationBusy, match="'c' has a turn that has not ended yet in another process"
+        ) as caught:
+            await there.run("two", conversation_id="c")
+        await advance(5)
+        assert (await first.result()).ok
+        assert (await there.run("three", conversation_id="c")).history_count == 4
+    assert caught.value.retryable
+    assert prompts(await history(store)) == ["one", "three"]
+    assert [each.message for each in caplog.records if each.levelno >= logging.WARNING] == []
+    assert len(await journal_of(store).requests()) == 2
+
+
+async def test_a_turn_that_is_cancelled_while_it_waits_leaves_nothing() -> None:
+    store = JournaledStore()
+    async with node(store) as here, node(store) as there:
+        first = here.start("one", conversation_id="c")
+        await settle()
+        second = there.start("two", conversation_id="c")
+        await advance(1)
+        assert second.cancel("never mind")
+        assert (await second.result()).outcome == "cancelled"
+        await advance(10)
+        assert (await first.result()).ok
+        third = there.start("three", conversation_id="c")
+        await advance(5)
+        assert (await third.result()).history_count == 4
+
+
+async def test_a_turn_that_cannot_begin_gives_its_place_back_at_once() -> None:
+    store = JournaledStore()
+    await store.remember("c", [UserMessage(content="zero"), AssistantMessage(text="0")])
+    async with node(store) as here, node(store) as there:
+        with pytest.raises(ConfigurationError, match="has a history already"):
+            await here.run("one", conversation_id="c", history=[UserMessage(content="hi"), AssistantMessage(text="hi")])
+        second = there.start("two", conversation_id="c")
+        await advance(5)
+        assert (await second.result()).history_count == 2
+
+
+class Guard(Interceptor):
+    """A guardrail that takes some time for each prompt."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    async def on_prompt(self, prompt: UserMessage, context: ToolContext[Any]) -> UserMessage:
+        del context
+        await anyio.sleep(self.seconds)
+        return prompt
+
+
+async def test_a_turn_whose_guardrail_takes_longer_than_a_lease_keeps_its_place() -> None:
+    store = JournaledStore()
+    async with node(store, interceptors=[Guard(100)]) as here, node(store) as there:
+        first = here.start("one", conversation_id="c")
+        await settle()
+        second = there.start("two", conversation_id="c")
+        await advance(99)
+        assert not second.snapshot().facts
+        await advance(6)
+        assert (await first.result()).ok
+        await advance(6)
+        assert (await second.result()).history_count == 4
+
+
+async def test_a_process_that_dies_holds_the_next_turn_up_for_its_lease() -> None:
+    store = JournaledStore()
+    async with node(store, drain_seconds=0) as old:
+        left = old.start("one", conversation_id="c")
+        await settle()
+    journal = journal_of(store)
+    assert await journal.take(left.request_id, "one that dies", 30) is not None
+    assert await journal.take_turn("c", left.request_id, "one that dies", 30)
+    async with node(store) as there:
+        second = there.start("two", conversation_id="c")
+        await advance(29)
+        assert not second.snapshot().facts
+        await advance(7)
+        assert (await second.result()).ok
+
+
+async def test_a_request_that_was_left_waits_when_it_is_continued_while_a_later_turn_runs() -> None:
+    store = JournaledStore()
+    async with node(store, drain_seconds=0) as old:
+        left = old.start("one", conversation_id="c")
+        await settle()
+    async with node(store, 10) as here, node(store) as there:
+        second = here.start("two", conversation_id="c")
+        await settle()
+        [continued] = await there.resume()
+        await advance(8)
+        assert continued.snapshot().result is None
+        await advance(3)
+        assert (await second.result()).history_count == 0
+        await advance(6)
+        result = await continued.result()
+        assert (continued.request_id, result.outcome) == (left.request_id, "completed")
+    assert prompts(await history(store)) == ["two", "one"]
+
+
+async def test_two_that_were_left_continue_in_two_processes_one_after_the_other() -> None:
+    store = JournaledStore()
+    async with node(store, drain_seconds=0) as old:
+        old.start("one", conversation_id="c")
+        await settle()
+    async with node(store, drain_seconds=0) as old:
+        old.start("two", conversation_id="c")
+        await settle()
+    async with node(store) as here, node(store) as there:
+        [first] = await here.resume(limit=1)
+        [second] = await there.resume()
+        await advance(30)
+        assert {(await each.result()).outcome for each in (first, second)} == {"completed"}
+    assert prompts(await history(store)) == ["one", "two"]
+
+
+async def away(*_given: Any) -> bool:
+    raise StoreUnavailable("no answer")
+
+
+async def test_a_store_that_is_away_fails_the_turn_before_it_begins() -> None:
+    store = JournaledStore()
+    setattr(journal_of(store), "take_turn", away)  # noqa: B010 -- a method of one object
+    async with node(store) as runtime:
+        with pytest.raises(StoreUnavailable):
+            await runtime.run("one", conversation_id="c")
+    assert await history(store) == []
+
+
+async def test_requests_that_go_on_without_their_store_do_so_without_the_turn(caplog: pytest.LogCaptureFixture) -> None:
+    store = JournaledStore()
+    setattr(journal_of(store), "take_turn", away)  # noqa: B010 -- a method of one object
+    async with node(store, on_store_failure="warn") as runtime:
+        assert (await runtime.run("one", conversation_id="c")).ok
+    assert prompts(await history(store)) == ["one"]
+    assert ["continues without its store" in each.message for each in caplog.records] == [True]
+
+
+async def test_it_is_told_once_that_a_turn_waits(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "toolbus.store")
+    store = JournaledStore()
+    async with node(store) as here, node(store) as there:
+        here.start("one", conversation_id="c")
+        await settle()
+        second: RequestSession = there.start("two", conversation_id="c")
+        await advance(20)
+    told = [each for each in caplog.records if "waits for a turn" in each.message]
+    assert [each.message for each in told] == [
+        f"request {second.request_id} waits for a turn of its conversation in another process"
+    ]
+    assert vars(told[0])["conversation_id"] == "c"
