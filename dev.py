@@ -557,8 +557,8 @@ def check_everything() -> int:
 def side_by_side() -> list[str]:
     """Options with which pytest runs in many processes, since tests share nothing.
 
-    There are two processes more than processors, because a third of the time, a test waits for a server, a disk, another
-    process or a timer. Each more process has to collect all tests, which takes 9 s of processor time.
+    There are two processes more than processors, because a test waits for a third of its time: for a server, a disk,
+    another process or a timer. Each more process has to collect all tests, which takes 9 s of processor time.
     """
     return ["-n", str((os.cpu_count() or 1) + 2), "--dist", "worksteal"]
 

@@ -127,9 +127,7 @@ def test_a_part_of_a_file_is_read_as_the_whole_would_be(first: int, last: int, s
 
 
 def test_the_last_line_of_a_head_belongs_to_it_even_if_it_is_not_indented() -> None:
-    [around, scope] = read_structure(
-        "a.py", dict(enumerate("x = 1\ndef f(a,\nb):\n    return a\n".split("\n"), start=1))
-    )
+    [around, scope] = read_structure("a.py", dict(enumerate(["x = 1", "def f(a,", "b):", "    return a", ""], start=1)))
     assert [line.number for line in around.lines] == [1]
     assert [line.number for line in scope.head] == [2, 3]
     assert [line.number for line in scope.lines][:3] == [2, 3, 4]

@@ -28,7 +28,7 @@ def broker(nats: NatsServer) -> Iterator[tuple[NatsServer, str]]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever connects tries again for one second, not for five."""
+    """Let clients try again for one second, not for five."""
     monkeypatch.setattr(_nats_connection, "_CONNECT_SECONDS", 1.0)
 
 

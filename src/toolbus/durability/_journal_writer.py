@@ -171,7 +171,7 @@ class JournalWriter:
         """Take the turn of its conversation for a request, which waits while other processes run turns of it.
 
         Called before the history is read, and before a request continues. Without `waits`, raises `ConversationBusy`
-        instead. Raises `StoreError`, unless requests continue without their store: then it goes on without the turn.
+        instead. Raises `StoreError`, unless requests continue without their store: then it continues without the turn.
         """
         request, seconds = self._requests[request_id], _TURN_SECONDS
         while True:
