@@ -87,18 +87,22 @@ def jobs_for(mutants: Sequence[Mutant], record: Record, within: Sequence[str] = 
     for mutant in mutants:
         which = (mutant.path, mutant.where, mutant.text, mutant.names)
         if which not in known:
-            found = _tests_of(mutant, record, by_function)
-            known[which] = _chosen(mutant, [key for key in found if not places or key.startswith(places)], record)
+            own, found = (
+                [key for key in keys if not places or key.startswith(places)]
+                for keys in _tests_of(mutant, record, by_function)
+            )
+            known[which] = _chosen(mutant, own, found, record)
         yield _job(mutant, known[which], record)
 
 
-def _chosen(mutant: Mutant, found: Sequence[str], record: Record) -> list[str]:
+def _chosen(mutant: Mutant, own: Sequence[str], found: Sequence[str], record: Record) -> list[str]:
+    """Return a few cheap tests, then `own` tests, of the folder that mirrors the file if there are any, then others."""
     first = _mixed(found, record, _FIRST_SECONDS, _FIRST_FILES)
-    others = [key for key in found if key not in {*first}]
-    near = [key for key in others if nearness(mutant.path, key)]
-    nearest = [key for key in near if nearness(mutant.path, key) == mutant.path.count("/") - 1]
-    chosen = dict.fromkeys([*first, *_mixed(nearest or near, record, _NEAR_SECONDS)])
-    return [*chosen, *_mixed([key for key in others if key not in chosen], record, _OTHER_SECONDS)]
+    near = {key: nearness(mutant.path, key) for key in own if key not in {*first}}
+    most = max(near.values(), default=0)
+    nearest = [key for key, folders in near.items() if folders == most]
+    chosen = dict.fromkeys([*first, *_mixed(nearest, record, _NEAR_SECONDS)])
+    return [*chosen, *_mixed([key for key in found if key not in chosen], record, _OTHER_SECONDS)]
 
 
 def _job(mutant: Mutant | None, tests: Sequence[str], record: Record) -> Job:
@@ -109,27 +113,27 @@ def _seconds(key: str, record: Record) -> float:
     return max(record.seconds.get(key, 0.0), _LEAST_SECONDS)
 
 
-def _tests_of(mutant: Mutant, record: Record, by_function: Mapping[str, set[str]]) -> list[str]:
+def _tests_of(mutant: Mutant, record: Record, by_function: Mapping[str, set[str]]) -> tuple[list[str], list[str]]:
     """The tests that run the changed line, or its function if the line itself was not recorded.
 
     For a change outside of functions, or in one that runs only when its module is imported: the tests that run a
-    function which mentions a name that the statement binds, or else any function of the file.
+    function which mentions a name that the statement binds, or else any function of the file. The first list has those
+    that are likely to notice the change: those that run a function of its own file, if there are any.
     """
     function = mutant.where
     if function and not function.endswith("."):
         if found := record.lines.get(line_key(mutant.path, function, mutant.text)):
-            return found
+            return found, found
         while function:
             if tests := by_function.get(f"{mutant.path}:{function}"):
-                return sorted(tests)
+                return sorted(tests), sorted(tests)
             function = function.rpartition(".<locals>.")[0]  # this function was not recorded by itself
-    users: set[str] = set()
-    for path in _where_known(mutant):
-        users.update(f"{path}:{name}" for name in users_of(_texts()[path], mutant.names))
+    users = [f"{path}:{name}" for path in _where_known(mutant) for name in users_of(_texts()[path], mutant.names)]
+    own = {key for name in users if name.startswith(f"{mutant.path}:") for key in by_function.get(name, ())}
     found = {key for name in users for key in by_function.get(name, ())}
     if not found:
         found = {key for name, keys in by_function.items() if name.startswith(f"{mutant.path}:") for key in keys}
-    return sorted(found)
+    return sorted(own or found), sorted(found)
 
 
 def _where_known(mutant: Mutant) -> list[str]:
