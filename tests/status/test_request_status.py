@@ -48,6 +48,30 @@ async def statuses(session: RequestSession) -> list[Status]:
     return [(event.stage, event.text) async for event in session.events(StatusChanged)]  # type: ignore[attr-defined]
 
 
+@tool
+async def slowly(seconds: int) -> str:
+    """Take some time."""
+    await anyio.sleep(seconds)
+    if seconds == 5:
+        raise ToolError("it took too long")
+    return "done"
+
+
+async def test_whoever_asks_only_now_is_told_what_a_listener_has_heard() -> None:
+    steps = [calls(("slowly", {"seconds": 2}), ("slowly", {"seconds": 5}), ("lookup_tool", {"city": "Paris"}))] * 2
+    said: list[Status] = []
+    scripts = [ScriptedProvider([*steps, text("Done.")]) for _ in range(2)]
+    async with Runtime(scripts[0], tools=[lookup_tool, slowly]) as runtime:
+        heard, asked = (runtime.start("Go.", provider=each) for each in scripts)
+        changes = heard.events(StatusChanged)
+        while not heard.ended:
+            await advance(0.5)
+            while (change := changes.receive_nowait()) is not None:
+                said.append((change.stage, change.text))
+            assert asked.status == said[-1]
+    assert len(set(said)) > 4
+
+
 async def test_a_request_tells_where_it_stands_from_the_first_to_the_last() -> None:
     script = ScriptedProvider([calls(PARIS), calls(ATLANTIS), calls(("read_file", {"path": "a.txt"})), text("Done.")])
     async with Runtime(script, tools=[lookup_tool, read_file]) as runtime:

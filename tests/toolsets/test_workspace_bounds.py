@@ -368,6 +368,14 @@ def test_no_rule_and_no_glob_holds_the_interpreter_for_long(tmp_path: Path) -> N
         call(tmp_path, "list_files", glob="*a" * 300)
 
 
+def test_a_glob_and_a_query_that_cannot_be_used_are_refused_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(ToolError, match=r"the glob '\[b-a\]' is not valid; use"):
+        call(tmp_path, "list_files", glob="[b-a]")
+    for ignore_case in (True, False):
+        with pytest.raises(ToolError, match=r"the query is longer than \d+ bytes; look for a part of it"):
+            call(tmp_path, "search_text", query="x" * 10_001, ignore_case=ignore_case)
+
+
 def test_a_rule_that_is_too_long_is_passed_over_and_so_is_one_that_is_cut() -> None:
     rules = parse_gitignore("a" * 251 + "\nb\n", "")
     assert rules is not None
@@ -561,7 +569,7 @@ def test_an_ignore_file_that_becomes_a_link_while_it_is_opened_says_nothing(swap
 
 
 def test_a_path_of_any_length_is_refused_in_few_words(tmp_path: Path) -> None:
-    for path in ("x" * 60_000, "./" * 30_000 + "x", "x/" * 1_900, "x" * 3_900):
+    for path in ("x" * 60_000, "./" * 30_000 + "x", "x/" * 1_900, "x" * 3_900, "x" * 300, "x" * 300 + "/y"):
         with pytest.raises(ToolError) as refused:
             call(tmp_path, "read_lines", path=path)
         assert len(str(refused.value)) < 500

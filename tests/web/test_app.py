@@ -249,6 +249,27 @@ def test_requests_are_decided_steered_and_cancelled_by_their_owner(client: Clien
     assert client.get(f"/requests/{waits}").json()["outcome"] == "cancelled"
 
 
+def test_a_denial_keeps_its_reason_and_whether_it_is_for_good(client: Client):
+    request_id = begun(client, "remove it")
+    path = f"/requests/{request_id}"
+    (question,) = client.get(path).json()["approvals"]
+    denied = {"id": question["id"], "approved": False, "reason": "too risky", "remember": True}
+    assert client.post(f"{path}/decide", json=denied).json() == {"answer": "done"}
+    client.get(f"{path}/text")
+    (decided,) = [each for each in chunks_of(client.get(f"{path}/events").text) if each["type"] == "approval_decided"]
+    assert {"approved": False, "reason": "too risky", "remember": True, "by": "ann"}.items() <= decided.items()
+
+
+def test_a_page_may_answer_that_a_call_has_failed(client: Client):
+    request_id = begun(client, "locate me")
+    answer = {"call_id": f"{request_id}_0_0", "name": "locate", "error": "no permission"}
+    assert client.post(f"/requests/{request_id}/answer", json=answer).json() == {"answer": "done"}
+    client.get(f"/requests/{request_id}/text")
+    events = chunks_of(client.get(f"/requests/{request_id}/events").text)
+    (failed,) = [each for each in events if each["type"] == "tool_call_failed"]
+    assert {"reason": "error", "error": "no permission"}.items() <= failed.items()
+
+
 def test_calls_of_pages_are_answered_once_and_no_others(client: Client):
     request_id = begun(client, "locate me")
     path, answer = f"/requests/{request_id}/answer", {"call_id": f"{request_id}_0_0", "name": "locate"}

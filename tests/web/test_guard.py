@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from starlette.applications import Starlette
@@ -112,6 +112,9 @@ async def test_another_origin_and_other_hosts_can_be_allowed():
     assert await status(app, origin="https://www.example.org", **how) == 403
     assert await status(app, host="localhost") == 403
     assert await status(Guard(APP, hosts=None), host="any.example") == 200
+    for wrong in ({"hosts": "chat.example.com"}, {"origins": "https://www.example.com"}):
+        with pytest.raises(ConfigurationError, match="hosts and origins are lists"):
+            Guard(APP, **cast("Any", wrong))
 
 
 async def test_a_client_on_another_machine_is_refused_whatever_host_it_claims():
