@@ -22,7 +22,7 @@ from support.mcp_server import FakeMcp, definition, said
 from toolbus import Limits, Runtime, ToolError, tool
 from toolbus.errors import ProviderUnavailable
 from toolbus.events import ApprovalRequested, ToolCallLate
-from toolbus.messages import Usage
+from toolbus.messages import FilePart, ImagePart, TextPart, Usage
 from toolbus.protocols import ModelSettings
 from toolbus.telemetry import OpenTelemetry, _names
 from toolbus.testing import ScriptedProvider, calls, error, hang, settle, text
@@ -317,6 +317,19 @@ async def test_content_is_recorded_if_asked_for_and_without_secrets():
     assert reply["parts"][0]["content"].startswith("Welcome, secret:")
     assert json.loads(str(called["gen_ai.tool.call.arguments"]))["name"].startswith("secret:")
     assert "token" in str(called["gen_ai.tool.call.result"])
+
+
+async def test_of_images_and_files_only_their_kind_is_recorded():
+    collected = Collected(include_content=True)
+    image, file = (kind.from_bytes(b"tiger", what) for kind, what in ((ImagePart, "image/png"), (FilePart, "text/csv")))
+    async with Runtime(ScriptedProvider([text("A cat.")]), instrumentation=[collected.telemetry]) as runtime:
+        await runtime.run([TextPart(text="What is it?"), image, file])
+    (asked,) = json.loads(str(dict(collected.named("chat").attributes or {})["gen_ai.input.messages"]))
+    assert asked["parts"] == [
+        {"type": "text", "content": "What is it?"},
+        {"type": "blob", "modality": "image", "content": ""},
+        {"type": "blob", "modality": "file", "content": ""},
+    ]
 
 
 @pytest.mark.parametrize(("value", "is_recorded"), [("span_only", True), ("EVENT_ONLY", False), ("", False)])
