@@ -215,6 +215,37 @@ async def test_a_request_that_was_left_waits_when_it_is_continued_while_a_later_
     assert prompts(await history(store)) == ["two", "one"]
 
 
+@pytest.mark.guarantee("G32")
+async def test_a_decision_that_comes_while_a_continued_request_waits_for_its_turn_counts() -> None:
+    store = JournaledStore()
+
+    @tool(needs_approval=True)
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    model = ScriptedProvider([calls(("pay", {})), text("Paid.")])
+    async with Runtime(model, tools=[pay], store=store, drain_seconds=0, on_approval="wait") as old:
+        left = old.start("one", conversation_id="c")
+        await settle()
+        [question] = left.pending_approvals
+    async with (
+        node(store, 10) as here,
+        Runtime(ScriptedProvider([text("Paid.")]), tools=[pay], store=store, on_approval="wait") as there,
+        Runtime(ScriptedProvider([]), tools=[pay], store=store, on_approval="wait") as third,
+    ):
+        second = here.start("two", conversation_id="c")
+        await settle()
+        [continued] = await there.resume()
+        await advance(2)
+        assert await third.request(left.request_id).approve(question) == "queued"
+        await advance(20)
+        assert (await second.result()).ok
+        result = await continued.result()
+        assert (result.outcome, result.text) == ("completed", "Paid.")
+        assert [each.reason for each in result.tool_calls] == [""]
+
+
 async def test_two_that_were_left_continue_in_two_processes_one_after_the_other() -> None:
     store = JournaledStore()
     async with node(store, drain_seconds=0) as old:
