@@ -484,11 +484,11 @@ class JournalWriter:
         Such a request would otherwise run until its next step is refused. A request that has its conversation's turn
         and has not begun has no lease: its turn is renewed by itself.
         """
-        for request_id, each in [*self._requests.items()]:
-            if each.has_turn and not each.written:
-                await call_store(self._take_turn(request_id, each.session.conversation_id))
         mine = [each for each in self._requests.values() if each.written]
         held = await call_store(self.store.renew(self.owner, self.lease_seconds))
+        for request_id, each in [*self._requests.items()]:
+            if each.has_turn and not each.written and self.is_registered(request_id):
+                await call_store(self._take_turn(request_id, each.session.conversation_id))
         mine = [each for each in mine if not each.has_ended and self.is_registered(each.session.request_id)]
         if held >= len(mine):
             return
