@@ -22,7 +22,7 @@ from toolbus import EventBus
 from toolbus.testing.census import Census, Remains
 
 # An example may take any time, since the suite shares the machine with others: `support.time_limits` ends what hangs.
-# Each run makes other examples; `dev.py soak --only fuzzing` makes twenty times as many.
+# Each run makes other examples; `dev.py soak --only fuzzing` makes twenty times as many, unless a test sets its number.
 settings.register_profile("toolbus", deadline=None, max_examples=50)
 settings.load_profile("toolbus")
 

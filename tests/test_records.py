@@ -12,7 +12,7 @@ from typing import Any, cast, get_args
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -136,7 +136,6 @@ ANY: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(value=ANY)
-@settings(max_examples=500)
 def test_what_an_event_may_hold_is_what_json_can_hold(value: Any) -> None:
     """The reader takes more than the writer; what could not be read back as it was written is never written."""
     event = ToolCallCompleted(call_id="c", name="n", content="", data=value)

@@ -845,7 +845,6 @@ def requested(key: Key) -> ToolCallRequested:
 @pytest.mark.guarantee("G01", "G02", "G03", "G04", "G05", "G06", "G07")
 class TestAnyBus(AnyBus.TestCase):
     settings = settings(
-        max_examples=120,
         stateful_step_count=30,
         suppress_health_check=[HealthCheck.too_slow],
     )

@@ -468,7 +468,7 @@ class BufferAgainstModel(RuleBasedStateMachine):
         assert self.buffer.taken + self.buffer.merged + self.buffer.dropped == self.matched
 
 
-BufferAgainstModel.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
+BufferAgainstModel.TestCase.settings = settings(stateful_step_count=40)
 
 
 @pytest.mark.guarantee("G02")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from support.transcript_strategies import mishandled
@@ -467,7 +467,6 @@ KINDS = [ToolSpec(name=name, kind=kind) for name in ("clock", "weather") for kin
     keep_turns=st.integers(1, 3),
     limits=st.lists(st.integers(1, 3000), max_size=3),
 )
-@settings(max_examples=120)
 def test_what_is_sent_of_a_valid_history_is_valid_and_never_more(
     history: list[Message], kinds: list[ToolSpec], sensitive: str, keep_turns: int, limits: list[int]
 ) -> None:

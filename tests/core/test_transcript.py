@@ -393,7 +393,7 @@ def test_what_is_valid_by_default_is_valid_in_every_dialect_and_not_repaired(his
 
 
 @given(histories)
-@settings(ANY, max_examples=250)
+@ANY
 def test_whatever_was_repaired_is_what_each_vendor_takes_on_the_wire(history: list[Message]) -> None:
     check_wires(repair(history))
 

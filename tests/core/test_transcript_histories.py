@@ -30,7 +30,7 @@ from toolbus.session import read_messages
 pytestmark = pytest.mark.guarantee("G08")
 
 Wire = list[dict[str, Any]]
-ANY = settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+ANY = settings(suppress_health_check=[HealthCheck.too_slow])
 CUT = "The call was interrupted; its result is not known."
 
 

@@ -21,7 +21,7 @@ from toolbus.messages.wire import arguments_object, arguments_text
 from toolbus.providers._shared.errors import ErrorTranslator
 from toolbus.providers._shared.stream_events import EventLines, JsonLines
 
-EXAMPLES = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+EXAMPLES = settings(suppress_health_check=[HealthCheck.too_slow])
 
 words = st.text(max_size=8)  # lone surrogates included
 numbers = st.integers() | st.integers(10**18, 10**21) | st.floats()

@@ -6,14 +6,13 @@ from typing import Any, cast
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from support.wire_events import Frame, begin, builder, chat, end, feed, function_call, item, piece, start, stop, use
 from toolbus.errors import ProviderError
 from toolbus.protocols import ArgumentsPiece, Delta, ModelReply, TextPiece
 
-EXAMPLES = settings(max_examples=150)
 INDEXES: list[Any] = [0, 1, 2, None, "x"]
 ARGUMENTS: list[Any] = ["{", "}", "{}", '{"a":', "1}", '"', "\\", '\\"', "", None, {"x": 1}, "[", " "]
 TEXT: Frame = {"type": "text", "text": ""}
@@ -138,7 +137,6 @@ def attempted(wire: str, frames: list[Any], deltas: list[Delta]) -> ModelReply |
 
 
 @pytest.mark.parametrize("wire", FRAMES)
-@EXAMPLES
 @given(data=st.data())
 def test_events_in_any_order_are_read_or_refused_in_words(wire: str, data: st.DataObject) -> None:
     frames = data.draw(st.lists(st.sampled_from(FRAMES[wire]), max_size=14))

@@ -307,7 +307,7 @@ values = st.recursive(
 
 @pytest.mark.repeats("the same lines, with schemas and values that are made up")
 @given(schemas, schemas, values)
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 def test_what_is_made_up_from_all_keywords_holds_nobody_either(schema: Any, node: Any, value: Any):
     root = {"$defs": {"n": node}, "allOf": [schema]}
     made: list[JsonSchema] = []

@@ -264,6 +264,6 @@ class Conversation:
 
 @pytest.mark.guarantee("G08")
 @given(rnd=st.randoms(use_true_random=False))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_whatever_happens_in_a_conversation_what_is_sent_is_valid_and_fits(rnd: random.Random) -> None:
     asyncio.run(Conversation(rnd).run())
