@@ -36,6 +36,7 @@ from toolbus.protocols import ModelReply, ModelRequest, ToolSpec
 from toolbus.secrets import REFERENCE
 from toolbus.testing import ScriptedProvider, calls, record, replay, text
 from toolbus.tool_results import ToolResult, render, settled
+from toolbus.toolsets.subrequest import subrequest_tool
 
 VALUE = "swordfish-1234"
 
@@ -120,6 +121,31 @@ async def test_a_reference_is_the_same_for_the_same_value_and_another_in_another
     assert len({*tokens[0], *tokens[1]}) == 1
     assert tokens[0] != tokens[2]
     assert all(map(is_reference, tokens[0]))
+
+
+@pytest.mark.parametrize("first", ["request", "sub-request"])
+async def test_a_request_and_those_below_it_have_the_same_references(first: str) -> None:
+    taker = Taker()
+
+    def finds(request: ModelRequest) -> Any:
+        return calls(("login", {})) if request.round == 0 else text(f"It is {references(request)[-1]}.")
+
+    def uses(request: ModelRequest) -> Any:
+        return calls(("take", {"token": references(request)[-1]})) if request.round == 0 else text("Used.")
+
+    def above(request: ModelRequest) -> Any:
+        if request.round == 0:
+            return calls(("login", {})) if first == "request" else calls(("desk", {"task": "find it"}))
+        if request.round == 1:
+            own = ("desk", {"task": f"use {references(request)[-1]}"})
+            return calls(own if first == "request" else ("take", {"token": references(request)[-1]}))
+        return text("Done.")
+
+    below = ScriptedProvider(uses if first == "request" else finds)
+    desk = subrequest_tool("desk", "Does it.", provider=below, tools=[login, taker.tool])
+    async with Runtime(ScriptedProvider(above), tools=[login, taker.tool, desk]) as runtime:
+        result = await runtime.run("Go.")
+    assert (result.text, taker.got) == ("Done.", [VALUE, ""])
 
 
 async def test_a_reference_of_another_conversation_is_refused_with_a_reason() -> None:
