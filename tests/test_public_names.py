@@ -11,7 +11,15 @@ import pytest
 
 import toolbus
 from toolbus import errors
-from toolbus.errors import MissingExtra, Overloaded, ProviderError, ToolbusError
+from toolbus.errors import (
+    MissingExtra,
+    Overloaded,
+    ProviderError,
+    StoreDamaged,
+    StoreError,
+    ToolbusError,
+    ToolError,
+)
 
 ROOT = Path(__file__).parent.parent
 MODULES = [
@@ -127,3 +135,6 @@ def test_errors_carry_their_fields_and_say_what_to_do() -> None:
     assert isinstance(missing, (ImportError, ValueError))
     provider = ProviderError("x", vendor="v", status=503, retryable=True, retry_after_seconds=2.0)
     assert (provider.vendor, provider.status, provider.retryable, provider.retry_after_seconds) == ("v", 503, True, 2.0)
+    unless_told = [ToolbusError("x"), StoreError("x"), ProviderError("x", vendor="v"), ToolError("x")]
+    assert [each.retryable for each in unless_told] == [False] * 4
+    assert (StoreDamaged("x").request_id, StoreDamaged("x").seq) == ("", 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
 from collections.abc import Iterator
@@ -10,10 +11,11 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from dispatch_desk import Desk
+from dispatch_desk import Desk, View
 
-from toolbus import ToolDispatcher, ToolRegistry, ToolResult
+from toolbus import Interceptor, ToolDispatcher, ToolError, ToolRegistry, ToolResult
 from toolbus.events import ToolCallLate
+from toolbus.tool_results import render
 from toolbus.tools import Tool
 
 pytestmark = [
@@ -168,7 +170,7 @@ async def test_a_coroutine_that_comes_late_is_closed(threads: Threads):
     async def never() -> None:
         raise AssertionError
 
-    threads.answer = never()
+    threads.answer = answer = never()
     desk = Desk()
     async with ToolDispatcher(desk.bus, ToolRegistry([threads.tool()])):
         desk.ask("block", number=0)
@@ -178,6 +180,30 @@ async def test_a_coroutine_that_comes_late_is_closed(threads: Threads):
         threads.let_go(0)
         (late,) = await desk.hear(ToolCallLate)
     assert "coroutine" in late.error
+    assert inspect.getcoroutinestate(answer) == inspect.CORO_CLOSED
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_result_that_a_thread_gives_late_is_screened_before_anybody_hears_of_it(threads: Threads, fails: bool):
+    class Screen(Interceptor):
+        async def after_tool(self, call: Any, result: Any, context: Any) -> Any:
+            if fails:
+                raise ToolError("not for you")
+            return render("screened")
+
+    view = View()
+    view.interceptors = [Screen()]
+    threads.answer = "raw"
+    desk = Desk(view=view)
+    async with ToolDispatcher(desk.bus, ToolRegistry([threads.tool()])):
+        desk.ask("block", number=0)
+        await begun(threads, 1)
+        desk.settle()
+        await anyio.wait_all_tasks_blocked()
+        threads.let_go(0)
+        (late,) = await desk.hear(ToolCallLate)
+    expected = ("tool_call_failed", "", "not for you") if fails else ("tool_call_completed", "screened", "")
+    assert (late.late, late.content, late.error) == expected
 
 
 async def test_when_all_threads_are_held_by_the_overdue_a_call_is_refused_at_once(threads: Threads):

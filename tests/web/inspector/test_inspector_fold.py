@@ -454,6 +454,8 @@ def test_long_deep_and_broad_values_are_cut():
         deep = {"a": deep}
     event = requested(1, arguments={"text": "x" * 9_000, "deep": deep, "broad": {str(each): 1 for each in range(900)}})
     assert len(str(shown_event(event))) < 12_000
+    halves = {half: {f"{half}{each}": "leaf" for each in range(300)} for half in "ab"}
+    assert str(shown_event(requested(1, arguments=halves))).count("leaf") < 500, "the bound is that of the whole event"
     nested: Any = "bottom"
     for _ in range(50):
         nested = [nested]

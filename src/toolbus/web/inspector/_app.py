@@ -171,7 +171,8 @@ class Inspector:
 
     async def _views(self, request_id: str, followed: Followed) -> Frames:
         """Yield the view of a request, and its transcript, each time that they have changed."""
-        version, shown = -1, (-1, -1)
+        version: int | None = None
+        shown: tuple[int, int] | None = None
         pace = _Pace()
         while True:
             try:
