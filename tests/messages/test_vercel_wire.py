@@ -422,6 +422,13 @@ def test_the_state_of_a_tool_says_whether_there_is_a_result(part: dict[str, Any]
             validate([*found, UserMessage(content="Well?")])
 
 
+def test_what_a_vendor_wants_back_with_a_call_goes_back_with_it() -> None:
+    part = {**INPUT, "callProviderMetadata": SIGNED, "state": "output-available", "output": "ok"}
+    found = from_vercel([{"role": "assistant", "parts": [part]}])
+    call, *_ = to_vercel(found)[0]["content"]
+    assert (call["type"], call["providerOptions"]) == ("tool-call", SIGNED)
+
+
 def test_arguments_that_could_not_be_read_are_kept_as_text() -> None:
     part = {**INPUT, "input": None, "rawInput": '{"x', "state": "output-error", "errorText": "not JSON"}
     [reply, _] = from_vercel([{"role": "assistant", "parts": [part]}])

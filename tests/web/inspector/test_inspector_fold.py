@@ -35,12 +35,21 @@ from toolbus.events import (
     ToolCallRetrying,
     ToolCallStarted,
 )
-from toolbus.messages import AssistantMessage, SystemMessage, ToolCall, ToolMessage, Usage, UserMessage
+from toolbus.messages import (
+    AssistantMessage,
+    ImagePart,
+    SystemMessage,
+    TextPart,
+    ToolCall,
+    ToolMessage,
+    Usage,
+    UserMessage,
+)
 from toolbus.web.inspector._event_list import EventFilter, line_of, listed
 from toolbus.web.inspector._event_log import EventLog
 from toolbus.web.inspector._fold import FEW_ROWS, RequestFold
 from toolbus.web.inspector._shown import restored, shown_arguments, shown_event, shown_text
-from toolbus.web.inspector._transcript import transcript
+from toolbus.web.inspector._transcript import MOST_MESSAGES, transcript
 
 KEY = "sk-live-4f9Zq7Lr2Xc8Vb1Nm5"
 
@@ -467,6 +476,30 @@ def test_long_deep_and_broad_values_are_cut():
 
 
 # --------------------------------------------------------------------------------------------------- transcripts
+
+
+def test_a_transcript_shows_all_of_each_message_that_fits():
+    call = ToolCall(name="look", call_id="a", arguments='{"page":1}')
+    stored = [
+        UserMessage(content=(TextPart(text="Look:"), ImagePart(url="https://example.com/a.png"))),
+        AssistantMessage(text="I will.", reasoning="Hm.", tool_calls=(call,), interrupted=True),
+        ToolMessage(call_id="a", name="look", content="x" * 30_000, is_error=True),
+    ]
+    found = transcript(stored, None, count=700)
+    user, assistant, result = found.pop("messages")
+    assert user == {"role": "user", "text": "Look:", "left_out": 0, "parts": ["image"]}
+    calls = [{"name": "look", "call_id": "a", "arguments": '{"page":1}'}]
+    said = {"text": "I will.", "left_out": 0, "reasoning": "Hm.", "interrupted": True, "calls": calls, "parts": []}
+    assert assistant == {"role": "assistant", **said}
+    shown = len(result.pop("text"))
+    about = {"role": "tool", "name": "look", "call_id": "a", "is_error": True, "parts": []}
+    assert result == {**about, "left_out": 30_000 - shown}
+    assert found == {
+        "earlier": 700 - MOST_MESSAGES,
+        "is_known": False,
+        "changes": {"shortened": 0, "left out": 0, "added": 0},
+    }
+    assert (transcript(stored, stored)["earlier"], transcript([], None)["earlier"]) == (0, 0)
 
 
 def test_each_message_has_its_fate():
