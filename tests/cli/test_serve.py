@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from support import browser, npm_servers
+from support.environments import importing_from
 from toolbus.cli import main
 
 TESTS = Path(__file__).parents[1]
@@ -69,7 +70,7 @@ def test_the_page_asks_decides_stops_and_continues_after_its_server_was_killed(t
         check=False,
         text=True,
         timeout=100,
-        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        env=importing_from(TESTS),
     )
     assert done.returncode == 0, done.stderr[-4_000:]
     found = json.loads(done.stdout)

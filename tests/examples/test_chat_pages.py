@@ -19,6 +19,7 @@ import pytest
 from fastapi_app import create_app
 from fastapi_app.app import TOOLS
 from support import browser
+from support.environments import importing_from
 from support.http_serving import serving
 from toolbus import Runtime
 from toolbus.providers.scripted import ScriptedProvider, calls, hang, text
@@ -67,7 +68,7 @@ async def test_both_pages_ask_decide_answer_stop_and_come_back(tmp_path: Path) -
     async with serving(create_app(runtime)) as server:
         address = str(server.client.base_url).rstrip("/")
         program = [sys.executable, str(Path(__file__).with_name("browse_chat_pages.py")), address, str(folder)]
-        done = await anyio.run_process(program, check=False, env={**os.environ, "PYTHONPATH": str(TESTS)})
+        done = await anyio.run_process(program, check=False, env=importing_from(TESTS))
         assert done.returncode == 0, done.stderr.decode()[-3_000:]
         for each in reversed(await runtime.requests()):
             results.append(await runtime.request(each.request_id).result())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -10,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from support.environments import importing_from
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 60.0
@@ -57,7 +58,7 @@ class Run:
 @pytest.fixture
 def run() -> Iterator[Run]:
     command = [sys.executable, "-m", "examples.fleet"]
-    environment = {**os.environ, "FLEET_SECONDS": "3", "PYTHONPATH": str(ROOT)}
+    environment = importing_from(ROOT, FLEET_SECONDS="3")
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, text=True) as process:
         try:

@@ -25,6 +25,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from support.environments import importing_from
 from support.store_entries import closing, entry, text_of, turn, write_whole
 from toolbus.errors import ConfigurationError, LeaseLost, StoreDamaged, StoreError, StoreFormat, StoreUnavailable
 from toolbus.messages import ToolMessage
@@ -234,7 +235,7 @@ async def test_entries_that_are_refused_do_not_harm_those_that_share_their_commi
 
 async def run_program(program: str, path: Path) -> int:
     """The exit code of a program that has `path` and the tests' modules."""
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    env = importing_from(Path(__file__).parent.parent)
     done = await anyio.run_process([sys.executable, "-c", program, str(path)], env=env, check=False, stderr=None)
     return done.returncode
 
@@ -366,7 +367,7 @@ asyncio.run(main())
 async def test_of_a_killed_process_each_append_that_had_returned_is_there_and_whole(
     path: Path, anyio_backend: str
 ) -> None:
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    env = importing_from(Path(__file__).parent.parent)
     reported: list[bytes] = []
     async with await anyio.open_process([sys.executable, "-c", WRITES_ON, str(path)], env=env) as process:
         assert process.stdout is not None

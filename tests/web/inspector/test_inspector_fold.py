@@ -492,7 +492,7 @@ def test_a_transcript_shows_all_of_each_message_that_fits():
     said = {"text": "I will.", "left_out": 0, "reasoning": "Hm.", "interrupted": True, "calls": calls, "parts": []}
     assert assistant == {"role": "assistant", **said}
     shown = len(result.pop("text"))
-    about = {"role": "tool", "name": "look", "call_id": "a", "is_error": True, "parts": []}
+    about: dict[str, Any] = {"role": "tool", "name": "look", "call_id": "a", "is_error": True, "parts": []}
     assert result == {**about, "left_out": 30_000 - shown}
     assert found == {
         "earlier": 700 - MOST_MESSAGES,
