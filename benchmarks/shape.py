@@ -42,13 +42,13 @@ def read(path: Path, sources: Path) -> Module:
 
 def statements_in(tree: ast.AST) -> Iterator[ast.AST]:
     """Yield a tree's root and all its statements, in the order of `ast.walk`, which also visits all expressions."""
-    left = deque([tree])
+    left: deque[ast.AST] = deque([tree])
     while left:
         node = left.popleft()
         yield node
         for name in ("body", "handlers", "orelse", "finalbody", "cases"):
-            inside = getattr(node, name, None)
-            if isinstance(inside, list):  # the body of a lambda is one expression
+            inside: Sequence[ast.AST] | ast.AST = getattr(node, name, ())
+            if not isinstance(inside, ast.AST):  # the body of a lambda is one expression
                 left.extend(inside)
 
 

@@ -10,7 +10,7 @@ import inspect
 import os
 import ssl
 import sys
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Generator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -116,7 +116,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 @contextlib.contextmanager
-def _first_of_its_run() -> Iterator[None]:
+def _first_of_its_run() -> Generator[None]:
     """Let one process of pytest-xdist collect before the others, which then find all modules compiled.
 
     Compiling takes 13 of the 22 seconds that a process needs where no bytecode is kept yet.
