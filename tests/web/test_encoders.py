@@ -148,6 +148,35 @@ def test_arguments_that_are_streamed_again_are_another_call(again: Event):
     assert [each["type"] for each in fed(VercelEncoder(version=7), *events)].count("reset-step") == 1
 
 
+def test_a_streamed_call_that_the_reply_does_not_have_is_shown_as_void():
+    pieces = [
+        ToolArgumentsDelta(**R, message_id="r_r0", index=at, name=name, text='{"n":1')
+        for at, name in enumerate(("look", "gone"))
+    ]
+    events = [*BEGIN, *pieces, reply("r_r0", "look"), called("look", 0), END]
+    chunks = fed(VercelEncoder(), *events)
+    check_vercel(chunks)
+    assert [each["toolCallId"] for each in chunks if each["type"] == "tool-input-error"] == ["r_0_1"]
+    chunks = fed(agui(), *events)
+    check_agui(chunks)
+    assert [each["type"] for each in chunks if each.get("toolCallId") == "r_0_1"][-2:] == [
+        "TOOL_CALL_END",
+        "TOOL_CALL_RESULT",
+    ]
+
+
+def test_reasoning_of_a_reply_that_is_asked_for_again_is_closed_first():
+    thought = ReasoningDelta(**R, message_id="r_r0", text="Hm")
+    events = [*BEGIN, thought, ModelRetrying(**R, round=0, reason="x"), reply("r_r0_1", text="Hi."), END]
+    for made, check, ended in (
+        (VercelEncoder, check_vercel, "reasoning-end"),
+        (agui, check_agui, "REASONING_MESSAGE_END"),
+    ):
+        chunks = fed(made(), *events)
+        check(chunks)
+        assert [each["type"] for each in chunks].count(ended) == 1
+
+
 def test_arguments_whose_beginning_was_missed_wait_for_the_reply():
     middle = ToolArgumentsDelta(**R, message_id="r_r0", index=0, name="look", text='":1}')
     chunks = fed(agui(), *BEGIN, middle, reply("r_r0", "look"), called("look", 0), END)
