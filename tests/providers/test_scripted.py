@@ -335,6 +335,12 @@ async def test_a_request_that_was_not_expected_is_reported_with_all_that_was_ask
         provider.assert_done()
 
 
+async def test_a_long_text_that_was_not_expected_is_reported_by_its_beginning() -> None:
+    provider = ScriptedProvider([text("ok", expect=asked(last_user="short"))])
+    with pytest.raises(ScriptError, match=r"the newest user message: '(long ){20,40}l?o?n?g?…, not 'short'"):
+        await ask(provider, replace(ASKED, messages=[UserMessage(content="long " * 200)]))
+
+
 async def test_a_request_whose_reply_is_held_to_a_schema_is_told_apart() -> None:
     held = replace(ASKED, output_schema={"type": "object"})
     provider = ScriptedProvider([text("{}", expect=asked(native_output=each)) for each in (True, False)])

@@ -1,0 +1,46 @@
+"""Requests past the runtime's places: how long they are told to wait."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from toolbus import Runtime
+from toolbus.errors import Overloaded
+from toolbus.messages import AssistantMessage
+from toolbus.protocols import Emit, ModelReply, ModelRequest
+from toolbus.testing import advance, settle, virtual_backends
+
+anyio_backend = virtual_backends()
+
+
+class Slow:
+    """A model that takes as long as it is told to."""
+
+    vendor = "slow"
+    seconds = 10.0
+
+    async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
+        await anyio.sleep(self.seconds)
+        return ModelReply(message=AssistantMessage(text="done"))
+
+
+@pytest.mark.parametrize(("seconds", "waits"), [(0.1, 1), (10, 10), (100, 60)])
+async def test_whoever_is_refused_is_told_to_wait_as_long_as_places_took_to_become_free(
+    seconds: float, waits: float
+) -> None:
+    model = Slow()
+    model.seconds = seconds
+    async with Runtime(model, max_sessions=1, max_queued=40, drain_seconds=0) as runtime:
+        sessions = [runtime.start("go") for _ in range(41)]
+        await settle()
+        with pytest.raises(Overloaded) as caught:
+            runtime.start("one too many")
+        assert caught.value.retry_after_seconds == 1, "nobody knows yet how long it takes"
+        await advance(seconds * 30.5)
+        sessions += [runtime.start("go") for _ in range(30)]
+        with pytest.raises(Overloaded) as caught:
+            runtime.start("one too many")
+        assert caught.value.retry_after_seconds == waits
+        for session in sessions:
+            session.cancel()
