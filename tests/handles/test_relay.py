@@ -109,6 +109,23 @@ async def test_events_of_a_request_are_sent_only_while_somebody_reads_them() -> 
         assert not exchange._served
 
 
+async def test_readers_in_other_processes_leave_no_subscriptions_of_a_request_that_still_waits() -> None:
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    async with node(store, relay, calls(("wipe", {"n": 1})), text("Done.")) as runtime, node(store, relay) as other:
+        session = runtime.start("go")
+        await settle()
+        reads = other.request(session.request_id).events()
+        with anyio.move_on_after(1):
+            while True:
+                await anext(reads)
+        assert len(runtime.bus.statistics().subscriptions) == 1
+        await reads.aclose()
+        await advance(60)
+        assert not runtime.bus.statistics().subscriptions
+        assert not session.ended
+        session.cancel()
+
+
 @pytest.mark.parametrize("seed", range(10))
 async def test_with_any_messages_lost_no_fact_is_missed_or_comes_twice_and_the_text_is_whole(seed: int) -> None:
     relay, store = LocalRelay(loses=(0.1, 0.5, 1.0)[seed % 3], seed=seed), MemoryStore(journal=True)
