@@ -557,10 +557,10 @@ def check_everything() -> int:
 def side_by_side() -> list[str]:
     """Options with which pytest runs in many processes, since tests share nothing.
 
-    There are two processes more than processors, because a test waits for a third of its time: for a server, a disk,
-    another process or a timer. Each more process has to collect all tests, which takes 9 s of processor time.
+    There is one process more than processors, because some tests wait for servers, disks and other processes. With two
+    more, the suite took longer: each has to collect all tests, and they slow each other down.
     """
-    return ["-n", str((os.cpu_count() or 1) + 2), "--dist", "worksteal"]
+    return ["-n", str((os.cpu_count() or 1) + 1), "--dist", "worksteal"]
 
 
 def run_quickly(version: str, *, measures: bool = False) -> tuple[str, bool, float, str]:
