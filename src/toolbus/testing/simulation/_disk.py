@@ -285,8 +285,9 @@ class Handle:
         running = self._disk.turns.setdefault(entry.conversation_id, {})
         request_id, now = entry.request_id, anyio.current_time()
         if isinstance(entry.facts[0], (RequestStarted, RequestResumed)) and entry.ending is None:
-            # Without its store, a request may have gone on without the turn.
-            taken_at = self._turns.get(request_id, float("-inf") if self._continues else now)
+            if self._continues and request_id not in self._turns:
+                return  # Without its store, a request may continue without the turn.
+            taken_at = self._turns.get(request_id, now)
             if now < taken_at + self._process.world.lease_seconds:
                 for other in [each for each, process in running.items() if process is not self._process]:
                     record = await self._journal.request(other)
