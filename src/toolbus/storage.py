@@ -323,6 +323,7 @@ class JournalStore(Protocol):
         `seconds` have passed. The same is true of a request that has begun earlier without taking the turn. A request
         may take its turn again, for another `seconds`. Requests of one owner take the turn from each other, because
         each process puts its own into an order. Atomic: of two concurrent calls of two owners, one gets the turn.
+        Cancellation leaves the turn taken or not taken; a turn that was taken ends by itself, or by `return_turn`.
         """
         ...
 

@@ -9,12 +9,11 @@ from typing import Any
 import anyio
 import pytest
 
-from support.journaled import JournaledStore
+from support.journaled import JournaledStore, journal_of
 from support.resuming import Wall, virtual_wall
 from toolbus import Interceptor, RequestSession, Runtime, ToolContext, tool
 from toolbus.errors import ConfigurationError, ConversationBusy, StoreUnavailable
 from toolbus.messages import AssistantMessage, Message, UserMessage
-from toolbus.storage import JournalStore
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
 
 anyio_backend = virtual_backends()
@@ -32,11 +31,6 @@ async def look(seconds: float) -> str:
     """Take some seconds."""
     await anyio.sleep(seconds)
     return "seen"
-
-
-def journal_of(store: JournaledStore) -> JournalStore:
-    assert store.journal is not None
-    return store.journal
 
 
 def node(store: JournaledStore, seconds: float = 5, **options: Any) -> Runtime:
@@ -93,10 +87,12 @@ async def test_turns_of_three_processes_never_overlap() -> None:
         await advance(60)
         results = [await each.result() for each in sessions]
     assert sorted(each.history_count for each in results) == [4 * number for number in range(15)]
-    told = await history(store)
-    assert [each.text for each in told if each.role == "assistant"][1::2] == [f"after {4 * n + 3}" for n in range(15)]
+    messages = await history(store)
+    assert [each.text for each in messages if each.role == "assistant"][1::2] == [
+        f"after {4 * n + 3}" for n in range(15)
+    ]
     for name in "abc":
-        assert [each for each in prompts(told) if each[0] == name] == [f"{name}{number}" for number in range(5)]
+        assert [each for each in prompts(messages) if each[0] == name] == [f"{name}{number}" for number in range(5)]
 
 
 async def test_a_first_turn_without_an_id_is_waited_for_too() -> None:
@@ -284,7 +280,7 @@ async def test_requests_that_go_on_without_their_store_do_so_without_the_turn(ca
     assert ["continues without its store" in each.message for each in caplog.records] == [True]
 
 
-async def test_it_is_told_once_that_a_turn_waits(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_turn_that_waits_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "toolbus.store")
     store = JournaledStore()
     async with node(store) as here, node(store) as there:
@@ -292,8 +288,8 @@ async def test_it_is_told_once_that_a_turn_waits(caplog: pytest.LogCaptureFixtur
         await settle()
         second: RequestSession = there.start("two", conversation_id="c")
         await advance(20)
-    told = [each for each in caplog.records if "waits for a turn" in each.message]
-    assert [each.message for each in told] == [
+    logged = [each for each in caplog.records if "waits for a turn" in each.message]
+    assert [each.message for each in logged] == [
         f"request {second.request_id} waits for a turn of its conversation in another process"
     ]
-    assert vars(told[0])["conversation_id"] == "c"
+    assert vars(logged[0])["conversation_id"] == "c"

@@ -9,11 +9,11 @@ from typing import Any
 import anyio
 import pytest
 
-from support.journaled import JournaledStore
+from support.journaled import JournaledStore, journal_of
 from support.resuming import Lab, Wall, virtual_wall
 from toolbus import Runtime
 from toolbus.errors import ConfigurationError, NotRunning, StoreError, StoreUnavailable
-from toolbus.storage import Entry, JournalStore, RequestRecord
+from toolbus.storage import Entry, RequestRecord
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
 
 anyio_backend = virtual_backends()
@@ -24,11 +24,6 @@ pytestmark = pytest.mark.guarantee("G19")
 def wall() -> Iterator[Wall]:
     with virtual_wall() as wall:
         yield wall
-
-
-def journal_of(store: JournaledStore) -> JournalStore:
-    assert store.journal is not None
-    return store.journal
 
 
 def node(store: JournaledStore, lab: Lab, **options: Any) -> Runtime:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from toolbus.storage import Entry
+from toolbus.storage import Entry, JournalStore, Store
 from toolbus.stores.memory import MemoryStore
 
 
@@ -26,3 +26,9 @@ class JournaledStore(MemoryStore):
             return await append(entry)
 
         journal.append = after
+
+
+def journal_of(store: Store) -> JournalStore:
+    """The journal of a store that has one."""
+    assert store.journal is not None
+    return store.journal

@@ -112,8 +112,9 @@ class JournalWriter:
         self._pending = PendingCalls()
         self._clock: SessionClock | None = None  # None until `open`
         self._begun = anyio.Event()  # set when a request is registered, and replaced when somebody waits for it
-        # The last part of an owner's name is a new id, which is the same in each run of a simulation.
-        self._chance = random.Random(self.owner.rpartition(":")[2])  # noqa: S311 -- no secret
+        # It spreads attempts of several processes over time. The last part of an owner's name is a new id, which is the
+        # same in each run of a simulation.
+        self.chance = random.Random(self.owner.rpartition(":")[2])  # noqa: S311 -- no secret
         self._leaving: set[str] = set()  # requests that do not run any more, and whose end is being written
 
     def open(self) -> None:
@@ -194,7 +195,7 @@ class JournalWriter:
                     request_id,
                     extra={"request_id": request_id, "conversation_id": conversation_id},
                 )
-            await anyio.sleep(seconds * self._chance.uniform(0.5, 1))
+            await anyio.sleep(seconds * self.chance.uniform(0.5, 1))
             seconds = min(2 * seconds, _LONGEST_TURN_SECONDS)
         request.has_turn = True
 

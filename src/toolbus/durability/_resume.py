@@ -5,7 +5,6 @@ Knows sessions, the requests of the store, and the journal writer. Must not know
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -72,8 +71,6 @@ class UnfinishedRequests:
     def __init__(self, requests: StoredRequests, writer: JournalWriter) -> None:
         self._requests = requests
         self._writer = writer
-        # The last part of an owner's name is a new id, which is the same in each run of a simulation.
-        self._chance = random.Random(writer.owner.rpartition(":")[2])  # noqa: S311 -- no secret
 
     async def resume(
         self, start: Callable[[RequestSession], None], limit: int, *, without: Collection[str] = ()
@@ -90,7 +87,7 @@ class UnfinishedRequests:
             listed = await self._listed(min(room, _WINDOW) + len(passed), found)
             records = [each for each in listed if each.request_id not in passed][:room]
             if found.others > 0:
-                self._chance.shuffle(records)
+                self._writer.chance.shuffle(records)
             if await self._take(records, start, found, passed) == 0:
                 break
         found.sessions.sort(key=itemgetter(0, 1))
@@ -165,7 +162,7 @@ class UnfinishedRequests:
             tried = {request_id: moment for request_id, moment in tried.items() if now < moment + _TRY_AGAIN_SECONDS}
             tried |= {each.request.request_id: now for each in problems if not each.error.retryable}
             # Processes that began together would otherwise look at the same moments, and all find the same requests.
-            await anyio.sleep(_WATCH_SECONDS * self._chance.uniform(0.5, 1))
+            await anyio.sleep(_WATCH_SECONDS * self._writer.chance.uniform(0.5, 1))
             problems = ()
             try:
                 if (free := places()) > 0:

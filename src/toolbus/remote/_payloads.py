@@ -33,14 +33,14 @@ class LargeBodies:
 
     def __init__(self, payloads: Payloads) -> None:
         self._payloads = payloads
-        self._turns = anyio.Semaphore(_AT_ONCE)
+        self._slots = anyio.Semaphore(_AT_ONCE)
 
     async def keep(self, key: Key, make: Callable[[], bytes | None]) -> Reference | None:
-        """Keep what `make` returns, which is called when its turn has come; None if that is nothing any more.
+        """Keep what `make` returns, which is called when a slot is free; None if there is nothing to keep any more.
 
         Raises `TooLarge`, and `Unavailable`.
         """
-        async with self._turns:
+        async with self._slots:
             body = make()
             if body is None:
                 return None
@@ -53,7 +53,7 @@ class LargeBodies:
 
     async def load(self, reference: Reference, read: Callable[[bytes], _T]) -> _T:
         """Return what `read` makes of a payload. Raises `TooLarge`, `Damaged`, `Unavailable`, and errors of `read`."""
-        async with self._turns:
+        async with self._slots:
             body = await self._payloads.load(reference)
             _check(body)
             await anyio.lowlevel.checkpoint()  # Both the check and `read` take up to 25 ms.
