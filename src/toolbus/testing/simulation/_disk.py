@@ -142,6 +142,7 @@ class Handle:
             str, float
         ] = {}  # the time at which each request's write began, also if it was cut short since
         self._answered: set[str] = set()  # those of `asked_at` whose write has failed since
+        self._under_way: set[str] = set()  # those of `asked_at` whose write is being tried
         self._continues = process.on_store_failure == "warn"
         self._turns: dict[str, float] = {}  # the time at which a request last took the turn of its conversation
 
@@ -264,6 +265,7 @@ class Handle:
             self._process.count_append(is_before=False)
             return size_bytes
 
+        self._under_way.add(request_id)
         try:
             size_bytes = await self._ask(write)
         except BaseException as exc:
@@ -274,6 +276,8 @@ class Handle:
                 self._stopped[request_id] = written
             self._note_failure(request_id, exc, is_sure=is_sure)
             raise
+        finally:
+            self._under_way.discard(request_id)
         self.asked_at.pop(request_id, None)
         return size_bytes
 
@@ -326,7 +330,8 @@ class Handle:
         try:
             return _as_written(await self._ask(lambda: self._journal.request(request_id)))
         except BaseException as exc:
-            if request_id in self.asked_at:  # The writer looks how far a write has come that was cut short.
+            # The writer looks how far a write has come that was cut short. During a write, leases are renewed.
+            if request_id in self.asked_at and request_id not in self._under_way:
                 self._note_failure(request_id, exc, is_sure=not passes(exc))
             raise
 

@@ -127,7 +127,7 @@ class Watch:
         try:
             self._position += 1
             self.check("G01", self._bus.statistics().position == self._position, "the bus's position is not dense")
-            is_new = event.event_id not in self._ids or self._is_asked_again(event)
+            is_new = event.event_id not in self._ids or self._is_asked_again(event) or self._has_given_up(event)
             self.check("G01", is_new, f"two events have the id {event.event_id!r}")
             self._ids.add(event.event_id)
             self._check_in_request(event)
@@ -138,6 +138,10 @@ class Watch:
         """Return whether the event is the question of a request that was resumed here: it is published once more."""
         request = self.requests.get(event.request_id)
         return isinstance(event, ApprovalRequested) and request is not None and request.resumed_at is not None
+
+    def _has_given_up(self, event: Event) -> bool:
+        """Return whether the event follows facts that were published, though the journal never got them."""
+        return self.journal is not None and self.journal.has_given_up(event.request_id)
 
     def trusts(self, request_id: str) -> None:
         """Note that a person has allowed a tool for the rest of the conversation; the journal may not have it yet."""
@@ -175,6 +179,7 @@ class Watch:
         if isinstance(event, RequestResumed) or is_again:
             # The request is or was to be resumed: this process's state may be out of date, as others may have run it.
             left = request is None or request.ending is None or is_store_failure(request.ending)
+            left = left or self._has_given_up(event)
             self.check("G06", left, f"{event.type} of {event.request_id} after its ending")
             request = None
         if request is None:
