@@ -219,7 +219,7 @@ def a_place_is_not_given_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Schedule, "leave", keeping)
 
 
-@bug("G13")
+@bug("G13", first_seed=385)
 def a_retry_passes_its_deadline(patch: pytest.MonkeyPatch) -> None:
     """Whether the next attempt comes before the deadline is not looked at."""
 
@@ -348,7 +348,7 @@ def a_committed_result_is_told_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RequestSession, "_publish", talkative)
 
 
-@bug("G26", first_seed=130)
+@bug("G26", first_seed=305)
 def a_question_dies_with_its_process(patch: pytest.MonkeyPatch) -> None:
     """A request that goes on waits for an answer to what nobody is asked."""
     continue_from = RequestBeginning.continue_from
@@ -390,7 +390,7 @@ def a_cancelled_request_is_not_written(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RequestSession, "_last_step", hasty)
 
 
-@bug("G01", "G11", "G19", first_seed=156)
+@bug("G01", "G11", "G19", first_seed=543)
 def what_could_not_be_written_is_lost(patch: pytest.MonkeyPatch) -> None:
     """With `on_store_failure="warn"` facts that the store did not take are forgotten, and the next ones written."""
     append = JournalWriter.append
@@ -425,7 +425,7 @@ def a_turn_is_not_asked_for(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(JournalWriter, "take_turn", hasty)
 
 
-@bug("G18", first_seed=528)
+@bug("G18", first_seed=971)
 def a_call_ends_with_its_runtime(patch: pytest.MonkeyPatch) -> None:
     """As toolbus was before an application found it: what a cancelled runtime stops is told, and counts as a result."""
     patch.setattr(ToolDispatcher, "_begin_closing", lambda self: None)
