@@ -13,7 +13,7 @@ from mcp.client.auth import AuthorizationCodeResult
 
 from support.mcp_server import Caller
 from support.oauth_server import Behind
-from test_documentation import ROOT, snippets_of
+from support.pages import ROOT, snippets_of
 from toolbus.toolsets.mcp import McpServer, McpTools
 
 # The SDK does not close the generator of a stream of events that it has read enough of; trio complains.
