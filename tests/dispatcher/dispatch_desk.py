@@ -103,7 +103,7 @@ class Desk:
 
     async def hear(self, kind: type[E], count: int = 1) -> list[E]:
         """Wait until that many events of a kind were published."""
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             while len(found := self.seen(kind)) < count:
                 await self._changed.wait()
         return found

@@ -63,7 +63,7 @@ def threads() -> Iterator[Threads]:
 
 async def begun(threads: Threads, count: int) -> None:
     """Wait until that many threads are in their handlers."""
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         while len(threads.begun) < count:
             await anyio.wait_all_tasks_blocked()
 
@@ -283,7 +283,7 @@ def test_a_thread_that_outlives_its_event_loop_ends_in_silence(backend: str, mon
         desk = Desk()
         async with ToolDispatcher(desk.bus, ToolRegistry([block])) as dispatcher:
             desk.ask("block")
-            with anyio.fail_after(5):
+            with anyio.fail_after(30):
                 while not begun.is_set():
                     await anyio.lowlevel.checkpoint()
         return dispatcher

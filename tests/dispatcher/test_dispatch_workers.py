@@ -53,7 +53,7 @@ async def test_handlers_that_wait_run_side_by_side_whatever_stands_before_them(w
     others = [("pass_by", {"number": number}) for number in range(10)]
     asked = meetings + others if waits_first else [each for pair in zip(others, meetings, strict=True) for each in pair]
     async with Runtime(ScriptedProvider([calls(*asked), text("done")]), tools=[meet, pass_by]) as runtime:
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             result = await runtime.run("go")
     assert [call.ok for call in result.tool_calls] == [True] * 20
 

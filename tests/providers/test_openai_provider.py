@@ -42,7 +42,7 @@ def provider_of(server: OpenAIServer, **options: Any) -> OpenAIProvider:
 async def ask(server: OpenAIServer, asked: ModelRequest | None = None, **options: Any) -> ModelReply:
     provider = provider_of(server, **options)
     try:
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             return await provider.respond(asked or request(), lambda _: None)
     finally:
         await provider.aclose()
@@ -90,7 +90,7 @@ async def test_pieces_are_emitted_while_the_stream_still_runs() -> None:
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(provider.respond, request(), emit)
-            with anyio.fail_after(5):
+            with anyio.fail_after(30):
                 await arrived.wait()
             assert await anyio.to_thread.run_sync(server.stalled.wait, 5)  # else it would break off while it writes
             tasks.cancel_scope.cancel()

@@ -59,7 +59,7 @@ def ignore(_: Delta) -> None:
 async def ask(provider: Any, *messages: Message, **settings: Any) -> ModelReply:
     given = ModelRequest(messages=messages or (UserMessage(content="hi"),), settings=ModelSettings(**settings))
     try:
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             return await provider.respond(given, ignore)
     finally:
         await provider.aclose()

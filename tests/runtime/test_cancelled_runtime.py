@@ -338,7 +338,7 @@ def test_requests_whose_tasks_are_cancelled_before_they_began_end_and_keep_no_pl
             await anyio.sleep_forever()
 
     async def again() -> str:
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             async with runtime:
                 return (await runtime.run("go")).text
 

@@ -94,7 +94,7 @@ async def test_a_store_that_is_away_and_a_call_that_does_not_end_degrade_a_runti
     store = MemoryStore(journal=True)
     async with Runtime(ScriptedProvider([calls(("stubborn", {}))]), tools=[stubborn], store=store) as runtime:
         session = runtime.start("Go.")
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             await began.wait()
             session.cancel()
             await session.result()
@@ -143,7 +143,7 @@ async def test_a_store_that_refuses_a_step_degrades_a_runtime_until_it_takes_one
             healths.append(runtime.health().reasons)
             fails = False
             await runtime.start("again", provider=ScriptedProvider([text("done")])).result()
-            with anyio.fail_after(5):
+            with anyio.fail_after(30):
                 while runtime.health().degraded:  # until the end of the first request is written as well
                     await anyio.lowlevel.checkpoint()
         assert result.outcome == ("failed" if on_store_failure == "stop" else "completed")

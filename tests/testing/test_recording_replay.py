@@ -59,7 +59,7 @@ def test_every_scene_has_a_recording():
 @pytest.mark.repeats("recordings of what is recorded and replayed below")
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
 async def test_journals_of_format_1_go_on_replaying(path: Path):
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         replayed = await replay(path)
     recording = read_recording(path)
     assert recording.version == 1

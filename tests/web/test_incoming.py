@@ -228,7 +228,7 @@ async def test_answers_count_once_and_only_for_open_calls_of_tools_that_the_page
     script = [calls(("locate", {}), ("paid", {}), ("remove", {"path": "/a"})), text("Good.")]
     async with Runtime(ScriptedProvider(script), tools=[external("locate"), external("paid"), remove]) as runtime:
         session = runtime.start("Go.")
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             ids = await waits(session)
         (question,) = session.pending_approvals
 
