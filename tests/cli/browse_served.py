@@ -23,6 +23,8 @@ AXE = (
     "async () => (await axe.run()).violations.flatMap((rule) => rule.nodes.map((node) => `${rule.id}: ${node.target}`))"
 )
 
+TAGS = "(whole) => Array.from(whole.querySelectorAll('*'), (each) => each.localName).join(' ')"
+
 
 class Server:
     """The command, as a process."""
@@ -76,8 +78,19 @@ async def used(page: Page, folder: Path) -> dict[str, Any]:
         await page.get_by_role("button", name="Allow").click()
         await shows(page, "It is gone.")
         await is_idle(page)
-        await page.screenshot(path=folder / "serve.png")
+        await ask(page, "markdown")
+        await shows(page, "not bold")
+        await is_idle(page)
+        answer = page.locator(".markdown").last
+        found["markdown"] = await answer.evaluate(TAGS)
+        found["links"] = [await each.get_attribute("href") for each in await answer.locator("a").all()]
+        found["code"] = (await answer.locator("pre").inner_text()).strip()
+        found["prose"] = re.sub(r"\s+", " ", await answer.inner_text())
+        await page.screenshot(path=folder / "serve.png", full_page=True)
         found["barriers"] = await page.evaluate(AXE)
+        await ask(page, "deep")
+        await shows(page, ">>>> deep")
+        await is_idle(page)
         await ask(page, "hostile")
         await shows(page, "<img src=x onerror=")
         await is_idle(page)

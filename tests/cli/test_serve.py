@@ -36,7 +36,34 @@ async def remove(path: str) -> str:
     return HOSTILE
 
 
+MARKDOWN = """
+## What I found
+
+Three files, **all** small, and `one` is *new*:
+the rest is [old](https://example.org/a?b=1&c=2) &amp; ~~gone~~.
+
+1. First
+   - [x] nested
+   - [ ] open
+2. Second
+
+> It is quoted.
+
+| name | size |
+| --- | ---: |
+| `a.py` | 3 |
+
+[bad](javascript:document.title=1) ![picture](https://evil.example/x.png) <b onclick="document.title=1">bold</b>
+
+```python
+if 1 < 2 & 3:
+    print("**not bold**")
+"""
+DEEP = ">" * 9_000 + " deep"
+
 SCRIPTS = {
+    "markdown": [text(MARKDOWN)],
+    "deep": [text(DEEP)],
     "remove": [calls(("remove", {"path": HOSTILE}), text="May I?", reasoning="It is old."), text("It is gone.")],
     "hostile": [text(HOSTILE)],
     "wait": [hang(after=text("I am beginning"))],
@@ -79,6 +106,13 @@ def test_the_page_asks_decides_stops_and_continues_after_its_server_was_killed(t
     assert found["made"] == 0
     assert "It is gone." in found["shown"]
     assert found["hosts"] == ["127.0.0.1"]
+    assert found["markdown"] == (
+        "h2 p strong code em a del ol li ul li li li blockquote p table thead tr th th tbody tr td code td p span a pre code"
+    )
+    assert found["links"] == ["https://example.org/a?b=1&c=2", "https://evil.example/x.png"]
+    assert found["code"] == 'if 1 < 2 & 3:\n    print("**not bold**")'
+    assert "the rest is old & gone" in found["prose"]
+    assert '<b onclick="document.title=1">bold</b>' in found["prose"]
     # The browser itself reports what was refused, and the requests to a server that was away.
     assert {each.split(" (")[0].split(":")[0] for each in found["errors"]} <= {"Failed to load resource"}
 

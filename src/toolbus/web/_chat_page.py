@@ -20,6 +20,9 @@ _FILES = {
     "/": ("index.html", "text/html"),
     "/chat.css": ("chat.css", "text/css"),
     "/chat.js": ("chat.js", "text/javascript"),
+    "/markdown.js": ("markdown.js", "text/javascript"),
+    "/vendor/marked.mjs": ("vendor/marked.mjs", "text/javascript"),
+    "/vendor/LICENSES.txt": ("vendor/LICENSES.txt", "text/plain"),
 }
 PAGE_PATHS = frozenset(_FILES)
 """The paths of the page and its files, which contain nothing of anybody."""

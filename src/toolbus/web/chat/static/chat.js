@@ -1,6 +1,8 @@
 // The chat page of create_app and of toolbus serve. It reads the UI message stream, and folds each request into one
 // message, so that a stream that is read again from its beginning replaces the message. All text is set as text, never
-// as HTML.
+// as HTML; that of the model is read as Markdown.
+import { markdown } from "./markdown.js";
+
 const $ = (id) => document.getElementById(id);
 const inHash = (name) => new URLSearchParams(location.hash.slice(1)).get(name);
 // The token leaves the address at once, and stays with this tab.
@@ -64,7 +66,7 @@ const STATES = { arrives: "…", runs: "running", done: "", failed: "failed", de
 const inLine = (input) => Object.entries(input ?? {}).map(([name, value]) => `${name}=${JSON.stringify(value)}`).join(" ").slice(0, 200);
 
 function drawn(part, message) {
-  if (part.type === "text") return element("div", {}, part.text);
+  if (part.type === "text") return message.role === "assistant" ? markdown(part) : element("div", {}, part.text);
   if (part.type === "reasoning") return element("div", { class: "reasoning" }, part.text);
   if (part.type !== "call") return "";
   const input = element("pre", {}, shown(part.input ?? {}));
