@@ -114,7 +114,7 @@ def _compiled(snippet: Snippet) -> CodeType:
 
 
 def _run(snippet: Snippet, module: ModuleType, folder: Path) -> str:
-    """What the snippet prints."""
+    """Run the snippet, and return its output."""
     code = _compiled(snippet)
     if snippet.has_tests:
         _run_tests(snippet, folder)

@@ -1,0 +1,40 @@
+// Reads random texts as Markdown, with `document` played: node markdown_texts.mjs MODULE SEED COUNT. Prints one line of JSON:
+// the elements and attributes that were made, the addresses of links, and the texts that were lost.
+class Element {
+  constructor(name) { Object.assign(this, { name, children: [], attributes: {} }); }
+  append(...children) {
+    for (const child of children) {
+      if (!(child instanceof Element || typeof child === "string")) throw new TypeError(`${typeof child} is no node`);
+    }
+    this.children.push(...children);
+  }
+  setAttribute(name, value) { this.attributes[name] = String(value); }
+  *all() { yield this; for (const each of this.children) if (each instanceof Element) yield* each.all(); }
+  get text() { return this.children.map((each) => each.text ?? each).join(""); }
+}
+globalThis.document = { createElement: (name) => new Element(name) };
+
+const PIECES = [
+  "*", "**", "_", "~~", "`", "```", "\n", "\n\n", "  ", "    ", "\t", "  \n", "> ", "- ", "- [x] ", "1. ", "7) ", "# ", "###### ", "===", "---", "|",
+  "|-|-|\n", "[", "](", "![", "]", "(", ")", "[a]", "[a]: javascript:x\n", "<", "</b>", "<script>alert(1)</script>", "<img src=x onerror=a>", "<!--",
+  "-->", "<javascript:a>", "<https://x.y>", "http://a.b", "www.a.b", "a@b.c", "javascript:x", "JAVASCRIPT:x", "data:text/html,x", "vbscript:x", "//a.b",
+  "&amp;", "&#x6a;", "&lt;", "\\", "\u0000", "\ud800", "😀", "a", "word",
+];
+const [module, seed, count] = process.argv.slice(2);
+const { markdown } = await import(module);
+let state = Number(seed);
+const chance = (most) => { state = (state * 1_103_515_245 + 12_345) % 2_147_483_648; return Math.floor((state / 2_147_483_648) * most); };
+const found = { elements: new Set(), attributes: new Set(), addresses: new Set() };
+for (let number = 0; number < Number(count); number++) {
+  const text = Array.from({ length: 1 + chance(60) }, () => PIECES[chance(PIECES.length)]).join("");
+  for (const each of markdown({ text }).all()) {
+    found.elements.add(each.name);
+    for (const name of Object.keys(each.attributes)) found.attributes.add(name);
+    if (each.attributes.href) found.addresses.add(each.attributes.href.split(":")[0].toLowerCase());
+  }
+}
+const long = { text: "a*".repeat(30_000) };
+const whole = markdown(long).text === long.text;
+const deep = { text: `${">".repeat(20_000)} deep` };
+const kept = markdown(deep).text === deep.text && markdown(deep).text === deep.text;
+console.log(JSON.stringify({ ...Object.fromEntries(Object.entries(found).map(([name, set]) => [name, [...set].sort()])), whole, kept }));
