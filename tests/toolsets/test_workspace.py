@@ -279,6 +279,12 @@ def test_a_call_that_cannot_work_tells_what_would(tree: Path, arguments: dict[st
         Workspace(tree)("read_lines", **arguments)
 
 
+def test_an_empty_file_is_reported_as_such(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(ToolError, match=r"'a\.txt' has 0 lines; line 1 is past its end"):
+        Workspace(tmp_path)("read_lines", path="a.txt")
+
+
 @pytest.mark.parametrize("arguments", [{"path": "a", "start": 0}, {"path": "a", "end": -1}, {"path": 3}, {}])
 def test_arguments_of_a_wrong_kind_never_reach_the_handler(tree: Path, arguments: dict[str, Any]) -> None:
     with pytest.raises(InvalidArguments):

@@ -192,7 +192,7 @@ class _Workspace:
             if number == last or used > bounds.max_result_bytes:
                 break
         number += lines.count_rest()
-        return self._result(path, taken, start, end, number if whole_text and not lines.stopped else -1)
+        return self._result(path, taken, start, end, number if whole_text and not lines.stopped else None)
 
     def _text(self, path: str, file: io.BufferedReader[io.FileIO], budget: Budget) -> tuple[io.BufferedIOBase, bool]:
         """Return the file as UTF-8, and whether that is all of it."""
@@ -205,20 +205,19 @@ class _Workspace:
         return file, True
 
     @staticmethod
-    def _result(path: str, taken: list[str], start: int, end: int | None, total: int) -> ToolResult:
-        """Return the result; `total` is the number of lines of the file, or -1 if it is too large to count them."""
-        if not taken and total >= 0:
+    def _result(path: str, taken: list[str], start: int, end: int | None, total: int | None) -> ToolResult:
+        """Return the result; `total` is the number of lines of the file, or None if it is too large to count them."""
+        if not taken and total is not None:
             raise ToolError(f"{path!r} has {total} lines; line {start} is past its end")
         if not taken:
             raise ToolError(f"{path!r} is too large to read at line {start}")
         final = start + len(taken) - 1
         data: dict[str, Any] = {"path": path, "start": start, "end": final, "text": "\n".join(taken)}
         said = f"{path}, lines {start} to {final}"
-        if total >= 0:
+        if total is not None:
             data["total_lines"] = total
             said += f" of {total}"
-        wanted = end if end is not None else total
-        if total < 0 or final < min(wanted, total):
+        if total is None or final < (total if end is None else min(end, total)):
             data["truncated"] = True
             said += f"; cut, continue with start={final + 1}"
         return ToolResult(message=said, data=data)
