@@ -256,6 +256,21 @@ def test_indexes_that_are_brought_up_to_date_at_once_agree(tree: Path, monkeypat
     assert len({hit.id for hit in found}) == len(found)
 
 
+async def test_what_another_process_has_indexed_meanwhile_is_not_read_again(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+):
+    index = index_of(tree, max_chunks=2)
+    find = index.sources
+
+    def find_later(*given: Any) -> Any:
+        index_of(tree, max_chunks=2)._refresh(lambda: None)
+        return find(*given)
+
+    monkeypatch.setattr(index, "sources", find_later)
+    report = await index.refresh()
+    assert (report.files, report.changed, report.left_out, report.chunks) == (3, 0, 1, 2)
+
+
 @pytest.mark.parametrize(("statement", "waits"), [("SELECT * FROM nowhere", False), ("BEGIN IMMEDIATE", True)])
 def test_only_another_process_that_writes_is_waited_for_and_not_for_ever(
     statement: str, waits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

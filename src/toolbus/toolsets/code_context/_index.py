@@ -291,7 +291,8 @@ class _Update:
             return
         # Another process may have indexed the file in the meantime.
         now = self._storage.file(entry.path)
-        if now is not None and now != known and stamp == (now.modified_ns, now.size_bytes):
+        if now is not None and stamp == (now.modified_ns, now.size_bytes):
+            self._left_out += now.left_out
             return
         read_at = time.time_ns()
         data = entry.read(self._index.max_file_bytes, budget.over)
