@@ -29,6 +29,7 @@ from toolbus.events import (
     ToolArgumentsDelta,
     ToolCallCompleted,
     ToolCallFailed,
+    ToolCallPaused,
     ToolCallProgress,
     ToolCallRequested,
     ToolCallRetrying,
@@ -36,6 +37,7 @@ from toolbus.events import (
 )
 from toolbus.messages import AssistantMessage, ToolCall, UserMessage
 from toolbus.protocols import ToolSpec
+from toolbus.records import replace
 from toolbus.secrets import MASK
 from toolbus.status import display_name
 from toolbus.status._sentences import Status, StatusFold, call_sentence, sentence
@@ -239,6 +241,30 @@ def test_of_several_failures_the_last_one_is_named_and_stays():
     assert reported[3:] == [("processing", "Tool Lookup Tool failed, trying alternative approach..."), None]
 
 
+def test_a_failure_in_an_earlier_round_is_not_the_last_one():
+    later = rounds(2, ("lookup_tool", False), ("x", False))
+    assert last(failed(), rounds(1, ("lookup_tool", False)), later) == (
+        "processing",
+        "Tool X failed, trying alternative approach...",
+    )
+
+
+def test_a_call_in_the_background_is_shown_only_until_the_next_round_unless_it_fails():
+    reported = story(
+        replied("a", "b", "c"), replace(requested("a"), background=True), ToolCallPaused(call_id="a"), rounds(1),
+        requested("d", "other"), progress("half", "a"), completed("d"), failed("a"),
+    )  # fmt: skip
+    assert reported[1:] == [
+        ("executing", "Using Lookup Tool..."),
+        ("waiting", "Waiting for approval: Lookup Tool..."),
+        ("processing", "Processing tool results..."),
+        ("executing", "Using Other..."),
+        None,
+        None,
+        ("processing", "Tool Lookup Tool failed, trying alternative approach..."),
+    ]
+
+
 def test_a_call_that_was_cancelled_with_its_request_is_no_failure():
     reported = story(requested(), failed(reason="cancelled"), RequestCancelled())
     assert reported[1:] == [None, ("idle", "Cancelled")]
@@ -254,6 +280,12 @@ def test_a_round_that_the_user_s_word_began_processes_no_results():
         "Analyzing request...",
     )
     assert last(SteeringAdded(text="x"), rounds(1, ("a", True))) == ("processing", "Processing tool results...")
+    for before in ((), (SteeringAdded(text="x"), rounds(1))):
+        assert last(*before, TEXT, rounds(2)) == ("processing", "Processing tool results...")
+
+
+def test_pieces_that_take_turns_are_reported_by_their_first_ones():
+    assert story(rounds(0), TEXT, ARGUMENTS, TEXT, ARGUMENTS)[3:] == [None, None]
 
 
 def test_a_model_that_is_asked_again_streams_anew():
@@ -329,6 +361,13 @@ def test_the_status_is_right_for_whoever_asks_midway_and_asking_changes_nothing(
     assert narration.new_status({}) is None
     narration.forget()
     assert narration.new_status({}) == ("executing", "Using Other...")
+
+
+def test_whoever_asks_after_the_last_call_and_before_the_next_round_reads_that_results_are_processed():
+    narration = StatusFold()
+    narration.feed(requested("a"), {})
+    assert narration.feed(completed("a"), {}) is None
+    assert narration.status({}) == ("processing", "Processing tool results...")
 
 
 # --------------------------------------------------------------------------------------- whatever happens
