@@ -154,11 +154,10 @@ class ContextWindow:
     async def messages(self, system: SystemMessage | None, tools: Sequence[ToolSpec], provider: Provider) -> Messages:
         """Return the messages to send: `system`, and what fits into the window beside `system` and `tools`.
 
-        Raises `ContextOverflow` if the messages do not fit, whatever is shortened.
+        Not for a window that `is_plain`. Raises `ContextOverflow` if the messages do not fit, whatever is shortened.
         """
         history = self._history
-        if history is None:
-            return Messages(self._state.messages, system)
+        assert history is not None
         model = _key(provider)
         if self._refused is not None and self._refused[0] != model:
             # The request fails over to another model, which may take the whole transcript.
