@@ -58,6 +58,11 @@ def test_a_block_is_shown_when_the_next_one_begins_and_the_last_one_at_the_end()
     assert made.feed("Next answer.") + made.flush() == "Next answer.\n"
 
 
+def test_a_code_block_is_as_wide_as_the_terminal():
+    lines = re.sub(r"\x1b\[[\d;]*m", "", shown(f"```\n{'x' * 59}\n```", columns=60)).splitlines()
+    assert lines == ["  " + "x" * 58, "  x"]
+
+
 def test_an_empty_line_does_not_end_a_code_block_or_an_item_of_a_list():
     made = MarkdownText(lambda: 60)
     assert made.feed("- item\n\n  its second part\n\n  ~~~\n\ncode\n~~~\n") == ""

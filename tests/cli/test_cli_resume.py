@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -199,6 +200,21 @@ class TestLeases:
         assert ended.err.startswith(
             "toolbus: waiting for the lease of a process that is gone to expire, 10 s at most\n"
         )
+
+    def test_the_time_until_the_last_lease_expires_is_shown(
+        self, toolbus: Command, kept: Path, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    ):
+        for seconds in (60, 3_000, 60):
+            hold(kept, cut_off(kept, WRITE, "Write"), seconds, process=NOBODY)
+
+        async def interrupted(_seconds: float) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("toolbus.cli._commands.resume.anyio.sleep", interrupted)
+        monkeypatch.setattr("sys.stderr", terminal)
+        monkeypatch.setenv("TERM", "xterm")
+        assert main(["resume"]) == 130
+        assert re.search(r"to expire.*(2999|3000) s", terminal.getvalue())
 
     def test_what_runs_in_another_process_is_left_to_it(self, toolbus: Command, kept: Path):
         hold(kept, cut_off(kept, WRITE, "Write"), 60)

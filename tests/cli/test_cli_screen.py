@@ -242,6 +242,9 @@ class TestWhileAQuestionStands:
             screen.say("never lost")
         lines = terminal.getvalue().splitlines()
         assert lines[999:] == ["999", "toolbus: 10 lines were not shown while a question was open"]
+        with screen.held():
+            screen.report("the next question loses nothing")
+        assert terminal.getvalue().splitlines()[1001:] == ["the next question loses nothing"]
         assert screen.said
 
     def test_a_live_line_is_wiped_with_the_rows_that_it_takes_in_a_terminal_that_became_narrow(

@@ -35,6 +35,7 @@ def test_unfinished_requests_are_shown_with_their_holders_and_open_questions(too
     assert (whole["unfinished"], whole["held"], whole["free"], whole["waiting"]) == (2, 1, 1, 1)
     one = {each["request_id"]: each for each in whole["requests"]}
     assert (one[free]["holder"], one[free]["lease_seconds"], one[free]["waiting"]) == (None, 0.0, [])
+    assert one[free]["damage"] is None
     assert 0 < one[held]["lease_seconds"] <= 60
     assert [each["name"] for each in one[held]["waiting"]] == ["delete_file"]
 
@@ -55,4 +56,6 @@ def test_a_damaged_journal_is_shown_with_its_request(toolbus: Command, kept: Pat
         database.commit()
     out = toolbus("status").out
     assert request_id in out
-    assert "  damaged: " in out
+    [damaged] = [line for line in out.splitlines() if line.startswith("  damaged: ")]
+    [found] = orjson.loads(toolbus("status", "--json").out)["requests"]
+    assert damaged.startswith(f"  damaged: {found['damage']}")

@@ -72,7 +72,7 @@ class _CodeBlock(rich.markdown.CodeBlock):
         self, console: rich.console.Console, options: rich.console.ConsoleOptions
     ) -> rich.console.RenderResult:
         code = rich.text.Text(str(self.text).rstrip(), style="markdown.code_block", overflow="fold")
-        yield rich.padding.Padding(code, (0, 0, 0, 2))
+        yield rich.padding.Padding.indent(code, 2)
 
 
 class _Markdown(rich.markdown.Markdown):
