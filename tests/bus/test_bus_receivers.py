@@ -59,6 +59,22 @@ def test_the_order_holds_after_receivers_in_between_have_left_and_come_back():
     assert called == ["c", "d", "a again"]
 
 
+def test_a_receiver_comes_after_those_before_it_even_where_the_memory_of_one_that_left_is_used_again():
+    bus = EventBus()
+    called: list[int] = []
+
+    def receiver(number: int) -> Callable[[Event], None]:
+        return lambda _: called.append(number)
+
+    left = [bus.connect(StatusChanged, receiver(number)) for number in range(20)]
+    while left:
+        left.pop(0)()
+    for number in range(20):
+        bus.connect(StatusChanged, receiver(number))
+    bus.publish(signal())
+    assert called == [*range(20)]
+
+
 def test_a_receiver_hears_its_types_alone():
     bus = EventBus()
     one, two, all_of_them = hear(bus, StatusChanged), list[Event](), hear(bus)

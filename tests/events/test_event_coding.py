@@ -191,6 +191,11 @@ def test_what_is_not_json_is_refused_wherever_it_is(data: bytes | str):
     assert caught.value.fault == "caller"
 
 
+def test_the_error_says_where_the_json_ends():
+    with pytest.raises(DecodeError, match=r"^event: not JSON: .*line 2 column 1"):
+        decode(b'{"type":\n}')
+
+
 @pytest.mark.parametrize("data", [b"[]", b"3", b"null", b'"text_delta"'])
 def test_json_that_is_no_object_is_no_event(data: bytes):
     with pytest.raises(DecodeError, match=r"^event: .*object"):

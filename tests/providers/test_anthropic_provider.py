@@ -344,6 +344,10 @@ def test_options_that_cannot_be_are_refused_at_construction(options: dict[str, A
         AnthropicProvider(given.pop("model"), **given)
 
 
+def test_one_token_is_enough_for_an_answer() -> None:
+    AnthropicProvider("m", api_key="k", max_output_tokens=1)
+
+
 def test_the_default_server_is_anthropics() -> None:
     assert "base_url='https://api.anthropic.com'" in repr(AnthropicProvider("m", api_key="k"))
 

@@ -6,7 +6,9 @@ import pytest
 
 from toolbus.core.text_structure import read_structure
 from toolbus.providers.extractive._passages import Weigher, best_passages
+from toolbus.providers.extractive._plan import weigher_of
 from toolbus.providers.extractive._question import read_question, split_identifier, stem
+from toolbus.providers.extractive._transcript import Search, Turn
 
 
 def forms(text: str) -> list[str]:
@@ -31,6 +33,17 @@ def test_what_only_looks_like_an_ending_is_kept(word: str) -> None:
 
 def test_small_words_and_how_long_are_no_terms() -> None:
     assert forms("How long is the timeout, and what does it do?") == ["timeout"]
+
+
+def test_words_are_as_rare_as_the_widest_search_for_words_has_reported() -> None:
+    question = read_question("the soak of a kiln")
+    searches = [
+        Search({"mode": "words"}, files_with_word={"soak": 2, "kiln": 5}, files_searched=9),
+        Search({"mode": "words", "glob": "*.md"}, files_with_word={"soak": 1, "kiln": 1}, files_searched=10),
+        Search({"mode": "regex"}, files_with_word={"soak": 3, "kiln": 3}, files_searched=11),
+    ]
+    expected = Weigher(question, {"soak": 2, "kiln": 5}, 9).weights
+    assert weigher_of(question, Turn(searches=searches)).weights == expected
 
 
 def test_a_dotted_name_asks_for_its_last_part() -> None:
