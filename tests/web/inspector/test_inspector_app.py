@@ -22,8 +22,9 @@ from toolbus.providers.scripted import ScriptedProvider, calls, error, hang, tex
 from toolbus.storage import Entry, Store
 from toolbus.stores import MemoryStore
 from toolbus.testing import record, replay, virtual_backends
+from toolbus.testing.recording import RecordingError, ReplayDifference
 from toolbus.web import create_inspector
-from toolbus.web.inspector import Inspector, RecordingSource, StoreSource
+from toolbus.web.inspector import Inspector, RecordingSource, StoreSource, _actions
 
 anyio_backend = virtual_backends()
 
@@ -233,6 +234,22 @@ async def test_a_decision_keeps_its_reason_who_made_it_and_whether_it_is_for_goo
     assert (decided.remember, decided.arguments) == (remember, None)
 
 
+@pytest.mark.parametrize(("edit", "nights"), [({}, None), ({"nights": 4}, 4)])
+async def test_a_call_has_the_arguments_that_a_person_has_edited(edit: dict[str, Any], nights: int | None):
+    async with inspected() as (runtime, caller):
+        session = begin(runtime, "trip")
+        await asked(session)
+        [shown] = (await caller.view(session.request_id))["approvals"]
+        body = {**shown, "arguments": {**shown["arguments"], **edit}}
+        assert (await caller.call(f"/api/requests/{session.request_id}/approve", body))[1]["answer"] == "done"
+        result = await session.result()
+        [decided] = [each async for each in session.events(ApprovalDecided)]
+    assert (decided.arguments and decided.arguments["nights"]) == nights
+    assert f"Avenida is booked for {nights or 3} nights with sk" in [
+        each.text for each in result.messages if isinstance(each, ToolMessage)
+    ]
+
+
 async def test_the_model_reads_what_a_person_adds_and_how_an_external_call_has_ended():
     async with inspected() as (runtime, caller):
         for is_error in (False, True):
@@ -329,6 +346,12 @@ async def test_the_messages_as_they_were_sent_last_are_known_also_after_the_end(
 # ------------------------------------------------------------------------------------------------------ recording
 
 
+def difference(field: str) -> ReplayDifference:
+    return ReplayDifference(
+        "other", path=Path("r"), line=3, request_id="r", field=field, expected="x", got="round_started"
+    )
+
+
 @pytest.mark.parametrize("scene", ["plain", "trip", "attack", "long", "payment"])
 @pytest.mark.parametrize("store", [None, MemoryStore])
 async def test_a_request_is_recorded_afterwards_and_replays(scene: str, store: Any, tmp_path: Path):
@@ -344,6 +367,9 @@ async def test_a_request_is_recorded_afterwards_and_replays(scene: str, store: A
         await session.result()
         status, found = await caller.call(f"/api/requests/{session.request_id}/record", {})
         assert (status, found["is_verified"], found["note"]) == (200, True, "")
+        assert found["file_name"] == f"request_{session.request_id[-12:]}.jsonl"
+        assert found["file_name"] in found["test"]
+        assert "my_application" not in found["test"]
         path = tmp_path / found["file_name"]
         path.write_text(found["recording"], encoding="utf-8")
         assert (await replay(path)).results[0] is not None
@@ -365,6 +391,37 @@ async def test_a_request_that_cannot_be_recorded_says_why():
         runtime.bus.publish(RequestStarted(request_id="foreign", prompt="Of no session", deadline=1))
         status, sentence = await caller.call("/api/requests/foreign/record", {})
         assert (status, "not in memory" in sentence) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("raised", "note"),
+    [
+        (RecordingError(Path("r"), 3, "it is cut off"), "It cannot be replayed: it is cut off."),
+        (difference(field="text"), "A replay makes another fact at line 3: text."),
+        (difference(field=""), "A replay makes another fact at line 3: round_started."),
+    ],
+)
+async def test_a_recording_that_does_not_replay_is_given_out_with_the_reason(
+    raised: Exception, note: str, monkeypatch: pytest.MonkeyPatch
+):
+    async def fail(_path: Path) -> None:
+        raise raised
+
+    monkeypatch.setattr(_actions, "replay", fail)
+    async with inspected() as (runtime, caller):
+        session = begin(runtime, "plain")
+        await session.result()
+        status, found = await caller.call(f"/api/requests/{session.request_id}/record", {})
+    assert (status, found["is_verified"], found["note"]) == (200, False, note)
+
+
+async def test_a_recording_that_would_be_too_large_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(_actions, "_MOST_EXPORTED_BYTES", 1_000)
+    async with inspected() as (runtime, caller):
+        session = begin(runtime, "plain")
+        await session.result()
+        status, sentence = await caller.call(f"/api/requests/{session.request_id}/record", {})
+    assert (status, "would have over 1,000 bytes" in sentence) == (400, True)
 
 
 # --------------------------------------------------------------------------------- stores, recordings, and runtimes
@@ -446,6 +503,8 @@ async def test_a_request_of_another_process_is_listed_watched_and_decided_throug
             assert result.text == "The hotel is booked, and the sky is clear."
             _, found = await caller.call(f"{path}/record", {})
             assert (found["is_verified"], "tools=tools" in found["test"]) == (False, True)
+            assert "from my_application import tools" in found["test"]
+            assert found["note"] == "A store does not have the tools, so the test has to give them."
 
 
 async def test_a_command_to_a_request_that_nobody_holds_is_stored():
