@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from toolbus.core.compression import Compression, Edit, Fold, Seen
 from toolbus.core.history import History
 from toolbus.errors import ApplicationError
-from toolbus.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
+from toolbus.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage, size_of
 from toolbus.protocols import ToolSpec
 from toolbus.records import replace
 
@@ -31,6 +31,8 @@ def turn(number: int, names: Sequence[str] = (), *, steered: bool = False, note:
     calls = tuple(ToolCall(name=name, arguments='{"n":1}', call_id=each) for name, each in zip(names, ids, strict=True))
     made: list[Message] = [SystemMessage(text="A note.", message_id=f"n{number}")] if note else []
     made += [UserMessage(content=f"question {number}", message_id=f"{request}_u")]
+    if note and steered:
+        made += [SystemMessage(text="Another note."), UserMessage(content="wait", message_id=f"{request}_s1")]
     if names:
         made += [AssistantMessage(tool_calls=calls, message_id=f"{request}_r0")]
         made += [
@@ -100,6 +102,15 @@ def test_turns_that_were_left_out_stay_out_and_each_request_reports_them_once() 
     assert history.what_changed() is None
     assert history.memo() == memo
     assert memo is not None
+
+
+def test_a_fold_counts_the_bytes_of_the_messages_that_it_has_read_once() -> None:
+    messages = [*turn(0, ["look"]), *turn(1)]
+    history = of_request(0, messages[:2])
+    history.take(SPECS)
+    assert history.proceed(of_request(1, messages), SPECS)
+    history.take(SPECS)
+    assert history.size_bytes == size_of(messages)
 
 
 def test_a_view_that_an_earlier_request_was_sent_stays_as_it_was() -> None:

@@ -60,6 +60,23 @@ def turns_of(messages: Sequence[Message]) -> list[int]:
     return reported
 
 
+def test_a_policy_reads_each_result_with_its_call_and_its_tool() -> None:
+    found: list[tuple[str, str]] = []
+
+    class Reading:
+        def fold(self) -> Fold:
+            return self
+
+        def add(self, seen: Seen) -> list[Edit]:
+            if seen.call is not None and seen.spec is not None:
+                found.append((seen.call.call_id, seen.spec.kind))
+            return []
+
+    messages = [*said("a")[:1], *called("a", "one", "two"), *called("a", "three", round_number=1)]
+    history_of(messages, compression=Compression(policies=[Reading()]))
+    assert found == [("a_0_0", "query"), ("a_0_1", "query"), ("a_1_0", "query")]
+
+
 def fitted(history: History, limit: float) -> list[Message]:
     assert history.fit(limit)
     sent = list(history.view())
