@@ -9,7 +9,7 @@ import pytest
 from toolbus import EventBus, RequestSession, ToolDispatcher
 from toolbus.errors import ConfigurationError
 from toolbus.messages import UserMessage
-from toolbus.protocols import ModelRequest
+from toolbus.protocols import ModelRequest, ToolSpec
 from toolbus.testing import ScriptedProvider, calls, text
 from toolbus.tools import Tool, ToolContext, ToolRegistry, tool
 
@@ -112,6 +112,12 @@ async def test_a_running_request_sees_a_change_at_its_next_round():
         ("one", "", "unknown_tool"),
     ]
     assert "The tools are: grow, two." in result.tool_calls[2].error
+
+
+def test_specs_that_differ_only_in_their_functions_are_equal():
+    first, second = (ToolSpec(name="grow", validate=lambda _arguments: None) for _ in range(2))
+    assert first == second
+    assert repr(first) == repr(second)
 
 
 async def test_options_beside_a_function_are_not_lost():
