@@ -31,8 +31,6 @@ def turn(number: int, names: Sequence[str] = (), *, steered: bool = False, note:
     calls = tuple(ToolCall(name=name, arguments='{"n":1}', call_id=each) for name, each in zip(names, ids, strict=True))
     made: list[Message] = [SystemMessage(text="A note.", message_id=f"n{number}")] if note else []
     made += [UserMessage(content=f"question {number}", message_id=f"{request}_u")]
-    if note and steered:
-        made += [SystemMessage(text="Another note."), UserMessage(content="wait", message_id=f"{request}_s1")]
     if names:
         made += [AssistantMessage(tool_calls=calls, message_id=f"{request}_r0")]
         made += [
