@@ -21,6 +21,7 @@ from toolbus.events import (
     Event,
     MessageAppended,
     RoundStarted,
+    Spent,
     StatusChanged,
     TextDelta,
     ToolCallCompleted,
@@ -31,7 +32,7 @@ from toolbus.events import (
     encode,
     json_schema,
 )
-from toolbus.messages import AssistantMessage, ImagePart, TextPart, ToolCall, UserMessage
+from toolbus.messages import AssistantMessage, ImagePart, TextPart, ToolCall, Usage, UserMessage
 from toolbus.records import defaults_of, replace
 
 SCHEMA = json_schema()
@@ -91,6 +92,7 @@ def test_what_is_left_out_gets_its_default():
     assert isinstance(event, TextDelta)
     assert (event.request_id, event.round, event.metadata) == ("", 0, None)
     assert event.event_id != decode(orjson.dumps(DELTA)).event_id
+    assert Spent() == Spent(usage=Usage(), tool_calls=0, cost=0.0)
 
 
 def test_fields_that_are_unknown_are_ignored_at_any_depth():

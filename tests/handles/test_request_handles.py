@@ -6,6 +6,7 @@ import contextlib
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import anyio
@@ -18,6 +19,7 @@ from toolbus.errors import (
     BusError,
     ConfigurationError,
     NotAuthorized,
+    StoreError,
     StoreUnavailable,
     UnknownRequest,
 )
@@ -39,6 +41,7 @@ from toolbus.records import replace
 from toolbus.remote import Client
 from toolbus.storage import MAX_WAITING_INPUTS
 from toolbus.stores.memory import MemoryStore
+from toolbus.stores.sqlite import SqliteStore
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
 
 anyio_backend = virtual_backends()
@@ -661,6 +664,12 @@ async def test_a_handle_shows_where_its_request_is() -> None:
 async def test_wrong_options_are_refused(make: Callable[[], object], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         make()
+
+
+async def test_a_client_reports_a_store_that_cannot_be_opened_when_it_is_entered(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="there is no folder"):
+        async with Client(SqliteStore(tmp_path / "no" / "such.db")):
+            pytest.fail("the client was entered")
 
 
 async def test_steering_that_came_in_another_process_is_given_before_the_next_round() -> None:

@@ -7,7 +7,8 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import anyio
 import anyio.to_thread
@@ -24,7 +25,7 @@ from toolbus.errors import ConfigurationError
 from toolbus.events import ToolCallCompleted, ToolCallPaused, ToolCallRequested, encode
 from toolbus.messages import AssistantMessage, Message, UserMessage
 from toolbus.records import replace
-from toolbus.remote.nats import NatsExecutor, ToolWorker
+from toolbus.remote.nats import NatsExecutor, ToolWorker, _Post
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, calls, check_executor, text
 
@@ -598,3 +599,27 @@ async def test_an_attempt_to_connect_that_ignores_a_cancellation_is_ended_all_th
     with pytest.raises(TimeoutError):
         await module._in_time(connect())  # pyright: ignore[reportPrivateUsage]
     assert len(cancelled) == 3
+
+
+async def test_signals_that_wait_for_the_server_are_dropped_beyond_a_bound_and_answers_are_not() -> None:
+    sent: list[bytes] = []
+    is_away = True
+
+    async def publish(_subject: str, body: bytes) -> None:
+        if is_away:
+            raise ConnectionError("the driver's buffer is full")
+        sent.extend(body.split(b"\n"))
+
+    post: Any = _Post(cast("Any", SimpleNamespace(client=SimpleNamespace(publish=publish))))
+    signals = [b"%d" % number * 500_000 for number in range(10)] * 2
+    for each in signals:
+        post.put("node", each, may_be_lost=True)
+    post.put("node", b"answer", may_be_lost=False)
+    await post.flush()
+    assert sent == []
+    is_away = False
+    await post.flush()
+    assert sent == [*signals[:9], b"answer"]
+    post.put("node", b"signal", may_be_lost=True)
+    await post.flush()
+    assert sent[-1] == b"signal"

@@ -74,6 +74,10 @@ class Taker:
         return "taken"
 
 
+class Door(BaseModel):
+    door: int
+
+
 # ------------------------------------------------------------------------------------------------- the canaries
 
 
@@ -236,6 +240,14 @@ async def test_an_output_with_secrets_is_given_whole_to_who_asked_and_to_nobody_
             assert is_reference(json.loads(re.search(r"\{.*\}", result.text)[0])["password"])  # type: ignore[index]
     assert not any(VALUE.encode() in encode(event) for event in events)
     assert not any(isinstance(event, TextDelta) for event in events)
+
+
+async def test_an_output_without_secrets_is_returned_as_it_is_beside_tools_that_take_some() -> None:
+    taker = Taker()
+    script = [calls(("take", {"token": VALUE})), calls(("final_answer", {"door": 7}))]
+    async with Runtime(ScriptedProvider(script), tools=[taker.tool]) as runtime:
+        result = await runtime.run("Which door?", output=Door)
+    assert (result.output, taker.got) == (Door(door=7), [VALUE, ""])
 
 
 # ------------------------------------------------------------------------------------------------- the model's reply

@@ -30,7 +30,7 @@ from toolbus.messages import AssistantMessage, Message, ToolCall, ToolMessage, U
 from toolbus.stores._encoding import turn_of
 from toolbus.stores.mongo import MessageFields, MongoStore, _connection
 from toolbus.stores.mongo._connection import Names, Server, ServerConnection
-from toolbus.stores.mongo._conversations import _messages, _with_calls, history
+from toolbus.stores.mongo._conversations import _messages, _with_calls, conversations, history
 from toolbus.stores.mongo._documents import _is_harmless, sort_key_of
 from toolbus.stores.mongo._turns import remember
 from toolbus.testing import ScriptedProvider, text
@@ -395,6 +395,10 @@ def test_the_ticket_assistant_reads_what_toolbus_writes(connection: ServerConnec
         ("user", "Show me tickets for project X."),
         ("assistant", "Here is ticket T1."),
     ]
+    # Ids of documents have their times, as the ids that the server's drivers make.
+    assert [each["_id"].generation_time for each in found] == [
+        each["timestamp"].replace(microsecond=0) for each in found
+    ]
     # The reading that it recommends: calls and their results stand in one document.
     [asking] = [each for each in found if "toolCalls" in each["data"]]
     assert (asking["sender"], asking["content"], asking["messageType"]) == ("assistant", None, "tool_calls")
@@ -408,6 +412,15 @@ def test_the_ticket_assistant_reads_what_toolbus_writes(connection: ServerConnec
     assert second == {"toolCallId": "call2", "toolName": "odd", "result": "no such thing", "isError": True}
     assert "3000000 characters" in third["result"]
     assert history(connection, "as it reads") == TURN
+
+
+def test_a_text_past_the_end_of_its_conversation_is_not_found(connection: ServerConnection) -> None:
+    word = uuid4().hex
+    remember(until_later(connection), turn_of(word, [UserMessage(content=word), AssistantMessage(text="Yes.")]), word)
+    assert [each.conversation_id for each in conversations(connection, word, "", 1)] == [word]
+    # A turn whose writer died before it was whole has such documents.
+    connection.messages.update_one({"sessionId": word, "content": word}, {"$set": {"data.toolbus.position": 2}})
+    assert conversations(connection, word, "", 1) == []
 
 
 def test_what_another_application_edits_or_deletes_counts(connection: ServerConnection) -> None:

@@ -525,6 +525,13 @@ def test_a_death_while_things_are_deleted_leaves_all_or_nothing_of_each(
     assert not [*other.requests.find(), *other.conversations.find(), *other.messages.find()]
 
 
+def test_the_end_of_a_journal_is_remembered_until_its_request_ends_so_that_no_append_reads_it(process: Process) -> None:
+    database = process.open()
+    append(database, entry("r", 0), entry("s", 0))
+    append(database, entry("r", 1), entry("s", 1, ending="completed", turn=turn("s")))
+    assert [*database.heads] == ["r"]
+
+
 @pytest.mark.parametrize(("exc", "is_raised"), [(AutoReconnect("gone"), False), (ZeroDivisionError(), True)])
 def test_an_ending_counts_though_its_turn_could_not_be_added_yet(
     process: Process, monkeypatch: pytest.MonkeyPatch, exc: Exception, is_raised: bool

@@ -206,12 +206,14 @@ async def test_a_thousand_appends_at_once_share_few_commits(path: Path) -> None:
 
 async def test_entries_that_are_refused_do_not_harm_those_that_share_their_commit(path: Path) -> None:
     outcomes: dict[str, object] = {}
+    causes: dict[str, BaseException | None] = {}
 
     async def append(name: str, request_id: str, seq: int, epoch: int = 1) -> None:
         try:
             outcomes[name] = await store.append(entry(request_id, seq, epoch=epoch))
         except StoreError as exc:
             outcomes[name] = type(exc), str(exc)
+            causes[name] = exc.__cause__
 
     async with closing(SqliteStore(path)) as store:
         for known in ("a", "b", "c"):
@@ -228,7 +230,8 @@ async def test_entries_that_are_refused_do_not_harm_those_that_share_their_commi
         assert outcomes.pop("again") == (StoreError, "request b is in the journal already")
         assert outcomes.pop("unknown") == (StoreError, "request x is not in the journal")
         assert outcomes.pop("stale") == (LeaseLost, str(LeaseLost("c", 7)))
-        assert len(outcomes) == 1
+        assert [*outcomes] == ["half a character"]
+        assert isinstance(causes["half a character"], (TypeError, UnicodeError))
         assert (await store.statistics()).facts == 5
         await store.append(entry("a", 2))
 

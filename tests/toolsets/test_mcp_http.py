@@ -253,21 +253,25 @@ async def test_a_success_without_a_result_says_nothing_of_what_was_done(reported
         assert failed.error.startswith("The MCP server 'web' gave no answer that can be used: ")
 
 
-async def test_a_tool_that_changes_nothing_may_be_called_again_where_http_refused_it():
+async def test_only_a_tool_that_changes_nothing_may_be_called_again_where_http_refused_it():
     def answer(asked: str) -> bytes:
         request = json.loads(asked)
         if request["method"] == "tools/call":
             return response("503 Service Unavailable")
         if "id" not in request:
             return response("202 Accepted")
-        tool = {"name": "look", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}}
-        result = {"tools": [tool]} if request["method"] == "tools/list" else RESULTS[request["method"]]
+        look = {"name": "look", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}}
+        write = {"name": "write", "inputSchema": {"type": "object"}}
+        result = {"tools": [look, write]} if request["method"] == "tools/list" else RESULTS[request["method"]]
         return response("200 OK", json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}).encode())
 
     async with written_down(answer) as (url, _), McpTools([McpServer("web", url=url, protocol="legacy")]) as mcp:
-        failed = await Caller(mcp.registry).failed("web__look")
-    assert (failed.retryable, failed.outcome_unknown) == (True, False)
-    assert failed.error.endswith("Server returned an error response; it changes nothing, so try again.")
+        call = Caller(mcp.registry)
+        look, write = await call.failed("web__look"), await call.failed("web__write")
+    assert (look.retryable, look.outcome_unknown) == (True, False)
+    assert look.error.endswith("Server returned an error response; it changes nothing, so try again.")
+    assert (write.retryable, write.outcome_unknown) == (False, True)
+    assert write.error.endswith("Server returned an error response")
 
 
 async def test_definitions_that_are_none_and_an_empty_cursor_cost_a_server_those_tools_alone(

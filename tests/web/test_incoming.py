@@ -99,6 +99,15 @@ def test_answers_are_those_of_the_last_step():
     assert found.request_id == "r"
 
 
+@pytest.mark.parametrize(
+    ("call_ids", "request_id"),
+    [(["a_1_b_2_0", "a_1_b_10_3"], "a_1_b"), (["a_1_0_0", "a_2_0_0"], ""), ([], "")],
+)
+def test_the_request_of_the_answers_is_named_in_their_calls_ids(call_ids: list[str], request_id: str):
+    answers = tuple(ClientAnswer(call_id=each, name="locate") for each in call_ids)
+    assert ClientRequest(conversation_id="c", answers=answers).request_id == request_id
+
+
 def test_answers_of_ag_ui_are_resumed_interrupts_and_results_at_the_end():
     reply = {"role": "assistant", "id": "m", "toolCalls": [
         {"id": "r_1_2~2", "type": "function", "function": {"name": "locate", "arguments": "{}"}},

@@ -1,0 +1,271 @@
+"""The executor beside the sessions, over a broker that loses and delays messages, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio.lowlevel
+import pytest
+
+from toolbus import EventBus, ToolRegistry, tool
+from toolbus.events import Event, RequestCompleted, ToolCallCompleted, ToolCallFailed, ToolCallRequested, encode
+from toolbus.messages import Usage
+from toolbus.records import replace
+from toolbus.remote._executor import RemoteExecutor
+from toolbus.remote._transport import Key, Then, Unavailable
+from toolbus.testing import advance, settle, virtual_backends
+
+anyio_backend = virtual_backends()
+pytestmark = pytest.mark.leaves("buses", reason="requests are opened by hand, and no session ends them")
+
+KEY = ("r", "c")
+
+
+@tool(pool="gpu")
+async def echo() -> str:
+    """Answer."""
+    return "said"
+
+
+class FakeBroker:
+    """The link of the executor. It takes each call at once, unless it `is_away`, and keeps what is in `answer`."""
+
+    max_bytes = 1_000_000
+
+    def __init__(self) -> None:
+        self.payloads = self
+        self.is_away = False
+        self.answer: bytes | None = None
+        self.patience: list[float] = []
+        self.did: list[Any] = []
+        self.waiting: list[Then] = []
+
+    def listen(self, heard: Any, reconnected: Any) -> None:
+        self.heard, self.reconnected = heard, reconnected
+
+    def carries(self, key: Key) -> bool:
+        return key == KEY
+
+    async def send(
+        self, key: Key, body: bytes, seconds_left: float, then: Then, *, seconds: float, again: bool
+    ) -> None:
+        del key, body, seconds_left
+        self.patience.append(seconds)
+        self.did.append("send again" if again else "send")
+        await anyio.lowlevel.checkpoint()
+        if self.is_away:
+            then(Unavailable("away"))
+        else:
+            self.waiting.append(then)
+
+    def acknowledge(self) -> None:
+        for then in self.waiting:
+            then(True)
+        self.waiting.clear()
+
+    async def find(self, key: Key) -> bytes | None:
+        assert key == KEY
+        await anyio.lowlevel.checkpoint()
+        if self.is_away:
+            raise Unavailable("away")
+        return self.answer
+
+    async def stop(self, key: Key) -> None:
+        assert key == KEY
+        self.did.append("stop")
+        await anyio.lowlevel.checkpoint()
+
+    async def drop(self, key: Key, digest: str = "") -> None:
+        assert (key, digest) == (KEY, "")
+        self.did.append("drop")
+        await anyio.lowlevel.checkpoint()
+
+    async def forget(self, request_id: str, *, calls_too: bool, payloads_too: bool) -> None:
+        assert request_id == KEY[0]
+        self.did.append({"calls": calls_too, "payloads": payloads_too})
+        await anyio.lowlevel.checkpoint()
+
+
+class Scene:
+    """One call of one request, the broker that has to carry it, and the terminal event of the call."""
+
+    def __init__(self, bus: EventBus, broker: FakeBroker) -> None:
+        self.bus, self.broker = bus, broker
+        self.ended: list[Event] = []
+        bus.connect((ToolCallCompleted, ToolCallFailed), self.ended.append)
+        self.requested = ToolCallRequested(
+            request_id=KEY[0], call_id=KEY[1], name="echo", arguments={}, round=0, deadline=60.0, idempotency_key="k"
+        )
+
+    async def request(self, deadline: float = 60.0, *, resumed: bool = False) -> None:
+        mailbox = self.bus.arbitration.open_mailbox(KEY[0])
+        self.bus.arbitration.open_calls(mailbox, [KEY[1]])
+        self.requested = replace(self.requested, at=self.bus.clock(), deadline=deadline, resumed=resumed)
+        self.bus.arbitration.announce(self.requested)
+        await settle()
+
+    def hear(self, event: Event) -> None:
+        self.broker.heard(encode(event))
+
+
+@asynccontextmanager
+async def scene() -> AsyncGenerator[Scene]:
+    bus, broker = EventBus(), FakeBroker()
+
+    @asynccontextmanager
+    async def connect() -> AsyncGenerator[Any]:
+        yield broker
+        # The acknowledgements that were on their way arrive before the connection is closed.
+        broker.acknowledge()
+
+    async with RemoteExecutor(bus, ToolRegistry([echo]), "gpu", connect, lambda: None):
+        yield Scene(bus, broker)
+
+
+@pytest.mark.guarantee("G25")
+@pytest.mark.parametrize(("deadline", "patience"), [(60.0, 2.0), (1.0, 0.9), (0.1, 0.05)])
+async def test_a_call_waits_for_its_acknowledgement_for_as_long_as_its_deadline_leaves_time(
+    deadline: float, patience: float
+) -> None:
+    async with scene() as here:
+        await here.request(deadline)
+        assert here.broker.patience == [pytest.approx(patience)]
+
+
+@pytest.mark.guarantee("G25")
+async def test_a_call_that_the_broker_does_not_take_is_sent_again_and_lost_just_before_its_deadline() -> None:
+    async with scene() as here:
+        here.broker.is_away = True
+        await here.request(1.0)
+        await advance(0.7)
+        assert not here.ended
+        await advance(0.29)
+        [ended] = here.ended
+        assert isinstance(ended, ToolCallFailed)
+        assert (ended.reason, ended.outcome_unknown) == ("lost", True)
+        assert here.broker.did[:2] == ["send", "send again"]
+        assert here.broker.did[-1] == "stop"
+
+
+@pytest.mark.guarantee("G24")
+@pytest.mark.parametrize(
+    ("resumed", "reconnects", "seconds"), [(True, False, 1.0), (False, True, 1.0), (False, False, 10.0)]
+)
+async def test_an_answer_that_did_not_arrive_is_found_soon_where_one_may_have_been_missed(
+    resumed: bool, reconnects: bool, seconds: float
+) -> None:
+    async with scene() as here:
+        await here.request(resumed=resumed)
+        here.broker.acknowledge()
+        here.broker.answer = encode(here.requested.completed("said"))
+        if reconnects:
+            here.broker.reconnected()
+        await advance(seconds - 0.1)
+        assert not here.ended
+        await advance(0.2)
+        [ended] = here.ended
+        assert isinstance(ended, ToolCallCompleted)
+        assert ended.content == "said"
+
+
+@pytest.mark.guarantee("G24")
+async def test_a_look_for_an_answer_that_fails_is_repeated_once_the_broker_is_back() -> None:
+    async with scene() as here:
+        await here.request()
+        here.broker.acknowledge()
+        here.broker.answer = encode(here.requested.completed("said"))
+        here.broker.reconnected()
+        here.broker.is_away = True
+        await advance(1.1)
+        here.broker.is_away = False
+        await advance(1)
+        assert [each.type for each in here.ended] == ["tool_call_completed"]
+
+
+@pytest.mark.guarantee("G24")
+async def test_a_resumed_call_whose_answer_is_kept_is_not_sent_again_and_one_without_is() -> None:
+    async with scene() as here:
+        here.broker.answer = encode(here.requested.completed("said"))
+        await here.request(resumed=True)
+        assert [each.type for each in here.ended] == ["tool_call_completed"]
+        assert here.broker.did == []
+    for is_away in (False, True):
+        async with scene() as here:
+            here.broker.is_away = is_away
+            await here.request(resumed=True)
+            assert not here.ended
+            assert here.broker.did[0] == "send"
+
+
+@pytest.mark.guarantee("G24")
+async def test_an_event_that_cannot_be_an_answer_of_the_call_does_not_end_it() -> None:
+    async with scene() as here:
+        await here.request()
+        here.broker.acknowledge()
+        answer = here.requested.completed("said")
+        here.hear(replace(answer, name="another"))
+        here.hear(replace(answer, call_id="another"))
+        here.hear(here.requested)
+        here.broker.heard(b"no event")
+        assert not here.ended
+        here.hear(answer)
+        here.hear(answer)
+        assert [each.type for each in here.ended] == ["tool_call_completed"]
+
+
+async def test_only_the_ids_of_an_answer_are_its_workers() -> None:
+    async with scene() as here:
+        here.requested = replace(here.requested, conversation_id="conv", parent_id="above", metadata={"user": "Ada"})
+        await here.request()
+        answer = here.requested.completed("said")
+        here.hear(replace(answer, conversation_id="forged", parent_id="forged", metadata={"user": "Bob"}))
+        assert here.ended == [replace(answer, event_id=here.ended[0].event_id, at=here.ended[0].at)]
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+async def test_a_call_that_is_settled_elsewhere_is_stopped_also_if_the_broker_takes_it_later(is_taken: bool) -> None:
+    async with scene() as here:
+        await here.request()
+        if is_taken:
+            here.broker.acknowledge()
+        here.bus.publish(here.requested.failed("too late", reason="timeout"))
+        await settle()
+        assert here.broker.did == ["send", "stop"]
+        here.broker.acknowledge()
+        await settle()
+        assert here.broker.did == ["send", "stop"] + ["stop"] * (not is_taken)
+
+
+@pytest.mark.parametrize(
+    ("resumed", "is_away", "kept"),
+    [
+        (False, False, {"calls": False, "payloads": False}),
+        (False, True, {"calls": True, "payloads": False}),
+        (True, False, {"calls": True, "payloads": True}),
+    ],
+)
+async def test_all_that_the_broker_may_keep_of_a_request_is_deleted_at_its_end_and_nothing_else_is_asked_for(
+    resumed: bool, is_away: bool, kept: dict[str, bool]
+) -> None:
+    async with scene() as here:
+        here.broker.is_away = is_away
+        await here.request(resumed=resumed)
+        here.broker.is_away = False
+        await advance(0.3)
+        here.broker.acknowledge()
+        here.hear(here.requested.completed("said"))
+        here.bus.arbitration.announce(RequestCompleted(request_id=KEY[0], text="Done.", usage=Usage()))
+        await settle()
+        assert here.broker.did[-1] == kept
+        assert "stop" not in here.broker.did
+
+
+async def test_an_executor_that_is_left_stops_its_calls_and_hears_late_acknowledgements_without_harm() -> None:
+    async with scene() as here:
+        await here.request()
+    [ended] = here.ended
+    assert isinstance(ended, ToolCallFailed)
+    assert (ended.reason, ended.error, ended.outcome_unknown) == ("cancelled", "The executor was closed.", True)
+    assert here.broker.did == ["send", "stop"]
