@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import anyio.lowlevel
 import pytest
 
 from toolbus import EventBus, ToolRegistry, tool
-from toolbus.events import Event, RequestCompleted, ToolCallCompleted, ToolCallFailed, ToolCallRequested, encode
+from toolbus.events import (
+    Event,
+    RequestCompleted,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallProgress,
+    ToolCallRequested,
+    encode,
+)
 from toolbus.messages import Usage
 from toolbus.records import replace
 from toolbus.remote._executor import RemoteExecutor
@@ -91,8 +101,8 @@ class FakeBroker:
 class Scene:
     """One call of one request, the broker that has to carry it, and the terminal event of the call."""
 
-    def __init__(self, bus: EventBus, broker: FakeBroker) -> None:
-        self.bus, self.broker = bus, broker
+    def __init__(self, bus: EventBus, broker: FakeBroker, view: Any) -> None:
+        self.bus, self.broker, self.view = bus, broker, view
         self.ended: list[Event] = []
         bus.connect((ToolCallCompleted, ToolCallFailed), self.ended.append)
         self.requested = ToolCallRequested(
@@ -100,7 +110,7 @@ class Scene:
         )
 
     async def request(self, deadline: float = 60.0, *, resumed: bool = False) -> None:
-        mailbox = self.bus.arbitration.open_mailbox(KEY[0])
+        mailbox = self.bus.arbitration.open_mailbox(KEY[0], self.view)
         self.bus.arbitration.open_calls(mailbox, [KEY[1]])
         self.requested = replace(self.requested, at=self.bus.clock(), deadline=deadline, resumed=resumed)
         self.bus.arbitration.announce(self.requested)
@@ -111,17 +121,27 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene() -> AsyncGenerator[Scene]:
+async def scene(*, leaves: bool = False) -> AsyncGenerator[Scene]:
+    """A request on a bus with an executor. If it `leaves`, a cancelled runtime leaves it for another process."""
     bus, broker = EventBus(), FakeBroker()
+    tools = ToolRegistry([echo])
+    view: Any = SimpleNamespace(is_left=False, tools=tools, calls={}, messages=())
 
     @asynccontextmanager
     async def connect() -> AsyncGenerator[Any]:
-        yield broker
-        # The acknowledgements that were on their way arrive before the connection is closed.
-        broker.acknowledge()
+        try:
+            yield broker
+        finally:
+            # The acknowledgements that were on their way arrive before the connection is closed.
+            broker.acknowledge()
+            broker.did.append("close")
 
-    async with RemoteExecutor(bus, ToolRegistry([echo]), "gpu", connect, lambda: None):
-        yield Scene(bus, broker)
+    def on_cancelled() -> None:
+        broker.did.append("cancelled")
+        view.is_left = leaves
+
+    async with RemoteExecutor(bus, tools, "gpu", connect, on_cancelled):
+        yield Scene(bus, broker, view)
 
 
 @pytest.mark.guarantee("G25")
@@ -262,10 +282,38 @@ async def test_all_that_the_broker_may_keep_of_a_request_is_deleted_at_its_end_a
         assert "stop" not in here.broker.did
 
 
-async def test_an_executor_that_is_left_stops_its_calls_and_hears_late_acknowledgements_without_harm() -> None:
+@pytest.mark.guarantee("G24")
+async def test_progress_is_reported_while_its_call_is_open() -> None:
+    async with scene() as here:
+        progress: list[ToolCallProgress] = []
+        here.bus.connect(ToolCallProgress, progress.append)
+        await here.request()
+        for each in (0.5, 1.0):
+            here.hear(ToolCallProgress(request_id=KEY[0], call_id=KEY[1], name="echo", done=each))
+            if each == 0.5:
+                here.hear(here.requested.completed("said"))
+        assert [each.done for each in progress] == [0.5]
+
+
+async def test_an_executor_that_is_closed_ends_its_calls_and_stops_their_workers() -> None:
     async with scene() as here:
         await here.request()
     [ended] = here.ended
     assert isinstance(ended, ToolCallFailed)
     assert (ended.reason, ended.error, ended.outcome_unknown) == ("cancelled", "The executor was closed.", True)
-    assert here.broker.did == ["send", "stop"]
+    assert here.broker.did == ["send", "stop", "close"]
+
+
+@pytest.mark.guarantee("G18")
+@pytest.mark.parametrize(("leaves", "did"), [(False, ["stop"]), (True, [])])
+async def test_a_cancelled_host_stops_the_calls_of_its_requests_unless_they_continue_elsewhere(
+    leaves: bool, did: list[str]
+) -> None:
+    with anyio.CancelScope() as host:
+        async with scene(leaves=leaves) as here:
+            await here.request()
+            host.cancel()
+            await anyio.lowlevel.checkpoint()
+    assert here.broker.did == ["send", "cancelled", *did, "close"]
+    assert [each.type for each in here.ended] == ["tool_call_failed"] * len(did)
+    assert here.bus.arbitration.is_open(*KEY) is leaves

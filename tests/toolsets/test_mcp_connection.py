@@ -118,8 +118,10 @@ async def test_a_server_that_stays_away_is_tried_again_with_growing_waits_of_at_
 async def test_a_server_that_is_away_from_the_start_keeps_nobody_waiting_and_comes_later():
     server = FakeMcp([WRITES])
     server.down = True
+    await advance(100)
     async with McpTools([server.named("s")]) as mcp:
-        assert anyio.current_time() == 0
+        assert anyio.current_time() == 100
+        assert mcp.status()[0].seconds == 0
         assert (mcp.status()[0].why, mcp.status()[0].tools) == ("nobody listens", ())
         server.down = False
         await advance(1)

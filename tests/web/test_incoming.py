@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from toolbus import Runtime, Tool, tool
 from toolbus.errors import DecodeError
-from toolbus.events import ToolCallRequested
+from toolbus.events import ApprovalDecided, ToolCallRequested
 from toolbus.messages import FilePart, ImagePart, TextPart, UserMessage
 from toolbus.providers.scripted import ScriptedProvider, calls, text
 from toolbus.session import RequestSession
@@ -281,3 +281,21 @@ async def requested(session: RequestSession, call_id: str) -> ToolCallRequested:
             if event.call_id == call_id:
                 return event
     raise AssertionError("it was not requested")
+
+
+async def test_a_denial_counts_once_and_has_its_reason_and_the_name_of_the_person():
+    script = [calls(("remove", {"path": "/a"})), text("Kept.")]
+    async with Runtime(ScriptedProvider(script), tools=[remove], on_approval="wait") as runtime:
+        decided: list[ApprovalDecided] = []
+        runtime.bus.connect(ApprovalDecided, decided.append)
+        session = runtime.start("Go.")
+        await anyio.wait_all_tasks_blocked()
+        (question,) = session.pending_approvals
+        denial = ClientDecision(
+            call_id=question.call_id, definition=question.definition, approved=False, reason="It is needed."
+        )
+        page = ClientRequest(conversation_id="c", decisions=(denial,))
+        assert [await page.answer(session, by="Ann") for _ in range(2)] == [1, 0]
+        result = await session.result()
+    assert [(each.approved, each.reason, each.by) for each in decided] == [(False, "It is needed.", "Ann")]
+    assert [each.reason for each in result.tool_calls] == ["denied"]

@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
+from starlette.background import BackgroundTask
 from starlette.responses import Response
 from ui_grammar import check_agui, check_vercel
 
@@ -225,6 +226,16 @@ async def test_a_response_that_has_ended_cancels_nothing():
         await anyio.sleep(1)
         assert not session.ended
         session.cancel()
+
+
+@pytest.mark.parametrize("kind", ALL)
+async def test_the_background_task_of_a_response_runs_after_its_last_frame(kind: str):
+    client, done = Client(), []
+    async with Runtime(ScriptedProvider([text("Paris.")])) as runtime:
+        response = ALL[kind](runtime.start("Where?"))
+        response.background = BackgroundTask(lambda: done.append(client.ended))
+        await client.read(response)
+    assert done == [True]
 
 
 async def test_a_stream_that_stays_open_waits_for_the_answers_of_others():
