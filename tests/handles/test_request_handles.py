@@ -110,14 +110,14 @@ async def handle_on(
 async def test_a_question_is_found_and_approved_wherever_its_request_runs(where: str) -> None:
     lab = Lab()
     async with node(store_of(), lab=lab) as runtime:
-        session = runtime.start("go")
+        session = runtime.start("go", conversation_id="talk")
         await settle()
         async with handle_on(session, runtime, where) as handle:
             [question] = await handle.pending_approvals()
             assert await handle.approve(question, by="Ada") == "done"
             assert await handle.pending_approvals() == ()
             result = await handle.result()
-            assert (result.outcome, result.text) == ("completed", "Done.")
+            assert (result.conversation_id, result.outcome, result.text) == ("talk", "completed", "Done.")
             assert await handle.approve(question, by="Bob") == "ended"
     assert len(lab.runs) == 1
 

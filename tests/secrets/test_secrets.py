@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +16,18 @@ import toolbus
 from support import secret_scene as scene
 from support.journaled import JournaledStore
 from support.secret_scene import SecretScene, entry_bytes, leaks
-from toolbus import EventBus, Interceptor, Limits, RequestSession, Runtime, Tool, ToolDispatcher, ToolRegistry, tool
+from toolbus import (
+    EventBus,
+    Interceptor,
+    Limits,
+    RequestSession,
+    Runtime,
+    Tool,
+    ToolContext,
+    ToolDispatcher,
+    ToolRegistry,
+    tool,
+)
 from toolbus._logs import LOGGERS
 from toolbus.errors import ConfigurationError, UnserialisableResult
 from toolbus.events import (
@@ -150,6 +162,41 @@ async def test_a_request_and_those_below_it_have_the_same_references(first: str)
     async with Runtime(ScriptedProvider(above), tools=[login, taker.tool, desk]) as runtime:
         result = await runtime.run("Go.")
     assert (result.text, taker.got) == ("Done.", [VALUE, ""])
+
+
+async def test_a_request_below_hides_what_the_one_above_it_knows_though_its_own_tools_take_no_secrets() -> None:
+    @tool
+    async def peek() -> str:
+        """Look at a note."""
+        return f"The note says {VALUE}."
+
+    below = ScriptedProvider([calls(("peek", {})), text("Seen.")])
+    desk = subrequest_tool("desk", "Does it.", provider=below, tools=[peek])
+    script = [calls(("login", {})), calls(("desk", {"task": "read the note"})), text("Done.")]
+    async with Runtime(ScriptedProvider(script), tools=[login, desk]) as runtime:
+        await runtime.run("go")
+    assert len(below.requests) == 2
+    assert VALUE not in repr(below.requests)
+
+
+async def test_a_tool_that_is_added_while_a_request_with_secrets_runs_can_be_called() -> None:
+    taker = Taker()
+    registry = ToolRegistry([login])
+
+    @tool
+    async def learn() -> str:
+        """Learn to take."""
+        registry.add(taker.tool)
+        return "learnt"
+
+    def use(request: ModelRequest) -> Any:
+        return [calls(("login", {}), ("learn", {})), calls(("take", {"token": VALUE})), text("ok")][request.round]
+
+    registry.add(learn)
+    async with Runtime(ScriptedProvider(use), tools=registry) as runtime:
+        result = await runtime.run("go")
+    assert [each.reason for each in result.tool_calls] == ["", "", ""]
+    assert taker.got == [VALUE, ""]
 
 
 async def test_a_reference_of_another_conversation_is_refused_with_a_reason() -> None:
@@ -423,6 +470,35 @@ async def test_a_request_without_secrets_keeps_none() -> None:
     async with Runtime(ScriptedProvider([calls(("look", {"city": "Paris"})), text("ok")]), tools=[look]) as runtime:
         await runtime.run("go")
     assert made == [None]
+
+
+@pytest.mark.parametrize("names_request", [True, False])
+async def test_log_lines_are_written_without_secrets_in_any_part_of_them(
+    names_request: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    logger = logging.getLogger("toolbus.session")
+
+    @tool
+    async def use(token: SecretStr, context: ToolContext) -> str:
+        """Use a secret."""
+        extra = {"request_id": context.request_id} if names_request else {}
+        logger.warning("plain", extra=extra)
+        logger.warning("the token is %s", token.get_secret_value(), extra=extra, stack_info=True)
+        try:
+            raise ValueError(token.get_secret_value())
+        except ValueError:
+            logger.exception("it failed", extra=extra)
+        return "used"
+
+    script = [calls(("use", {"token": VALUE})), text("ok")]
+    async with Runtime(ScriptedProvider(script), tools=[use]) as runtime:
+        await runtime.run("go")
+    plain, told, failed = [each for each in caplog.records if each.funcName == "use"]
+    assert plain.getMessage() == "plain"
+    assert is_reference(told.getMessage().removeprefix("the token is "))
+    assert "test_secrets.py" in str(told.stack_info)
+    assert "ValueError: secret:" in str(failed.exc_text)
+    assert VALUE not in caplog.text
 
 
 def test_every_logger_of_toolbus_is_known_to_the_filter() -> None:
