@@ -1,5 +1,7 @@
 """Calls over a real NATS server: the contract of executors, and what happens when a worker or the server dies."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import re

@@ -181,21 +181,18 @@ async def test_a_request_below_hides_what_the_one_above_it_knows_though_its_own_
 
 async def test_a_tool_that_is_added_while_a_request_with_secrets_runs_can_be_called() -> None:
     taker = Taker()
-    registry = ToolRegistry([login])
 
     @tool
-    async def learn() -> str:
+    async def learn(pin: SecretStr) -> str:
         """Learn to take."""
         registry.add(taker.tool)
-        return "learnt"
+        return f"learnt with {len(pin)} characters"
 
-    def use(request: ModelRequest) -> Any:
-        return [calls(("login", {}), ("learn", {})), calls(("take", {"token": VALUE})), text("ok")][request.round]
-
-    registry.add(learn)
-    async with Runtime(ScriptedProvider(use), tools=registry) as runtime:
+    registry = ToolRegistry([learn])
+    script = [calls(("learn", {"pin": VALUE})), calls(("take", {"token": VALUE})), text("ok")]
+    async with Runtime(ScriptedProvider(script), tools=registry) as runtime:
         result = await runtime.run("go")
-    assert [each.reason for each in result.tool_calls] == ["", "", ""]
+    assert [each.reason for each in result.tool_calls] == ["", ""]
     assert taker.got == [VALUE, ""]
 
 
@@ -479,11 +476,11 @@ async def test_log_lines_are_written_without_secrets_in_any_part_of_them(
     logger = logging.getLogger("toolbus.session")
 
     @tool
-    async def use(token: SecretStr, context: ToolContext) -> str:
+    async def use(token: SecretStr, context: ToolContext[None]) -> str:
         """Use a secret."""
         extra = {"request_id": context.request_id} if names_request else {}
         logger.warning("plain", extra=extra)
-        logger.warning("the token is %s", token.get_secret_value(), extra=extra, stack_info=True)
+        logger.warning("the token is %s", "swordfish-1234", extra=extra, stack_info=True)
         try:
             raise ValueError(token.get_secret_value())
         except ValueError:
@@ -493,10 +490,12 @@ async def test_log_lines_are_written_without_secrets_in_any_part_of_them(
     script = [calls(("use", {"token": VALUE})), text("ok")]
     async with Runtime(ScriptedProvider(script), tools=[use]) as runtime:
         await runtime.run("go")
+    logger.warning("of another", extra={"request_id": "of another"})
+    assert caplog.messages[-1] == "of another"
     plain, told, failed = [each for each in caplog.records if each.funcName == "use"]
     assert plain.getMessage() == "plain"
     assert is_reference(told.getMessage().removeprefix("the token is "))
-    assert "test_secrets.py" in str(told.stack_info)
+    assert 'logger.warning("the token is %s", "secret:' in str(told.stack_info)
     assert "ValueError: secret:" in str(failed.exc_text)
     assert VALUE not in caplog.text
 

@@ -230,7 +230,8 @@ async def test_a_response_that_has_ended_cancels_nothing():
 
 @pytest.mark.parametrize("kind", ALL)
 async def test_the_background_task_of_a_response_runs_after_its_last_frame(kind: str):
-    client, done = Client(), []
+    client = Client()
+    done: list[bool] = []
     async with Runtime(ScriptedProvider([text("Paris.")])) as runtime:
         response = ALL[kind](runtime.start("Where?"))
         response.background = BackgroundTask(lambda: done.append(client.ended))
