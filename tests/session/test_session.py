@@ -22,6 +22,7 @@ from toolbus.events import (
     ReasoningDelta,
     RequestCompleted,
     RequestStarted,
+    StatusChanged,
     TextDelta,
     ToolArgumentsDelta,
     ToolCallCompleted,
@@ -32,7 +33,7 @@ from toolbus.events import (
 )
 from toolbus.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
 from toolbus.protocols import ArgumentsPiece, Emit, ModelReply, ModelRequest, ReasoningPiece, TextPiece, ToolSpec
-from toolbus.providers.scripted import ScriptedProvider, calls, error, text
+from toolbus.providers.scripted import ScriptedProvider, Step, calls, error, text
 
 
 @tool(external=True)
@@ -377,6 +378,24 @@ async def test_steering_while_the_model_answers_gets_an_answer_of_its_own() -> N
         model.go_on.set()
         result = await session.result()
     assert [message.role for message in result.messages] == ["user", "assistant", "user", "assistant"]
+
+
+@pytest.mark.parametrize("is_heard", [True, False], ids=["from-the-beginning", "late"])
+async def test_the_status_after_steering_is_the_same_for_whoever_asks_late(is_heard: bool) -> None:
+    bus, seen = EventBus(), list[tuple[str, ...]]()
+
+    def reply(request: ModelRequest) -> Step:
+        if request.round == 0:
+            assert session.steer("and in Rome?")
+            return text("In Paris it rains.")
+        seen.append(tuple(session.status))
+        return text("In Rome it does not.")
+
+    if is_heard:
+        bus.connect(StatusChanged, lambda _: None)
+    session = RequestSession(bus, ScriptedProvider(reply), "Weather?")
+    await session.run()
+    assert seen == [("processing", "Analyzing request...")]
 
 
 @pytest.mark.guarantee("G01")

@@ -7,6 +7,7 @@ like a secret: see `toolbus.secrets`.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import string
@@ -442,6 +443,8 @@ def events_so_far(state: TurnState) -> list[Event]:
     if state.rounds:
         before = state.rounds[-2].calls if in_tools and len(state.rounds) > 1 else () if in_tools else state.calls
         after = tuple(CallOutcome(name=each.call.name, success=not _has_failed(each)) for each in before)
+        if _was_steered(state):
+            events.append(SteeringAdded(text=""))
         events.append(RoundStarted(round=state.round, message_count=0, after=after, tools_offered=state.tools_offered))
     if in_tools:
         reply = AssistantMessage(tool_calls=tuple(each.call for each in state.calls))
@@ -450,9 +453,17 @@ def events_so_far(state: TurnState) -> list[Event]:
             events += _events_of(each)
     elif state.is_idle and state.background:
         events.append(ModelResponded(round=state.round, message=AssistantMessage()))
+    if state.steering:
+        events.append(SteeringAdded(text=""))
     if state.ending is not None:
         events.append(state.ending)
     return events
+
+
+def _was_steered(state: TurnState) -> bool:
+    """Return whether steering has joined the transcript since the newest reply."""
+    newest = itertools.takewhile(lambda each: not isinstance(each, AssistantMessage), reversed(state.messages))
+    return any(each.message_id.startswith(f"{state.request_id}_s") for each in newest)
 
 
 def _has_failed(each: CallState) -> bool:
