@@ -281,7 +281,7 @@ async def keyboard(visit: Visit) -> dict[str, Any]:
     session = visit.desk.begin("trip", "Keys only")
     await visit.open()
     page = visit.page
-    await page.get_by_role("link", name="Keys only").wait_for()
+    await page.get_by_role("link", name="Keys only").first.wait_for()
     reached: list[str] = []
 
     async def go_to(words: str) -> None:
