@@ -127,7 +127,9 @@ class Watch:
         try:
             self._position += 1
             self.check("G01", self._bus.statistics().position == self._position, "the bus's position is not dense")
-            is_new = event.event_id not in self._ids or self._is_asked_again(event) or self._has_given_up(event)
+            if isinstance(event, RequestResumed):
+                self._forget_lost(event.request_id)
+            is_new = event.event_id not in self._ids or self._is_asked_again(event)
             self.check("G01", is_new, f"two events have the id {event.event_id!r}")
             self._ids.add(event.event_id)
             self._check_in_request(event)
@@ -139,9 +141,17 @@ class Watch:
         request = self.requests.get(event.request_id)
         return isinstance(event, ApprovalRequested) and request is not None and request.resumed_at is not None
 
-    def _has_given_up(self, event: Event) -> bool:
-        """Return whether the event follows facts that were published, though the journal never got them."""
-        return self.journal is not None and self.journal.has_given_up(event.request_id)
+    def _is_lost(self, fact: Event) -> bool:
+        """Return whether a published fact never reached the journal, as `on_store_failure="warn"` permits."""
+        journal = self.journal
+        return journal is not None and journal.has_given_up(fact.request_id) and not journal.is_durable(fact)
+
+    def _forget_lost(self, request_id: str) -> None:
+        """Let a resumed request use the ids of lost facts, and of events that are derived from them, again."""
+        request = self.requests.get(request_id)
+        lost = {each.event_id for each in request.facts if self._is_lost(each)} if request is not None else set[str]()
+        if lost:
+            self._ids = {each for each in self._ids if each not in lost and each.rpartition("_m")[0] not in lost}
 
     def trusts(self, request_id: str) -> None:
         """Note that a person has allowed a tool for the rest of the conversation; the journal may not have it yet."""
@@ -179,7 +189,7 @@ class Watch:
         if isinstance(event, RequestResumed) or is_again:
             # The request is or was to be resumed: this process's state may be out of date, as others may have run it.
             left = request is None or request.ending is None or is_store_failure(request.ending)
-            left = left or self._has_given_up(event)
+            left = left or (request is not None and request.ending is not None and self._is_lost(request.ending))
             self.check("G06", left, f"{event.type} of {event.request_id} after its ending")
             request = None
         if request is None:

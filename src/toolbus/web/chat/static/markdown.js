@@ -1,13 +1,15 @@
-// The Markdown of a model as nodes of the page. marked reads the text; the nodes are made here, one kind of token after
-// the other, so that a text can become nothing but the elements below. HTML in it is shown as text.
+// The Markdown of a model as nodes of the page. marked reads the text; the nodes are made here, one for each kind of token,
+// so that a text can become only the elements below. HTML in the text is shown as text.
 import { lexer } from "./vendor/marked.mjs";
 
-const MOST_CHARACTERS = 50_000; // a longer text is shown as it is
-const MOST_MILLISECONDS = 100; // so is one that takes longer to read: some texts take the square of their length
+// A text beyond these bounds is shown as it is. Reading some texts takes the square of their length.
+const MOST_CHARACTERS = 50_000;
+const MOST_MILLISECONDS = 100;
 const ADDRESS = /^(https?:\/\/|mailto:)/i;
 const SIGNS = { amp: "&", lt: "<", gt: ">", quot: '"', "#39": "'", nbsp: "\u00a0" };
 
-let level = 1; // of the newest heading: those of a text follow that of the page, and none is left out
+// The level of the newest heading. The page's own heading has level 1, and screen readers expect that no level is skipped.
+let level = 1;
 
 function tag(name, ...children) {
   const made = document.createElement(name);
@@ -56,7 +58,8 @@ const MADE = {
   br: () => tag("br"),
   hr: () => tag("hr"),
   link: (token) => link(token, ...inside(token)),
-  image: (token) => link(token, token.text || token.href), // not loaded, since that would tell its server who reads
+  // A picture is not loaded, since its server would learn who reads.
+  image: (token) => link(token, token.text || token.href),
   list,
   table,
 };
@@ -72,7 +75,7 @@ export function markdown(part) {
   try {
     made = nodes(lexer(part.text));
   } catch (error) {
-    if (!(error instanceof RangeError)) throw error; // too deep
+    if (!(error instanceof RangeError)) throw error; // A RangeError means that the text is nested too deeply.
     part.isPlain = true;
     return tag("div", part.text);
   }
