@@ -27,7 +27,7 @@ __all__ = ["Job", "Verdict", "jobs_for", "preload", "run_jobs"]
 Verdict: TypeAlias = Literal["noticed", "stood still", "survived", "no test", "not run"]
 
 # Bounds of the recorded time of the tests that run first, of those of the mirrored folder, and of all others.
-_FIRST_SECONDS, _NEAR_SECONDS, _OTHER_SECONDS = 2.0, 25.0, 15.0
+_FIRST_SECONDS, _NEAR_SECONDS, _OTHER_SECONDS = 2.0, 25.0, 120.0
 _FIRST_FILES = 5
 _LEAST_SECONDS = 0.02  # the least time that a test takes, its set-up included
 _POLL_SECONDS = 0.02

@@ -152,6 +152,7 @@ async def test_a_gap_is_announced_in_place_with_the_positions_of_the_bus():
     bus = EventBus()
     bus.publish(delta("not heard"))
     async with bus.subscribe(StatusChanged, capacity=2) as subscription:
+        assert subscription.position == 0
         for number in range(5):
             bus.publish(signal(str(number)))
             bus.publish(delta("does not match, but has a position"))

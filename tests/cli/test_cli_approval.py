@@ -457,6 +457,17 @@ class TestControlTools:
         assert toolbus(*ASK).err == "Plan: [x] Read the file  [>] Write it\n"
 
 
+def test_nobody_is_asked_any_more_once_the_requests_are_over():
+    waiting = PendingApprovals()
+    question = ApprovalRequested(call_id="c1", name="delete_file", arguments={"path": "a"}, deadline=1.0)
+    waiting.receive(question)
+    assert waiting.is_open(question)
+    waiting.end()
+    assert not waiting.is_open(question)
+    waiting.close()
+    assert waiting.next() is None
+
+
 @pytest.mark.timeout(10)
 def test_a_signal_that_another_thread_gets_is_handled_while_the_main_thread_waits():
     waiting = PendingApprovals()

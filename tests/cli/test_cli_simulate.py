@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 
 import pytest
 from desk import Command, Terminal
@@ -13,7 +14,7 @@ from toolbus.cli._arguments import parse
 from toolbus.cli._commands import simulate as _simulate
 from toolbus.cli._terminal.live_screen import LiveScreen
 from toolbus.cli._terminal.screen import Screen
-from toolbus.testing.simulation import SeedReport, SimulationFailed
+from toolbus.testing.simulation import SeedReport, SimulationFailed, SimulationReport
 
 
 def seed(number: int) -> SeedReport:
@@ -55,6 +56,24 @@ def test_seeds_that_run_for_so_many_seconds_are_counted_without_a_total(terminal
     assert _simulate.run_simulation(options, LiveScreen(io.StringIO(), terminal)) == 0
     assert "1 seeds" in terminal.getvalue()
     assert " of " not in terminal.getvalue()
+
+
+def test_the_most_frequent_endings_and_faults_come_first_and_checks_in_the_order_of_their_ids(
+    toolbus: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = SimulationReport(
+        seeds=1,
+        outcomes=Counter(failed=1, completed=2),
+        faults=Counter({"a tool fails": 1, "the store is away": 2}),
+        checks=Counter(G02=3, G01=1),
+    )
+    monkeypatch.setattr(_simulate, "simulate", lambda *_args, **_options: report)
+    lines = toolbus("simulate").out.splitlines()
+    assert lines[1:] == [
+        "  requests ended: completed 2, failed 1",
+        "  what went wrong: the store is away 2, a tool fails 1",
+        "  checks: G01 1, G02 3",
+    ]
 
 
 def test_a_file_or_a_pipe_has_no_such_line(toolbus: Command) -> None:

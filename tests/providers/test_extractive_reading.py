@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from toolbus.core.text_structure import read_structure
-from toolbus.providers.extractive._passages import Weigher, best_passages
+from toolbus.core.text_structure import Scope, read_structure
+from toolbus.providers.extractive._constants import constant_passages
+from toolbus.providers.extractive._passages import Passage, Weigher, best_passages
 from toolbus.providers.extractive._plan import weigher_of
 from toolbus.providers.extractive._question import read_question, split_identifier, stem
 from toolbus.providers.extractive._transcript import Search, Turn
@@ -184,6 +185,24 @@ def test_tests_come_last() -> None:
 def test_a_file_named_like_two_words_of_the_question_comes_first() -> None:
     body = "def open_it():\n    return spider\n"
     assert passages("how does the web spider open?", {"a.py": body, "webspider.py": body})[0][0] == "webspider.py"
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [("web_browser.py", {"web", "browser"}), ("webbrowserlike.py", {"web", "browser"}), ("webbrowserliked.py", set())],
+)
+def test_two_words_of_the_question_may_be_a_file_s_name_with_at_most_four_more_letters(
+    path: str, words: set[str]
+) -> None:
+    said = Weigher(read_question("how does the web browser work"), {}, 10).in_path(path)
+    assert {term.text: quality for term, quality in said.items()} == dict.fromkeys(words, 1.5)
+
+
+def test_a_constant_is_quoted_from_the_file_of_the_best_passage() -> None:
+    best, second = (Passage(Scope(path, lines=[]), 1.0, []) for path in ("b.py", "a.py"))
+    turn = Turn(lines={path: {1: f"MOST = '{path}'"} for path in ("a.py", "b.py")})
+    [found] = constant_passages(["MOST"], [best, second], turn)
+    assert [line.text for line in found.lines] == ["MOST = 'b.py'"]
 
 
 def test_short_words_match_alone_and_in_their_forms() -> None:

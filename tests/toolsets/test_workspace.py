@@ -271,6 +271,7 @@ def test_binary_files_are_not_searched_and_not_read(tmp_path: Path) -> None:
     [({"path": "src/app.py", "start": 5, "end": 4}, "end must not be below start"), ({"path": "src/app.py", "start": 99}, "has 7 lines; line 99"),
      ({"path": "src"}, r"is a directory; call list_files with glob='src/\*\*'"), ({"path": "."}, "is a directory"), ({"path": " "}, "empty"),
      ({"path": "app.py"}, "no such file: 'app.py'; did you mean 'src/app.py'?"), ({"path": "src/ap.py"}, "did you mean 'src/app.py'"),
+     ({"path": "ap.x"}, "did you mean 'src/app.py'"),
      ({"path": "src/app.py/x"}, "no such file"), ({"path": "zzz"}, "no such file: 'zzz'$"), ({"path": "x" * 5000}, "cannot be read|no such file")],
 )  # fmt: skip
 @pytest.mark.usefixtures("opening")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import time
-from collections import Counter
+from collections.abc import Iterable
 
 import orjson
 
@@ -84,9 +84,9 @@ def _table(report: SimulationReport) -> str:
     held = f"{report.seeds - broken} of {report.seeds} seeds held" if broken else f"{report.seeds} seeds held"
     lines = [
         f"{held}{speed}: {counts}",
-        _row("requests ended", report.outcomes),
-        _row("what went wrong", report.faults),
-        _row("checks", Counter(dict(sorted(report.checks.items())))),
+        _row("requests ended", report.outcomes.most_common()),
+        _row("what went wrong", report.faults.most_common()),
+        _row("checks", sorted(report.checks.items())),
         *(f"  broken, {len(seeds)}: {kind}: {_numbers(seeds)}" for kind, seeds in sorted(report.broken.items())),
     ]
     return "\n".join(lines) + "\n"
@@ -96,6 +96,5 @@ def _numbers(seeds: list[int]) -> str:
     return ", ".join(map(str, sorted(seeds)))
 
 
-def _row(title: str, counted: Counter[str]) -> str:
-    items = counted.items() if title == "checks" else counted.most_common()
-    return f"  {title}: " + ", ".join(f"{name} {count}" for name, count in items)
+def _row(title: str, counted: Iterable[tuple[str, int]]) -> str:
+    return f"  {title}: " + ", ".join(f"{name} {count}" for name, count in counted)

@@ -1,0 +1,310 @@
+"""What the inspector's sources read, keep and release, without its application."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from inspected_runtime import PAYMENT, RESEARCH, SCENES, TOOLS, trip
+
+from toolbus import Runtime, Tool
+from toolbus.errors import UnknownRequest
+from toolbus.events import ApprovalRequested, RequestStarted, RoundStarted, TextDelta
+from toolbus.providers.scripted import ScriptedProvider, calls, hang, text
+from toolbus.stores import MemoryStore
+from toolbus.testing import record, virtual_backends
+from toolbus.testing.recording import RecordingError, read_recording
+from toolbus.web.inspector import RecordingSource, StoreSource, _event_log, _sources
+from toolbus.web.inspector._sources import LiveSource
+
+anyio_backend = virtual_backends()
+
+
+def quick(**options: Any) -> Runtime[Any]:
+    """A runtime whose model answers each prompt at once."""
+    return Runtime(ScriptedProvider(lambda _request: text("Yes.")), drain_seconds=0, **options)
+
+
+async def begun(runtime: Runtime[Any], *steps: Any, **options: Any) -> Any:
+    """A request whose model has asked for its first calls, and they have begun."""
+    session = runtime.start("Begin", provider=ScriptedProvider([*steps]), **options)
+    await anyio.sleep(1)
+    return session
+
+
+async def prompts(source: Any) -> list[str]:
+    """The prompts of the list, once everything is read."""
+    for _ in range(20):
+        rows = await source.requests()
+        if all(each["prompt"] for each in rows):
+            break
+    return [each["prompt"] for each in rows]
+
+
+class CountedStore(MemoryStore):
+    """A store that counts how often it was opened and closed."""
+
+    def __init__(self) -> None:
+        super().__init__(journal=True)
+        self.opened = self.closed = 0
+
+    async def open(self) -> None:
+        """Count."""
+        self.opened += 1
+
+    async def aclose(self) -> None:
+        """Count."""
+        self.closed += 1
+
+
+# -------------------------------------------------------------------------------------------------------- the list
+
+
+async def test_the_list_has_the_newest_requests_of_the_process_and_then_those_of_its_store(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    assert _sources.MOST_LISTED == 300
+    monkeypatch.setattr(_sources, "MOST_LISTED", 3)
+    store = MemoryStore(journal=True)
+    async with quick(store=store) as runtime:
+        for number in range(4):
+            await runtime.run(f"Before {number}")
+        assert await prompts(StoreSource(store, "store")) == ["Before 3", "Before 2", "Before 1"]
+    async with quick(store=store) as runtime:
+        source = LiveSource(runtime)
+        assert await prompts(source) == ["Before 3", "Before 2", "Before 1"]
+        await runtime.run("Now 0")
+        await runtime.run("Now 1")
+        assert await prompts(source) == ["Now 1", "Now 0", "Before 3"]
+        await runtime.run("Now 2")
+        await runtime.run("Now 3")
+        store.journal.requests = None  # type: ignore[union-attr,method-assign] -- nobody needs to ask any more
+        assert await prompts(source) == ["Now 3", "Now 2", "Now 1"]
+
+
+async def test_the_recorded_list_is_bounded_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async with quick() as runtime:
+        with record(tmp_path / "r.jsonl", runtime):
+            for number in range(3):
+                await runtime.run(f"Prompt {number}")
+    monkeypatch.setattr(_sources, "MOST_LISTED", 2)
+    source = RecordingSource(tmp_path / "r.jsonl")
+    await source.open()
+    assert await prompts(source) == ["Prompt 2", "Prompt 1"]
+
+
+# ------------------------------------------------------------------------------------------------------- following
+
+
+async def test_pieces_of_texts_are_not_heard():
+    async with quick() as runtime:
+        source = LiveSource(runtime)
+        result = await runtime.run("Hello?")
+        followed = await source.follow(result.request_id)
+        assert not any(isinstance(each, TextDelta) for each in followed.events)
+        assert followed.version == len(followed.events)
+
+
+async def test_a_request_with_forgotten_events_is_read_from_its_facts(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(_event_log, "_MOST_EVENTS", 3)
+    store = MemoryStore(journal=True)
+    async with quick(store=store) as runtime:
+        source = LiveSource(runtime)
+        result = await runtime.run("Hello?")
+        followed = await source.follow(result.request_id)
+        await followed.update()
+        assert isinstance(followed.events[0], RequestStarted)
+        assert followed.fold.summary()["state"] == "completed"
+        runtime.bus.publish(RoundStarted(request_id="foreign", round=0, message_count=1))
+        foreign = await source.follow("foreign")  # It has no beginning, and is nowhere else.
+        assert [type(each) for each in foreign.events] == [RoundStarted]
+        with pytest.raises(UnknownRequest):
+            await source.follow("none")
+
+
+async def test_a_request_that_the_log_has_whole_is_not_read_from_the_store():
+    store = MemoryStore(journal=True)
+    async with quick(store=store) as runtime:
+        source = LiveSource(runtime)
+        result = await runtime.run("Hello?")
+        store.journal.facts = None  # type: ignore[union-attr,method-assign] -- nobody needs to ask
+        followed = await source.follow(result.request_id)
+        await followed.update()
+        assert followed.fold.summary()["state"] == "completed"
+
+
+async def test_the_eight_requests_that_were_followed_last_stay_open():
+    store = MemoryStore(journal=True)
+    async with quick(store=store) as runtime:
+        ids = [(await runtime.run(f"Prompt {number}")).request_id for number in range(10)]
+    source = StoreSource(store, "store")
+    followed = [await source.follow(each) for each in ids[:8]]
+    assert await source.follow(ids[0]) is followed[0]  # It is the newest one now.
+    last = await source.follow(ids[8])
+    assert [await source.follow(each) for each in (ids[0], *ids[2:9])] == [followed[0], *followed[2:], last]
+    await followed[1].update()
+    assert followed[1].version == 0  # It was closed.
+    assert await source.follow(ids[1]) is not followed[1]
+    await followed[0].update()
+    assert followed[0].version == 0  # Now this one was the oldest.
+    await last.update()
+    assert last.version > 0
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_closing_a_source_ends_what_it_follows_even_while_it_is_cancelled(is_cancelled: bool):
+    store = CountedStore()
+    async with quick(store=store) as runtime:
+        ids = [(await runtime.run(f"Prompt {number}")).request_id for number in range(2)]
+        store.opened = store.closed = 0
+        sources = [StoreSource(store, "store"), LiveSource(runtime)]
+        for source in sources:
+            await source.open()
+            followed = [await source.follow(each) for each in ids]
+            with anyio.CancelScope() as scope:
+                if is_cancelled:
+                    scope.cancel()
+                await source.aclose()
+            for each in followed:
+                await each.update()
+                assert each.version == 0
+    assert (store.opened, store.closed) == (1, 2)  # The runtime has closed its store, too.
+
+
+async def test_a_store_is_opened_and_closed_once():
+    store = CountedStore()
+    source = StoreSource(store, "store")
+    await source.aclose()
+    assert (store.opened, store.closed) == (0, 0)
+    for _ in range(2):
+        await source.open()
+    for _ in range(2):
+        await source.aclose()
+    assert (store.opened, store.closed) == (1, 1)
+    await source.open()
+    assert (store.opened, store.closed) == (2, 1)
+
+
+# ----------------------------------------------------------------------------------------------- tools and messages
+
+
+async def test_open_calls_have_what_their_own_request_says_of_its_tools():
+    own: Tool[..., Any] = Tool(name="sign", description="Sign it.", schema={"type": "object"}, external=True)
+    async with quick(tools=[PAYMENT]) as runtime:
+        source = LiveSource(runtime)
+        session = await begun(runtime, calls(("sign", {})), hang(), tools=[own])
+        other = await begun(runtime, calls(("wait_for_payment", {})), hang())
+        for one, name in ((session, "sign"), (other, "wait_for_payment")):
+            followed = await source.follow(one.request_id)
+            await followed.update()
+            [call] = followed.fold.view()["open_calls"]
+            assert call["name"] == name
+
+
+async def test_the_messages_of_a_running_request_begin_with_its_instructions():
+    async with quick() as runtime:
+        source = LiveSource(runtime)
+        session = await begun(runtime, hang(), instructions="Be brief.")
+        followed = await source.follow(session.request_id)
+        assert [each.text for each in source.sent(session.request_id, followed) or ()] == ["Be brief.", "Begin"]
+        session.cancel()
+        await session.result()
+        other = await begun(runtime, hang())
+        followed = await source.follow(other.request_id)
+        assert [each.text for each in source.sent(other.request_id, followed) or ()] == ["Begin"]
+
+
+async def test_a_recording_has_the_tools_that_the_request_had():
+    own: Tool[..., Any] = Tool(name="sign", description="Sign it.", schema={"type": "object"}, external=True)
+    async with quick(tools=[PAYMENT], store=MemoryStore(journal=True)) as runtime:
+        source = LiveSource(runtime)
+        session = await begun(runtime, calls(("sign", {})), hang(), tools=[own])
+        [found] = await source.recorded(session.request_id)
+        assert [each["name"] for each in found.agreed["tools"]] == ["sign"]
+        session.cancel()
+        await session.result()
+        await anyio.sleep(100)  # The runtime has forgotten it.
+        [found] = await source.recorded(session.request_id)
+        assert [each["name"] for each in found.agreed["tools"]] == ["wait_for_payment"]
+        with pytest.raises(Exception, match="not in memory"):
+            await source.recorded("none")
+    with pytest.raises(UnknownRequest, match="the store has no request 'none'"):
+        await StoreSource(runtime.store, "store").recorded("none")
+
+
+# ------------------------------------------------------------------------------------------------------ recordings
+
+
+async def recorded_trip(path: Path) -> str:
+    """Record a request with a sub-request beside another request, and return its id."""
+    async with Runtime(ScriptedProvider([]), tools=[*TOOLS, RESEARCH], drain_seconds=0) as runtime:
+        runtime.bus.connect((ApprovalRequested,), lambda _event: None)
+        with record(path, runtime):
+            await runtime.run("Beside it", provider=ScriptedProvider(SCENES["plain"]()))
+            session = await begun(runtime, *trip())
+            session.approve(session.pending_approvals[0])
+            await session.result()
+    return str(session.request_id)
+
+
+async def test_a_recording_is_read_once_and_ends_with_its_newest_event(tmp_path: Path):
+    path = tmp_path / "r.jsonl"
+    request_id = await recorded_trip(path)
+    source = RecordingSource(str(path))
+    assert (source.name, source.can_act) == ("r.jsonl", False)
+    with pytest.raises(RecordingError, match="was not read yet"):
+        await source.statistics()
+    await source.open()
+    whole = read_recording(path)
+    path.unlink()
+    await source.open()  # It is in memory.
+    moments = [each.at for request in whole.requests for each in request.facts]
+    assert source.now() == max(*moments, *(each.at for each in whole.signals))
+    found = await source.statistics()
+    assert found == {
+        "written_by": whole.toolbus,
+        "requests": 3,
+        "facts": len(moments),
+        "signals": len(whole.signals),
+    }
+    followed = await source.follow(request_id)
+    await followed.update()
+    names = [type(each).__name__ for each in followed.events]
+    [below] = [place for place, each in enumerate(names) if each == "RequestStarted" and place]
+    assert names.index("ToolCallRequested") < below < len(names) - 8  # in the order of time
+    assert (names[0], names[-1]) == ("RequestStarted", "RequestCompleted")
+    assert followed.fold.summary()["state"] == "completed"
+    first, *_ = source.sent(request_id, followed) or ()
+    assert first.text == "Begin"
+
+
+async def test_a_recorded_request_has_the_requests_below_it_and_no_others(tmp_path: Path):
+    path = tmp_path / "r.jsonl"
+    request_id = await recorded_trip(path)
+    source = RecordingSource(path)
+    await source.open()
+    found = await source.recorded(request_id)
+    assert [each.is_below for each in found] == [False, True]
+    assert (found[0].request_id, found[1].facts[0].parent_request_id) == (request_id, request_id)
+    assert [each.request_id for each in await source.recorded(found[1].request_id)] == [found[1].request_id]
+    with pytest.raises(UnknownRequest, match="the recording has no request 'none'"):
+        await source.recorded("none")
+
+
+async def test_a_request_without_an_ending_is_shown_as_it_was_left(tmp_path: Path):
+    path = tmp_path / "r.jsonl"
+    async with Runtime(ScriptedProvider([]), tools=TOOLS, drain_seconds=0) as runtime:
+        with record(path, runtime):
+            session = await begun(runtime, calls(("wait_for_payment", {})), hang())
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    path.write_text("".join(each for each in lines if "request_left" not in each), encoding="utf-8")
+    source = RecordingSource(path)
+    await source.open()
+    [row] = await source.requests()
+    assert (row["prompt"], row["request_id"]) == ("Begin", session.request_id)
+    followed = await source.follow(session.request_id)
+    await followed.update()
+    [call] = followed.fold.view()["open_calls"]
+    assert (call["name"], len(followed.fold.messages)) == ("wait_for_payment", 2)
