@@ -9,9 +9,10 @@ import anyio
 import pytest
 from inspected_runtime import PAYMENT, RESEARCH, SCENES, TOOLS, trip
 
-from toolbus import Runtime, Tool
+from toolbus import Runtime, Tool, subrequest_tool
 from toolbus.errors import UnknownRequest
-from toolbus.events import ApprovalRequested, RequestStarted, RoundStarted, TextDelta
+from toolbus.events import ApprovalRequested, RequestStarted, RoundStarted, TextDelta, ToolCallRequested
+from toolbus.messages import AssistantMessage, UserMessage
 from toolbus.providers.scripted import ScriptedProvider, calls, hang, text
 from toolbus.stores import MemoryStore
 from toolbus.testing import record, virtual_backends
@@ -153,8 +154,7 @@ async def test_the_eight_requests_that_were_followed_last_stay_open():
     assert last.version > 0
 
 
-@pytest.mark.parametrize("is_cancelled", [False, True])
-async def test_closing_a_source_ends_what_it_follows_even_while_it_is_cancelled(is_cancelled: bool):
+async def test_closing_a_source_ends_what_it_follows():
     store = CountedStore()
     async with quick(store=store) as runtime:
         ids = [(await runtime.run(f"Prompt {number}")).request_id for number in range(2)]
@@ -163,10 +163,7 @@ async def test_closing_a_source_ends_what_it_follows_even_while_it_is_cancelled(
         for source in sources:
             await source.open()
             followed = [await source.follow(each) for each in ids]
-            with anyio.CancelScope() as scope:
-                if is_cancelled:
-                    scope.cancel()
-                await source.aclose()
+            await source.aclose()
             for each in followed:
                 await each.update()
                 assert each.version == 0
@@ -200,7 +197,77 @@ async def test_open_calls_have_what_their_own_request_says_of_its_tools():
             followed = await source.follow(one.request_id)
             await followed.update()
             [call] = followed.fold.view()["open_calls"]
-            assert call["name"] == name
+            assert (call["name"], call["external"]) == (name, True)
+        for request_id, name, is_external in (("foreign", "unknown", False), ("other", "wait_for_payment", True)):
+            requested = ToolCallRequested(
+                request_id=request_id, call_id="c", name=name, arguments={}, round=0, deadline=1, idempotency_key="c"
+            )
+            runtime.bus.publish(requested)  # of no session, so the runtime's own tools count
+            followed = await source.follow(request_id)
+            await followed.update()
+            [call] = followed.fold.view()["open_calls"]
+            assert call["external"] is is_external
+
+
+async def test_a_store_does_not_have_the_tools_so_any_open_call_may_be_answered():
+    store = MemoryStore(journal=True)
+    async with quick(tools=[PAYMENT], store=store) as runtime:
+        session = await begun(runtime, calls(("wait_for_payment", {})), hang())
+        followed = await StoreSource(store, "store").follow(session.request_id)
+        await followed.update()
+        [call] = followed.fold.view()["open_calls"]
+        assert call["external"]
+
+
+async def test_the_messages_of_a_sub_request_are_its_own():
+    helper = subrequest_tool("help", "Help.", provider=ScriptedProvider([hang()]), instructions="Be quick.")
+    async with quick(tools=[helper]) as runtime:
+        source = LiveSource(runtime)
+        session = await begun(runtime, calls(("help", {"task": "Look."})), hang())
+        followed = await source.follow(session.request_id)
+        await followed.update()
+        [below] = {each.request_id for each in followed.events} - {session.request_id}
+        assert [each.text for each in source.sent(below, followed) or ()] == ["Be quick.", "Look."]
+        assert [each.text for each in source.sent(session.request_id, followed) or ()] == ["Begin", ""]
+
+
+async def test_the_messages_that_were_sent_last_are_those_after_the_last_that_was_shortened():
+    steps = [*SCENES["long"]()[:2], calls(("echo", {"text": "short"})), text("Done.")]
+    async with Runtime(ScriptedProvider([]), tools=TOOLS, drain_seconds=0) as runtime:
+        source = LiveSource(runtime)
+        provider = ScriptedProvider(steps)
+        result = await runtime.run("Read.", provider=provider, max_result_chars=200)
+        await anyio.sleep(100)  # The runtime has forgotten it.
+        followed = await source.follow(result.request_id)
+        sent = [each.text for each in source.sent(result.request_id, followed) or ()]
+        assert sent == [each.text for each in provider.requests[-1].messages]
+
+
+async def test_what_a_sub_request_shortens_is_no_message_of_the_request_above():
+    reader = subrequest_tool(
+        "read", "Read.", provider=ScriptedProvider(SCENES["long"]()), tools=TOOLS, max_result_chars=200
+    )
+    async with Runtime(ScriptedProvider([]), tools=[reader], drain_seconds=0) as runtime:
+        source = LiveSource(runtime)
+        result = await runtime.run(
+            "Ask.", provider=ScriptedProvider([calls(("read", {"task": "All."})), text("Done.")])
+        )
+        await anyio.sleep(100)
+        followed = await source.follow(result.request_id)
+        await followed.update()
+        sent = [each.text for each in source.sent(result.request_id, followed) or ()]
+        assert (sent[0], sent[-1]) == ("Ask.", "Done.")
+
+
+async def test_the_present_and_the_numbers_are_those_of_the_source(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(_sources, "wall_time", lambda: 5.0)
+    store = MemoryStore(journal=True)
+    async with quick(store=store) as runtime:
+        await runtime.run("Hello?")
+        live, stored = LiveSource(runtime), StoreSource(store, "store")
+        assert (live.now(), stored.now()) == (5.0, 5.0)
+        assert (await stored.statistics())["requests"] == 1
+        assert (await live.statistics())["requests_watched"] == 0
 
 
 async def test_the_messages_of_a_running_request_begin_with_its_instructions():
@@ -298,13 +365,50 @@ async def test_a_request_without_an_ending_is_shown_as_it_was_left(tmp_path: Pat
     async with Runtime(ScriptedProvider([]), tools=TOOLS, drain_seconds=0) as runtime:
         with record(path, runtime):
             session = await begun(runtime, calls(("wait_for_payment", {})), hang())
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    path.write_text("".join(each for each in lines if "request_left" not in each), encoding="utf-8")
+    whole = path.read_text(encoding="utf-8")
+    path.write_text(whole[: whole.index('"left"')], encoding="utf-8")  # It was cut off while it was written.
     source = RecordingSource(path)
+    assert source.now() == 0.0
     await source.open()
     [row] = await source.requests()
     assert (row["prompt"], row["request_id"]) == ("Begin", session.request_id)
     followed = await source.follow(session.request_id)
     await followed.update()
     [call] = followed.fold.view()["open_calls"]
-    assert (call["name"], len(followed.fold.messages)) == ("wait_for_payment", 2)
+    assert (call["name"], call["external"], len(followed.fold.messages)) == ("wait_for_payment", False, 2)
+    path.write_text(whole[: whole.index('"request_started"')], encoding="utf-8")
+    source = RecordingSource(path)
+    await source.open()
+    assert await source.requests() == []
+
+
+async def test_a_recorded_request_has_its_earlier_messages_and_those_of_each_depth_below(tmp_path: Path):
+    def ask(name: str) -> ScriptedProvider:
+        return ScriptedProvider([calls((name, {"task": "Go on."})), text("Done.")])
+
+    deep = subrequest_tool("deep", "Go on.", provider=ScriptedProvider([text("Deep.")]))
+    middle = subrequest_tool("middle", "Go on.", provider=ask("deep"), tools=[deep])
+    path = tmp_path / "r.jsonl"
+    async with Runtime(ask("middle"), tools=[middle], drain_seconds=0) as runtime:
+        with record(path, runtime):
+            result = await runtime.run("Now", history=[UserMessage(content="Earlier"), AssistantMessage(text="Yes.")])
+    source = RecordingSource(path)
+    await source.open()
+    assert len(await source.recorded(result.request_id)) == 3
+    followed = await source.follow(result.request_id)
+    await followed.update()
+    assert [each.text for each in source.sent(result.request_id, followed) or ()][:3] == ["Earlier", "Yes.", "Now"]
+
+
+async def test_facts_that_make_no_messages_are_shown_without_them(tmp_path: Path):
+    path = tmp_path / "r.jsonl"
+    async with quick() as runtime:
+        with record(path, runtime):
+            result = await runtime.run("Hello?")
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)[:-1]
+    path.write_text("".join(each for each in lines if "round_started" not in each), encoding="utf-8")
+    source = RecordingSource(path)
+    await source.open()
+    followed = await source.follow(result.request_id)
+    await followed.update()
+    assert (len(followed.fold.messages), followed.fold.summary()["state"]) == (1, "completed")  # only the prompt

@@ -68,9 +68,6 @@ class LoggedRequest:
             self._summary = self.version, self.fold.summary()
         return self._summary[1]
 
-    async def aclose(self) -> None:
-        """Do nothing: there is nothing to close."""
-
     def _fold(self, most: int) -> None:
         for _ in range(min(most, len(self._waiting))):
             self.fold.feed(self._waiting.popleft())
@@ -82,7 +79,9 @@ class EventLog:
     Those that ended first are dropped first. `tool_facts` are as for `RequestFold`.
     """
 
-    def __init__(self, tool_facts: ToolFacts, *, max_requests: int = MAX_REQUESTS, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(
+        self, tool_facts: ToolFacts, *, max_requests: float = MAX_REQUESTS, max_bytes: float = MAX_BYTES
+    ) -> None:
         self.heard = 0
         self._tool_facts = tool_facts
         self._max_requests = max_requests

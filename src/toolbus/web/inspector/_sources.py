@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
-
-import anyio
 
 from ...clock import wall_time
 from ...errors import ConfigurationError, ToolbusError, UnknownRequest
@@ -168,7 +167,7 @@ class LiveSource:
 
     async def aclose(self) -> None:
         """Stop reading the store."""
-        await _close_all(self._followed)
+        _close_all(self._followed)
 
     async def requests(self) -> list[dict[str, Any]]:
         """See `Source`."""
@@ -259,7 +258,7 @@ class StoreSource:
 
     async def aclose(self) -> None:
         """See `Source`."""
-        await _close_all(self._followed)
+        _close_all(self._followed)
         if self._is_open:
             self._is_open = False
             await self._client.__aexit__(None, None, None)
@@ -306,7 +305,7 @@ class RecordingSource:
         self._path = Path(path)
         self._recording: Recording | None = None
         self._ends_at = 0.0
-        self._log = EventLog(_no_tool, max_bytes=2**40, max_requests=10**6)
+        self._log = EventLog(_no_tool, max_bytes=math.inf, max_requests=math.inf)
 
     async def open(self) -> None:
         """Read the file. Raises `RecordingError` and `OSError`."""
@@ -428,12 +427,11 @@ async def _followed(
         await opened.has_ended()  # It raises for an unknown request.
         found = FollowedRequest(opened, tool_facts)
     known[request_id] = found
-    while len(known) > _MOST_FOLLOWED:
-        await known.pop(next(iter(known))).aclose()
+    if len(known) > _MOST_FOLLOWED:
+        known.pop(next(iter(known))).close()
     return found
 
 
-async def _close_all(known: dict[str, FollowedRequest]) -> None:
-    with anyio.CancelScope(shield=True):
-        while known:
-            await known.popitem()[1].aclose()
+def _close_all(known: dict[str, FollowedRequest]) -> None:
+    while known:
+        known.popitem()[1].close()

@@ -131,6 +131,6 @@ class FollowedRequest:
                         await anyio.lowlevel.checkpoint()
                 self._is_over = True
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
         """Stop reading."""
-        await self._reader.aclose()
+        self._reader.close()
