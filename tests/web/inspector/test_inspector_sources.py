@@ -11,8 +11,14 @@ from inspected_runtime import PAYMENT, RESEARCH, SCENES, TOOLS, trip
 
 from toolbus import Runtime, Tool, subrequest_tool
 from toolbus.errors import UnknownRequest
-from toolbus.events import ApprovalRequested, RequestStarted, RoundStarted, TextDelta, ToolCallRequested
-from toolbus.messages import AssistantMessage, UserMessage
+from toolbus.events import (
+    ApprovalRequested,
+    RequestStarted,
+    RoundStarted,
+    SubscriptionFull,
+    TextDelta,
+    ToolCallRequested,
+)
 from toolbus.providers.scripted import ScriptedProvider, calls, hang, text
 from toolbus.stores import MemoryStore
 from toolbus.testing import record, virtual_backends
@@ -106,6 +112,13 @@ async def test_pieces_of_texts_are_not_heard():
         followed = await source.follow(result.request_id)
         assert not any(isinstance(each, TextDelta) for each in followed.events)
         assert followed.version == len(followed.events)
+
+
+async def test_events_of_no_request_are_passed_over(caplog: pytest.LogCaptureFixture):
+    async with quick() as runtime:
+        source = LiveSource(runtime)
+        runtime.bus.publish(SubscriptionFull(name="slow", capacity=1, ended=False))
+        assert (await source.requests(), caplog.records) == ([], [])
 
 
 async def test_a_request_with_forgotten_events_is_read_from_its_facts(monkeypatch: pytest.MonkeyPatch):
@@ -321,7 +334,7 @@ async def test_a_recording_is_read_once_and_ends_with_its_newest_event(tmp_path:
     request_id = await recorded_trip(path)
     source = RecordingSource(str(path))
     assert (source.name, source.can_act) == ("r.jsonl", False)
-    with pytest.raises(RecordingError, match="was not read yet"):
+    with pytest.raises(RecordingError, match=r"/r\.jsonl: the file was not read yet"):
         await source.statistics()
     await source.open()
     whole = read_recording(path)
@@ -382,7 +395,7 @@ async def test_a_request_without_an_ending_is_shown_as_it_was_left(tmp_path: Pat
     assert await source.requests() == []
 
 
-async def test_a_recorded_request_has_its_earlier_messages_and_those_of_each_depth_below(tmp_path: Path):
+async def test_a_recorded_request_has_the_requests_of_each_depth_below(tmp_path: Path):
     def ask(name: str) -> ScriptedProvider:
         return ScriptedProvider([calls((name, {"task": "Go on."})), text("Done.")])
 
@@ -391,13 +404,25 @@ async def test_a_recorded_request_has_its_earlier_messages_and_those_of_each_dep
     path = tmp_path / "r.jsonl"
     async with Runtime(ask("middle"), tools=[middle], drain_seconds=0) as runtime:
         with record(path, runtime):
-            result = await runtime.run("Now", history=[UserMessage(content="Earlier"), AssistantMessage(text="Yes.")])
+            result = await runtime.run("Now")
     source = RecordingSource(path)
     await source.open()
     assert len(await source.recorded(result.request_id)) == 3
+
+
+@pytest.mark.parametrize(("reply", "messages"), [(text("[7]"), 2), (calls(("final_answer", {"value": [7]})), 3)])
+async def test_a_recorded_request_with_a_structured_answer_has_all_of_its_messages(
+    reply: Any, messages: int, tmp_path: Path
+):
+    path = tmp_path / "r.jsonl"
+    async with Runtime(ScriptedProvider([reply])) as runtime:
+        with record(path, runtime):
+            result = await runtime.run("How many?", output=list[int])
+    source = RecordingSource(path)
+    await source.open()
     followed = await source.follow(result.request_id)
     await followed.update()
-    assert [each.text for each in source.sent(result.request_id, followed) or ()][:3] == ["Earlier", "Yes.", "Now"]
+    assert (result.output, len(followed.fold.messages)) == ([7], messages)
 
 
 async def test_facts_that_make_no_messages_are_shown_without_them(tmp_path: Path):

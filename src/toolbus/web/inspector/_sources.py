@@ -31,7 +31,7 @@ from ...messages import Message, SystemMessage
 from ...remote import Client
 from ...runtime import Runtime
 from ...session import SessionView
-from ...storage import Entry, Store, ending_of
+from ...storage import Entry, Store
 from ...stores.memory import MemoryStore
 from ...testing.recording import (
     RecordedRequest,
@@ -389,7 +389,6 @@ async def _with_messages(request: RecordedRequest) -> list[Event]:
     journal = store.journal
     if journal is None or not request.facts:
         return []
-    agreed = {name: value for name, value in request.agreed.items() if name != "output"}
     conversation_id = str(request.agreed.get("conversation_id", ""))
     await journal.append(
         Entry(
@@ -398,8 +397,8 @@ async def _with_messages(request: RecordedRequest) -> list[Event]:
             epoch=1,
             seq=0,
             facts=request.facts,
-            agreed=agreed,
-            ending=ending_of(request.facts[-1]) or "abandoned",
+            agreed=request.agreed,
+            ending="abandoned",  # nothing follows, whatever the last fact is
         )
     )
     try:
