@@ -181,6 +181,7 @@ def test_a_validator_that_breaks_is_an_answer_that_cannot_be_checked() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
+        ("", "the answer is empty"),
         ("noon", "the answer is not valid JSON"),
         ("[1]", "the answer must be a JSON object, not an array"),
         ('{"name": "a", "name": "b"}', "the answer has the key 'name' twice"),

@@ -401,6 +401,11 @@ def test_a_message_that_cannot_be_read_is_refused_with_its_index(wire: Any, prob
     assert caught.value.index == 1
 
 
+def test_instructions_that_cannot_be_read_are_refused_before_the_first_message() -> None:
+    with pytest.raises(InvalidHistory, match=r"^history\[0\]: a block of system must be an object, not int"):
+        from_anthropic([{"role": "user", "content": "fine"}], [3])
+
+
 def test_one_message_is_not_taken_for_an_empty_conversation() -> None:
     with pytest.raises(InvalidHistory, match="a dictionary without messages; give a list of messages"):
         from_anthropic({"role": "user", "content": "hi"})

@@ -368,6 +368,26 @@ async def test_a_result_from_the_cache_has_the_references_of_who_asks() -> None:
     assert results[0].tool_calls[0].data != results[1].tool_calls[0].data
 
 
+async def test_a_model_that_a_tool_returns_has_references_at_every_depth() -> None:
+    class Account(BaseModel):
+        user: str
+        keys: list[SecretStr]
+
+    @tool
+    async def open_account() -> Account:
+        """Open an account."""
+        return Account(user="ada", keys=[SecretStr(VALUE)])
+
+    def use(request: ModelRequest) -> Any:
+        return calls(("take", {"token": references(request)[-1]}))
+
+    taker = Taker()
+    provider = ScriptedProvider([calls(("open_account", {})), use, text("ok")])
+    async with Runtime(provider, tools=[open_account, taker.tool]) as runtime:
+        await runtime.run("go")
+    assert taker.got == [VALUE, ""]
+
+
 async def test_a_result_without_a_request_in_this_process_has_a_mask() -> None:
     bus = EventBus()
     completed = heard(bus, ToolCallCompleted)

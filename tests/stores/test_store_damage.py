@@ -171,6 +171,7 @@ async def test_a_conversation_that_was_changed_is_not_given(tmp_path: Path, anyi
         "DELETE FROM messages WHERE position = 1": 1,
         "DELETE FROM messages WHERE position = 3": 3,
         "UPDATE conversations SET hash = zeroblob(32)": 4,
+        "DELETE FROM conversations": 0,
     }
     for number, (statement, place) in enumerate(statements.items()):
         async with closing(SqliteStore(path.with_name(f"{number}.db"))) as store:

@@ -20,6 +20,7 @@ from toolbus.testing import ScriptedProvider, calls
 from toolbus.testing import text as answer
 from toolbus.tool_results import render
 from toolbus.toolsets._files import tree as _tree
+from toolbus.toolsets._files.scan import cut_line
 from toolbus.toolsets.workspace import _rank, workspace_tools
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="symbolic links and FIFOs")
@@ -592,6 +593,18 @@ def test_a_database_in_use_is_never_opened_since_its_process_would_lose_its_lock
                 workspace.lines(name)
     assert [name for name in opened if name.startswith("z.db")] == []
     assert "app.py" in opened
+
+
+def test_a_word_that_begins_a_part_of_the_path_counts_from_four_letters_on() -> None:
+    words = [_rank._Word(word, word.encode()) for word in ("log", "logg")]  # pyright: ignore[reportPrivateUsage]
+    assert _rank._in_path("src/my_logger.py", words) == [0.0, 0.7]  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.mark.parametrize(
+    ("at", "shown"), [(0, "ABCDEFGHIJ [cut]"), (12, "[cut] JKLMNOPQRS [cut]"), (25, "[cut] QRSTUVWXYZ")]
+)
+def test_a_line_is_cut_to_its_length_around_a_character_and_at_both_ends(at: int, shown: str) -> None:
+    assert cut_line("ABCDEFGHIJKLMNOPQRSTUVWXYZ", 10, at) == shown
 
 
 @pytest.mark.parametrize(

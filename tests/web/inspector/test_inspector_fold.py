@@ -513,6 +513,9 @@ def test_each_message_has_its_fate():
     assert found["changes"] == {"shortened": 1, "left out": 1, "added": 1}
     later = transcript([prompt, reply, UserMessage(content="More", message_id="m3")], [reply])
     assert [each["fate"] for each in later["messages"]] == ["left out", "whole", "new"]
+    nameless = [UserMessage(content="Hi"), AssistantMessage(text="Yes")]  # as older histories are
+    fates = [each["fate"] for each in transcript(nameless, nameless[1:])["messages"]]
+    assert fates == ["left out", "whole"]
     unknown = transcript([prompt], None, count=900)
     assert (unknown["is_known"], unknown["earlier"]) == (False, 700)
     assert "fate" not in unknown["messages"][0]
