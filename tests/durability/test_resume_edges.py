@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from endings.ended_well import assert_valid, listen
 from support.journaled import JournaledStore
 from support.resuming import PROMPT, Lab, Scene, Wall, cut_off, facts_of, model, virtual_wall
-from toolbus import Limits, ModelSettings, Runtime, Tool, ToolContext, tool
+from toolbus import Compression, Limits, ModelSettings, Runtime, Tool, ToolContext, tool
 from toolbus.errors import (
     ApplicationError,
     ConfigurationError,
@@ -339,6 +339,23 @@ async def test_turns_that_were_added_meanwhile_are_not_what_the_request_has_seen
     assert texts == ["Hello.", PROMPT]
     assert [each.content for each in history if isinstance(each, UserMessage)] == ["Hello.", "Quick.", PROMPT]
     assert_valid(history)
+
+
+async def test_turns_that_earlier_requests_have_left_out_stay_out_when_a_request_is_resumed() -> None:
+    store = MemoryStore(journal=True)
+    provider = ScriptedProvider([*[text("word " * 90)] * 4, hang()])
+    compression = Compression(max_context_tokens=300)
+    async with Runtime(provider, store=store, compression=compression, drain_seconds=0) as runtime:
+        for turn in range(4):
+            await runtime.run(f"question {turn}", conversation_id="c")
+        runtime.start("and now?", conversation_id="c")
+        await settle()
+    provider = ScriptedProvider([text("Done.")])
+    async with Runtime(provider, store=store) as runtime:  # with a window that is wide enough for all turns
+        [session] = await runtime.resume()
+        await session.result()
+    note, *_, prompt = provider.requests[-1].messages
+    assert (note.text, prompt.text) == ("[1 earlier turn of this conversation left out here.]", "and now?")
 
 
 async def test_a_history_that_is_shorter_than_it_was_is_a_mismatch() -> None:
