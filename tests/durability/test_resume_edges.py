@@ -485,6 +485,7 @@ async def test_leases_of_requests_that_cannot_go_on_are_given_back_whatever_fail
     failing = [True]
 
     async def release_later(*args: Any) -> bool:
+        await anyio.sleep(0)  # here a cancellation would take effect
         if failing[0]:
             raise StoreUnavailable("it is locked")
         return await release(*args)
