@@ -505,6 +505,26 @@ async def test_leases_of_requests_that_cannot_go_on_are_given_back_whatever_fail
         assert (await session.result()).outcome == "completed"
 
 
+@pytest.mark.parametrize("taken_by", ["this process", "another", "nobody"])
+async def test_a_lease_whose_taking_failed_is_given_back_if_this_process_has_it(taken_by: str) -> None:
+    looks = scene(calls(("look", {"n": 1})), text("Done."))
+    store, request_id = await cut_behind(looks, "tool_call_requested")
+    journal: Any = store.journal
+    take = journal.take
+
+    async def loses_the_answer(request_id: str, owner: str, seconds: float) -> None:
+        if taken_by != "nobody":
+            await take(request_id, owner if taken_by == "this process" else "another", seconds)
+        raise StoreUnavailable("no answer")
+
+    async with looks.runtime(store, Lab()) as runtime:
+        journal.take = loses_the_answer
+        with pytest.raises(StoreUnavailable):
+            await runtime.resume()
+        await advance(5)
+        assert (await journal.request(request_id)).owner == ("another" if taken_by == "another" else "")
+
+
 async def test_a_full_runtime_leaves_the_rest_for_another_attempt() -> None:
     looks = scene(calls(("look", {"n": 1})), text("Done."))
     store = MemoryStore(journal=True)
