@@ -342,3 +342,14 @@ async def test_a_result_that_comes_while_its_deadline_fires_is_kept_and_the_next
     result = await RequestSession(bus, script, "hi", tools=[look_up]).run()
     assert (result.outcome, result.tool_calls[0].content, retried) == ("completed", "in the nick of time", [])
     assert anyio.current_time() == pytest.approx(30, abs=1e-3)
+
+
+async def test_instructions_that_hang_end_with_their_request_and_log_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    async def hangs(_context: object) -> str:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    limits = Limits(timeout_seconds=5)
+    result = await RequestSession(EventBus(), ScriptedProvider([]), "hi", instructions=hangs, limits=limits).run()
+    assert (result.outcome, result.reason) == ("stopped", "timeout_seconds=5")
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []

@@ -114,7 +114,6 @@ class Asker:
         self.instrumentation = options.get("instrumentation") or ()
         self._window = window
         self._asked: Provider = providers[0]  # the provider that was chosen last
-        self._native = False  # whether that provider enforces the output's schema in the newest reply
         self._looked_at: Mapping[str, ToolSpec] | None = None  # the tools that were searched for marked fields
         self._marked: Mapping[str, Marks] = {}
         self._answer = None if state.output is None else find_marks(state.output.spec.parameters)
@@ -152,6 +151,9 @@ class Asker:
         if self._secrets is not None:
             specs = self._secrets.guarded(specs)
         readable = self._window.has_shortened and READ_RESULT.name not in specs
+        if readable and output is not None and self._state.output_mode == "native":
+            # Some providers hold replies to a schema only in a request without tools.
+            readable = native_output(self._asked, output.spec) == "with_tools"
         if output is None and not readable:
             return specs
         own = [*([READ_RESULT] if readable else []), *([] if output is None else [output.spec])]
@@ -216,6 +218,7 @@ class Asker:
             state.tools = specs = self.known(present)
             offered = self._offered(specs, command)
             output = None if state.output is None else state.output.spec
+            # Whether the provider enforces the output's schema in the newest reply.
             self._native = output is not None and self._is_native(offered, output)
             system = await self._system(specs, view) if self._has_system or state.plan else None
             if self._window.is_plain:
@@ -223,7 +226,7 @@ class Asker:
             else:
                 messages = await self._window.messages(system, offered, self._asked)
                 # When results were shortened just now, the tool for reading them is added.
-                if len(known := self.known(present)) > len(specs):
+                if (known := self.known(present)) != specs:
                     state.tools = specs = known
                     offered = self._offered(specs, command)
                     self._native = output is not None and self._is_native(offered, output)
@@ -239,7 +242,6 @@ class Asker:
                 output_schema=schema,
             )
         except ContextOverflow as exc:
-            self.error = exc
             # After a refusal by this model, another model may take the request.
             return ModelFailed(exc.code, str(exc), retryable=self._window.was_refused)
         except BaseException as exc:
