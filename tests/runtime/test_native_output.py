@@ -135,7 +135,7 @@ async def test_the_mode_native_is_refused_before_anything_is_asked_where_it_cann
     provider = native(can=can)
     async with Runtime(provider, tools=tools) as runtime:
         with pytest.raises(ConfigurationError, match=rf"output_mode is 'native', and the provider .* {reported}"):
-            await runtime.run("Weather in Paris?", output=Forecast, output_mode="native")
+            runtime.start("Weather in Paris?", output=Forecast, output_mode="native")
     assert provider.requests == []
 
 
@@ -188,11 +188,15 @@ async def test_a_sub_request_is_asked_in_the_mode_of_the_one_above() -> None:
     assert asked_in(below) == [BY_TOOL]
 
 
-async def test_guidance_names_only_tools_that_are_offered() -> None:
-    provider = native(text(PARIS))
-    async with Runtime(provider, guidance=True) as runtime:
-        await runtime.run("Weather in Paris?", output=Forecast)
-    assert not isinstance(provider.requests[0].messages[0], SystemMessage)
+@pytest.mark.parametrize(("mode", "step"), [("native", text(PARIS)), ("tool", CALLED)])
+@pytest.mark.parametrize("tools", [[], [get_weather]])
+async def test_guidance_names_only_tools_that_are_offered(mode: OutputMode, step: Any, tools: list[Any]) -> None:
+    provider = native(step, can="with_tools")
+    async with Runtime(provider, tools=tools, guidance=True) as runtime:
+        await runtime.run("Weather in Paris?", output=Forecast, output_mode=mode)
+    first, *_ = provider.requests[0].messages
+    guidance = first.text if isinstance(first, SystemMessage) else ""
+    assert [name for name in ("get_weather", "final_answer") if name in guidance] == asked(provider.requests[0])[1]
 
 
 # ------------------------------------------------------------------------------------------------- wrong answers

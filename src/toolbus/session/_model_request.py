@@ -263,14 +263,14 @@ class Asker:
                 else:
                     reply = await self._asked.respond(request, emit)
                 if not isinstance(reply, ModelReply) or len(reply.message.tool_calls) > MAX_REPLY_CALLS:  # pyright: ignore[reportUnnecessaryIsInstance] -- it may be an application's own
-                    return self._not_taken(reply, spent)
+                    return self._not_taken(reply)
                 self._window.answered(reply.usage)
                 if self._state.needs_price:
                     _check_usage(reply, call)
                 return ModelReplied(reply if mask is None else mask.whole(reply), None, self._native)
             reply = await self._through(self._innermost(call, spent, request, mask), request, view)
-            if not isinstance(reply, ModelReply) or len(reply.message.tool_calls) > MAX_REPLY_CALLS:  # pyright: ignore[reportUnnecessaryIsInstance]
-                return self._not_taken(reply, spent)
+            if len(reply.message.tool_calls) > MAX_REPLY_CALLS:
+                return self._failed(too_many_calls(reply.vendor), sum(spent, Usage()))
             replied = await self._screened(reply, view)
             # The reply is masked once more, because an interceptor may have put a secret into it.
             reply = replied.reply if mask is None else mask.whole(replied.reply)
@@ -300,11 +300,11 @@ class Asker:
                 work.ended(reply)
             return reply
 
-    def _not_taken(self, given: object, spent: list[Usage]) -> ModelFailed:
+    def _not_taken(self, given: object) -> ModelFailed:
         """Return the failure for something that is not a reply, or for a reply with too many calls."""
         if not isinstance(given, ModelReply):
             return ModelFailed("application_error", f"the provider gave a {type(given).__name__}, not a ModelReply")
-        return self._failed(too_many_calls(given.vendor), sum(spent, Usage()) if spent else given.usage)
+        return self._failed(too_many_calls(given.vendor), given.usage)
 
     def _failed(self, exc: BaseException, spent: Usage) -> ModelFailed:
         """Return the failure for an exception. `spent` is the usage of a reply that has come and is lost."""
