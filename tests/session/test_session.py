@@ -661,8 +661,11 @@ async def test_accepted_returns_once_the_request_has_begun() -> None:
     model = Hanging()
     session = RequestSession(EventBus(), model, "hi")
     async with anyio.create_task_group() as group:
+        assert not session.is_accepted
         group.start_soon(session.run)
         with anyio.fail_after(30):
+            await session.accepted()
+            assert session.is_accepted
             await session.accepted()
             model.go_on.set()
             await session.result()

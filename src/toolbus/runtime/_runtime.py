@@ -308,8 +308,7 @@ class Runtime(Generic[DepsT]):
         finally:
             try:  # asyncio may have cancelled tasks before they began, so their requests still have to end.
                 for request_id, ticket in list(self._tickets.items()):
-                    why = "" if self._journal_writer is None else _CANCELLED
-                    await self._carry_out(self._sessions[request_id], ticket, why)
+                    await self._carry_out(self._sessions[request_id], ticket, _CANCELLED)
             finally:
                 self._group = None
                 self._ended.clear()
