@@ -283,11 +283,11 @@ class Runtime(Generic[DepsT]):
         """Return the requests that have a task of their own, while this runtime takes over what becomes free."""
         return () if self._watch is None or self._closing else self._tickets
 
-    async def __aexit__(self, *exc_info: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_exc_info: object) -> None:
         group = self._group
         assert group is not None
         try:
-            if exc_info[0] is None:
+            if kind is None:
                 await self.drain()
             else:
                 self._cancel_now(group, "the runtime was left by an exception")
