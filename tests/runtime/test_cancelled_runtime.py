@@ -212,6 +212,19 @@ async def test_without_a_journal_every_call_ends_here() -> None:
     assert "the runtime was cancelled" not in {each.reason for each in ends if isinstance(each, RequestCancelled)}
 
 
+async def test_the_turn_of_a_caller_who_was_cancelled_is_remembered_by_a_store_that_takes_its_time() -> None:
+    class Slow(MemoryStore):
+        async def remember(self, conversation_id: str, messages: Any) -> None:
+            await anyio.sleep(1)
+            await super().remember(conversation_id, messages)
+
+    store = Slow()
+    async with Runtime(ScriptedProvider([calls(("quick", NOTHING)), hang()]), tools=[quick], store=store) as runtime:
+        with anyio.move_on_after(5):
+            await runtime.run("go", conversation_id="c")
+        assert [each.role for each in await store.history("c")] == ["user", "assistant", "tool"]
+
+
 async def test_a_turn_that_has_not_begun_is_cancelled_with_the_runtime() -> None:
     store, tools = JournaledStore(), Tools()
     with anyio.CancelScope() as host:

@@ -153,8 +153,8 @@ class Runtime(Generic[DepsT]):
     _group: anyio.abc.TaskGroup | None = None
     _stranded: StrandedTasks  # the tasks of `_group`
     _watch: anyio.CancelScope | None = None  # of the task that takes over what other processes leave
-    _thread = 0
-    _closing = False
+    _thread: int
+    _closing: bool
 
     def __init__(
         self,
@@ -607,7 +607,7 @@ class Runtime(Generic[DepsT]):
     def _check_usable(self, options: RequestOptions) -> None:
         check_options(options, RequestOptions, "a request", beside=("output",))
         if self._group is None or self._closing:
-            if self._closing and self._group is not None:
+            if self._group is not None:
                 raise NotRunning("the runtime is closing, and takes no more requests")
             raise NotRunning(f"the runtime is not running; requests run inside its `async with` block:{_TWO_LINES}")
         if threading.get_ident() != self._thread:
