@@ -400,6 +400,25 @@ async def test_a_process_that_cannot_start_is_a_failure(
 # ------------------------------------------------------------------------------------------------- places
 
 
+@pytest.mark.parametrize(("cores", "expected"), [(3, 3), (None, 1)])
+async def test_by_default_as_many_processes_run_as_the_machine_has_cores(
+    cores: int | None, expected: int, monkeypatch: pytest.MonkeyPatch
+):
+    async def run_sync(function: Callable[..., object], *_: object, **__: object) -> None:
+        if function.__name__ == "run_handler":
+            await anyio.sleep_forever()
+
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(anyio.to_process, "run_sync", run_sync)
+    desk = Desk()
+    async with ToolDispatcher(desk.bus, registry()) as dispatcher:
+        for number in range(4):
+            desk.ask("where", str(number))
+        await anyio.wait_all_tasks_blocked()
+        statistics = dispatcher.statistics()
+    assert (statistics.processes, statistics.queued) == (expected, 4 - expected)
+
+
 @pytest.mark.guarantee("G14")
 async def test_at_most_so_many_processes_run_and_the_others_wait_in_order(door: Door):
     desk = Desk()

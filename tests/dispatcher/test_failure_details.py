@@ -118,9 +118,11 @@ async def test_a_limit_of_costs_that_no_usage_is_reported_for_is_logged_once(cap
     async with Runtime(silent, prices=prices, limits=limits, store=MemoryStore()) as runtime:
         for _ in range(3):
             await runtime.run("Hello?")
-    told = ScriptedProvider([text("Hi.", usage=Usage(input_tokens=1, output_tokens=1))])
+    usages = Usage(input_tokens=1, output_tokens=1), Usage(input_tokens=1), Usage(output_tokens=1)
+    told = ScriptedProvider([text("Hi.", usage=usage) for usage in usages])
     async with Runtime(told, prices=prices, limits=limits) as runtime:
-        await runtime.run("Hello?")
+        for _ in usages:
+            await runtime.run("Hello?")
     silent = ScriptedProvider([text("Hi.")])
     async with Runtime(silent) as runtime:
         await runtime.run("Hello?")

@@ -60,6 +60,8 @@ async def test_what_does_not_end_in_its_grace_keeps_what_is_done_and_its_convers
         waiting = runtime.start("and then?", provider=working(1), conversation_id="c")
         await settle()
         assert await runtime.drain(grace_seconds=10) == 2
+        assert running.ended
+        assert waiting.ended
         first, second = await running.result(), await waiting.result()
         remembered = await store.history("c")
     assert [(each.outcome, each.reason) for each in (first, second)] == [("cancelled", "the runtime is closing")] * 2
@@ -114,6 +116,20 @@ async def test_a_request_that_only_waits_for_a_person_is_left_at_once(
     assert [each.getMessage() for each in caplog.records if each.name == "toolbus.runtime"] == [
         "1 request was left for resume"
     ]
+
+
+@pytest.mark.guarantee("G18")
+@pytest.mark.parametrize(("journal", "seconds"), [(False, 50), (True, 0)])
+async def test_what_is_not_left_for_resume_is_not_reported_as_left(
+    journal: bool, seconds: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "toolbus.runtime")
+    store = MemoryStore(journal=journal)
+    async with Runtime(working(seconds), tools=[quick, slow], store=store, drain_seconds=10) as runtime:
+        session = runtime.start("go")
+        await settle()
+    assert (await session.result()).outcome == ("completed" if journal else "cancelled")
+    assert [each.getMessage() for each in caplog.records if each.name == "toolbus.runtime"] == []
 
 
 @pytest.mark.guarantee("G18")

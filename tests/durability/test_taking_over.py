@@ -189,3 +189,20 @@ async def test_a_later_watch_replaces_the_options_of_the_earlier_one() -> None:
         with anyio.fail_after(20):
             await advance(10)
     assert asked == ["second"]
+
+
+async def test_a_runtime_that_began_to_close_while_it_looked_for_requests_watches_for_none() -> None:
+    store, lab = JournaledStore(), Lab()
+    journal: Any = store.journal
+    unfinished = journal.unfinished
+
+    async def slowly(**options: Any) -> Any:
+        await anyio.sleep(1)
+        return await unfinished(**options)
+
+    journal.unfinished = slowly
+    with anyio.fail_after(60):
+        async with node(store, lab) as runtime, anyio.create_task_group() as group:
+            group.start_soon(runtime.drain)
+            with pytest.raises(NotRunning, match="is closing"):
+                await runtime.resume(watch=True)

@@ -30,8 +30,9 @@ from support.wire_events import (
     stop,
     use,
 )
-from toolbus import Runtime, tool
+from toolbus import Interceptor, Runtime, ToolContext, tool
 from toolbus.errors import ProviderError, ReplyTooLarge
+from toolbus.interceptors import Ask
 from toolbus.messages import AssistantMessage, ToolCall, Usage
 from toolbus.protocols import MAX_REPLY_CALLS, ArgumentsPiece, Emit, ModelReply, ModelRequest
 from toolbus.providers import OpenAIProvider
@@ -207,8 +208,37 @@ async def test_a_provider_that_emits_too_many_calls_is_stopped_where_it_does() -
     assert provider.emitted == MAX_REPLY_CALLS
 
 
-async def test_a_reply_with_the_most_calls_is_taken() -> None:
-    async with Runtime(provider=Generous(count=MAX_REPLY_CALLS), tools=[f]) as runtime:
+class Gives(Interceptor):
+    """Gives a reply of its own, and asks no model for the first one."""
+
+    def __init__(self, count: int) -> None:
+        self.model = Generous(count=count)
+
+    async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Ask) -> ModelReply:
+        return await self.model.respond(request, lambda _piece: None)
+
+
+async def test_a_reply_of_too_many_calls_is_not_taken_from_an_interceptor_either() -> None:
+    async with Runtime(provider=Generous(count=1), tools=[f], interceptors=[Gives(MAX_REPLY_CALLS + 1)]) as runtime:
+        result = await runtime.start("?").result()
+    assert (result.outcome, result.reason) == ("failed", "reply_too_large")
+
+
+async def test_an_interceptor_may_answer_instead_of_a_reply_of_too_many_calls() -> None:
+    class Answers(Interceptor):
+        async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Ask) -> ModelReply:
+            with pytest.raises(ReplyTooLarge, match="more than 1000 calls"):
+                await ask(request)
+            return ModelReply(message=AssistantMessage(text="It wanted too much."))
+
+    provider = Generous(count=MAX_REPLY_CALLS + 1)
+    async with Runtime(provider=provider, tools=[f], interceptors=[Answers()]) as runtime:
+        assert (await runtime.run("?")).text == "It wanted too much."
+
+
+@pytest.mark.parametrize("interceptors", [[], [Interceptor()], [Gives(MAX_REPLY_CALLS)]])
+async def test_a_reply_with_the_most_calls_is_taken(interceptors: list[Interceptor]) -> None:
+    async with Runtime(provider=Generous(count=MAX_REPLY_CALLS), tools=[f], interceptors=interceptors) as runtime:
         result = await runtime.run("?")
     assert result.reason != "reply_too_large"
     assert len(result.messages) >= 1 + 1 + MAX_REPLY_CALLS, "each call has its result, run or not"

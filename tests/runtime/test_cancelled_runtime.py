@@ -208,6 +208,21 @@ async def test_without_a_journal_every_call_ends_here() -> None:
             host.cancel()
             await anyio.sleep_forever()
     assert Counter(each.type for each in ends) == {"tool_call_failed": 2 * REQUESTS, "request_cancelled": REQUESTS}
+    # The requests are cancelled with their tasks, and not left.
+    assert "the runtime was cancelled" not in {each.reason for each in ends if isinstance(each, RequestCancelled)}
+
+
+async def test_the_turn_of_a_caller_who_was_cancelled_is_remembered_by_a_store_that_takes_its_time() -> None:
+    class Slow(MemoryStore):
+        async def remember(self, conversation_id: str, messages: Any) -> None:
+            await anyio.sleep(1)
+            await super().remember(conversation_id, messages)
+
+    store = Slow()
+    async with Runtime(ScriptedProvider([calls(("quick", NOTHING)), hang()]), tools=[quick], store=store) as runtime:
+        with anyio.move_on_after(5):
+            await runtime.run("go", conversation_id="c")
+        assert [each.role for each in await store.history("c")] == ["user", "assistant", "tool"]
 
 
 async def test_a_turn_that_has_not_begun_is_cancelled_with_the_runtime() -> None:
@@ -347,6 +362,15 @@ def test_requests_whose_tasks_are_cancelled_before_they_began_end_and_keep_no_pl
     gc.collect()  # so that the warning comes here
     assert [each.ended for each in started] == [True] * 3
     assert asyncio.run(again()) == "Hello."
+
+
+async def test_a_runtime_that_is_entered_again_knows_no_request_that_ended_before() -> None:
+    runtime = Runtime(ScriptedProvider([text("Hello.")]))
+    async with runtime:
+        request_id = (await runtime.run("go")).request_id
+        assert await runtime.recall(request_id)
+    async with runtime:
+        assert await runtime.recall(request_id) is None
 
 
 async def test_a_runtime_that_was_left_by_an_exception_takes_no_more_requests() -> None:

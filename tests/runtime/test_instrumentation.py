@@ -227,6 +227,24 @@ async def test_a_model_call_is_inside_of_the_interceptors_and_once_for_each_of_t
     assert tracks.written.count("/request/model0") == 2
 
 
+async def test_a_model_call_is_entered_with_the_messages_that_an_interceptor_has_put_there():
+    class Replaces(Interceptor):
+        async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Ask) -> ModelReply:
+            return await ask(replace(request, messages=[UserMessage(content="come")]))
+
+    entered: list[str] = []
+
+    class Listens(Instrumentation):
+        @contextlib.contextmanager
+        def model(self, request: ModelRequest, provider: Provider) -> Generator[None]:
+            entered.extend(each.text for each in request.messages)
+            yield
+
+    async with Runtime(scripted(text("a")), interceptors=[Replaces()], instrumentation=[Listens()]) as runtime:
+        await runtime.run("go")
+    assert entered == ["come"]
+
+
 async def test_work_that_is_cancelled_is_left_with_the_cancellation_and_the_request_with_its_result():
     tracks = Tracks()
     async with Runtime(scripted(hang()), instrumentation=[tracks]) as runtime:

@@ -525,7 +525,9 @@ class Broken(Interceptor):
 
 
 @pytest.mark.parametrize("where", ["on_prompt", "around_model", "before_tool", "on_answer"])
-async def test_an_interceptor_that_raises_ends_its_own_request_alone(where: str) -> None:
+async def test_an_interceptor_that_raises_ends_its_own_request_alone(
+    where: str, caplog: pytest.LogCaptureFixture
+) -> None:
     def script(request: ModelRequest) -> Any:
         return text("Sunny.") if request.round else calls(PARIS)
 
@@ -537,6 +539,8 @@ async def test_an_interceptor_that_raises_ends_its_own_request_alone(where: str)
     assert (result.outcome, result.reason) == ("failed", "application_error")
     assert isinstance(result.error, ApplicationError)
     assert isinstance(result.error.__cause__, KeyError)
+    line = "on_prompt failed" if where == "on_prompt" else "the model could not be asked"
+    assert f"request {result.request_id}: {line}" in caplog.messages
     assert follow_up.ok
     if result.messages:
         validate(result.messages)

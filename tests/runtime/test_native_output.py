@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field, SecretStr
 
-from toolbus import Interceptor, Limits, Runtime, ToolContext, subrequest_tool, tool
+from toolbus import Compression, Interceptor, Limits, Runtime, ToolContext, subrequest_tool, tool
 from toolbus.core.transcript import validate
 from toolbus.errors import ConfigurationError, NativeOutputUnsupported, ProviderUnavailable
 from toolbus.events import Event, ModelResponded, ModelRetrying
-from toolbus.messages import SystemMessage, UserMessage
+from toolbus.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
 from toolbus.protocols import Emit, ModelReply, ModelRequest, NativeOutput, OutputMode
 from toolbus.testing import ScriptedProvider, calls, error, text, virtual_backends
 
@@ -135,7 +135,7 @@ async def test_the_mode_native_is_refused_before_anything_is_asked_where_it_cann
     provider = native(can=can)
     async with Runtime(provider, tools=tools) as runtime:
         with pytest.raises(ConfigurationError, match=rf"output_mode is 'native', and the provider .* {reported}"):
-            await runtime.run("Weather in Paris?", output=Forecast, output_mode="native")
+            runtime.start("Weather in Paris?", output=Forecast, output_mode="native")
     assert provider.requests == []
 
 
@@ -144,6 +144,31 @@ async def test_a_model_of_one_round_that_cannot_fails_the_request() -> None:
         result = await runtime.start("Weather in Paris?", output=Forecast, output_mode="native").result()
     assert (result.outcome, result.reason) == ("failed", "configuration")
     assert "say 'auto' or 'tool'" in str(result.error)
+
+
+@pytest.mark.parametrize(
+    ("mode", "can", "expected"),
+    [
+        ("auto", "alone", (False, ["read_result", "final_answer"])),
+        ("native", "with_tools", (True, ["read_result"])),
+        ("native", "alone", NATIVELY),
+    ],
+)
+async def test_the_tool_that_reads_a_shortened_result_is_offered_as_far_as_the_provider_can(
+    mode: OutputMode, can: NativeOutput, expected: tuple[bool, list[str]]
+) -> None:
+    call = ToolCall(name="get_weather", arguments="{}", call_id="c1", provider_call_id="1")
+    history: list[Message] = [
+        UserMessage(content="Weather in Paris?"),
+        AssistantMessage(tool_calls=(call,)),
+        ToolMessage(call_id="c1", name="get_weather", content="21 degrees, " * 250),
+        AssistantMessage(text="21 degrees."),
+    ]
+    provider = native(text(PARIS) if expected[0] else CALLED, can=can)
+    async with Runtime(provider, compression=Compression(max_context_tokens=700)) as runtime:
+        result = await runtime.run("As data?", history=history, output=Forecast, output_mode=mode)
+    assert result.output == WANTED
+    assert asked_in(provider) == [expected]
 
 
 @pytest.mark.parametrize("mode", ["Native", "", 1, ["native"]])
@@ -163,11 +188,15 @@ async def test_a_sub_request_is_asked_in_the_mode_of_the_one_above() -> None:
     assert asked_in(below) == [BY_TOOL]
 
 
-async def test_guidance_names_only_tools_that_are_offered() -> None:
-    provider = native(text(PARIS))
-    async with Runtime(provider, guidance=True) as runtime:
-        await runtime.run("Weather in Paris?", output=Forecast)
-    assert not isinstance(provider.requests[0].messages[0], SystemMessage)
+@pytest.mark.parametrize(("mode", "step"), [("native", text(PARIS)), ("tool", CALLED)])
+@pytest.mark.parametrize("tools", [[], [get_weather]])
+async def test_guidance_names_only_tools_that_are_offered(mode: OutputMode, step: Any, tools: list[Any]) -> None:
+    provider = native(step, can="with_tools")
+    async with Runtime(provider, tools=tools, guidance=True) as runtime:
+        await runtime.run("Weather in Paris?", output=Forecast, output_mode=mode)
+    first, *_ = provider.requests[0].messages
+    guidance = first.text if isinstance(first, SystemMessage) else ""
+    assert [name for name in ("get_weather", "final_answer") if name in guidance] == asked(provider.requests[0])[1]
 
 
 # ------------------------------------------------------------------------------------------------- wrong answers

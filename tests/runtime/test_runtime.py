@@ -117,6 +117,9 @@ async def test_requests_outside_the_block_are_refused() -> None:
     runtime = Runtime(ScriptedProvider([]))
     with pytest.raises(NotRunning, match="is not running"):
         runtime.start("hi")
+    for ask in (runtime.requests, runtime.resume, lambda: runtime.recall("r")):
+        with pytest.raises(NotRunning, match="is not running"):
+            await ask()
     async with runtime:
         with pytest.raises(NotRunning, match="is running already"):
             await runtime.__aenter__()

@@ -67,9 +67,10 @@ async def test_the_events_of_a_sub_request_can_be_heard_with_its_parents() -> No
 
     async with Runtime(BOSS, tools=tools) as runtime:
         session = runtime.start("A coat?")
-        whole, own = session.events(sub_requests=True), session.events()
+        whole, own, pieces = session.events(sub_requests=True), session.events(), session.text()
         events = [event async for event in whole]
         alone = [event async for event in own]
+        assert [piece async for piece in pieces] == ["Take no coat."]
     started = [event for event in events if isinstance(event, RequestStarted)]
     assert [event.request_id == session.request_id for event in started] == [True, False]
     assert (started[1].parent_request_id, started[1].prompt) == (session.request_id, "Weather in Paris?")

@@ -12,7 +12,18 @@ from typing import Any, cast
 
 import pytest
 
-from toolbus import EventBus, Interceptor, Limits, Price, RequestSession, Runtime, Tool, ToolContext, tool
+from toolbus import (
+    EventBus,
+    Interceptor,
+    Limits,
+    Price,
+    RequestSession,
+    Runtime,
+    Tool,
+    ToolContext,
+    ToolDispatcher,
+    tool,
+)
 from toolbus.errors import ConfigurationError, NotRunning
 from toolbus.messages import UserMessage
 from toolbus.stores.memory import MemoryStore
@@ -201,6 +212,7 @@ async def test_in_a_notebook_the_error_shows_two_lines_that_work(slip: str) -> N
         ({"max_threads": "3"}, "max_threads is '3'; it must be at least 1"),
         ({"grace_seconds": None}, "grace_seconds is None; it must be at least 0 and finite"),
         ({"drain_seconds": "3"}, "drain_seconds is '3'; it must be at least 0 and finite"),
+        ({"keep_ended_seconds": -1}, "keep_ended_seconds is -1; it must be at least 0 and finite"),
         ({"lease_seconds": None}, "lease_seconds is None; it must be above 0 and finite"),
         ({"provider": [text("Hi.")]}, r"is not a provider: give .*; of a script, ScriptedProvider\(\[...\]\)"),
     ],
@@ -210,6 +222,12 @@ def test_a_runtime_refuses_what_its_own_options_cannot_be(options: dict[str, Any
     given: dict[str, Any] = {"provider": ScriptedProvider([]), **options}
     with pytest.raises(ConfigurationError, match=reported):
         Runtime(**given)
+
+
+def test_the_options_of_the_dispatcher_have_the_same_defaults_in_a_runtime() -> None:
+    names = ("max_concurrency", "max_threads", "max_processes", "grace_seconds")
+    own, dispatchers = (inspect.signature(kind).parameters for kind in (Runtime, ToolDispatcher))
+    assert [own[name].default for name in names] == [dispatchers[name].default for name in names]
 
 
 @pytest.mark.parametrize(

@@ -446,6 +446,23 @@ async def test_whoever_answers_on_the_bus_is_heard_without_secrets() -> None:
     assert not any(VALUE.encode() in encode(event) for event in events)
 
 
+async def test_the_first_secret_of_a_request_is_hidden_from_then_on_whoever_says_it() -> None:
+    bus = EventBus()
+
+    def answer(event: ToolCallRequested) -> None:
+        if event.name == "ask":
+            bus.publish(event.completed(f"it is {VALUE}"))
+
+    bus.connect(ToolCallRequested, answer)
+    ask: Tool[..., Any] = Tool("ask", "Ask.", {"type": "object"}, external=True, validate=lambda _arguments: None)
+    script = ScriptedProvider([calls(("take", {"token": VALUE})), calls(("ask", {})), text("ok")])
+    async with Runtime(script, bus=bus, tools=[Taker().tool, ask]) as runtime:
+        events = heard(bus)
+        result = await runtime.run("go")
+    assert [call.ok for call in result.tool_calls] == [True, True]
+    assert not any(VALUE.encode() in encode(event) for event in events)
+
+
 # ------------------------------------------------------------------------------------------------- the edges
 
 
@@ -531,16 +548,18 @@ def test_every_logger_of_toolbus_is_known_to_the_filter() -> None:
     assert found == set(LOGGERS)
 
 
-async def test_a_failure_is_reported_without_secrets_whoever_words_it() -> None:
-    class Nosy(Interceptor):
-        async def on_prompt(self, prompt: UserMessage, context: Any) -> UserMessage:
-            raise ValueError(f"not {VALUE}")
+@pytest.mark.parametrize("where", ["on_prompt", "around_model"])
+async def test_a_failure_is_reported_without_secrets_whoever_words_it(where: str) -> None:
+    async def fail(*_arguments: Any) -> Any:
+        raise ValueError(f"not {VALUE}")
 
     bus = EventBus()
     events = heard(bus)
-    async with Runtime(ScriptedProvider([]), bus=bus, secrets=[VALUE], interceptors=[Nosy()]) as runtime:
+    nosy = type("Nosy", (Interceptor,), {where: fail})()
+    async with Runtime(ScriptedProvider([]), bus=bus, secrets=[VALUE], interceptors=[nosy]) as runtime:
         result = await runtime.start("go").result()
     assert result.outcome == "failed"
+    assert VALUE not in str(result.error)
     assert VALUE not in result.timeline()
     assert not any(VALUE.encode() in encode(event) or isinstance(event, ToolCallFailed) for event in events)
 

@@ -169,6 +169,27 @@ async def test_text_that_an_interceptor_has_not_passed_is_not_kept() -> None:
     assert (result.text, kept_in(result.messages)) == ("", [])
 
 
+class Breaks(Emits):
+    """A model that emits its pieces and then raises something of its own."""
+
+    async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
+        with anyio.move_on_after(0):
+            await super().respond(request, emit)
+        raise KeyError("broken")
+
+
+@pytest.mark.parametrize(
+    ("provider", "interceptors"),
+    [(Breaks(TextPiece(HALF)), []), (ScriptedProvider([error(ProviderRejected("gone"), after=HALF)]), [Interceptor()])],
+)
+async def test_the_text_before_an_error_is_kept_unless_the_error_may_be_an_interceptor_s(
+    provider: Any, interceptors: list[Interceptor]
+) -> None:
+    async with Runtime(provider, interceptors=interceptors) as runtime:
+        result = await runtime.start("?").result()
+    assert (result.outcome, result.text, kept_in(result.messages)) == ("failed", HALF, [HALF])
+
+
 async def test_half_a_surrogate_pair_is_kept_as_every_other_text_is() -> None:
     async with Runtime(Emits(TextPiece("so \ud83d"))) as runtime:
         result = await cancelled(runtime)

@@ -14,7 +14,7 @@ from toolbus.errors import ConfigurationError, ProviderError, ProviderRejected, 
 from toolbus.events import ModelRetrying
 from toolbus.messages import AssistantMessage
 from toolbus.protocols import Emit, ModelReply, ModelRequest
-from toolbus.testing import ScriptedProvider, error, text, virtual_backends
+from toolbus.testing import ScriptedProvider, error, hang, text, virtual_backends
 
 anyio_backend = virtual_backends()
 
@@ -187,3 +187,12 @@ async def test_the_timeline_shows_how_long_a_model_took_that_was_asked_again() -
     assert lines[0] == f"model (script) answered in {seconds:.3f}s"
     assert lines[1].startswith("  asked again: provider_unavailable: ")
     assert tuple(result.trace[0].retries) == tuple(retried)
+
+
+async def test_the_error_of_a_request_is_that_of_its_newest_model_call() -> None:
+    slow = ProviderTimeout("the first call was slow", retryable=True)
+    provider = ScriptedProvider([error(slow), hang()])
+    result, _, _ = await carry_out(provider, max_model_attempts=2)
+    assert (result.outcome, result.reason) == ("failed", "provider_timeout")
+    assert isinstance(result.error, ProviderTimeout)
+    assert "first" not in str(result.error)

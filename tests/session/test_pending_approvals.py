@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from toolbus import Limits, Runtime, ToolRegistry, subrequest_tool, tool
-from toolbus.events import ApprovalRequested
+from toolbus.events import ApprovalDecided, ApprovalRequested
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
 
@@ -52,7 +52,9 @@ async def test_a_page_answers_what_it_finds_and_what_is_answered_leaves_the_list
 
 
 async def test_the_session_takes_the_decision_that_comes_first_and_no_second_one() -> None:
+    decided: list[ApprovalDecided] = []
     async with Runtime(removing("a", "b"), tools=[remove], on_approval="wait") as runtime:
+        runtime.bus.connect(ApprovalDecided, decided.append)
         session = runtime.start("Remove both.")
         await settle()
         first, second = session.pending_approvals
@@ -65,6 +67,7 @@ async def test_the_session_takes_the_decision_that_comes_first_and_no_second_one
     one, other = result.tool_calls
     assert one.content == "c is gone"
     assert (other.reason, other.error) == ("denied", "Ada denied the call: it is mine")
+    assert [(each.approved, each.remember) for each in decided] == [(True, False), (False, False)]
 
 
 async def test_a_session_decides_for_its_sub_requests_and_for_no_other_request() -> None:

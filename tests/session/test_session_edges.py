@@ -12,7 +12,14 @@ from toolbus import EventBus, Limits, RequestSession, Runtime, tool
 from toolbus.bus import Mailbox
 from toolbus.core.transcript import validate
 from toolbus.core.turn import TurnState
-from toolbus.errors import ApplicationError, ConfigurationError, NotRunning, Overloaded, ProviderUnavailable
+from toolbus.errors import (
+    ApplicationError,
+    ConfigurationError,
+    NotRunning,
+    Overloaded,
+    ProviderUnavailable,
+    StoreUnavailable,
+)
 from toolbus.events import (
     ApprovalDecided,
     Event,
@@ -59,13 +66,16 @@ def test_a_resumed_request_is_as_large_as_its_journal_even_before_it_is_written_
     assert (state.facts, state.journal_bytes) == (1, size_bytes)
 
 
+@pytest.mark.parametrize(
+    ("problem", "level"), [(OSError(28, "No space left on device"), "ERROR"), (StoreUnavailable("away"), "WARNING")]
+)
 async def test_a_store_that_fails_to_remember_costs_its_own_turn_and_nobody_else(
-    caplog: pytest.LogCaptureFixture,
+    problem: Exception, level: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Full(MemoryStore):
         async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
             if conversation_id == "bad":
-                raise OSError(28, "No space left on device")
+                raise problem
             await super().remember(conversation_id, messages)
 
     gate = Gate()
@@ -75,7 +85,8 @@ async def test_a_store_that_fails_to_remember_costs_its_own_turn_and_nobody_else
         assert (await bad.result()).ok
         assert (await good.result()).ok
         assert (await runtime.run("three", conversation_id="good")).text == "two / three"
-    assert "this turn is not remembered" in caplog.text
+    (line,) = [each for each in caplog.records if "this turn is not remembered" in each.getMessage()]
+    assert (line.levelname, bool(line.exc_info)) == (level, level == "ERROR")
 
 
 async def test_steering_that_comes_before_the_start_does_not_jump_the_queue() -> None:
@@ -342,3 +353,14 @@ async def test_a_result_that_comes_while_its_deadline_fires_is_kept_and_the_next
     result = await RequestSession(bus, script, "hi", tools=[look_up]).run()
     assert (result.outcome, result.tool_calls[0].content, retried) == ("completed", "in the nick of time", [])
     assert anyio.current_time() == pytest.approx(30, abs=1e-3)
+
+
+async def test_instructions_that_hang_end_with_their_request_and_log_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    async def hangs(_context: object) -> str:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    limits = Limits(timeout_seconds=5)
+    result = await RequestSession(EventBus(), ScriptedProvider([]), "hi", instructions=hangs, limits=limits).run()
+    assert (result.outcome, result.reason) == ("stopped", "timeout_seconds=5")
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []

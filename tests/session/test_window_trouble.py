@@ -276,6 +276,7 @@ async def test_each_provider_may_refuse_once_and_the_last_one_ends_the_request()
     result, seen = await carry_out([small, large], talk(20))
     assert (result.outcome, result.reason) == ("failed", "context_overflow")
     assert isinstance(result.error, ContextOverflow)
+    assert (result.error.vendor, result.error.status) == ("test", 400)
     assert [each.provider for each in seen if isinstance(each, ModelRetrying)] == [0, 1, 1]
     assert [each.retryable for each in seen if isinstance(each, RequestFailed)] == [False]
 

@@ -153,8 +153,8 @@ class Runtime(Generic[DepsT]):
     _group: anyio.abc.TaskGroup | None = None
     _stranded: StrandedTasks  # the tasks of `_group`
     _watch: anyio.CancelScope | None = None  # of the task that takes over what other processes leave
-    _thread = 0
-    _closing = False
+    _thread: int
+    _closing: bool
 
     def __init__(
         self,
@@ -283,11 +283,11 @@ class Runtime(Generic[DepsT]):
         """Return the requests that have a task of their own, while this runtime takes over what becomes free."""
         return () if self._watch is None or self._closing else self._tickets
 
-    async def __aexit__(self, *exc_info: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_exc_info: object) -> None:
         group = self._group
         assert group is not None
         try:
-            if exc_info[0] is None:
+            if kind is None:
                 await self.drain()
             else:
                 self._cancel_now(group, "the runtime was left by an exception")
@@ -308,8 +308,7 @@ class Runtime(Generic[DepsT]):
         finally:
             try:  # asyncio may have cancelled tasks before they began, so their requests still have to end.
                 for request_id, ticket in list(self._tickets.items()):
-                    why = "" if self._journal_writer is None else _CANCELLED
-                    await self._carry_out(self._sessions[request_id], ticket, why)
+                    await self._carry_out(self._sessions[request_id], ticket, _CANCELLED)
             finally:
                 self._group = None
                 self._ended.clear()
@@ -608,7 +607,7 @@ class Runtime(Generic[DepsT]):
     def _check_usable(self, options: RequestOptions) -> None:
         check_options(options, RequestOptions, "a request", beside=("output",))
         if self._group is None or self._closing:
-            if self._closing and self._group is not None:
+            if self._group is not None:
                 raise NotRunning("the runtime is closing, and takes no more requests")
             raise NotRunning(f"the runtime is not running; requests run inside its `async with` block:{_TWO_LINES}")
         if threading.get_ident() != self._thread:

@@ -114,7 +114,6 @@ class Asker:
         self.instrumentation = options.get("instrumentation") or ()
         self._window = window
         self._asked: Provider = providers[0]  # the provider that was chosen last
-        self._native = False  # whether that provider enforces the output's schema in the newest reply
         self._looked_at: Mapping[str, ToolSpec] | None = None  # the tools that were searched for marked fields
         self._marked: Mapping[str, Marks] = {}
         self._answer = None if state.output is None else find_marks(state.output.spec.parameters)
@@ -152,6 +151,9 @@ class Asker:
         if self._secrets is not None:
             specs = self._secrets.guarded(specs)
         readable = self._window.has_shortened and READ_RESULT.name not in specs
+        if readable and output is not None and self._state.output_mode == "native":
+            # Some providers hold replies to a schema only in a request without tools.
+            readable = native_output(self._asked, output.spec) == "with_tools"
         if output is None and not readable:
             return specs
         own = [*([READ_RESULT] if readable else []), *([] if output is None else [output.spec])]
@@ -216,6 +218,7 @@ class Asker:
             state.tools = specs = self.known(present)
             offered = self._offered(specs, command)
             output = None if state.output is None else state.output.spec
+            # Whether the provider enforces the output's schema in the newest reply.
             self._native = output is not None and self._is_native(offered, output)
             system = await self._system(specs, view) if self._has_system or state.plan else None
             if self._window.is_plain:
@@ -223,7 +226,7 @@ class Asker:
             else:
                 messages = await self._window.messages(system, offered, self._asked)
                 # When results were shortened just now, the tool for reading them is added.
-                if len(known := self.known(present)) > len(specs):
+                if (known := self.known(present)) != specs:
                     state.tools = specs = known
                     offered = self._offered(specs, command)
                     self._native = output is not None and self._is_native(offered, output)
@@ -239,7 +242,6 @@ class Asker:
                 output_schema=schema,
             )
         except ContextOverflow as exc:
-            self.error = exc
             # After a refusal by this model, another model may take the request.
             return ModelFailed(exc.code, str(exc), retryable=self._window.was_refused)
         except BaseException as exc:
@@ -261,14 +263,14 @@ class Asker:
                 else:
                     reply = await self._asked.respond(request, emit)
                 if not isinstance(reply, ModelReply) or len(reply.message.tool_calls) > MAX_REPLY_CALLS:  # pyright: ignore[reportUnnecessaryIsInstance] -- it may be an application's own
-                    return self._not_taken(reply, spent)
+                    return self._not_taken(reply)
                 self._window.answered(reply.usage)
                 if self._state.needs_price:
                     _check_usage(reply, call)
                 return ModelReplied(reply if mask is None else mask.whole(reply), None, self._native)
             reply = await self._through(self._innermost(call, spent, request, mask), request, view)
-            if not isinstance(reply, ModelReply) or len(reply.message.tool_calls) > MAX_REPLY_CALLS:  # pyright: ignore[reportUnnecessaryIsInstance]
-                return self._not_taken(reply, spent)
+            if len(reply.message.tool_calls) > MAX_REPLY_CALLS:
+                return self._failed(too_many_calls(reply.vendor), sum(spent, Usage()))
             replied = await self._screened(reply, view)
             # The reply is masked once more, because an interceptor may have put a secret into it.
             reply = replied.reply if mask is None else mask.whole(replied.reply)
@@ -298,11 +300,11 @@ class Asker:
                 work.ended(reply)
             return reply
 
-    def _not_taken(self, given: object, spent: list[Usage]) -> ModelFailed:
+    def _not_taken(self, given: object) -> ModelFailed:
         """Return the failure for something that is not a reply, or for a reply with too many calls."""
         if not isinstance(given, ModelReply):
             return ModelFailed("application_error", f"the provider gave a {type(given).__name__}, not a ModelReply")
-        return self._failed(too_many_calls(given.vendor), sum(spent, Usage()) if spent else given.usage)
+        return self._failed(too_many_calls(given.vendor), given.usage)
 
     def _failed(self, exc: BaseException, spent: Usage) -> ModelFailed:
         """Return the failure for an exception. `spent` is the usage of a reply that has come and is lost."""
