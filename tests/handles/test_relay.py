@@ -13,7 +13,16 @@ from support.local_relay import LocalRelay
 from support.resuming import Lab, Wall, virtual_wall
 from toolbus import Runtime
 from toolbus.errors import ConfigurationError
-from toolbus.events import Event, ModelResponded, RequestCompleted, RequestResumed, TextDelta, ToolCallRequested, encode
+from toolbus.events import (
+    Event,
+    ModelResponded,
+    RequestCompleted,
+    RequestResumed,
+    TextDelta,
+    ToolCallCompleted,
+    ToolCallRequested,
+    encode,
+)
 from toolbus.handles import RequestHandle
 from toolbus.remote import Client
 from toolbus.stores.memory import MemoryStore
@@ -225,6 +234,32 @@ async def test_a_reader_continues_where_its_request_moves_to() -> None:
     assert isinstance(heard[-1], RequestCompleted)
 
 
+async def test_a_reader_that_is_a_step_ahead_of_the_process_that_it_asks_is_sent_back_to_the_store_at_once() -> None:
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    journal: Any = store.journal
+    append = journal.append
+
+    async def answer_late(entry: Any) -> int:
+        size_bytes = await append(entry)
+        await anyio.sleep(2)
+        return size_bytes
+
+    heard: list[Event] = []
+    async with node(store, relay, calls(("look", {"n": 1})), text("Done.")) as runtime, node(store, relay) as other:
+        session = runtime.start("go")
+        await settle()
+        # For two seconds, the store has a step that its session has not published.
+        journal.append = answer_late
+        async with anyio.create_task_group() as tasks:
+            await advance(20)
+            tasks.start_soon(read, other.request(session.request_id), heard)
+            await advance(1)
+            assert any(isinstance(each, ToolCallCompleted) for each in heard)
+            journal.append = append
+            await advance(5)
+            assert isinstance(heard[-1], RequestCompleted)
+
+
 async def test_a_reader_whose_own_process_takes_the_request_over_reads_on_at_once() -> None:
     relay, store = LocalRelay(), MemoryStore(journal=True)
     heard: list[Event] = []
@@ -260,14 +295,103 @@ async def test_a_process_that_falls_silent_is_given_up_and_the_reader_continues_
     heard: list[Event] = []
     async with node(store, relay, calls(("look", {"n": 1})), spoken()) as runtime, node(store, relay) as other:
         session = runtime.start("go")
-        await settle()
+        await advance(15)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(read, other.request(session.request_id), heard)
             await advance(1)
-            relay.loses = 1.0
+            relay.loses, live = 1.0, len(heard)
+            await advance(13.5)
+            assert len(heard) == live
+            await advance(1)
+            assert len(heard) > live, "15 seconds after the last message"
             await advance(60)
         facts = [each async for each in session.events() if each.is_fact]
     assert [each for each in heard if each.is_fact] == facts
+
+
+async def test_a_reader_from_now_on_that_loses_its_stream_misses_no_later_fact() -> None:
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    heard: list[Event] = []
+    async with node(store, relay, spoken()) as runtime, node(store, relay) as other:
+        session = runtime.start("go")
+        await advance(1)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read, other.request(session.request_id), heard, "now")
+            await advance(3)
+            relay.loses = 1.0
+            await advance(60)
+        facts = [each async for each in session.events() if each.is_fact]
+    later = [each for each in heard if each.is_fact]
+    assert isinstance(later[0], ModelResponded)
+    assert later == facts[-len(later) :]
+
+
+async def test_a_reader_over_a_relay_reads_the_store_once() -> None:
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    journal: Any = store.journal
+    read_facts, starts = journal.facts, list[int]()
+
+    async def noted(request_id: str, *, start: int = 0) -> Any:
+        starts.append(start)
+        return await read_facts(request_id, start=start)
+
+    async with node(store, relay, spoken()) as runtime, node(store, relay) as other:
+        session = runtime.start("go")
+        await settle()
+        journal.facts = noted
+        await read(other.request(session.request_id), [])
+    assert starts == [0]
+
+
+async def test_text_that_another_process_begins_anew_is_read_from_its_beginning() -> None:
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    async with node(store, relay, spoken()) as heir, Client(store, relay=relay) as client:
+        async with node(store, relay, spoken(), drain_seconds=0) as old:
+            session = old.start("go")
+            await settle()
+            pieces = client.request(session.request_id).text()
+            heard = [await anext(pieces), await anext(pieces)]
+            relay.loses = 1.0
+        await heir.resume()
+        await advance(12)
+        heard += [piece async for piece in pieces]
+    assert "".join(heard) == f"One two \n\n{SPOKEN}"
+
+
+async def test_events_that_are_closed_end_at_once_for_a_task_that_waits_for_the_next_one() -> None:
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    async with node(store, relay, calls(("look", {"n": 1})), text("Done.")) as runtime, node(store, relay) as other:
+        session = runtime.start("go")
+        await settle()
+        reads = other.request(session.request_id).events()
+
+        async def wait() -> None:
+            async for _ in reads:
+                pass
+
+        with anyio.fail_after(2):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(wait)
+                await advance(1)
+                reads.close()
+        session.cancel()
+
+
+async def test_messages_have_the_form_that_processes_of_other_releases_read() -> None:
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    async with node(store, relay, spoken()) as runtime, node(store, relay) as other:
+        session = runtime.start("go")
+        await settle()
+        await read(other.request(session.request_id), [])
+        await advance(20)
+    heads = [msgspec.json.decode(body.partition(b"\n")[0]) for _, body in relay.sent]
+    asked, begun, *between, ended, stopped = heads
+    stream, reader = asked["id"], asked["to"]
+    assert asked == {"do": "read", "id": stream, "to": reader, "request": session.request_id, "after": asked["after"]}
+    assert begun == {"do": "events", "id": stream}
+    assert {"do": "stay", "to": reader} in between
+    assert ended == {"do": "events", "id": stream, "n": ended["n"], "over": True}
+    assert stopped == {"do": "stop", "id": stream}
 
 
 async def test_a_slow_reader_holds_a_bounded_number_of_bytes_and_misses_no_fact(

@@ -216,6 +216,7 @@ async def test_a_runtime_without_a_journal_knows_the_requests_that_run_in_it() -
         assert await handle.approve(question) == "done"
         assert (await handle.result()).ok
         assert [each async for each in handle.text()] == ["Done."]
+        assert [each async for each in handle.events(after="now")] == []
         assert await runtime.request("other").cancel() == "unknown"
         with pytest.raises(UnknownRequest, match="no journal"):
             await runtime.request("other").result()
@@ -251,10 +252,10 @@ async def test_a_reader_that_is_a_step_ahead_of_the_session_that_takes_the_reque
         session = old.start("go")
         await settle()
     async with node(store, lab=lab) as heir:
-        kinds: list[str] = []
+        heard: list[Event] = []
 
         async def read() -> None:
-            kinds.extend([each.type async for each in heir.request(session.request_id).events() if each.is_fact])
+            heard.extend([each async for each in heir.request(session.request_id).events()])
 
         async with anyio.create_task_group() as group:
             group.start_soon(read)
@@ -268,9 +269,8 @@ async def test_a_reader_that_is_a_step_ahead_of_the_session_that_takes_the_reque
             [question] = heir.pending_approvals()
             assert await heir.request(session.request_id).approve(question) == "done"
         stored = [each.fact.type for each in await journal.facts(session.request_id)]
-    assert [each for each in kinds if each != "message_appended"] == [
-        each for each in stored if each != "message_appended"
-    ]
+    assert [each.type for each in heard if each.is_fact and not each.is_derived] == stored
+    assert any(isinstance(each, TextDelta) for each in heard), "the rest came from the session"
 
 
 async def test_a_command_that_was_acknowledged_survives_the_death_of_the_process_that_took_it() -> None:
@@ -459,6 +459,16 @@ async def test_the_questions_of_sub_requests_are_found_and_answered_wherever_the
     assert call_id == second.call_id
 
 
+async def test_events_with_those_of_sub_requests_end_after_the_ending_of_their_own_request() -> None:
+    async with handing_over(MemoryStore(), Lab(), ("wipe", {"n": 1})) as runtime:
+        session = runtime.start("go")
+        reads = runtime.request(session.request_id).events(sub_requests=True)
+        await settle()
+        session.approve(*session.pending_approvals)
+        ended = [each.request_id async for each in reads if isinstance(each, RequestCompleted)]
+    assert (len(ended), ended[-1]) == (3, session.request_id)
+
+
 async def test_the_question_of_a_sub_request_ends_with_the_process_that_ran_it() -> None:
     """A tool that may not run twice is not run again, so nobody asks the question once more."""
     inner, store = Lab(), store_of()
@@ -582,6 +592,23 @@ async def test_a_reader_continues_where_its_request_moves(after: str) -> None:
     heard = [each.event_id for each in found if each.is_fact and not each.is_derived]
     assert heard == (facts if not after else facts[facts.index(heard[0]) :])
     assert len(heard) > 4
+
+
+async def test_a_reader_from_now_on_gets_what_was_written_while_its_request_moved() -> None:
+    store, lab = store_of(), Lab()
+    steps = (calls(("look", {"n": 1})), calls(("look", {"n": 2})), text("Done."))
+    async with node(store, *steps, lab=lab) as heir:
+        async with node(store, *steps, lab=lab, drain_seconds=0) as old:
+            session = old.start("go")
+            await settle()
+            reads = old.request(session.request_id).events(after="now")
+            await advance(22)
+        await heir.resume()
+        await advance(1)
+        heard = [each.event_id async for each in reads if each.is_fact and not each.is_derived]
+        stored: Any = store.journal
+        facts = [each.fact.event_id for each in await stored.facts(session.request_id)]
+    assert heard == facts[facts.index(heard[0]) :]
 
 
 async def test_a_wait_for_an_event_that_is_cancelled_loses_nothing(where: str) -> None:

@@ -31,7 +31,7 @@ MOST_STREAMS = 10_000
 """The readers in other processes that one process serves. Others read from the store."""
 _BATCH_BYTES = 65_536
 _HEAD_BYTES = 1_024
-_BUFFER_BYTES = 8 * 2**20
+_BUFFER_BYTES = 8_388_608
 _PAUSE = 64
 _logger = logging.getLogger("toolbus.handles")
 
@@ -110,9 +110,9 @@ class LiveEvents:
             if self._is_over:
                 self.close()
                 raise StopAsyncIteration
-            self._came = anyio.Event()
             with anyio.move_on_after(self._heard_at + SILENCE_SECONDS - anyio.current_time()) as patience:
                 await self._came.wait()
+                self._came = anyio.Event()
             if patience.cancelled_caught and anyio.current_time() >= self._heard_at + SILENCE_SECONDS:
                 self._is_over = True
         body = self._bodies.popleft()
@@ -135,7 +135,7 @@ class LiveEvents:
 
     def close(self) -> None:
         """Stop reading. Idempotent."""
-        self._is_over = True
+        self.end()
         self._exchange.leave(self)
 
 
