@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -32,6 +34,7 @@ anyio_backend = virtual_backends()
 pytestmark = pytest.mark.guarantee("G32")
 
 SPOKEN = "One two three four five six seven eight nine ten."
+FORGED = encode(TextDelta(request_id="another", message_id="m", text="forged"))
 
 
 @pytest.fixture(autouse=True)
@@ -129,7 +132,7 @@ async def test_readers_in_other_processes_leave_no_subscriptions_of_a_request_th
                 await anext(reads)
         assert len(runtime.bus.statistics().subscriptions) == 1
         await reads.aclose()
-        await advance(60)
+        await settle()
         assert not runtime.bus.statistics().subscriptions
         assert not session.ended
         session.cancel()
@@ -176,7 +179,22 @@ async def test_a_command_to_another_process_is_done_at_once() -> None:
         assert (await handle.result()).text == "Done."
         assert anyio.current_time() == began + 1  # The tool's own second.
         assert await client.request("unknown").cancel() == "unknown"
+        exchange: Any = client._exchange  # pyright: ignore[reportPrivateUsage]
+        assert not exchange._looking
     assert len(lab.runs) == 1
+
+
+async def test_a_client_that_was_not_entered_does_without_the_relay() -> None:
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    async with node(store, relay, calls(("look", {"n": 1})), text("Done.")) as runtime:
+        session = runtime.start("go")
+        await settle()
+        handle, heard = Client(store, relay=relay).request(session.request_id), list[Event]()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read, handle, heard)
+            assert await handle.cancel() == "done"
+    assert heard
+    assert relay.sent == []
 
 
 async def test_a_command_whose_wake_up_is_lost_is_done_at_the_next_look() -> None:
@@ -260,6 +278,33 @@ async def test_a_reader_that_is_a_step_ahead_of_the_process_that_it_asks_is_sent
             assert isinstance(heard[-1], RequestCompleted)
 
 
+@pytest.mark.parametrize("ends", ["left", "cancelled", "raised"])
+async def test_readers_of_a_process_that_ends_continue_with_the_store_at_once(ends: str) -> None:
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    replies = (calls(("look", {"n": 1})), text("Done."))
+    heard: list[Event] = []
+    async with (
+        node(store, relay, *replies) as heir,
+        Client(store, relay=relay) as client,
+        anyio.create_task_group() as tasks,
+    ):
+        with anyio.CancelScope() as host, suppress(ZeroDivisionError):
+            async with node(store, relay, *replies, drain_seconds=0) as old:
+                session = old.start("go")
+                await settle()
+                tasks.start_soon(read, client.request(session.request_id), heard)
+                await advance(1)
+                if ends == "cancelled":
+                    host.cancel()
+                    await anyio.lowlevel.checkpoint()
+                if ends == "raised":
+                    raise ZeroDivisionError
+        await heir.resume()
+        await advance(2)
+        assert any(isinstance(each, RequestResumed) for each in heard)
+        tasks.cancel_scope.cancel()
+
+
 async def test_a_reader_whose_own_process_takes_the_request_over_reads_on_at_once() -> None:
     relay, store = LocalRelay(), MemoryStore(journal=True)
     heard: list[Event] = []
@@ -306,7 +351,95 @@ async def test_a_process_that_falls_silent_is_given_up_and_the_reader_continues_
             assert len(heard) > live, "15 seconds after the last message"
             await advance(60)
         facts = [each async for each in session.events() if each.is_fact]
+        exchange: Any = other._link.exchange  # pyright: ignore[reportPrivateUsage]
+        assert not exchange._reading
     assert [each for each in heard if each.is_fact] == facts
+
+
+async def test_a_reader_beyond_those_that_a_process_serves_reads_from_the_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("toolbus.handles._exchange.MOST_STREAMS", 1)
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    first, second = list[Event](), list[Event]()
+    async with node(store, relay, calls(("look", {"n": 1})), spoken()) as runtime, node(store, relay) as other:
+        session = runtime.start("go")
+        await settle()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read, other.request(session.request_id), first)
+            await advance(1)
+            tasks.start_soon(read, other.request(session.request_id), second)
+            await advance(21.5)
+            assert any(isinstance(each, TextDelta) for each in first)
+            assert any(isinstance(each, ToolCallCompleted) for each in second)
+    facts = [each for each in first if each.is_fact]
+    assert second == facts
+
+
+async def test_many_pieces_of_text_share_messages_of_the_size_that_the_relay_carries() -> None:
+    relay, store = LocalRelay(max_bytes=8_000), MemoryStore(journal=True)
+    many = text("word " * 400, ["word "] * 400)
+    async with node(store, relay, calls(("look", {"n": 1})), many) as runtime, node(store, relay) as other:
+        session = runtime.start("go")
+        await settle()
+        heard: list[Event] = []
+        await read(other.request(session.request_id), heard)
+    pieces = [each for each in heard if isinstance(each, TextDelta)]
+    asked = [body for _, body in relay.sent if b'"do":"read"' in body]
+    parts = [body for _, body in relay.sent if b"word" in body]
+    assert (len(pieces), len(asked)) == (400, 1)
+    assert sum(map(len, parts)) / len(parts) > 6_000
+
+
+@pytest.mark.parametrize("host", ["cancelled", "left"])
+async def test_a_process_whose_relay_hangs_ends_after_a_second(host: str) -> None:
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    async with Client(store, relay=relay) as client, anyio.create_task_group() as tasks:
+        with anyio.CancelScope() as scope:
+            async with node(store, relay, calls(("look", {"n": 1})), drain_seconds=0) as runtime:
+                session = runtime.start("go")
+                await settle()
+                tasks.start_soon(anext, client.request(session.request_id).text())
+                await advance(1)
+                relay.hangs = True
+                began = anyio.current_time()
+                if host == "cancelled":
+                    scope.cancel()
+                    await anyio.lowlevel.checkpoint()
+        assert anyio.current_time() - began == 1
+        tasks.cancel_scope.cancel()
+        relay.hangs = False
+
+
+async def test_a_reader_that_has_much_to_read_lets_other_tasks_run_from_time_to_time() -> None:
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    many = text("word " * 400, ["word "] * 400)
+    async with node(store, relay, calls(("look", {"n": 1})), many) as runtime, node(store, relay) as other:
+        session = runtime.start("go")
+        await settle()
+        reads = other.request(session.request_id).events()
+        with anyio.move_on_after(0.5):
+            while True:
+                await anext(reads)
+        turns = 0
+        read_in: list[int] = []
+
+        async def turn() -> None:
+            nonlocal turns
+            while True:
+                await anyio.lowlevel.checkpoint()
+                turns += 1
+
+        async with anyio.create_task_group() as tasks:
+            await advance(25)
+            tasks.start_soon(turn)
+            async for _ in reads:
+                read_in.append(turns)
+            tasks.cancel_scope.cancel()
+    begun, *others = Counter(read_in).values()
+    assert begun
+    assert len(others) > 2
+    assert all(number % 64 == 0 for number in others), "not after each event"
 
 
 async def test_a_reader_from_now_on_that_loses_its_stream_misses_no_later_fact() -> None:
@@ -382,7 +515,9 @@ async def test_messages_have_the_form_that_processes_of_other_releases_read() ->
     async with node(store, relay, spoken()) as runtime, node(store, relay) as other:
         session = runtime.start("go")
         await settle()
-        await read(other.request(session.request_id), [])
+        reads = other.request(session.request_id).events()
+        assert [each async for each in reads]
+        reads.close()
         await advance(20)
     heads = [msgspec.json.decode(body.partition(b"\n")[0]) for _, body in relay.sent]
     asked, begun, *between, ended, stopped = heads
@@ -390,6 +525,7 @@ async def test_messages_have_the_form_that_processes_of_other_releases_read() ->
     assert asked == {"do": "read", "id": stream, "to": reader, "request": session.request_id, "after": asked["after"]}
     assert begun == {"do": "events", "id": stream}
     assert {"do": "stay", "to": reader} in between
+    assert {each["do"] for each in between} == {"stay", "events"}
     assert ended == {"do": "events", "id": stream, "n": ended["n"], "over": True}
     assert stopped == {"do": "stop", "id": stream}
 
@@ -446,7 +582,10 @@ async def test_damaged_and_forged_messages_do_nothing(body: bytes) -> None:
     assert len(lab.runs) == 1
 
 
-async def test_events_of_another_request_and_damaged_ones_end_the_stream_and_never_reach_a_reader() -> None:
+@pytest.mark.parametrize("damaged", [[b"{damaged"], [FORGED], [b"{damaged", FORGED]])
+async def test_events_of_another_request_and_damaged_ones_end_the_stream_and_never_reach_a_reader(
+    damaged: list[bytes],
+) -> None:
     relay, store = LocalRelay(), MemoryStore(journal=True)
     async with node(store, relay, spoken()) as runtime, Client(store, relay=relay) as client:
         session = runtime.start("go")
@@ -458,9 +597,9 @@ async def test_events_of_another_request_and_damaged_ones_end_the_stream_and_nev
             exchange: Any = client._exchange  # pyright: ignore[reportPrivateUsage]
             [stream] = exchange._reading
             head = msgspec.json.encode({"do": "events", "id": stream, "n": exchange._reading[stream]._next})
-            other = encode(TextDelta(request_id="another", message_id="m", text="forged"))
-            relay.heard[exchange.address](b"\n".join((head, b"{damaged", other)))
+            relay.heard[exchange.address](b"\n".join((head, *damaged)))
             await advance(20)
+            assert not exchange._reading
         facts = [each async for each in session.events() if each.is_fact]
     assert [each for each in heard if each.is_fact] == facts
     assert all(each.request_id == session.request_id for each in heard)

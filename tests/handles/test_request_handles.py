@@ -239,7 +239,7 @@ async def test_a_command_for_a_request_that_nobody_runs_waits_for_the_one_that_t
 
 
 async def test_a_reader_that_is_a_step_ahead_of_the_session_that_takes_the_request_over_misses_nothing() -> None:
-    store, lab = store_of(), Lab()
+    store, lab, relay = store_of(), Lab(), LocalRelay()
     journal: Any = store.journal
     append = journal.append
 
@@ -248,10 +248,10 @@ async def test_a_reader_that_is_a_step_ahead_of_the_session_that_takes_the_reque
         await anyio.sleep(2)
         return size_bytes
 
-    async with node(store, lab=lab, drain_seconds=0) as old:
+    async with node(store, lab=lab, relay=relay, drain_seconds=0) as old:
         session = old.start("go")
         await settle()
-    async with node(store, lab=lab) as heir:
+    async with node(store, lab=lab, relay=relay) as heir:
         heard: list[Event] = []
 
         async def read() -> None:
@@ -271,6 +271,7 @@ async def test_a_reader_that_is_a_step_ahead_of_the_session_that_takes_the_reque
         stored = [each.fact.type for each in await journal.facts(session.request_id)]
     assert [each.type for each in heard if each.is_fact and not each.is_derived] == stored
     assert any(isinstance(each, TextDelta) for each in heard), "the rest came from the session"
+    assert relay.sent == [], "nobody else has run the request meanwhile"
 
 
 async def test_a_command_that_was_acknowledged_survives_the_death_of_the_process_that_took_it() -> None:
