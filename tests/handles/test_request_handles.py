@@ -329,7 +329,9 @@ async def test_steering_while_the_model_is_asked_waits_for_the_reply_and_is_not_
     async with node(store, text("Thinking.", 2, delays=20), text("Done.")) as runtime:
         session = runtime.start("go")
         await settle()
+        began = anyio.current_time()
         assert await Client(store).request(session.request_id).steer("and Rome?") == "queued"
+        assert anyio.current_time() - began == 5
         result = await session.result()
         assert result.text == "Done."
         assert [each.text for each in result.messages if isinstance(each, UserMessage)] == ["go", "and Rome?"]
@@ -610,6 +612,31 @@ async def test_a_reader_from_now_on_gets_what_was_written_while_its_request_move
         stored: Any = store.journal
         facts = [each.fact.event_id for each in await stored.facts(session.request_id)]
     assert heard == facts[facts.index(heard[0]) :]
+
+
+async def test_a_reader_whose_request_moves_into_its_process_and_out_again_gets_each_fact_once() -> None:
+    store, lab = store_of(), Lab()
+    steps = (calls(("look", {"n": 1})), calls(("look", {"n": 2})), text("Done."))
+    heard: list[Event] = []
+    async with node(store, *steps, lab=lab) as last, node(store, *steps, lab=lab, drain_seconds=0) as middle:
+        async with node(store, *steps, lab=lab, drain_seconds=0) as first:
+            session = first.start("go")
+            await settle()
+
+        async def read() -> None:
+            heard.extend([each async for each in middle.request(session.request_id).events()])
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read)
+            await advance(1)
+            await middle.resume()
+            await advance(22)
+            await middle.drain()
+            await last.resume()
+            await advance(60)
+        stored: Any = store.journal
+        facts = [each.fact.event_id for each in await stored.facts(session.request_id)]
+    assert [each.event_id for each in heard if each.is_fact and not each.is_derived] == facts
 
 
 async def test_a_wait_for_an_event_that_is_cancelled_loses_nothing(where: str) -> None:

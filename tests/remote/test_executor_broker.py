@@ -46,7 +46,7 @@ class FakeBroker:
 
     def __init__(self) -> None:
         self.payloads = self
-        self.is_away = False
+        self.is_away = self.hangs = False
         self.answer: bytes | None = None
         self.patience: list[float] = []
         self.did: list[Any] = []
@@ -85,7 +85,7 @@ class FakeBroker:
     async def stop(self, key: Key) -> None:
         assert key == KEY
         self.did.append("stop")
-        await anyio.lowlevel.checkpoint()
+        await (anyio.sleep_forever() if self.hangs else anyio.lowlevel.checkpoint())
 
     async def drop(self, key: Key, digest: str = "") -> None:
         assert (key, digest) == (KEY, "")
@@ -161,12 +161,19 @@ async def test_a_call_that_the_broker_does_not_take_is_sent_again_and_lost_just_
         await here.request(1.0)
         await advance(0.7)
         assert not here.ended
+        assert here.broker.did == ["send", *["send again"] * 3]
         await advance(0.29)
         [ended] = here.ended
         assert isinstance(ended, ToolCallFailed)
         assert (ended.reason, ended.outcome_unknown) == ("lost", True)
-        assert here.broker.did[:2] == ["send", "send again"]
         assert here.broker.did[-1] == "stop"
+
+
+async def test_a_call_of_a_session_that_shows_nothing_of_its_request_is_sent_too() -> None:
+    async with scene() as here:
+        here.view = None
+        await here.request()
+        assert here.broker.did == ["send"]
 
 
 @pytest.mark.guarantee("G24")
@@ -245,17 +252,34 @@ async def test_only_the_ids_of_an_answer_are_its_workers() -> None:
 
 
 @pytest.mark.parametrize("is_taken", [False, True])
-async def test_a_call_that_is_settled_elsewhere_is_stopped_also_if_the_broker_takes_it_later(is_taken: bool) -> None:
+@pytest.mark.parametrize(("resumed", "stopped"), [(False, ["stop"]), (True, ["stop", "drop"])])
+async def test_a_call_that_is_settled_elsewhere_is_stopped_also_if_the_broker_takes_it_later(
+    is_taken: bool, resumed: bool, stopped: list[str]
+) -> None:
+    """Of a resumed call, the broker may keep payloads of the process that has run its request before."""
     async with scene() as here:
-        await here.request()
+        await here.request(resumed=resumed)
         if is_taken:
             here.broker.acknowledge()
         here.bus.publish(here.requested.failed("too late", reason="timeout"))
         await settle()
-        assert here.broker.did == ["send", "stop"]
+        assert here.broker.did == ["send", *stopped]
         here.broker.acknowledge()
         await settle()
-        assert here.broker.did == ["send", "stop"] + ["stop"] * (not is_taken)
+        assert here.broker.did == ["send", *stopped, *(stopped * (not is_taken))]
+
+
+async def test_a_call_that_the_broker_has_not_taken_yet_is_not_looked_for() -> None:
+    async with scene() as here:
+        await here.request()
+        here.broker.answer = encode(here.requested.completed("said"))
+        here.broker.reconnected()
+        await advance(1.5)
+        assert not here.ended
+        here.broker.acknowledge()
+        here.broker.reconnected()
+        await advance(1)
+        assert [each.type for each in here.ended] == ["tool_call_completed"]
 
 
 @pytest.mark.parametrize(
@@ -295,9 +319,13 @@ async def test_progress_is_reported_while_its_call_is_open() -> None:
         assert [each.done for each in progress] == [0.5]
 
 
-async def test_an_executor_that_is_closed_ends_its_calls_and_stops_their_workers() -> None:
+@pytest.mark.parametrize(("hangs", "seconds"), [(False, 0), (True, 2)])
+async def test_an_executor_that_is_closed_ends_its_calls_and_stops_their_workers(hangs: bool, seconds: float) -> None:
     async with scene() as here:
         await here.request()
+        here.broker.hangs = hangs
+        left_at = anyio.current_time()
+    assert anyio.current_time() - left_at == seconds
     [ended] = here.ended
     assert isinstance(ended, ToolCallFailed)
     assert (ended.reason, ended.error, ended.outcome_unknown) == ("cancelled", "The executor was closed.", True)
