@@ -115,11 +115,43 @@ async def test_a_question_is_found_and_approved_wherever_its_request_runs(where:
         async with handle_on(session, runtime, where) as handle:
             [question] = await handle.pending_approvals()
             assert await handle.approve(question, by="Ada") == "done"
+            decision = await anext(session.events(ApprovalDecided))
+            assert (decision.approved, decision.by, decision.remember) == (True, "Ada", False)
             assert await handle.pending_approvals() == ()
             result = await handle.result()
             assert (result.conversation_id, result.outcome, result.text) == ("talk", "completed", "Done.")
             assert await handle.approve(question, by="Bob") == "ended"
     assert len(lab.runs) == 1
+
+
+async def test_a_handle_knows_the_record_and_the_ending_of_its_request(where: str) -> None:
+    async with node(store_of()) as runtime:
+        session = runtime.start("go", conversation_id="talk")
+        await settle()
+        async with handle_on(session, runtime, where) as handle:
+            assert not await handle.has_ended()
+            record = await handle.record()
+            assert (record.request_id, record.conversation_id, record.ending) == (session.request_id, "talk", None)
+            assert record.begun_at == session.snapshot().view.state.started_at
+            assert record.facts == sum([each.is_fact and not each.is_derived async for each in _so_far(session)])
+            session.cancel()
+            await session.result()
+            assert await handle.has_ended()
+            assert (await handle.record()).ending == "cancelled"
+
+
+async def _so_far(session: RequestSession) -> AsyncGenerator[Event]:
+    with anyio.move_on_after(0.1):
+        async for event in session.events():
+            yield event
+
+
+async def test_a_request_that_ran_here_has_the_result_of_its_session() -> None:
+    async with node(store_of(), text("Done.")) as runtime:
+        session = runtime.start("go")
+        handle = runtime.request(session.request_id)
+        assert (await handle.record()).begun_at, "it begins now"
+        assert await handle.result() is await session.result()
 
 
 async def test_a_denial_reaches_the_model_with_its_reason(where: str) -> None:
@@ -130,6 +162,8 @@ async def test_a_denial_reaches_the_model_with_its_reason(where: str) -> None:
         async with handle_on(session, runtime, where) as handle:
             [question] = await handle.pending_approvals()
             assert await handle.deny(question, reason="not today") == "done"
+            decision = await anext(session.events(ApprovalDecided))
+            assert (decision.approved, decision.remember) == (False, False)
             [call] = (await handle.result()).tool_calls
             assert (call.reason, "not today" in call.error) == ("denied", True)
     assert not lab.runs
@@ -390,6 +424,9 @@ async def test_a_store_without_an_inbox_is_named_when_a_command_has_to_go_elsewh
         with pytest.raises(ConfigurationError, match="Plain has no inbox"):
             await Client(store).request(session.request_id).cancel()
         assert await runtime.request(session.request_id).cancel() == "done"
+        await session.result()
+        assert await Client(store).request(session.request_id).cancel() == "ended"
+        assert await Client(store).request("unknown").cancel() == "unknown"
 
 
 async def test_a_command_that_is_too_large_is_refused_before_it_is_sent() -> None:
@@ -465,11 +502,13 @@ async def test_the_questions_of_sub_requests_are_found_and_answered_wherever_the
 async def test_events_with_those_of_sub_requests_end_after_the_ending_of_their_own_request() -> None:
     async with handing_over(MemoryStore(), Lab(), ("wipe", {"n": 1})) as runtime:
         session = runtime.start("go")
-        reads = runtime.request(session.request_id).events(sub_requests=True)
+        handle = runtime.request(session.request_id)
+        reads, own = handle.events(sub_requests=True), handle.events()
         await settle()
         session.approve(*session.pending_approvals)
         ended = [each.request_id async for each in reads if isinstance(each, RequestCompleted)]
-    assert (len(ended), ended[-1]) == (3, session.request_id)
+        assert (len(ended), ended[-1]) == (3, session.request_id)
+        assert {each.request_id async for each in own} == {session.request_id}
 
 
 async def test_the_question_of_a_sub_request_ends_with_the_process_that_ran_it() -> None:

@@ -11,7 +11,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from toolbus import EventBus, ToolRegistry, tool
+from toolbus import EventBus, Tool, ToolRegistry, tool
 from toolbus.events import (
     Event,
     RequestCompleted,
@@ -31,11 +31,18 @@ anyio_backend = virtual_backends()
 pytestmark = pytest.mark.leaves("buses", reason="requests are opened by hand, and no session ends them")
 
 KEY = ("r", "c")
+EXTERNAL: Tool[..., Any] = Tool("outside", "Ask outside.", {"type": "object"}, external=True)
 
 
 @tool(pool="gpu")
 async def echo() -> str:
     """Answer."""
+    return "said"
+
+
+@tool(pool="other")
+async def elsewhere() -> str:
+    """Answer in another pool."""
     return "said"
 
 
@@ -51,6 +58,7 @@ class FakeBroker:
         self.patience: list[float] = []
         self.did: list[Any] = []
         self.waiting: list[Then] = []
+        self.last: list[bytes] = []
 
     def listen(self, heard: Any, reconnected: Any) -> None:
         self.heard, self.reconnected = heard, reconnected
@@ -121,19 +129,25 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(*, leaves: bool = False) -> AsyncGenerator[Scene]:
-    """A request on a bus with an executor. If it `leaves`, a cancelled runtime leaves it for another process."""
+async def scene(*, leaves: bool = False, others: bool = True) -> AsyncGenerator[Scene]:
+    """A request on a bus with an executor. If it `leaves`, a cancelled runtime leaves it for another process.
+
+    Other requests have the tool only with `others`.
+    """
     bus, broker = EventBus(), FakeBroker()
-    tools = ToolRegistry([echo])
-    view: Any = SimpleNamespace(is_left=False, tools=tools, calls={}, messages=())
+    tools = ToolRegistry([echo] if others else [])
+    own = ToolRegistry([echo, elsewhere, EXTERNAL])
+    view: Any = SimpleNamespace(is_left=False, tools=own, calls={}, messages=())
 
     @asynccontextmanager
     async def connect() -> AsyncGenerator[Any]:
         try:
             yield broker
         finally:
-            # The acknowledgements that were on their way arrive before the connection is closed.
+            # What was on its way arrives before the connection is closed.
             broker.acknowledge()
+            for body in broker.last:
+                broker.heard(body)
             broker.did.append("close")
 
     def on_cancelled() -> None:
@@ -169,11 +183,24 @@ async def test_a_call_that_the_broker_does_not_take_is_sent_again_and_lost_just_
         assert here.broker.did[-1] == "stop"
 
 
-async def test_a_call_of_a_session_that_shows_nothing_of_its_request_is_sent_too() -> None:
-    async with scene() as here:
-        here.view = None
+@pytest.mark.parametrize("has_view", [True, False])
+async def test_a_call_runs_by_the_tools_of_its_request_or_else_of_all_requests(has_view: bool) -> None:
+    async with scene(others=not has_view) as here:
+        here.view = here.view if has_view else None
         await here.request()
         assert here.broker.did == ["send"]
+
+
+@pytest.mark.parametrize(
+    ("name", "calls"),
+    [("elsewhere", {}), ("outside", {}), ("unknown", {}), ("echo", {KEY[1]: SimpleNamespace(requested_at=None)})],
+)
+async def test_a_call_for_another_executor_or_one_that_has_to_wait_is_not_sent(name: str, calls: Any) -> None:
+    async with scene() as here:
+        here.view.calls = calls
+        here.requested = replace(here.requested, name=name)
+        await here.request()
+        assert here.broker.did == []
 
 
 @pytest.mark.guarantee("G24")
@@ -340,6 +367,7 @@ async def test_a_cancelled_host_stops_the_calls_of_its_requests_unless_they_cont
     with anyio.CancelScope() as host:
         async with scene(leaves=leaves) as here:
             await here.request()
+            here.broker.last.append(encode(here.requested.completed("said")))
             host.cancel()
             await anyio.lowlevel.checkpoint()
     assert here.broker.did == ["send", "cancelled", *did, "close"]
