@@ -380,7 +380,7 @@ async def test_a_reader_beyond_those_that_a_process_serves_reads_from_the_store(
 
 async def test_many_pieces_of_text_share_messages_of_the_size_that_the_relay_carries() -> None:
     relay, store = LocalRelay(max_bytes=8_000), MemoryStore(journal=True)
-    many = text("word " * 400, ["word "] * 400)
+    many = text("!" * 200, ["!"] * 200)
     async with node(store, relay, calls(("look", {"n": 1})), many) as runtime, node(store, relay) as other:
         session = runtime.start("go")
         await settle()
@@ -388,8 +388,8 @@ async def test_many_pieces_of_text_share_messages_of_the_size_that_the_relay_car
         await read(other.request(session.request_id), heard)
     pieces = [each for each in heard if isinstance(each, TextDelta)]
     asked = [body for _, body in relay.sent if b'"do":"read"' in body]
-    parts = [body for _, body in relay.sent if b"word" in body]
-    assert (len(pieces), len(asked)) == (400, 1)
+    parts = [body for _, body in relay.sent if b'"!"' in body]
+    assert (len(pieces), len(asked)) == (200, 1)
     assert sum(map(len, parts)) / len(parts) > 6_000
 
 
@@ -510,6 +510,20 @@ async def test_events_that_are_closed_end_at_once_for_a_task_that_waits_for_the_
                 tasks.start_soon(wait)
                 await advance(1)
                 reads.close()
+        session.cancel()
+
+
+async def test_events_may_be_closed_after_their_client() -> None:
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    async with node(store, relay, calls(("look", {"n": 1})), text("Done.")) as runtime:
+        session = runtime.start("go")
+        await settle()
+        async with Client(store, relay=relay) as client:
+            reads = client.request(session.request_id).events()
+            with anyio.move_on_after(1):
+                while True:
+                    await anext(reads)
+        reads.close()
         session.cancel()
 
 

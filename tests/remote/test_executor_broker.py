@@ -54,6 +54,7 @@ class FakeBroker:
     def __init__(self) -> None:
         self.payloads = self
         self.is_away = self.hangs = False
+        self.carries_all = True
         self.answer: bytes | None = None
         self.patience: list[float] = []
         self.did: list[Any] = []
@@ -64,7 +65,7 @@ class FakeBroker:
         self.heard, self.reconnected = heard, reconnected
 
     def carries(self, key: Key) -> bool:
-        return key == KEY
+        return self.carries_all and key == KEY
 
     async def send(
         self, key: Key, body: bytes, seconds_left: float, then: Then, *, seconds: float, again: bool
@@ -123,6 +124,9 @@ class Scene:
         self.requested = replace(self.requested, at=self.bus.clock(), deadline=deadline, resumed=resumed)
         self.bus.arbitration.announce(self.requested)
         await settle()
+
+    def end(self) -> None:
+        self.bus.arbitration.announce(RequestCompleted(request_id=KEY[0], text="Done.", usage=Usage()))
 
     def hear(self, event: Event) -> None:
         self.broker.heard(encode(event))
@@ -310,27 +314,49 @@ async def test_a_call_that_the_broker_has_not_taken_yet_is_not_looked_for() -> N
 
 
 @pytest.mark.parametrize(
-    ("resumed", "is_away", "kept"),
+    ("resumed", "is_away", "is_lost", "kept"),
     [
-        (False, False, {"calls": False, "payloads": False}),
-        (False, True, {"calls": True, "payloads": False}),
-        (True, False, {"calls": True, "payloads": True}),
+        (False, False, False, {"calls": False, "payloads": False}),
+        (False, True, False, {"calls": True, "payloads": False}),
+        (True, False, False, {"calls": True, "payloads": True}),
+        (False, False, True, {"calls": False, "payloads": True}),
     ],
 )
 async def test_all_that_the_broker_may_keep_of_a_request_is_deleted_at_its_end_and_nothing_else_is_asked_for(
-    resumed: bool, is_away: bool, kept: dict[str, bool]
+    resumed: bool, is_away: bool, is_lost: bool, kept: dict[str, bool]
 ) -> None:
+    """Of a call whose worker `is_lost`, the broker may keep a part of the answer."""
     async with scene() as here:
         here.broker.is_away = is_away
         await here.request(resumed=resumed)
         here.broker.is_away = False
         await advance(0.3)
         here.broker.acknowledge()
-        here.hear(here.requested.completed("said"))
-        here.bus.arbitration.announce(RequestCompleted(request_id=KEY[0], text="Done.", usage=Usage()))
+        here.hear(here.requested.failed("lost", reason="interrupted") if is_lost else here.requested.completed("said"))
+        here.end()
         await settle()
         assert here.broker.did[-1] == kept
         assert "stop" not in here.broker.did
+
+
+async def test_of_more_requests_than_an_executor_remembers_nothing_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolbus.remote._executor._MOST_REQUESTS", 0)
+    async with scene() as here:
+        await here.request()
+        here.hear(here.requested.completed("said"))
+        here.end()
+        await settle()
+        assert here.broker.did == ["send"]
+
+
+async def test_a_call_whose_ids_are_too_long_for_the_broker_fails_with_the_limit() -> None:
+    async with scene() as here:
+        here.broker.carries_all = False
+        await here.request()
+        [ended] = here.ended
+        assert isinstance(ended, ToolCallFailed)
+        assert (ended.reason, ended.limit, ended.outcome_unknown) == ("limit", "too long for the broker", False)
+        assert here.broker.did == []
 
 
 @pytest.mark.guarantee("G24")
