@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -13,7 +15,16 @@ from support.local_relay import LocalRelay
 from support.resuming import Lab, Wall, virtual_wall
 from toolbus import Runtime
 from toolbus.errors import ConfigurationError
-from toolbus.events import Event, ModelResponded, RequestCompleted, RequestResumed, TextDelta, ToolCallRequested, encode
+from toolbus.events import (
+    Event,
+    ModelResponded,
+    RequestCompleted,
+    RequestResumed,
+    TextDelta,
+    ToolCallCompleted,
+    ToolCallRequested,
+    encode,
+)
 from toolbus.handles import RequestHandle
 from toolbus.remote import Client
 from toolbus.stores.memory import MemoryStore
@@ -23,6 +34,7 @@ anyio_backend = virtual_backends()
 pytestmark = pytest.mark.guarantee("G32")
 
 SPOKEN = "One two three four five six seven eight nine ten."
+FORGED = encode(TextDelta(request_id="another", message_id="m", text="forged"))
 
 
 @pytest.fixture(autouse=True)
@@ -120,7 +132,7 @@ async def test_readers_in_other_processes_leave_no_subscriptions_of_a_request_th
                 await anext(reads)
         assert len(runtime.bus.statistics().subscriptions) == 1
         await reads.aclose()
-        await advance(60)
+        await settle()
         assert not runtime.bus.statistics().subscriptions
         assert not session.ended
         session.cancel()
@@ -167,19 +179,36 @@ async def test_a_command_to_another_process_is_done_at_once() -> None:
         assert (await handle.result()).text == "Done."
         assert anyio.current_time() == began + 1  # The tool's own second.
         assert await client.request("unknown").cancel() == "unknown"
+        exchange: Any = client._exchange  # pyright: ignore[reportPrivateUsage]
+        assert not exchange._looking
     assert len(lab.runs) == 1
 
 
-async def test_a_command_whose_wake_up_is_lost_is_done_at_the_next_look() -> None:
-    relay, store = LocalRelay(loses=1.0), MemoryStore(journal=True)
+async def test_a_client_that_was_not_entered_does_without_the_relay() -> None:
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    async with node(store, relay, calls(("look", {"n": 1})), text("Done.")) as runtime:
+        session = runtime.start("go")
+        await settle()
+        handle, heard = Client(store, relay=relay).request(session.request_id), list[Event]()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read, handle, heard)
+            assert await handle.cancel() == "done"
+    assert heard
+    assert relay.sent == []
+
+
+@pytest.mark.parametrize(("relay", "seconds"), [(LocalRelay(loses=1.0), 2.0), (None, 0.25)])
+async def test_a_command_without_a_wake_up_is_done_at_the_next_look(relay: LocalRelay | None, seconds: float) -> None:
+    store = MemoryStore(journal=True)
     async with (
         node(store, relay, calls(("wipe", {"n": 1})), text("Done.")) as runtime,
         Client(store, relay=relay) as client,
     ):
         session = runtime.start("go")
         await settle()
+        began = anyio.current_time()
         assert await client.request(session.request_id).cancel() == "done"
-        assert anyio.current_time() <= 4.0
+        assert anyio.current_time() - began == 2 * seconds, "one look takes the command, and the next one sees it taken"
         assert (await session.result()).outcome == "cancelled"
 
 
@@ -225,6 +254,59 @@ async def test_a_reader_continues_where_its_request_moves_to() -> None:
     assert isinstance(heard[-1], RequestCompleted)
 
 
+async def test_a_reader_that_is_a_step_ahead_of_the_process_that_it_asks_is_sent_back_to_the_store_at_once() -> None:
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    journal: Any = store.journal
+    append = journal.append
+
+    async def answer_late(entry: Any) -> int:
+        size_bytes = await append(entry)
+        await anyio.sleep(2)
+        return size_bytes
+
+    heard: list[Event] = []
+    async with node(store, relay, calls(("look", {"n": 1})), text("Done.")) as runtime, node(store, relay) as other:
+        session = runtime.start("go")
+        await settle()
+        # For two seconds, the store has a step that its session has not published.
+        journal.append = answer_late
+        async with anyio.create_task_group() as tasks:
+            await advance(20)
+            tasks.start_soon(read, other.request(session.request_id), heard)
+            await advance(1)
+            assert any(isinstance(each, ToolCallCompleted) for each in heard)
+            journal.append = append
+            await advance(5)
+            assert isinstance(heard[-1], RequestCompleted)
+
+
+@pytest.mark.parametrize("ends", ["left", "cancelled", "raised"])
+async def test_readers_of_a_process_that_ends_continue_with_the_store_at_once(ends: str) -> None:
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    replies = (calls(("look", {"n": 1})), text("Done."))
+    heard: list[Event] = []
+    async with (
+        node(store, relay, *replies) as heir,
+        Client(store, relay=relay) as client,
+        anyio.create_task_group() as tasks,
+    ):
+        with anyio.CancelScope() as host, suppress(ZeroDivisionError):
+            async with node(store, relay, *replies, drain_seconds=0) as old:
+                session = old.start("go")
+                await settle()
+                tasks.start_soon(read, client.request(session.request_id), heard)
+                await advance(1)
+                if ends == "cancelled":
+                    host.cancel()
+                    await anyio.lowlevel.checkpoint()
+                if ends == "raised":
+                    raise ZeroDivisionError
+        await heir.resume()
+        await advance(2)
+        assert any(isinstance(each, RequestResumed) for each in heard)
+        tasks.cancel_scope.cancel()
+
+
 async def test_a_reader_whose_own_process_takes_the_request_over_reads_on_at_once() -> None:
     relay, store = LocalRelay(), MemoryStore(journal=True)
     heard: list[Event] = []
@@ -260,14 +342,209 @@ async def test_a_process_that_falls_silent_is_given_up_and_the_reader_continues_
     heard: list[Event] = []
     async with node(store, relay, calls(("look", {"n": 1})), spoken()) as runtime, node(store, relay) as other:
         session = runtime.start("go")
-        await settle()
+        await advance(15)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(read, other.request(session.request_id), heard)
             await advance(1)
+            relay.loses, live = 1.0, len(heard)
+            await advance(13.5)
+            assert len(heard) == live
+            await advance(1)
+            assert len(heard) > live, "15 seconds after the last message"
+            await advance(60)
+        facts = [each async for each in session.events() if each.is_fact]
+        exchange: Any = other._link.exchange  # pyright: ignore[reportPrivateUsage]
+        assert not exchange._reading
+    assert [each for each in heard if each.is_fact] == facts
+
+
+async def test_a_reader_beyond_those_that_a_process_serves_reads_from_the_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("toolbus.handles._exchange.MOST_STREAMS", 1)
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    first, second = list[Event](), list[Event]()
+    async with node(store, relay, calls(("look", {"n": 1})), spoken()) as runtime, node(store, relay) as other:
+        session = runtime.start("go")
+        await settle()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read, other.request(session.request_id), first)
+            await advance(1)
+            tasks.start_soon(read, other.request(session.request_id), second)
+            await advance(21.5)
+            assert any(isinstance(each, TextDelta) for each in first)
+            assert any(isinstance(each, ToolCallCompleted) for each in second)
+    facts = [each for each in first if each.is_fact]
+    assert second == facts
+
+
+async def test_many_pieces_of_text_share_messages_of_the_size_that_the_relay_carries() -> None:
+    relay, store = LocalRelay(max_bytes=8_000), MemoryStore(journal=True)
+    many = text("!" * 200, ["!"] * 200)
+    async with node(store, relay, calls(("look", {"n": 1})), many) as runtime, node(store, relay) as other:
+        session = runtime.start("go")
+        await settle()
+        heard: list[Event] = []
+        await read(other.request(session.request_id), heard)
+    pieces = [each for each in heard if isinstance(each, TextDelta)]
+    asked = [body for _, body in relay.sent if b'"do":"read"' in body]
+    parts = [body for _, body in relay.sent if b'"!"' in body]
+    assert (len(pieces), len(asked)) == (200, 1)
+    assert sum(map(len, parts)) / len(parts) > 6_000
+
+
+@pytest.mark.parametrize("host", ["cancelled", "left"])
+async def test_a_process_whose_relay_hangs_ends_after_a_second(host: str) -> None:
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    async with Client(store, relay=relay) as client, anyio.create_task_group() as tasks:
+        with anyio.CancelScope() as scope:
+            async with node(store, relay, calls(("look", {"n": 1})), drain_seconds=0) as runtime:
+                session = runtime.start("go")
+                await settle()
+                tasks.start_soon(anext, client.request(session.request_id).text())
+                await advance(1)
+                relay.hangs = True
+                began = anyio.current_time()
+                if host == "cancelled":
+                    scope.cancel()
+                    await anyio.lowlevel.checkpoint()
+        assert anyio.current_time() - began == 1
+        tasks.cancel_scope.cancel()
+        relay.hangs = False
+
+
+async def test_a_reader_that_has_much_to_read_lets_other_tasks_run_from_time_to_time() -> None:
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    many = text("word " * 400, ["word "] * 400)
+    async with node(store, relay, calls(("look", {"n": 1})), many) as runtime, node(store, relay) as other:
+        session = runtime.start("go")
+        await settle()
+        reads = other.request(session.request_id).events()
+        with anyio.move_on_after(0.5):
+            while True:
+                await anext(reads)
+        turns = 0
+        read_in: list[int] = []
+
+        async def turn() -> None:
+            nonlocal turns
+            while True:
+                await anyio.lowlevel.checkpoint()
+                turns += 1
+
+        async with anyio.create_task_group() as tasks:
+            await advance(25)
+            tasks.start_soon(turn)
+            async for _ in reads:
+                read_in.append(turns)
+            tasks.cancel_scope.cancel()
+    begun, *others = Counter(read_in).values()
+    assert begun
+    assert len(others) > 2
+    assert all(number % 64 == 0 for number in others), "not after each event"
+
+
+async def test_a_reader_from_now_on_that_loses_its_stream_misses_no_later_fact() -> None:
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    heard: list[Event] = []
+    async with node(store, relay, spoken()) as runtime, node(store, relay) as other:
+        session = runtime.start("go")
+        await advance(1)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read, other.request(session.request_id), heard, "now")
+            await advance(3)
             relay.loses = 1.0
             await advance(60)
         facts = [each async for each in session.events() if each.is_fact]
-    assert [each for each in heard if each.is_fact] == facts
+    later = [each for each in heard if each.is_fact]
+    assert isinstance(later[0], ModelResponded)
+    assert later == facts[-len(later) :]
+    assert "".join(each.text for each in heard if isinstance(each, TextDelta)) == SPOKEN
+
+
+async def test_a_reader_over_a_relay_reads_the_store_once() -> None:
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    journal: Any = store.journal
+    read_facts, starts = journal.facts, list[int]()
+
+    async def noted(request_id: str, *, start: int = 0) -> Any:
+        starts.append(start)
+        return await read_facts(request_id, start=start)
+
+    async with node(store, relay, spoken()) as runtime, node(store, relay) as other:
+        session = runtime.start("go")
+        await settle()
+        journal.facts = noted
+        await read(other.request(session.request_id), [])
+    assert starts == [0]
+
+
+async def test_text_that_another_process_begins_anew_is_read_from_its_beginning() -> None:
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    async with node(store, relay, spoken()) as heir, Client(store, relay=relay) as client:
+        async with node(store, relay, spoken(), drain_seconds=0) as old:
+            session = old.start("go")
+            await settle()
+            pieces = client.request(session.request_id).text()
+            heard = [await anext(pieces), await anext(pieces)]
+            relay.loses = 1.0
+        await heir.resume()
+        await advance(12)
+        heard += [piece async for piece in pieces]
+    assert "".join(heard) == f"One two \n\n{SPOKEN}"
+
+
+async def test_events_that_are_closed_end_at_once_for_a_task_that_waits_for_the_next_one() -> None:
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    async with node(store, relay, calls(("look", {"n": 1})), text("Done.")) as runtime, node(store, relay) as other:
+        session = runtime.start("go")
+        await settle()
+        reads = other.request(session.request_id).events()
+
+        async def wait() -> None:
+            async for _ in reads:
+                pass
+
+        with anyio.fail_after(2):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(wait)
+                await advance(1)
+                reads.close()
+        session.cancel()
+
+
+async def test_events_may_be_closed_after_their_client() -> None:
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    async with node(store, relay, calls(("look", {"n": 1})), text("Done.")) as runtime:
+        session = runtime.start("go")
+        await settle()
+        async with Client(store, relay=relay) as client:
+            reads = client.request(session.request_id).events()
+            with anyio.move_on_after(1):
+                while True:
+                    await anext(reads)
+        reads.close()
+        session.cancel()
+
+
+async def test_messages_have_the_form_that_processes_of_other_releases_read() -> None:
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    async with node(store, relay, spoken()) as runtime, node(store, relay) as other:
+        session = runtime.start("go")
+        await settle()
+        reads = other.request(session.request_id).events()
+        assert [each async for each in reads]
+        reads.close()
+        await advance(20)
+    heads = [msgspec.json.decode(body.partition(b"\n")[0]) for _, body in relay.sent]
+    asked, begun, *between, ended, stopped = heads
+    stream, reader = asked["id"], asked["to"]
+    assert asked == {"do": "read", "id": stream, "to": reader, "request": session.request_id, "after": asked["after"]}
+    assert begun == {"do": "events", "id": stream}
+    assert {"do": "stay", "to": reader} in between
+    assert {each["do"] for each in between} == {"stay", "events"}
+    assert ended == {"do": "events", "id": stream, "n": ended["n"], "over": True}
+    assert stopped == {"do": "stop", "id": stream}
 
 
 async def test_a_slow_reader_holds_a_bounded_number_of_bytes_and_misses_no_fact(
@@ -322,7 +599,10 @@ async def test_damaged_and_forged_messages_do_nothing(body: bytes) -> None:
     assert len(lab.runs) == 1
 
 
-async def test_events_of_another_request_and_damaged_ones_end_the_stream_and_never_reach_a_reader() -> None:
+@pytest.mark.parametrize("damaged", [[b"{damaged"], [FORGED], [b"{damaged", FORGED]])
+async def test_events_of_another_request_and_damaged_ones_end_the_stream_and_never_reach_a_reader(
+    damaged: list[bytes],
+) -> None:
     relay, store = LocalRelay(), MemoryStore(journal=True)
     async with node(store, relay, spoken()) as runtime, Client(store, relay=relay) as client:
         session = runtime.start("go")
@@ -334,9 +614,9 @@ async def test_events_of_another_request_and_damaged_ones_end_the_stream_and_nev
             exchange: Any = client._exchange  # pyright: ignore[reportPrivateUsage]
             [stream] = exchange._reading
             head = msgspec.json.encode({"do": "events", "id": stream, "n": exchange._reading[stream]._next})
-            other = encode(TextDelta(request_id="another", message_id="m", text="forged"))
-            relay.heard[exchange.address](b"\n".join((head, b"{damaged", other)))
+            relay.heard[exchange.address](b"\n".join((head, *damaged)))
             await advance(20)
+            assert not exchange._reading
         facts = [each async for each in session.events() if each.is_fact]
     assert [each for each in heard if each.is_fact] == facts
     assert all(each.request_id == session.request_id for each in heard)

@@ -115,11 +115,43 @@ async def test_a_question_is_found_and_approved_wherever_its_request_runs(where:
         async with handle_on(session, runtime, where) as handle:
             [question] = await handle.pending_approvals()
             assert await handle.approve(question, by="Ada") == "done"
+            decision = await anext(session.events(ApprovalDecided))
+            assert (decision.approved, decision.by, decision.remember) == (True, "Ada", False)
             assert await handle.pending_approvals() == ()
             result = await handle.result()
             assert (result.conversation_id, result.outcome, result.text) == ("talk", "completed", "Done.")
             assert await handle.approve(question, by="Bob") == "ended"
     assert len(lab.runs) == 1
+
+
+async def test_a_handle_knows_the_record_and_the_ending_of_its_request(where: str) -> None:
+    async with node(store_of()) as runtime:
+        session = runtime.start("go", conversation_id="talk")
+        await settle()
+        async with handle_on(session, runtime, where) as handle:
+            assert not await handle.has_ended()
+            record = await handle.record()
+            assert (record.request_id, record.conversation_id, record.ending) == (session.request_id, "talk", None)
+            assert record.begun_at == session.snapshot().view.state.started_at
+            assert record.facts == sum([each.is_fact and not each.is_derived async for each in _so_far(session)])
+            session.cancel()
+            await session.result()
+            assert await handle.has_ended()
+            assert (await handle.record()).ending == "cancelled"
+
+
+async def _so_far(session: RequestSession) -> AsyncGenerator[Event]:
+    with anyio.move_on_after(0.1):
+        async for event in session.events():
+            yield event
+
+
+async def test_a_request_that_ran_here_has_the_result_of_its_session() -> None:
+    async with node(store_of(), text("Done.")) as runtime:
+        session = runtime.start("go")
+        handle = runtime.request(session.request_id)
+        assert (await handle.record()).begun_at, "it begins now"
+        assert await handle.result() is await session.result()
 
 
 async def test_a_denial_reaches_the_model_with_its_reason(where: str) -> None:
@@ -130,6 +162,8 @@ async def test_a_denial_reaches_the_model_with_its_reason(where: str) -> None:
         async with handle_on(session, runtime, where) as handle:
             [question] = await handle.pending_approvals()
             assert await handle.deny(question, reason="not today") == "done"
+            decision = await anext(session.events(ApprovalDecided))
+            assert (decision.approved, decision.remember) == (False, False)
             [call] = (await handle.result()).tool_calls
             assert (call.reason, "not today" in call.error) == ("denied", True)
     assert not lab.runs
@@ -216,6 +250,7 @@ async def test_a_runtime_without_a_journal_knows_the_requests_that_run_in_it() -
         assert await handle.approve(question) == "done"
         assert (await handle.result()).ok
         assert [each async for each in handle.text()] == ["Done."]
+        assert [each async for each in handle.events(after="now")] == []
         assert await runtime.request("other").cancel() == "unknown"
         with pytest.raises(UnknownRequest, match="no journal"):
             await runtime.request("other").result()
@@ -238,7 +273,7 @@ async def test_a_command_for_a_request_that_nobody_runs_waits_for_the_one_that_t
 
 
 async def test_a_reader_that_is_a_step_ahead_of_the_session_that_takes_the_request_over_misses_nothing() -> None:
-    store, lab = store_of(), Lab()
+    store, lab, relay = store_of(), Lab(), LocalRelay()
     journal: Any = store.journal
     append = journal.append
 
@@ -247,14 +282,14 @@ async def test_a_reader_that_is_a_step_ahead_of_the_session_that_takes_the_reque
         await anyio.sleep(2)
         return size_bytes
 
-    async with node(store, lab=lab, drain_seconds=0) as old:
+    async with node(store, lab=lab, relay=relay, drain_seconds=0) as old:
         session = old.start("go")
         await settle()
-    async with node(store, lab=lab) as heir:
-        kinds: list[str] = []
+    async with node(store, lab=lab, relay=relay) as heir:
+        heard: list[Event] = []
 
         async def read() -> None:
-            kinds.extend([each.type async for each in heir.request(session.request_id).events() if each.is_fact])
+            heard.extend([each async for each in heir.request(session.request_id).events()])
 
         async with anyio.create_task_group() as group:
             group.start_soon(read)
@@ -268,9 +303,9 @@ async def test_a_reader_that_is_a_step_ahead_of_the_session_that_takes_the_reque
             [question] = heir.pending_approvals()
             assert await heir.request(session.request_id).approve(question) == "done"
         stored = [each.fact.type for each in await journal.facts(session.request_id)]
-    assert [each for each in kinds if each != "message_appended"] == [
-        each for each in stored if each != "message_appended"
-    ]
+    assert [each.type for each in heard if each.is_fact and not each.is_derived] == stored
+    assert any(isinstance(each, TextDelta) for each in heard), "the rest came from the session"
+    assert relay.sent == [], "nobody else has run the request meanwhile"
 
 
 async def test_a_command_that_was_acknowledged_survives_the_death_of_the_process_that_took_it() -> None:
@@ -328,7 +363,9 @@ async def test_steering_while_the_model_is_asked_waits_for_the_reply_and_is_not_
     async with node(store, text("Thinking.", 2, delays=20), text("Done.")) as runtime:
         session = runtime.start("go")
         await settle()
+        began = anyio.current_time()
         assert await Client(store).request(session.request_id).steer("and Rome?") == "queued"
+        assert anyio.current_time() - began == 5
         result = await session.result()
         assert result.text == "Done."
         assert [each.text for each in result.messages if isinstance(each, UserMessage)] == ["go", "and Rome?"]
@@ -387,6 +424,9 @@ async def test_a_store_without_an_inbox_is_named_when_a_command_has_to_go_elsewh
         with pytest.raises(ConfigurationError, match="Plain has no inbox"):
             await Client(store).request(session.request_id).cancel()
         assert await runtime.request(session.request_id).cancel() == "done"
+        await session.result()
+        assert await Client(store).request(session.request_id).cancel() == "ended"
+        assert await Client(store).request("unknown").cancel() == "unknown"
 
 
 async def test_a_command_that_is_too_large_is_refused_before_it_is_sent() -> None:
@@ -457,6 +497,18 @@ async def test_the_questions_of_sub_requests_are_found_and_answered_wherever_the
             assert await handle.approve(first) == "ended"
     [(_, call_id)] = inner.runs
     assert call_id == second.call_id
+
+
+async def test_events_with_those_of_sub_requests_end_after_the_ending_of_their_own_request() -> None:
+    async with handing_over(MemoryStore(), Lab(), ("wipe", {"n": 1})) as runtime:
+        session = runtime.start("go")
+        handle = runtime.request(session.request_id)
+        reads, own = handle.events(sub_requests=True), handle.events()
+        await settle()
+        session.approve(*session.pending_approvals)
+        ended = [each.request_id async for each in reads if isinstance(each, RequestCompleted)]
+        assert (len(ended), ended[-1]) == (3, session.request_id)
+        assert {each.request_id async for each in own} == {session.request_id}
 
 
 async def test_the_question_of_a_sub_request_ends_with_the_process_that_ran_it() -> None:
@@ -582,6 +634,48 @@ async def test_a_reader_continues_where_its_request_moves(after: str) -> None:
     heard = [each.event_id for each in found if each.is_fact and not each.is_derived]
     assert heard == (facts if not after else facts[facts.index(heard[0]) :])
     assert len(heard) > 4
+
+
+async def test_a_reader_from_now_on_gets_what_was_written_while_its_request_moved() -> None:
+    store, lab = store_of(), Lab()
+    steps = (calls(("look", {"n": 1})), calls(("look", {"n": 2})), text("Done."))
+    async with node(store, *steps, lab=lab) as heir:
+        async with node(store, *steps, lab=lab, drain_seconds=0) as old:
+            session = old.start("go")
+            await settle()
+            reads = old.request(session.request_id).events(after="now")
+            await advance(22)
+        await heir.resume()
+        await advance(1)
+        heard = [each.event_id async for each in reads if each.is_fact and not each.is_derived]
+        stored: Any = store.journal
+        facts = [each.fact.event_id for each in await stored.facts(session.request_id)]
+    assert heard == facts[facts.index(heard[0]) :]
+
+
+async def test_a_reader_whose_request_moves_into_its_process_and_out_again_gets_each_fact_once() -> None:
+    store, lab = store_of(), Lab()
+    steps = (calls(("look", {"n": 1})), calls(("look", {"n": 2})), text("Done."))
+    heard: list[Event] = []
+    async with node(store, *steps, lab=lab) as last, node(store, *steps, lab=lab, drain_seconds=0) as middle:
+        async with node(store, *steps, lab=lab, drain_seconds=0) as first:
+            session = first.start("go")
+            await settle()
+
+        async def read() -> None:
+            heard.extend([each async for each in middle.request(session.request_id).events()])
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read)
+            await advance(1)
+            await middle.resume()
+            await advance(22)
+            await middle.drain()
+            await last.resume()
+            await advance(60)
+        stored: Any = store.journal
+        facts = [each.fact.event_id for each in await stored.facts(session.request_id)]
+    assert [each.event_id for each in heard if each.is_fact and not each.is_derived] == facts
 
 
 async def test_a_wait_for_an_event_that_is_cancelled_loses_nothing(where: str) -> None:

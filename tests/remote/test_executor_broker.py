@@ -11,7 +11,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from toolbus import EventBus, ToolRegistry, tool
+from toolbus import EventBus, Tool, ToolRegistry, tool
 from toolbus.events import (
     Event,
     RequestCompleted,
@@ -31,11 +31,18 @@ anyio_backend = virtual_backends()
 pytestmark = pytest.mark.leaves("buses", reason="requests are opened by hand, and no session ends them")
 
 KEY = ("r", "c")
+EXTERNAL: Tool[..., Any] = Tool("outside", "Ask outside.", {"type": "object"}, external=True)
 
 
 @tool(pool="gpu")
 async def echo() -> str:
     """Answer."""
+    return "said"
+
+
+@tool(pool="other")
+async def elsewhere() -> str:
+    """Answer in another pool."""
     return "said"
 
 
@@ -46,17 +53,19 @@ class FakeBroker:
 
     def __init__(self) -> None:
         self.payloads = self
-        self.is_away = False
+        self.is_away = self.hangs = False
+        self.carries_all = True
         self.answer: bytes | None = None
         self.patience: list[float] = []
         self.did: list[Any] = []
         self.waiting: list[Then] = []
+        self.last: list[bytes] = []
 
     def listen(self, heard: Any, reconnected: Any) -> None:
         self.heard, self.reconnected = heard, reconnected
 
     def carries(self, key: Key) -> bool:
-        return key == KEY
+        return self.carries_all and key == KEY
 
     async def send(
         self, key: Key, body: bytes, seconds_left: float, then: Then, *, seconds: float, again: bool
@@ -85,7 +94,7 @@ class FakeBroker:
     async def stop(self, key: Key) -> None:
         assert key == KEY
         self.did.append("stop")
-        await anyio.lowlevel.checkpoint()
+        await (anyio.sleep_forever() if self.hangs else anyio.lowlevel.checkpoint())
 
     async def drop(self, key: Key, digest: str = "") -> None:
         assert (key, digest) == (KEY, "")
@@ -116,24 +125,33 @@ class Scene:
         self.bus.arbitration.announce(self.requested)
         await settle()
 
+    def end(self) -> None:
+        self.bus.arbitration.announce(RequestCompleted(request_id=KEY[0], text="Done.", usage=Usage()))
+
     def hear(self, event: Event) -> None:
         self.broker.heard(encode(event))
 
 
 @asynccontextmanager
-async def scene(*, leaves: bool = False) -> AsyncGenerator[Scene]:
-    """A request on a bus with an executor. If it `leaves`, a cancelled runtime leaves it for another process."""
+async def scene(*, leaves: bool = False, others: bool = True) -> AsyncGenerator[Scene]:
+    """A request on a bus with an executor. If it `leaves`, a cancelled runtime leaves it for another process.
+
+    Other requests have the tool only with `others`.
+    """
     bus, broker = EventBus(), FakeBroker()
-    tools = ToolRegistry([echo])
-    view: Any = SimpleNamespace(is_left=False, tools=tools, calls={}, messages=())
+    tools = ToolRegistry([echo] if others else [])
+    own = ToolRegistry([echo, elsewhere, EXTERNAL])
+    view: Any = SimpleNamespace(is_left=False, tools=own, calls={}, messages=())
 
     @asynccontextmanager
     async def connect() -> AsyncGenerator[Any]:
         try:
             yield broker
         finally:
-            # The acknowledgements that were on their way arrive before the connection is closed.
+            # What was on its way arrives before the connection is closed.
             broker.acknowledge()
+            for body in broker.last:
+                broker.heard(body)
             broker.did.append("close")
 
     def on_cancelled() -> None:
@@ -161,12 +179,32 @@ async def test_a_call_that_the_broker_does_not_take_is_sent_again_and_lost_just_
         await here.request(1.0)
         await advance(0.7)
         assert not here.ended
+        assert here.broker.did == ["send", *["send again"] * 3]
         await advance(0.29)
         [ended] = here.ended
         assert isinstance(ended, ToolCallFailed)
         assert (ended.reason, ended.outcome_unknown) == ("lost", True)
-        assert here.broker.did[:2] == ["send", "send again"]
         assert here.broker.did[-1] == "stop"
+
+
+@pytest.mark.parametrize("has_view", [True, False])
+async def test_a_call_runs_by_the_tools_of_its_request_or_else_of_all_requests(has_view: bool) -> None:
+    async with scene(others=not has_view) as here:
+        here.view = here.view if has_view else None
+        await here.request()
+        assert here.broker.did == ["send"]
+
+
+@pytest.mark.parametrize(
+    ("name", "calls"),
+    [("elsewhere", {}), ("outside", {}), ("unknown", {}), ("echo", {KEY[1]: SimpleNamespace(requested_at=None)})],
+)
+async def test_a_call_for_another_executor_or_one_that_has_to_wait_is_not_sent(name: str, calls: Any) -> None:
+    async with scene() as here:
+        here.view.calls = calls
+        here.requested = replace(here.requested, name=name)
+        await here.request()
+        assert here.broker.did == []
 
 
 @pytest.mark.guarantee("G24")
@@ -245,41 +283,80 @@ async def test_only_the_ids_of_an_answer_are_its_workers() -> None:
 
 
 @pytest.mark.parametrize("is_taken", [False, True])
-async def test_a_call_that_is_settled_elsewhere_is_stopped_also_if_the_broker_takes_it_later(is_taken: bool) -> None:
+@pytest.mark.parametrize(("resumed", "stopped"), [(False, ["stop"]), (True, ["stop", "drop"])])
+async def test_a_call_that_is_settled_elsewhere_is_stopped_also_if_the_broker_takes_it_later(
+    is_taken: bool, resumed: bool, stopped: list[str]
+) -> None:
+    """Of a resumed call, the broker may keep payloads of the process that has run its request before."""
     async with scene() as here:
-        await here.request()
+        await here.request(resumed=resumed)
         if is_taken:
             here.broker.acknowledge()
         here.bus.publish(here.requested.failed("too late", reason="timeout"))
         await settle()
-        assert here.broker.did == ["send", "stop"]
+        assert here.broker.did == ["send", *stopped]
         here.broker.acknowledge()
         await settle()
-        assert here.broker.did == ["send", "stop"] + ["stop"] * (not is_taken)
+        assert here.broker.did == ["send", *stopped, *(stopped * (not is_taken))]
+
+
+async def test_a_call_that_the_broker_has_not_taken_yet_is_not_looked_for() -> None:
+    async with scene() as here:
+        await here.request()
+        here.broker.answer = encode(here.requested.completed("said"))
+        here.broker.reconnected()
+        await advance(1.5)
+        assert not here.ended
+        here.broker.acknowledge()
+        here.broker.reconnected()
+        await advance(1)
+        assert [each.type for each in here.ended] == ["tool_call_completed"]
 
 
 @pytest.mark.parametrize(
-    ("resumed", "is_away", "kept"),
+    ("resumed", "is_away", "is_lost", "kept"),
     [
-        (False, False, {"calls": False, "payloads": False}),
-        (False, True, {"calls": True, "payloads": False}),
-        (True, False, {"calls": True, "payloads": True}),
+        (False, False, False, {"calls": False, "payloads": False}),
+        (False, True, False, {"calls": True, "payloads": False}),
+        (True, False, False, {"calls": True, "payloads": True}),
+        (False, False, True, {"calls": False, "payloads": True}),
     ],
 )
 async def test_all_that_the_broker_may_keep_of_a_request_is_deleted_at_its_end_and_nothing_else_is_asked_for(
-    resumed: bool, is_away: bool, kept: dict[str, bool]
+    resumed: bool, is_away: bool, is_lost: bool, kept: dict[str, bool]
 ) -> None:
+    """Of a call whose worker `is_lost`, the broker may keep a part of the answer."""
     async with scene() as here:
         here.broker.is_away = is_away
         await here.request(resumed=resumed)
         here.broker.is_away = False
         await advance(0.3)
         here.broker.acknowledge()
-        here.hear(here.requested.completed("said"))
-        here.bus.arbitration.announce(RequestCompleted(request_id=KEY[0], text="Done.", usage=Usage()))
+        here.hear(here.requested.failed("lost", reason="interrupted") if is_lost else here.requested.completed("said"))
+        here.end()
         await settle()
         assert here.broker.did[-1] == kept
         assert "stop" not in here.broker.did
+
+
+async def test_of_more_requests_than_an_executor_remembers_nothing_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolbus.remote._executor._MOST_REQUESTS", 0)
+    async with scene() as here:
+        await here.request()
+        here.hear(here.requested.completed("said"))
+        here.end()
+        await settle()
+        assert here.broker.did == ["send"]
+
+
+async def test_a_call_whose_ids_are_too_long_for_the_broker_fails_with_the_limit() -> None:
+    async with scene() as here:
+        here.broker.carries_all = False
+        await here.request()
+        [ended] = here.ended
+        assert isinstance(ended, ToolCallFailed)
+        assert (ended.reason, ended.limit, ended.outcome_unknown) == ("limit", "too long for the broker", False)
+        assert here.broker.did == []
 
 
 @pytest.mark.guarantee("G24")
@@ -295,9 +372,13 @@ async def test_progress_is_reported_while_its_call_is_open() -> None:
         assert [each.done for each in progress] == [0.5]
 
 
-async def test_an_executor_that_is_closed_ends_its_calls_and_stops_their_workers() -> None:
+@pytest.mark.parametrize(("hangs", "seconds"), [(False, 0), (True, 2)])
+async def test_an_executor_that_is_closed_ends_its_calls_and_stops_their_workers(hangs: bool, seconds: float) -> None:
     async with scene() as here:
         await here.request()
+        here.broker.hangs = hangs
+        left_at = anyio.current_time()
+    assert anyio.current_time() - left_at == seconds
     [ended] = here.ended
     assert isinstance(ended, ToolCallFailed)
     assert (ended.reason, ended.error, ended.outcome_unknown) == ("cancelled", "The executor was closed.", True)
@@ -312,6 +393,7 @@ async def test_a_cancelled_host_stops_the_calls_of_its_requests_unless_they_cont
     with anyio.CancelScope() as host:
         async with scene(leaves=leaves) as here:
             await here.request()
+            here.broker.last.append(encode(here.requested.completed("said")))
             host.cancel()
             await anyio.lowlevel.checkpoint()
     assert here.broker.did == ["send", "cancelled", *did, "close"]

@@ -67,6 +67,8 @@ def test_a_long_text_that_many_facts_have_is_stored_once() -> None:
     assert [fact_from(data, made.blobs.__getitem__, "it") for _, data in made.rows] == step.facts
     turn = turn_of("c", [ToolMessage(call_id="c", name="n", content=LONG), UserMessage(content="@" + LONG)])
     assert {*made.blobs} < {*turn.blobs}
+    assert made.size_bytes == sum(len(data) for _, data in made.rows) + len(LONG)
+    assert turn.size_bytes == sum(len(data) for data, _, _ in turn.messages) + sum(map(len, turn.blobs.values()))
     assert all(text is None and digest in turn.blobs for _, text, digest in turn.messages)
 
 

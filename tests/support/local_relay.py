@@ -6,6 +6,8 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from random import Random
 
+import anyio
+
 
 class LocalRelay:
     """Carries messages within one process. With `loses`, that share of them is lost, chosen by `seed`."""
@@ -14,6 +16,7 @@ class LocalRelay:
         self.heard: dict[str, Callable[[bytes], None]] = {}
         self.sent: list[tuple[str, bytes]] = []
         self.loses = loses
+        self.hangs = False
         self.max_bytes = max_bytes
         self._random = Random(seed)
 
@@ -24,6 +27,9 @@ class LocalRelay:
         self.heard.pop(address, None)
 
     async def send(self, address: str, body: bytes) -> None:
+        assert len(body) <= self.max_bytes
         self.sent.append((address, body))
+        if self.hangs:
+            await anyio.sleep_forever()
         if address in self.heard and self._random.random() >= self.loses:
             self.heard[address](body)

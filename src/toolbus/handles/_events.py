@@ -56,21 +56,15 @@ class RequestEvents:
         self._seconds = seconds
         self._cursor = cursor or Cursor(request_id)
         self._from_now = cursor is None
-        self._counts = cursor is not None  # whether `_cursor` is the position in the request
-        self._newest = ""  # the id of the newest fact that was read
+        self._newest: str = ""  # the id of the newest fact that was read
         self._ready: deque[Event] = deque()
         self._reads: ReadAlong | None = None
         self._is_over = False
-        # The next look at the store, on the loop's clock: a reader that gives up and comes back waits no longer for it.
-        self._looks_at = 0.0
         self._join = join
         self._joins_at = 0.0
         self._live: LiveEvents | None = None
         self._heard: Subscription[Any] | None = None
-        self._had_ended = False  # whether it had ended here before the reader came
         if (session := local()) is not None:
-            result = session.snapshot().result
-            self._had_ended = result is not None and not result.resumable
             self._hear(session, "now" if cursor is None else str(cursor))
 
     def __aiter__(self) -> RequestEvents:
@@ -132,6 +126,8 @@ class RequestEvents:
         All kinds are read, because only then can the position be known at which the store continues.
         """
         self._heard = session.events(after=after, capacity=self._capacity, sub_requests=self._sub_requests)
+        result = session.snapshot().result
+        self._had_ended = result is not None and not result.resumable
 
     def _move(self, event: Event) -> None:
         self._cursor.move(event)
@@ -145,7 +141,9 @@ class RequestEvents:
             self._live = self._reads = None
         else:
             self._ready.append(event)
-            self._is_over = isinstance(event, RequestEnding)
+            if isinstance(event, RequestEnding):
+                self._is_over = True
+                live.close()
 
     async def _read(self) -> None:
         if self._reads is not None and (session := self._local()) is not None and not session.snapshot().view.is_left:
@@ -153,7 +151,7 @@ class RequestEvents:
             # have a step that the session has written and not published yet; then it comes back after its next look.
             with suppress(ConfigurationError):
                 self._hear(session, str(self._cursor))
-                self._had_ended, self._reads = session.snapshot().result is not None, None
+                self._reads = None
                 return
         if self._join is not None and self._reads is not None and anyio.current_time() >= self._joins_at:
             # The reader has all that was in the store. A process that ends each stream at once is not asked at once.
@@ -169,6 +167,7 @@ class RequestEvents:
         else:
             await anyio.sleep_until(self._looks_at)
             events = await self._reads.read()
+        # On the loop's clock: a reader that gives up and comes back waits no longer for the next look at the store.
         self._looks_at = anyio.current_time() + self._seconds
         self._ready.extend(events)
         self._is_over = self._reads.has_ended
@@ -194,10 +193,9 @@ class RequestEvents:
 
     def _missing(self, events: list[Event]) -> list[Event]:
         """Return those of all events so far that the reader does not have."""
-        if not self._from_now or self._counts:
+        if not self._from_now:
             return self._cursor.after(events)
-        # From here on, the position in the request is known.
         ids = [each.event_id for each in events]
-        begins = ids.index(self._newest) + 1 if self._newest in ids else len(events)
-        self._cursor.facts, self._counts = sum(each.is_fact for each in events[:begins]), True
-        return events[begins:]
+        self._cursor.facts = ids.index(self._newest) + 1 if self._newest in ids else len(events)
+        self._newest = ids[self._cursor.facts - 1]
+        return events[self._cursor.facts :]

@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import anyio
 import msgspec
@@ -31,8 +31,9 @@ MOST_STREAMS = 10_000
 """The readers in other processes that one process serves. Others read from the store."""
 _BATCH_BYTES = 65_536
 _HEAD_BYTES = 1_024
-_BUFFER_BYTES = 8 * 2**20
+_BUFFER_BYTES = 8_388_608
 _PAUSE = 64
+_LEAVE_SECONDS = 1.0
 _logger = logging.getLogger("toolbus.handles")
 
 
@@ -58,17 +59,16 @@ class _Message(msgspec.Struct, omit_defaults=True):
 
 
 class _Served(msgspec.Struct, eq=False):
-    """A stream of events to a reader elsewhere, until the moment `until` of the loop's clock."""
+    """A stream of events to a reader elsewhere, until the deadline of `scope`."""
 
     to: str
     scope: anyio.CancelScope
-    until: float
 
 
 class LiveEvents:
-    """The events of a request from the process that runs it, for one reader: an asynchronous iterator.
+    """The events of a request from the process that runs it, for one reader, which awaits them with `anext`.
 
-    It ends after the last event, and also when the process is silent, the request has left it, or a message was lost:
+    They end after the last event, and also when the process is silent, the request has left it, or a message was lost:
     then the reader continues with the store.
     """
 
@@ -83,7 +83,6 @@ class LiveEvents:
         self._is_over = False
         self._came = anyio.Event()
         self._heard_at = anyio.current_time()
-        self._read = 0
 
     def hear(self, message: _Message, rest: bytes) -> None:
         """Take a part of the stream. A part that does not follow the one before, or one too many, ends the stream."""
@@ -99,21 +98,17 @@ class LiveEvents:
             self._is_over = message.over
         self._came.set()
 
-    def __aiter__(self) -> Self:
-        return self
-
     async def __anext__(self) -> Event:
-        self._read += 1
-        if self._read % _PAUSE == 0:
+        if len(self._bodies) % _PAUSE == 0:
             await anyio.lowlevel.checkpoint()
         while not self._bodies:
             if self._is_over:
                 self.close()
                 raise StopAsyncIteration
-            self._came = anyio.Event()
             with anyio.move_on_after(self._heard_at + SILENCE_SECONDS - anyio.current_time()) as patience:
                 await self._came.wait()
-            if patience.cancelled_caught and anyio.current_time() >= self._heard_at + SILENCE_SECONDS:
+                self._came = anyio.Event()
+            if patience.cancelled_caught:
                 self._is_over = True
         body = self._bodies.popleft()
         self._bytes -= len(body) + 1
@@ -123,7 +118,6 @@ class LiveEvents:
             _logger.warning("an event of request %s from another process was not read: %s", self.request_id, exc)
             event = None
         if event is None or event.request_id != self.request_id:
-            self._bodies.clear()
             self.close()
             raise StopAsyncIteration
         return event
@@ -135,7 +129,7 @@ class LiveEvents:
 
     def close(self) -> None:
         """Stop reading. Idempotent."""
-        self._is_over = True
+        self.end()
         self._exchange.leave(self)
 
 
@@ -163,22 +157,16 @@ class Exchange:
         self._looking: dict[str, anyio.Event] = {}
         self._link: RelayLink | None = None
 
-    async def __aenter__(self) -> Self:
+    async def __aenter__(self) -> None:
         async with AsyncExitStack() as stack:
             link = await stack.enter_async_context(self._relay.connected(self.address, self._on_heard))
             self._group = await stack.enter_async_context(anyio.create_task_group())
             self._link = link
             self._group.start_soon(self._beat)
             self._stack = stack.pop_all()
-        return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        link, self._link = self._link, None
-        with anyio.move_on_after(1, shield=True):
-            for stream, served in [*self._served.items()]:
-                if link is not None:
-                    # The reader does not wait for this part, so it continues with the store.
-                    await link.send(served.to, _body(_Message(do="events", id=stream, n=-1, over=True)))
+        self._link = None
         self._group.cancel_scope.cancel()
         await self._stack.aclose()
 
@@ -251,68 +239,70 @@ class Exchange:
             case "stay":
                 for served in self._served.values():
                     if served.to == message.to:
-                        served.until = anyio.current_time() + SILENCE_SECONDS
+                        served.scope.deadline = anyio.current_time() + SILENCE_SECONDS
             case "read":
-                self._serve(message)
+                self._serve(message, self._link)
 
-    def _serve(self, message: _Message) -> None:
+    def _serve(self, message: _Message, link: RelayLink) -> None:
         session = self._local(message.request)
         if session is None or message.id in self._served or len(self._served) >= MOST_STREAMS:
-            self._say(message.to, _Message(do="events", id=message.id, over=True))
+            self._group.start_soon(link.send, message.to, _ending(message))
             return
-        served = _Served(message.to, anyio.CancelScope(), anyio.current_time() + SILENCE_SECONDS)
+        served = _Served(message.to, anyio.CancelScope(deadline=anyio.current_time() + SILENCE_SECONDS))
         self._served[message.id] = served
-        self._group.start_soon(self._send_events, message, session, served)
+        self._group.start_soon(self._send_events, message, session, served, link)
 
     def _say(self, address: str, message: _Message) -> None:
         if self._link is not None:
             self._group.start_soon(self._link.send, address, _body(message))
 
-    async def _send_events(self, message: _Message, session: RequestSession, served: _Served) -> None:
-        part = 0
+    async def _send_events(self, message: _Message, session: RequestSession, served: _Served, link: RelayLink) -> None:
+        part, over = 0, False
         try:
             with served.scope:
                 events: Subscription[Any] = session.events(after=message.after)
                 try:
-                    while anyio.current_time() < served.until:
-                        bodies, over = await self._some(events, facts_only=message.facts_only)
-                        await self._send_part(message, part, bodies, over=over)
-                        part += 1
-                        if over:
-                            return
+                    while not over:
+                        bodies, is_last = await _some(events, link.max_bytes, facts_only=message.facts_only)
+                        await _send_part(link, message, part, bodies, over=is_last)
+                        part, over = part + 1, is_last
                 finally:
                     events.close()
         except ToolbusError as exc:
             _logger.debug("a reader of request %s in another process is not served: %s", message.request, exc)
-            self._say(message.to, _Message(do="events", id=message.id, n=-1, over=True))
         finally:
             del self._served[message.id]
+            if not over and not served.scope.cancel_called:
+                with anyio.move_on_after(_LEAVE_SECONDS, shield=True):
+                    await link.send(message.to, _ending(message))
 
-    async def _some(self, events: Subscription[Any], *, facts_only: bool) -> tuple[list[bytes], bool]:
-        """Wait for events, and return those that are there, encoded, and whether they were the last ones."""
-        assert self._link is not None
-        left = min(_BATCH_BYTES, self._link.max_bytes) - _HEAD_BYTES
-        bodies: list[bytes] = []
-        event: Event | None = None
-        with anyio.move_on_after(BEAT_SECONDS) as beat:
-            event = await anext(events, None)
-        if event is None:
-            return bodies, not beat.cancelled_caught
-        while event is not None:
-            if event.is_fact or not facts_only:
-                bodies.append(encode(event))
-                left -= len(bodies[-1]) + 1
-            event = events.receive_nowait() if left > 0 else None
-        return bodies, False
 
-    async def _send_part(self, message: _Message, part: int, bodies: list[bytes], *, over: bool) -> None:
-        assert self._link is not None
-        head = _body(_Message(do="events", id=message.id, n=part, over=over))
-        body = b"\n".join((head, *bodies))
-        if len(body) > self._link.max_bytes:
-            # What the relay does not carry is read from the store, as after a lost message.
-            body = _body(_Message(do="events", id=message.id, n=-1, over=True))
-        await self._link.send(message.to, body)
+async def _some(events: Subscription[Any], max_bytes: int, *, facts_only: bool) -> tuple[list[bytes], bool]:
+    """Wait for events, and return those that are there, encoded, and whether they were the last ones."""
+    left = min(_BATCH_BYTES, max_bytes) - _HEAD_BYTES
+    bodies: list[bytes] = []
+    event: Event | None = None
+    with anyio.move_on_after(BEAT_SECONDS) as beat:
+        event = await anext(events, None)
+    if event is None:
+        return bodies, not beat.cancelled_caught
+    while event is not None:
+        if event.is_fact or not facts_only:
+            bodies.append(encode(event))
+            left -= len(bodies[-1])
+        event = events.receive_nowait() if left > 0 else None
+    return bodies, False
+
+
+async def _send_part(link: RelayLink, message: _Message, part: int, bodies: list[bytes], *, over: bool) -> None:
+    body = b"\n".join((_body(_Message(do="events", id=message.id, n=part, over=over)), *bodies))
+    # What the relay does not carry is read from the store, as after a lost message.
+    await link.send(message.to, body if len(body) <= link.max_bytes else _ending(message))
+
+
+def _ending(message: _Message) -> bytes:
+    """A last part without events, after which the reader continues with the store."""
+    return _body(_Message(do="events", id=message.id, over=True))
 
 
 def _body(message: _Message) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import anyio
@@ -49,7 +50,7 @@ Authorize: TypeAlias = Callable[[Event], bool | Awaitable[bool]]
 
 ANSWER_SECONDS = 5.0
 """The time in which a command to another process has to become a fact, unless stated otherwise."""
-_MAX_BYTES = 8 * 2**20
+_MAX_BYTES = 8_388_608
 
 
 def inbox_seconds_of(given: float | None, relay: Relay | None) -> float:
@@ -120,7 +121,7 @@ class RequestHandle:
             capacity=capacity,
             sub_requests=sub_requests,
             seconds=self._seconds,
-            join=None if self._exchange is None else self._join,
+            join=None if self._exchange is None else partial(self._join, self._exchange),
         )
 
     def text(self, *, final_only: bool = False) -> TextStream:
@@ -294,19 +295,21 @@ class RequestHandle:
             if self._exchange is None:
                 await anyio.sleep_forever()
             else:
-                record = await self._requests().record(command.request_id)
+                owner = await self._owner()
                 try:
-                    settled = await self._exchange.ask_to_look("" if record is None else record.owner, command.event_id)
+                    settled = await self._exchange.ask_to_look(owner, command.event_id)
                     await settled.wait()
                 finally:
                     self._exchange.forget(command.event_id)
 
-    async def _join(self, after: str, facts_only: bool) -> LiveEvents | None:  # noqa: FBT001 -- called by position
+    async def _join(self, exchange: Exchange, after: str, facts_only: bool) -> LiveEvents | None:  # noqa: FBT001
         """Return the events after a cursor from the process that runs the request, if it can be asked."""
+        return await exchange.join(await self._owner(), self.request_id, after, facts_only=facts_only)
+
+    async def _owner(self) -> str:
+        """Return the address of the process that runs the request, or an empty text if none does."""
         record = await self._requests().record(self.request_id)
-        if self._exchange is None or record is None or record.ending is not None:
-            return None
-        return await self._exchange.join(record.owner, self.request_id, after, facts_only=facts_only)
+        return "" if record is None else record.owner
 
     # --------------------------------------------------------------------------------------------- the request
 

@@ -103,12 +103,9 @@ class RemoteExecutor:
         self._reconnected = False
         self._unsent: deque[Key] = deque()
         self._some_unsent = anyio.Event()
-        self._pending = 0  # tasks that stop or forget a call
         self._closes = self._is_away = False
 
-    async def __aenter__(self) -> RemoteExecutor:
-        self._bus.arbitration.bind()
-        self._rests = anyio.Event()
+    async def __aenter__(self) -> None:
         async with AsyncExitStack() as stack:
             self._link = await stack.enter_async_context(self._connect())
             self._group = await stack.enter_async_context(anyio.create_task_group())
@@ -128,7 +125,6 @@ class RemoteExecutor:
             stack.callback(self._bus.connect(ToolCallRequested, self._on_requested))
             stack.callback(self._bus.connect(_ENDINGS, self._on_request_ended))
             self._stack = stack.pop_all()
-        return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         try:
@@ -144,8 +140,6 @@ class RemoteExecutor:
                     self._bus.arbitration.unwatch(*key)
             self._open.clear()
         finally:
-            with anyio.move_on_after(_LEAVE_SECONDS, shield=True):
-                await self._flush()
             self._closes = True
             self._group.cancel_scope.cancel()
             # The task group's exit must not see the host's exception: it would be wrapped in a group.
@@ -158,7 +152,7 @@ class RemoteExecutor:
         view = self._bus.arbitration.view(requested.request_id)
         tool = view.tools.get(requested.name) if view is not None and isinstance(view.tools, ToolRegistry) else None
         tool = tool or self._tools.get(requested.name)
-        if tool is None or tool.spec.external or tool.spec.pool != self._pool:
+        if tool is None or tool.spec.pool != self._pool:
             return
         own = None if view is None else view.calls.get(requested.call_id)
         if own is not None and own.requested_at is None:
@@ -172,7 +166,7 @@ class RemoteExecutor:
             # The process that has run a resumed request before may have kept payloads, too.
             self._note(requested.request_id, calls=requested.resumed, payloads=requested.resumed)
             if requested.resumed:
-                self._start(self._find_or_send, key)
+                self._group.start_soon(self._find_or_send, key)
             else:
                 self._put(key)
 
@@ -181,13 +175,13 @@ class RemoteExecutor:
         call = self._open.pop(key, None)
         self._answering.settle(key)
         if call is not None and not _is_left(call):
-            self._start(self._stop, key)
+            self._group.start_soon(self._stop, key)
 
     def _on_request_ended(self, event: Event) -> None:
         # With a journal, an ending is broadcast after its append: now nobody needs the broker's copies of answers.
         kept = self._requests.pop(event.request_id, None)
         if kept is not None:
-            self._start(partial(self._forget, kept), event.request_id)
+            self._group.start_soon(partial(self._forget, kept), event.request_id)
 
     def _note(self, request_id: str, *, calls: bool = False, payloads: bool = False) -> None:
         """Remember that the broker keeps something of a request; it deletes by itself what nobody deletes for days."""
@@ -195,23 +189,6 @@ class RemoteExecutor:
         kept.calls, kept.payloads = kept.calls or calls, kept.payloads or payloads
         if len(self._requests) > _MOST_REQUESTS:
             del self._requests[next(iter(self._requests))]
-
-    def _start(self, function: Callable[[_What], Awaitable[None]], what: _What) -> None:
-        self._pending += 1
-        self._group.start_soon(self._counted, function, what)
-
-    async def _counted(self, function: Callable[[_What], Awaitable[None]], what: _What) -> None:
-        try:
-            await function(what)
-        finally:
-            self._pending -= 1
-            if not self._pending:
-                self._rests.set()
-
-    async def _flush(self) -> None:
-        while self._pending:
-            self._rests = anyio.Event()
-            await self._rests.wait()
 
     # ------------------------------------------------------------------------------------------ the transport
 
@@ -236,7 +213,7 @@ class RemoteExecutor:
             await self._post(key, call, body)
         else:
             # The calls after this one do not wait for it.
-            self._start(partial(self._write_large, call), key)
+            self._group.start_soon(partial(self._write_large, call), key)
 
     async def _write_large(self, call: _Open, key: Key) -> None:
         def body() -> bytes | None:
@@ -277,12 +254,12 @@ class RemoteExecutor:
                 if not self._is_away:
                     _logger.warning("call %s was not sent yet: %s", key[1], outcome)
                 self._is_away = call.is_again = True
-                self._start(self._send_again, key)
+                self._group.start_soon(self._send_again, key)
         else:
             self._is_away, call.is_sent = False, True
             if not is_open and not _is_left(call):
                 # The call was settled while it was sent.
-                self._start(self._stop, key)
+                self._group.start_soon(self._stop, key)
 
     async def _send_again(self, key: Key) -> None:
         """Send a call after a moment. If its deadline is near, it ends as `lost` instead."""
@@ -347,7 +324,7 @@ class RemoteExecutor:
             elif (call := self._open.get(reference.key)) is not None and not call.is_loading:
                 call.is_loading = True
                 self._note(reference.request, payloads=True)
-                self._start(partial(self._load, call), reference)
+                self._group.start_soon(partial(self._load, call), reference)
         except DecodeError as exc:
             _logger.warning("an answer of the pool %r was not accepted: %s", self._pool, exc)
 
@@ -410,7 +387,7 @@ class RemoteExecutor:
         self._bus.arbitration.unwatch(*key)
         self._bus.publish(event)
         if call.payload is not None:
-            self._start(partial(self._drop, call), key)
+            self._group.start_soon(partial(self._drop, call), key)
 
     def _view_of(self, key: Key) -> RequestView | None:
         call = self._open.get(key)

@@ -94,7 +94,7 @@ class NatsExecutor:
 
     def on(
         self, bus: EventBus, tools: ToolRegistry, on_cancelled: Callable[[], object]
-    ) -> AbstractAsyncContextManager[RemoteExecutor]:
+    ) -> AbstractAsyncContextManager[None]:
         """Return the executor for a runtime's bus: see `PoolExecutor`."""
         return RemoteExecutor(bus, tools, self._pool, self._link, on_cancelled)
 

@@ -130,9 +130,7 @@ def written(entry: Entry) -> Written:
     size = 0
     try:
         for fact in entry.facts:
-            data = encode(fact)
-            if len(data) >= LARGE_BYTES:
-                data = split(data, blobs)
+            data = split(encode(fact), blobs)
             size += len(data)
             rows.append((fact.type, data))
         made = Written(entry.request_id, entry.conversation_id, entry.epoch, entry.seq, rows, size, blobs)
