@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.transcript_strategies import mishandled
 from support.wire_oracle import check_wires
 from toolbus.core.compression import Compression, Edit, Fold, Seen
-from toolbus.core.history import History
+from toolbus.core.history import History, Memo, Shape
 from toolbus.core.result_size import is_of_interest
 from toolbus.core.tokens import estimate_message, estimate_text
 from toolbus.core.transcript import repair, validate
@@ -73,6 +73,13 @@ def checked(sent: Sequence[Message]) -> list[Message]:
     validate(sent)
     check_wires(sent)
     return list(sent)
+
+
+def test_the_size_is_that_of_all_messages() -> None:
+    messages = turn(0, ("look", "{}", "x" * 90))
+    history = history_of(messages)
+    tokens = sum(estimate_message(each) for each in messages)
+    assert (history.tokens, history.shape()) == (tokens, Shape(tokens, tokens, 0, 0))
 
 
 # ------------------------------------------------------------------------------------------------------------ by age
@@ -317,6 +324,15 @@ def test_a_summary_stands_for_the_turns_that_have_left() -> None:
     assert history.leaving() == []
 
 
+def test_all_turns_but_the_current_one_may_be_summed_up_once_there_is_a_window() -> None:
+    history = history_of(messages := conversation(turn(0), turn(1)))
+    for limit in (None, 0.0, -1.0):
+        history.limit_tokens = limit
+        assert history.leaving() == []
+    history.limit_tokens = history.tokens
+    assert history.leaving() == messages[:2]
+
+
 def test_a_summary_takes_no_more_than_a_quarter_of_the_window() -> None:
     history = history_of(conversation(*(turn(number) for number in range(40))))
     history.limit_tokens = limit = history.tokens
@@ -333,6 +349,11 @@ def test_a_summary_that_is_longer_than_what_it_sums_up_is_not_sent() -> None:
     history.limit_tokens = history.tokens
     history.leave("on and on " * 10)
     assert checked(history.view()) == messages[2:]
+
+
+def test_a_request_that_ended_before_its_messages_were_read_keeps_the_memo_of_the_one_before() -> None:
+    memo = Memo("t3_u", 6, "question 3", 3)
+    assert History(turn(3), Compression(), memo=memo).memo() == memo
 
 
 def test_the_next_turn_of_a_conversation_begins_where_the_last_one_did() -> None:
@@ -378,6 +399,11 @@ def test_a_policy_may_shorten_results_and_nothing_else() -> None:
     assert [each for each in sent if not isinstance(each, ToolMessage)] == [
         each for each in messages if not isinstance(each, ToolMessage)
     ]
+
+
+def test_a_policy_may_send_another_text_of_the_same_length() -> None:
+    messages = conversation(turn(0, ("look", "{}", "x" * 90)), turn(1))
+    assert results(history_of(messages, Compression(policies=[Masking("y" * 90)])).view()) == ["y" * 90]
 
 
 def test_a_policy_has_no_hand_on_what_has_left() -> None:
