@@ -15,6 +15,7 @@ from support.wire_oracle import check_wires
 from toolbus.core.compression import Compression, Edit, Fold, Seen
 from toolbus.core.history import History, Memo, Shape
 from toolbus.core.result_size import is_of_interest
+from toolbus.core.shorten import MIN_CHARS
 from toolbus.core.tokens import estimate_message, estimate_text
 from toolbus.core.transcript import repair, validate
 from toolbus.errors import ConfigurationError
@@ -236,9 +237,25 @@ def test_the_oldest_turns_leave_whole_until_three_quarters_of_the_window_are_use
 
 def test_a_window_that_is_wide_enough_changes_nothing() -> None:
     messages = conversation(*(turn(number, ("other", "{}", "word " * 100)) for number in range(4)))
-    history = history_of(messages)
+    history = history_of(messages, Compression(keep_turns=1))
     assert history.fit(history.tokens)
     assert list(history.view()) == messages
+
+
+def test_results_of_turns_that_are_kept_become_lines_before_the_turns_leave() -> None:
+    messages = conversation(*(turn(number, ("other", "{}", "word " * 300)) for number in range(4)))
+    history = history_of(messages, Compression(keep_turns=4))
+    assert history.fit(history.tokens * 0.6)
+    sent = checked(history.view())
+    assert len(sent) == len(messages)
+    assert [len(each) < 200 for each in results(sent)] == [True, True, True, False]
+
+
+def test_without_turns_to_keep_all_but_the_current_one_leave_first() -> None:
+    messages = conversation(*(turn(number, ("other", "{}", "word " * 300)) for number in range(2)))
+    history = history_of(messages, Compression(keep_turns=None))
+    assert history.fit(history.tokens * 0.6)
+    assert checked(history.view())[1:] == messages[4:]
 
 
 def test_instructions_and_notes_in_front_never_leave() -> None:
@@ -329,8 +346,24 @@ def test_all_turns_but_the_current_one_may_be_summed_up_once_there_is_a_window()
     for limit in (None, 0.0, -1.0):
         history.limit_tokens = limit
         assert history.leaving() == []
-    history.limit_tokens = history.tokens
-    assert history.leaving() == messages[:2]
+    for limit in (1.0, float(history.tokens)):
+        history.limit_tokens = limit
+        assert history.leaving() == messages[:2]
+
+
+def dense(text: str) -> int:
+    """A tokenizer for which some letters are many tokens."""
+    return 10 * text.count("#") + len(text) // 4
+
+
+@pytest.mark.parametrize(("limit", "least"), [(1200.0, 240), (20.0, 200)], ids=["it fits", "it cannot fit"])
+def test_a_summary_is_cut_until_it_fits_wherever_its_tokens_are(limit: float, least: int) -> None:
+    messages = conversation(*(turn(number, ("other", "{}", "word " * 100)) for number in range(20)))
+    history = history_of(messages, count=dense)
+    history.limit_tokens = limit
+    history.leave("#" * 20 + "on and on " * 400)
+    most = max(limit / 4, dense("#" * 20 + " " * (MIN_CHARS - 20)))
+    assert least < dense(history.summary) <= most
 
 
 def test_a_summary_takes_no_more_than_a_quarter_of_the_window() -> None:
