@@ -243,12 +243,12 @@ def test_a_window_that_is_wide_enough_changes_nothing() -> None:
 
 
 def test_results_of_turns_that_are_kept_become_lines_before_the_turns_leave() -> None:
-    messages = conversation(*(turn(number, ("other", "{}", "word " * 300)) for number in range(4)))
+    messages = conversation(*(turn(number, *[("other", "{}", "word " * 150)] * 2) for number in range(4)))
     history = history_of(messages, Compression(keep_turns=4))
     assert history.fit(history.tokens * 0.6)
     sent = checked(history.view())
     assert len(sent) == len(messages)
-    assert [len(each) < 200 for each in results(sent)] == [True, True, True, False]
+    assert [len(each) < 200 for each in results(sent)] == [True] * 6 + [False] * 2
 
 
 def test_without_turns_to_keep_all_but_the_current_one_leave_first() -> None:
@@ -279,6 +279,24 @@ def test_sensitive_results_stay_with_their_calls_when_their_turn_leaves() -> Non
         assert [call.name for call in getattr(sent[2], "tool_calls", ())] == ["login"]
         assert sent[3] == messages[3]
         assert results(sent)[0] == "the token"
+
+
+def test_sensitive_results_of_turns_that_stay_are_sent_once() -> None:
+    messages = conversation(
+        *(turn(number, ("login", "{}", f"token {number}"), ("other", "{}", "word " * 100)) for number in range(20))
+    )
+    history = history_of(messages)
+    assert history.fit(history.tokens * 0.7)
+    sent = results(checked(history.view()))
+    assert [each for each in sent if "token" in each] == [f"token {number}" for number in range(20)]
+
+
+def test_nothing_is_said_of_a_turn_that_leaves_where_that_would_take_more_than_is_saved() -> None:
+    messages = conversation(turn(0, ("login", "{}", "token " * 20)), turn(1, ("other", "{}", "word " * 300)))
+    history = history_of(messages)
+    assert history.fit(history.tokens * 0.6)
+    assert checked(history.view())[:3] == messages[:3]
+    assert history.shape().turns_left_out == 1
 
 
 def test_the_current_turn_never_leaves_and_its_older_rounds_become_lines() -> None:

@@ -405,7 +405,7 @@ class History:
         """Return how many of the oldest turns have to be left out to reach `target` tokens; keep the last `keep`."""
         left, count = self._tokens, 0
         starts = self._starts
-        while left > target and count < len(starts) - max(1, keep):
+        while left > target and count < len(starts) - keep:
             turn = self._entries[starts[count] : starts[count + 1]]
             left += sum(each.tokens for each in _sensitive(turn, self._count)) - sum(each.tokens for each in turn)
             count += 1
@@ -452,7 +452,7 @@ class History:
     def _newest_round(self) -> int:
         """Return the index of the first message that the model has not seen yet: a new result, or a later message."""
         index = len(self._entries)
-        while index > self._starts[-1] + 1 and not isinstance(self._entries[index - 1].message, AssistantMessage):
+        while index > self._starts[-1] and not isinstance(self._entries[index - 1].message, AssistantMessage):
             index -= 1
         return index
 
