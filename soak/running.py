@@ -196,6 +196,8 @@ def _settle_in(folder: Path) -> None:
         signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.default_int_handler)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    # anyio's worker processes would run this file as a script, but it is a module of a package.
+    vars(sys.modules["__main__"]).pop("__file__", None)
     os.environ.update(TMPDIR=str(folder), HYPOTHESIS_STORAGE_DIRECTORY=str(folder / "hypothesis"))
     tempfile.tempdir = str(folder)
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from support.transcript_strategies import mishandled
 from support.wire_oracle import check_wires
 from toolbus.core.compression import Compression, Edit, Fold, Seen
-from toolbus.core.history import History
+from toolbus.core.history import History, Memo, Shape
 from toolbus.core.result_size import is_of_interest
+from toolbus.core.shorten import MIN_CHARS
 from toolbus.core.tokens import estimate_message, estimate_text
 from toolbus.core.transcript import repair, validate
 from toolbus.errors import ConfigurationError
@@ -73,6 +74,13 @@ def checked(sent: Sequence[Message]) -> list[Message]:
     validate(sent)
     check_wires(sent)
     return list(sent)
+
+
+def test_the_size_is_that_of_all_messages() -> None:
+    messages = turn(0, ("look", "{}", "x" * 90))
+    history = history_of(messages)
+    tokens = sum(estimate_message(each) for each in messages)
+    assert (history.tokens, history.shape()) == (tokens, Shape(tokens, tokens, 0, 0))
 
 
 # ------------------------------------------------------------------------------------------------------------ by age
@@ -229,9 +237,25 @@ def test_the_oldest_turns_leave_whole_until_three_quarters_of_the_window_are_use
 
 def test_a_window_that_is_wide_enough_changes_nothing() -> None:
     messages = conversation(*(turn(number, ("other", "{}", "word " * 100)) for number in range(4)))
-    history = history_of(messages)
+    history = history_of(messages, Compression(keep_turns=1))
     assert history.fit(history.tokens)
     assert list(history.view()) == messages
+
+
+def test_results_of_turns_that_are_kept_become_lines_before_the_turns_leave() -> None:
+    messages = conversation(*(turn(number, *[("other", "{}", "word " * 150)] * 2) for number in range(4)))
+    history = history_of(messages, Compression(keep_turns=4))
+    assert history.fit(history.tokens * 0.6)
+    sent = checked(history.view())
+    assert len(sent) == len(messages)
+    assert [len(each) < 200 for each in results(sent)] == [True] * 6 + [False] * 2
+
+
+def test_without_turns_to_keep_all_but_the_current_one_leave_first() -> None:
+    messages = conversation(*(turn(number, ("other", "{}", "word " * 300)) for number in range(2)))
+    history = history_of(messages, Compression(keep_turns=None))
+    assert history.fit(history.tokens * 0.6)
+    assert checked(history.view())[1:] == messages[4:]
 
 
 def test_instructions_and_notes_in_front_never_leave() -> None:
@@ -255,6 +279,24 @@ def test_sensitive_results_stay_with_their_calls_when_their_turn_leaves() -> Non
         assert [call.name for call in getattr(sent[2], "tool_calls", ())] == ["login"]
         assert sent[3] == messages[3]
         assert results(sent)[0] == "the token"
+
+
+def test_sensitive_results_of_turns_that_stay_are_sent_once() -> None:
+    messages = conversation(
+        *(turn(number, ("login", "{}", f"token {number}"), ("other", "{}", "word " * 100)) for number in range(20))
+    )
+    history = history_of(messages)
+    assert history.fit(history.tokens * 0.7)
+    sent = results(checked(history.view()))
+    assert [each for each in sent if "token" in each] == [f"token {number}" for number in range(20)]
+
+
+def test_nothing_is_said_of_a_turn_that_leaves_where_that_would_take_more_than_is_saved() -> None:
+    messages = conversation(turn(0, ("login", "{}", "token " * 20)), turn(1, ("other", "{}", "word " * 300)))
+    history = history_of(messages)
+    assert history.fit(history.tokens * 0.6)
+    assert checked(history.view())[:3] == messages[:3]
+    assert history.shape().turns_left_out == 1
 
 
 def test_the_current_turn_never_leaves_and_its_older_rounds_become_lines() -> None:
@@ -317,6 +359,31 @@ def test_a_summary_stands_for_the_turns_that_have_left() -> None:
     assert history.leaving() == []
 
 
+def test_all_turns_but_the_current_one_may_be_summed_up_once_there_is_a_window() -> None:
+    history = history_of(messages := conversation(turn(0), turn(1)))
+    for limit in (None, 0.0, -1.0):
+        history.limit_tokens = limit
+        assert history.leaving() == []
+    for limit in (1.0, float(history.tokens)):
+        history.limit_tokens = limit
+        assert history.leaving() == messages[:2]
+
+
+def dense(text: str) -> int:
+    """A tokenizer for which some letters are many tokens."""
+    return 10 * text.count("#") + len(text) // 4
+
+
+@pytest.mark.parametrize(("limit", "least"), [(1200.0, 240), (20.0, 200)], ids=["it fits", "it cannot fit"])
+def test_a_summary_is_cut_until_it_fits_wherever_its_tokens_are(limit: float, least: int) -> None:
+    messages = conversation(*(turn(number, ("other", "{}", "word " * 100)) for number in range(20)))
+    history = history_of(messages, count=dense)
+    history.limit_tokens = limit
+    history.leave("#" * 20 + "on and on " * 400)
+    most = max(limit / 4, dense("#" * 20 + " " * (MIN_CHARS - 20)))
+    assert least < dense(history.summary) <= most
+
+
 def test_a_summary_takes_no_more_than_a_quarter_of_the_window() -> None:
     history = history_of(conversation(*(turn(number) for number in range(40))))
     history.limit_tokens = limit = history.tokens
@@ -333,6 +400,11 @@ def test_a_summary_that_is_longer_than_what_it_sums_up_is_not_sent() -> None:
     history.limit_tokens = history.tokens
     history.leave("on and on " * 10)
     assert checked(history.view()) == messages[2:]
+
+
+def test_a_request_that_ended_before_its_messages_were_read_keeps_the_memo_of_the_one_before() -> None:
+    memo = Memo("t3_u", 6, "question 3", 3)
+    assert History(turn(3), Compression(), memo=memo).memo() == memo
 
 
 def test_the_next_turn_of_a_conversation_begins_where_the_last_one_did() -> None:
@@ -378,6 +450,11 @@ def test_a_policy_may_shorten_results_and_nothing_else() -> None:
     assert [each for each in sent if not isinstance(each, ToolMessage)] == [
         each for each in messages if not isinstance(each, ToolMessage)
     ]
+
+
+def test_a_policy_may_send_another_text_of_the_same_length() -> None:
+    messages = conversation(turn(0, ("look", "{}", "x" * 90)), turn(1))
+    assert results(history_of(messages, Compression(policies=[Masking("y" * 90)])).view()) == ["y" * 90]
 
 
 def test_a_policy_has_no_hand_on_what_has_left() -> None:

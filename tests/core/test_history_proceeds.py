@@ -124,6 +124,16 @@ def test_a_view_that_an_earlier_request_was_sent_stays_as_it_was() -> None:
     assert sent(history)[2].text != before[2].text
 
 
+def test_what_is_said_to_the_next_request_before_its_first_reply_begins_no_turn() -> None:
+    messages = [*turn(0, ["look"]), *turn(1)]
+    history = of_request(1, messages)
+    history.take(SPECS)
+    steered = UserMessage(content="and?", message_id="r2_s0")
+    assert history.proceed(of_request(2, [*messages, steered]), SPECS)
+    history.take(SPECS)
+    assert sent(history) == [*messages, steered]
+
+
 def edited(messages: list[Message]) -> list[Message]:
     return [UserMessage(content="another question", message_id=messages[0].message_id), *messages[1:]]
 

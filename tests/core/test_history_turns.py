@@ -139,6 +139,12 @@ def test_notes_in_front_of_a_prompt_stay_with_it() -> None:
     assert fitted(history_of(messages), 150)[-4:] == messages[2:]
 
 
+def test_a_note_behind_a_prompt_without_an_answer_stays_with_the_next_one() -> None:
+    note = SystemMessage(text="A call has ended since.", message_id="n0")
+    messages = [UserMessage(content="why " * 200, message_id="q_u"), note, *said("p", 20)]
+    assert fitted(history_of(messages), 150)[-3:] == messages[1:]
+
+
 def test_a_note_on_failures_leaves_with_its_round() -> None:
     note = SystemMessage(text="look failed", message_id="q_0_n")
     messages = [*said("q", 200)[:1], *called("q", "x " * 90), note, *said("p", 20)]

@@ -16,12 +16,23 @@ from pydantic import BaseModel, SecretBytes, SecretStr, TypeAdapter
 
 from support.watchdog import cpu_seconds
 from toolbus.errors import InvalidArguments
+from toolbus.schemas import cost_of
 from toolbus.secrets import MASK, TextMask, Vault, find_marks, replaced
 from toolbus.secrets._event_masking import (
     _hidden_answer,  # pyright: ignore[reportPrivateUsage]
     hidden_arguments,
 )
-from toolbus.secrets._marks import PieceMask, forms_of, masked_content, masked_json, revealed
+from toolbus.secrets._marks import (
+    _CHAR_NS,  # pyright: ignore[reportPrivateUsage]
+    _OTHER_CHAR_NS,  # pyright: ignore[reportPrivateUsage]
+    _SECRET_NS,  # pyright: ignore[reportPrivateUsage]
+    _VISIT_NS,  # pyright: ignore[reportPrivateUsage]
+    PieceMask,
+    forms_of,
+    masked_content,
+    masked_json,
+    revealed,
+)
 
 MARKED = {"type": "string", "writeOnly": True}
 PLAIN = {"type": "string"}
@@ -46,7 +57,8 @@ def found(value: Any, schema: dict[str, Any]) -> list[Any]:
     marks = find_marks(schema)
     hidden: list[Any] = []
     if marks is not None:
-        replaced(value, marks, lambda each: hidden.append(each) or REF)
+        written = replaced(value, marks, lambda each: hidden.append(each) or REF)
+        assert json.dumps(written).count(REF) == len(hidden), "each of them is replaced"
     return hidden
 
 
@@ -84,6 +96,8 @@ def test_marks_of_models_are_found_at_every_depth_and_in_recursion() -> None:
         ({"$ref": "#/definitions/a~1b", "definitions": {"a/b": {"properties": {"a": MARKED}}}}, {"a": "x"}, ["x"]),
         ({"$ref": "#/anyOf/0", "anyOf": [{"properties": {"a": MARKED}}]}, {"a": "x"}, ["x"]),
         ({"$ref": "#/anyOf/7", "anyOf": [MARKED], "x": {"$ref": "#/type/a"}}, {"a": "x"}, ["x"]),
+        ({"$ref": "#/anyOf/b", "anyOf": [{"properties": {"a": MARKED}}]}, {"a": "x"}, ["x"]),
+        ({"anyOf": [{"properties": {"a": MARKED}, "additionalProperties": False}, {"title": "t"}]}, {"b": "x"}, ["x"]),
         ({"$ref": "https://example.com/schema", "properties": {"a": MARKED}}, {"a": "x"}, ["x"]),
         ({"$ref": "#/title/a", "title": "t", "properties": {"a": MARKED, "b": True}}, {"a": "x"}, ["x"]),
     ],
@@ -211,6 +225,39 @@ def mask_of(*secrets: str) -> TextMask:
     return mask
 
 
+@pytest.mark.parametrize(
+    ("value", "forms"),
+    [
+        ("abc", ()),
+        ("abcd", ("abcd", "61626364")),
+        # In base64, five bytes have six characters that depend on nothing else, at each offset.
+        ("abcde", ("abcde", "6162636465", "YWJjZG", "hYmNkZ", "FiY2Rl")),
+        (
+            'é"\\\n&?',
+            (
+                'é"\\\n&?',
+                'é"\\\\\\n&?',
+                'é\\"\\\\\\n&?',
+                '\\u00e9\\"\\\\\\n&?',
+                'é\\\\\\"\\\\\\\\\\\\n&?',
+                '\\u00e9\\\\\\"\\\\\\\\\\\\n&?',
+                '\\\\u00e9\\\\\\"\\\\\\\\\\\\n&?',
+                "%C3%A9%22%5C%0A%26%3F",
+                "é&quot;\\\n&amp;?",
+                "c3a9225c0a263f",
+                "C3A9225C0A263F",
+                "w6kiXAomP",
+                "OpIlwKJj",
+                "DqSJcCiY/",
+                "DqSJcCiY_",
+            ),
+        ),
+    ],
+)
+def test_the_forms_of_a_value_are_these(value: str, forms: tuple[str, ...]) -> None:
+    assert forms_of(value) == {*forms}
+
+
 secret_values = st.text(min_size=4, max_size=12).map(lambda each: each.encode("utf-8", "replace").decode())
 
 
@@ -254,6 +301,19 @@ def test_no_more_is_held_back_than_may_be_the_beginning_of_a_value() -> None:
         "a ", "swordfight", " ", "secret:0000000000000000", "!"
     ]  # fmt: skip
     assert pieces.flush() == ""
+
+
+def test_a_value_is_held_back_while_a_longer_one_that_begins_with_it_may_follow() -> None:
+    pieces = PieceMask(mask_of("abcd", "abcdef"))
+    assert [pieces.feed(each) for each in ("abcd", "ef", " abcd", "!")] == [
+        "", "secret:0000000000000001", " ", "secret:0000000000000000!"
+    ]  # fmt: skip
+
+
+def test_the_longest_form_is_held_back_until_its_last_character_comes() -> None:
+    value = "pass\u00e9 & more"
+    pieces, form = PieceMask(mask_of(value)), max(forms_of(value), key=len)
+    assert (pieces.feed(form[:-1]), pieces.feed(form[-1]) + pieces.flush()) == ("", "secret:0000000000000000")
 
 
 def test_the_longest_value_counts_and_references_stay_as_they_are() -> None:
@@ -326,9 +386,39 @@ def test_a_pattern_that_a_stranger_has_chosen_is_matched_with_names_in_bounded_t
     assert reported == "" or "too big for finding the secrets" in reported
 
 
-def test_a_pattern_that_is_too_costly_is_read_as_if_it_matched_anything() -> None:
-    schema = {"patternProperties": {"^[01]*1[01]{200}2": MARKED}}
-    assert found({"any": "x"}, schema) == ["x"]
+@pytest.mark.parametrize("pattern", ["^[01]*1[01]{200}2", "a" * 100_000], ids=["to match", "to read"])
+def test_a_pattern_that_is_too_costly_is_read_as_if_it_matched_anything(pattern: str) -> None:
+    assert found({"any": "x"}, {"patternProperties": {pattern: MARKED}}) == ["x"]
+
+
+def test_patterns_that_are_too_costly_together_are_read_as_if_they_matched_anything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    patterns = [f"^{letter}" for letter in "bcd"]
+    monkeypatch.setattr("toolbus.secrets._marks._MOST_COMPILE_NS", 2 * cost_of(patterns[0]).compile_ns)
+    few, many = ({"patternProperties": dict.fromkeys(each, MARKED)} for each in (patterns[:2], patterns))
+    assert (found({"any": "x"}, few), found({"any": "x"}, many)) == ([], ["x"])
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "visits", "letters"),
+    [
+        ({"items": MARKED}, ["x" * 9], 2 + 2, 9 * _CHAR_NS),
+        ({"items": MARKED}, ["é" * 9], 2 + 2, 9 * _OTHER_CHAR_NS),
+        ({"items": {"anyOf": [{"$ref": "#/$defs/a"}] * 2}, "$defs": {"a": MARKED}}, ["x"], 2 + 4, _CHAR_NS),
+        ({"patternProperties": {"^a": MARKED}}, {"a": "x"}, 2 + 1 + 2, _CHAR_NS + cost_of("^a").match_ns),
+    ],
+    ids=["text", "other letters", "alternatives", "pattern"],
+)
+def test_a_search_that_takes_all_of_its_time_is_finished_and_one_that_needs_more_is_not(
+    schema: Any, value: Any, visits: int, letters: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact = visits * _VISIT_NS + _SECRET_NS + letters
+    monkeypatch.setattr("toolbus.secrets._marks._MOST_NS", exact)
+    assert len(found(value, schema)) == 1
+    monkeypatch.setattr("toolbus.secrets._marks._MOST_NS", exact - 1)
+    with pytest.raises(InvalidArguments, match="too big for finding the secrets in it"):
+        found(value, schema)
 
 
 @pytest.mark.guarantee("G14")

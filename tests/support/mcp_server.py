@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Literal
 
 import anyio
-from mcp import types
+from mcp import MCPError, types
 from mcp.server import NotificationOptions, Server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
 from mcp.shared.memory import create_client_server_memory_streams
@@ -60,6 +60,7 @@ class FakeMcp:
         self.answer = answer
         self.down = False
         self.deaf = False  # whether it ignores requests
+        self.refusal: MCPError | None = None  # its answer to pings
         self.connections = 0
         self.lists = 0
         self.running = 0  # the number of calls that are in the handler
@@ -151,6 +152,8 @@ class FakeMcp:
         async def ping(_context: Any, _params: Any) -> types.EmptyResult:
             if self.deaf:
                 await anyio.sleep_forever()
+            if self.refusal is not None:
+                raise self.refusal
             return types.EmptyResult()
 
         with contextlib.suppress(ValueError):

@@ -8,14 +8,14 @@ from typing import Any
 
 import anyio
 import pytest
-from mcp import types
+from mcp import MCPError, types
 
 from support.mcp_server import ERAS, Caller, Era, FakeMcp, definition, said
 from toolbus import Limits, Runtime
 from toolbus.events import ToolCallRequested
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
 from toolbus.tools import ToolContext
-from toolbus.toolsets.mcp import McpServer, McpTools
+from toolbus.toolsets.mcp import McpServer, McpTools, ask_people
 from toolbus.toolsets.mcp._connection import _reason  # pyright: ignore[reportPrivateUsage]
 
 anyio_backend = virtual_backends()
@@ -156,7 +156,50 @@ async def test_a_server_that_stands_still_is_given_up_once_no_call_waits_for_it(
         assert mcp.status()[0].connected
 
 
+@pytest.mark.parametrize(
+    ("code", "message", "is_lost"),
+    [
+        (-32000, "Connection closed", True),
+        (-32600, "Session terminated", True),
+        (-32001, "Session not found", True),
+        (-32603, "Server returned an error response", True),
+        (-32601, "Method not found", False),
+    ],
+)
+async def test_a_server_that_refuses_a_ping_is_lost_only_if_it_does_not_know_the_connection(
+    code: int, message: str, is_lost: bool
+):
+    server = FakeMcp([WRITES])
+    async with McpTools([server.named("s", "legacy")], ping_seconds=20) as mcp:
+        await advance(100)
+        assert (server.connections, server.lists) == (1, 1), "the list is not read again"
+        server.refusal = MCPError(code, message)
+        await advance(21)
+        server.refusal = None
+        await advance(2)
+        assert (server.connections, mcp.status()[0].connected) == (1 + is_lost, True)
+
+
+async def test_an_older_server_without_tools_is_connected():
+    from mcp.server import Server
+
+    async with McpTools([McpServer("s", connect=lambda: Server("empty"), protocol="legacy")]) as mcp:
+        assert (mcp.status()[0].connected, mcp.status()[0].tools) == (True, ())
+
+
 # -------------------------------------------------------------------------------------- deadlines and cancellation
+
+
+@pytest.mark.parametrize(("era", "at_once"), [("legacy", 1), ("2026-07-28", 2)])
+async def test_calls_run_one_by_one_where_a_question_would_not_say_which_of_them_asks(era: Era, at_once: int):
+    server = FakeMcp([WRITES], hang)
+    named = server.named("s", era, on_elicitation=ask_people)
+    provider = ScriptedProvider([calls(("s__write", {}), ("s__write", {"a": 1}))])
+    async with McpTools([named]) as mcp, Runtime(provider=provider, tools=mcp.registry) as runtime:
+        session = runtime.start("Go.", needs_approval=False)
+        await settle()
+        assert server.running == at_once
+        session.cancel("enough")
 
 
 @eras
@@ -321,6 +364,7 @@ async def test_a_server_that_dies_is_a_warning_once_for_each_outage(era: Era, ca
             assert not mcp.status()[0].connected
             warned = [each for each in caplog.records if "MCP server s is away" in each.getMessage()]
             assert [each.levelname for each in warned] == ["WARNING"] * outages
+            assert warned[-1].getMessage() == "MCP server s is away: the server has ended the connection"
             await advance(30)
             assert mcp.status()[0].connected
 

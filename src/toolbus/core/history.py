@@ -108,11 +108,11 @@ class History:
 
     __slots__ = (
         "_calls",
-        "_changes",
         "_compression",
         "_count_text",
         "_entries",
         "_folds",
+        "_has_changed",
         "_heads",
         "_is_stale",
         "_left_out",
@@ -122,7 +122,6 @@ class History:
         "_messages",
         "_note",
         "_offset",
-        "_reported_changes",
         "_requests",
         "_shortened",
         "_shown",
@@ -163,7 +162,7 @@ class History:
         self._calls: Mapping[str, ToolCall] = {}
         self._entries: list[_Entry] = []
         self._shown: list[Message] = []  # the messages of the entries
-        self._viewed = 0  # the number of shown messages that are in a view, which must not change any more
+        self._viewed = 0  # at most so many shown messages are in a view, which must not change any more
         self._starts: deque[int] = deque()  # the index of the first entry of each turn that is sent
         self._heads = 0  # the number of entries before the first turn, which are always sent
         self._note: _Entry | None = None  # the message that replaces the turns that were left out
@@ -173,7 +172,7 @@ class History:
         self._shortened = 0
         self._left_out = 0
         self._summary = ""
-        self._changes = self._reported_changes = 0
+        self._has_changed = False  # whether anything was shortened or left out that `what_changed` has not reported
         self.limit_tokens: float | None = None
         self.has_shortened = False  # whether any result was ever shortened, so that `read_result` is of use
         self.size_bytes = 0  # the estimated size of the messages that were read
@@ -216,7 +215,7 @@ class History:
         self._messages, self._count_text = new._messages, new._count_text
         self._requests = (new._requests[0], self._requests[1])
         # Each request reports what it does not send, also where an earlier one has shortened it.
-        self._reported_changes = -1 if self._shortened or self._left_out else self._changes
+        self._has_changed = bool(self._shortened or self._left_out)
         return True
 
     def _add(self, place: int, message: Message, specs: Mapping[str, ToolSpec]) -> None:
@@ -262,7 +261,7 @@ class History:
         """Return the index at which the turn begins whose prompt comes next: the notes before it belong to the turn."""
         entries = self._entries
         start = len(entries)
-        least = self._starts[-1] + 1 if self._starts else start
+        least = self._starts[-1] if self._starts else start
         while start > least and _is_note(entries[start - 1].message):
             start -= 1
         return start
@@ -295,7 +294,7 @@ class History:
         self._tokens += tokens - entry.tokens
         entry.message = self._shown[index] = shorter
         entry.tokens = tokens
-        self._changes += 1
+        self._has_changed = True
 
     # ------------------------------------------------------------------------------------------ sent messages
 
@@ -316,9 +315,9 @@ class History:
 
     def what_changed(self) -> Shape | None:
         """Return the shape, if anything was shortened or left out since the last call of this method; else None."""
-        if self._reported_changes == self._changes:
+        if not self._has_changed:
             return None
-        self._reported_changes = self._changes
+        self._has_changed = False
         return self.shape()
 
     def shape(self) -> Shape:
@@ -406,7 +405,7 @@ class History:
         """Return how many of the oldest turns have to be left out to reach `target` tokens; keep the last `keep`."""
         left, count = self._tokens, 0
         starts = self._starts
-        while left > target and count < len(starts) - max(1, keep):
+        while left > target and count < len(starts) - keep:
             turn = self._entries[starts[count] : starts[count + 1]]
             left += sum(each.tokens for each in _sensitive(turn, self._count)) - sum(each.tokens for each in turn)
             count += 1
@@ -429,7 +428,6 @@ class History:
         self._note = note
         self._entries = front + entries[end:]
         self._shown = [each.message for each in self._entries]
-        self._viewed = 0
         moved = len(front) - end
         for _ in range(count):
             starts.popleft()
@@ -437,7 +435,7 @@ class History:
         self._offset = self._entries[len(front)].place - len(front)
         self._tokens = sum(each.tokens for each in self._entries)
         self._shortened = sum(each.is_shortened for each in self._entries)
-        self._changes += 1
+        self._has_changed = True
 
     def _new_note(self, most_tokens: int) -> _Entry | None:
         """Return the note that replaces the turns that were left out; None if it would take more than `most_tokens`."""
@@ -454,7 +452,7 @@ class History:
     def _newest_round(self) -> int:
         """Return the index of the first message that the model has not seen yet: a new result, or a later message."""
         index = len(self._entries)
-        while index > self._starts[-1] + 1 and not isinstance(self._entries[index - 1].message, AssistantMessage):
+        while index > self._starts[-1] and not isinstance(self._entries[index - 1].message, AssistantMessage):
             index -= 1
         return index
 

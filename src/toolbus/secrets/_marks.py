@@ -12,6 +12,7 @@ import html
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
 from urllib.parse import quote, quote_plus, unquote
 
@@ -240,7 +241,9 @@ class _Replacing:
 _MOST_NS = 40_000_000  # nanoseconds for one value
 _VISIT_NS = 1_000  # nanoseconds for one position
 # The nanoseconds for making all the forms of a value: for the value, for an ASCII character, for another character.
-_SECRET_NS, _CHAR_NS, _OTHER_CHAR_NS = 25_000, 60, 800
+_SECRET_NS = 25_000
+_CHAR_NS = 60
+_OTHER_CHAR_NS = 800
 
 
 def _all_of(given: Iterable[Marks]) -> Iterator[Marks]:
@@ -304,8 +307,8 @@ def forms_of(value: str) -> frozenset[str]:
     if len(value) < SHORTEST:
         return frozenset()
     forms = {value, repr(value)[1:-1], quote(value, safe=""), quote(value), quote_plus(value), html.escape(value)}
-    escaped = {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], orjson.dumps(value).decode()[1:-1]}
-    forms |= escaped | {json.dumps(each)[1:-1] for each in escaped}  # JSON, and JSON in a JSON string
+    escaped = _in_json(value)
+    forms |= escaped.union(*map(_in_json, escaped))  # JSON, and JSON in a JSON string
     raw = value.encode()
     forms |= {raw.hex(), raw.hex().upper()}
     for before in range(3):
@@ -318,6 +321,19 @@ def forms_of(value: str) -> frozenset[str]:
     return frozenset(forms)
 
 
+def _in_json(text: str) -> set[str]:
+    return {json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
+
+
+@dataclass(frozen=True, slots=True)
+class _Traits:
+    """The traits that all forms of a mask have together."""
+
+    first: set[str]
+    longest: int
+    has_numbers: bool
+
+
 class TextMask:
     """A set of values that are replaced by their references in text, in all their forms.
 
@@ -325,16 +341,13 @@ class TextMask:
     stay as they are. Masking costs O(length of the text * forms), without a copy if nothing is found.
     """
 
-    __slots__ = ("_first", "_forms", "_longest", "_numbers", "_of", "_stale")
+    __slots__ = ("_forms", "_of", "_traits")
 
     def __init__(self) -> None:
         # The references of each form. There may be several, because values such as 12345678 and "12345678" look alike.
         self._forms: dict[str, list[str]] = {}
         self._of: dict[str, frozenset[str]] = {}  # the forms of each reference
-        self._stale = False  # whether the next three have to be computed again
-        self._first: set[str] = set()
-        self._longest = 0
-        self._numbers = False
+        self._traits: _Traits | None = None  # None if they have to be computed again
 
     def __bool__(self) -> bool:
         return bool(self._forms)
@@ -351,7 +364,7 @@ class TextMask:
                     known.remove(reference)
                 known.append(reference)
             self._of[reference] = self._of.get(reference, frozenset()) | forms
-            self._stale = True
+            self._traits = None
 
     def discard(self, reference: str) -> None:
         """Stop searching for the value of `reference`."""
@@ -359,26 +372,26 @@ class TextMask:
             self._forms[form].remove(reference)
             if not self._forms[form]:
                 del self._forms[form]
-        self._stale = True
+        self._traits = None
 
     @property
     def longest(self) -> int:
         """The number of characters of the longest form."""
-        self._refresh()
-        return self._longest
+        return self._known().longest
 
     @property
     def has_numbers(self) -> bool:
         """True if a value could be (part of) a number."""
-        self._refresh()
-        return self._numbers
+        return self._known().has_numbers
 
-    def _refresh(self) -> None:
-        if self._stale:
-            self._stale = False
-            self._first = {form[0] for form in self._forms}
-            self._longest = max(map(len, self._forms), default=0)
-            self._numbers = any(_NUMERIC.fullmatch(form) for form in self._forms)
+    def _known(self) -> _Traits:
+        if self._traits is None:
+            self._traits = _Traits(
+                first={form[0] for form in self._forms},
+                longest=max(map(len, self._forms), default=0),
+                has_numbers=any(_NUMERIC.fullmatch(form) for form in self._forms),
+            )
+        return self._traits
 
     def mask(self, text: str) -> str:
         """Return `text` with references instead of values; itself if there is no value in it."""
@@ -418,8 +431,9 @@ class TextMask:
 
     def _hold(self, text: str, at: int) -> int:
         """Return the first position from `at` where a form may begin that the text cuts off; else the text's end."""
-        for start in range(max(at, len(text) - self.longest + 1), len(text)):
-            if text[start] in self._first:
+        known = self._known()
+        for start in range(max(at, len(text) - known.longest + 1), len(text)):
+            if text[start] in known.first:
                 tail = text[start:]
                 if any(form.startswith(tail) and len(form) > len(tail) for form in self._forms):
                     return start

@@ -72,7 +72,8 @@ class Vault:
 
     def _name(self, value: str, fixed: str | None) -> None:
         if fixed is not None:
-            self._fixed[value] = fixed
+            self._fixed.pop(value, None)
+            self._fixed[value] = fixed  # It is the last one now: of the values of a name, the newest counts.
         reference = self._reference(value)
         if self._named.get(reference) != value:
             self._named[reference] = value
@@ -82,11 +83,9 @@ class Vault:
         """Hide the values that the application has given to `other` as well."""
         for value, reference in other._fixed.items():
             self._name(value, reference)
-        for reference, value in other._named.items():
+        for value in other._named.values():
             if value not in other._fixed:
                 self._name(value, None)
-            elif other._fixed[value] == reference:  # With several values of one name, it stands for the newest.
-                self._named[reference] = value
 
     def recognise(self, text: str, written: str) -> None:
         """Learn the references in `written`, which is `text` as the vault of an earlier process has hidden it.

@@ -69,9 +69,7 @@ class Connection:
         self._live: _Live | None = None
         self._logged_reason = ""
         self._life: anyio.CancelScope | None = None
-        self._since = 0.0
-        # The time when the newest attempt succeeded; infinite until it does.
-        self._connected_at = math.inf
+        self._since = anyio.current_time()
         self._wake = anyio.Event()
         self._closing = False
 
@@ -95,10 +93,10 @@ class Connection:
 
     async def run(self) -> None:
         """Hold the connection until `close`. Raises no errors of the server."""
-        self._since = anyio.current_time()
         failures = 0
         while not self._closing:
             words = LastWords(self.server.name)
+            # The time when this attempt succeeded; infinite until it does.
             self._connected_at = math.inf
             try:
                 await self._hold(words)

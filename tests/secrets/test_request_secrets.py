@@ -1,0 +1,82 @@
+"""The secrets of one request: what a process that knows all, some or none of them delivers, hides and compares."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pydantic import Secret, SecretStr
+
+from toolbus.errors import InvalidArguments
+from toolbus.messages import UserMessage
+from toolbus.protocols import SecretHandling, ToolSpec
+from toolbus.secrets import MASK, NO_SECRETS, REFERENCE, GivenSecrets, RequestSecrets, find_marks, marked_in
+from toolbus.tool_results import render
+
+VALUE, OTHER = "hunter2-hunter2", "swordfish-1234"
+SCHEMA: dict[str, Any] = {"properties": {"password": {"type": "string", "writeOnly": True}}}
+MARKS = find_marks(SCHEMA)
+REF = "secret:0123456789abcdef"
+
+
+def own(*, keeps: bool) -> RequestSecrets:
+    state: Any = SimpleNamespace(request_id="r")
+    secrets = RequestSecrets(state)
+    if keeps:
+        secrets.keep()
+    return secrets
+
+
+def given() -> GivenSecrets:
+    return GivenSecrets([("mail", VALUE)], "r", "c")
+
+
+handlings = pytest.mark.parametrize(
+    "secrets",
+    [own(keeps=False), own(keeps=True), given(), NO_SECRETS],
+    ids=["none yet", "all", "some", "of another process"],
+)
+
+
+@handlings
+def test_calls_are_equal_if_their_arguments_are(secrets: SecretHandling) -> None:
+    assert secrets.digest(b"one") == secrets.digest(b"one") != secrets.digest(b"two")
+
+
+@handlings
+def test_arguments_without_references_are_delivered_as_they_are_and_unknown_references_are_refused(
+    secrets: SecretHandling,
+) -> None:
+    assert MARKS is not None
+    assert secrets.deliver({"password": "new", "note": REF}, MARKS) == {"password": "new", "note": REF}
+    with pytest.raises(InvalidArguments, match=REF):
+        secrets.deliver({"password": REF}, MARKS)
+
+
+@handlings
+def test_what_holds_no_secret_is_not_changed(secrets: SecretHandling) -> None:
+    message = UserMessage(content="Hello.")
+    assert secrets.mask(message) is message
+
+
+def test_a_worker_knows_the_secrets_with_a_name_and_masks_all_others() -> None:
+    secrets = given()
+    assert MARKS is not None
+    result = {
+        "one": SecretStr(VALUE),
+        "in": SecretStr(f"it is {VALUE}"),
+        "other": SecretStr(OTHER),
+        "pin": Secret(4711),
+    }
+    hidden = secrets.hide(render(result)).data
+    assert REFERENCE.fullmatch(hidden["one"])
+    assert [hidden[name] for name in ("in", "other", "pin")] == [MASK] * 3
+    assert secrets.deliver({"password": hidden["one"]}, MARKS) == {"password": VALUE}
+    assert secrets.mask(UserMessage(content=f"It is {VALUE}.")).content == f"It is {hidden['one']}."
+
+
+def test_the_marks_of_tools_that_are_not_in_a_registry_are_found_in_their_schemas() -> None:
+    login, look = ToolSpec(name="login", parameters=SCHEMA), ToolSpec(name="look", parameters={"type": "object"})
+    tools: Any = SimpleNamespace(specs={"login": login, "look": look})
+    assert list(marked_in(tools)) == ["login"]
