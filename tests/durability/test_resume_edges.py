@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from pydantic import BaseModel
 
@@ -485,7 +486,7 @@ async def test_leases_of_requests_that_cannot_go_on_are_given_back_whatever_fail
     failing = [True]
 
     async def release_later(*args: Any) -> bool:
-        await anyio.sleep(0)  # here a cancellation would take effect
+        await anyio.lowlevel.checkpoint()  # here a cancellation would take effect
         if failing[0]:
             raise StoreUnavailable("it is locked")
         return await release(*args)
