@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio.lowlevel
 import msgspec
 import pytest
 
@@ -45,6 +46,7 @@ from toolbus.messages import (
     Usage,
     UserMessage,
 )
+from toolbus.web.inspector import _event_log
 from toolbus.web.inspector._event_list import EventFilter, line_of, listed
 from toolbus.web.inspector._event_log import EventLog
 from toolbus.web.inspector._fold import FEW_ROWS, RequestFold
@@ -426,7 +428,7 @@ def test_secrets_are_masked_in_every_part_of_a_view():
         MessageAppended(request_id="r", message=ToolMessage(call_id="a", name="look", content=f"Bearer {KEY}")),
         RequestFailed(request_id="r", reason="error", error=f"{KEY} is refused"),
     )
-    view, messages = found.view(), transcript(list(found.messages), None)
+    view, messages = found.view(), transcript(list(found.messages), None, count=9)
     assert KEY not in str(view) + str(messages)
     assert "hunter2" not in str(view)
 
@@ -499,22 +501,22 @@ def test_a_transcript_shows_all_of_each_message_that_fits():
         "is_known": False,
         "changes": {"shortened": 0, "left out": 0, "added": 0},
     }
-    assert (transcript(stored, stored)["earlier"], transcript([], None)["earlier"]) == (0, 0)
+    assert [transcript(stored, stored, count=count)["earlier"] for count in (0, 200, 201)] == [0, 0, 1]
 
 
 def test_each_message_has_its_fate():
     prompt, reply = UserMessage(content="Hi", message_id="m1"), AssistantMessage(text="Yes", message_id="m2")
     result = ToolMessage(call_id="a", name="look", content="x" * 500)
     system, short = SystemMessage(text="Be brief."), ToolMessage(call_id="a", name="look", content="x…")
-    found = transcript([prompt, reply, result], [system, reply, short])
+    found = transcript([prompt, reply, result], [system, reply, short], count=3)
     fates = [(each["role"], each["fate"]) for each in found["messages"]]
     assert fates == [("system", "added"), ("user", "left out"), ("assistant", "whole"), ("tool", "shortened")]
     assert found["messages"][-1]["sent"] == "x…"
     assert found["changes"] == {"shortened": 1, "left out": 1, "added": 1}
-    later = transcript([prompt, reply, UserMessage(content="More", message_id="m3")], [reply])
+    later = transcript([prompt, reply, UserMessage(content="More", message_id="m3")], [reply], count=3)
     assert [each["fate"] for each in later["messages"]] == ["left out", "whole", "new"]
     nameless = [UserMessage(content="Hi"), AssistantMessage(text="Yes")]  # as older histories are
-    fates = [each["fate"] for each in transcript(nameless, nameless[1:])["messages"]]
+    fates = [each["fate"] for each in transcript(nameless, nameless[1:], count=2)["messages"]]
     assert fates == ["left out", "whole"]
     unknown = transcript([prompt], None, count=900)
     assert (unknown["is_known"], unknown["earlier"]) == (False, 700)
@@ -586,6 +588,87 @@ def test_the_log_is_bounded_in_bytes():
         log.add(RequestCompleted(request_id=f"r{number}"))
     assert 5 < len(log) < 12
     assert "r49" in log
+
+
+def logged(**bounds: int) -> EventLog:
+    return EventLog(lambda _request_id, _name: (False, ""), **bounds)
+
+
+def test_a_request_below_one_that_was_dropped_is_a_request_of_its_own():
+    log = logged(max_requests=1)
+    log.add(started(request_id="a"))
+    log.add(started(request_id="below", parent_request_id="a"))
+    assert log.get("below") is log.get("a")
+    log.add(started(request_id="b"))
+    request = log.add(requested(0, "c", request_id="below"))
+    assert request is not None
+    assert (request.fold.request_id, len(request.events), "b" in log) == ("below", 1, False)
+
+
+def test_the_size_of_an_event_counts_the_text_in_it():
+    log = logged()
+    sizes: list[int] = []
+    for event in (
+        started(),
+        ToolCallCompleted(request_id="r", call_id="a", name="look", content="x" * 50),
+        ModelResponded(request_id="r", round=0, message=AssistantMessage(text="y" * 30)),
+    ):
+        request = log.add(event)
+        assert request is not None
+        sizes.append(request.size_bytes)
+    assert sizes == [600, 600 + 700, 600 + 700 + 630]
+
+
+def test_requests_are_dropped_only_beyond_the_bounds_and_the_newest_one_never():
+    log = logged(max_bytes=1_800)
+    for name in ("a", "b", "c"):
+        log.add(started(request_id=name))
+    assert len(log) == 3
+    log.add(ToolCallCompleted(request_id="c", call_id="a", name="look", content="x" * 900))
+    assert [each.fold.request_id for each in log.newest(9)] == ["c"]  # two at once, and not itself
+    log.add(started(request_id="d"))
+    assert [each.fold.request_id for each in log.newest(9)] == ["d"]
+    log.add(started(request_id="e"))
+    assert len(log) == 2  # What was dropped does not count any more.
+
+
+async def test_a_row_is_made_again_only_after_something_new():
+    log = logged()
+    request = log.add(started())
+    assert request is not None
+    assert (request.version, request.first) == (1, 0)
+    row = await request.summary()
+    assert await request.summary() is row
+    log.add(RequestCompleted(request_id="r"))
+    assert (await request.summary())["state"] == "completed"
+
+
+async def test_many_events_are_folded_with_checkpoints_and_early_where_nobody_looks(monkeypatch: pytest.MonkeyPatch):
+    checkpoints, fed = 0, 0
+    checkpoint, feed = anyio.lowlevel.checkpoint, RequestFold.feed
+
+    async def counted() -> None:
+        nonlocal checkpoints
+        checkpoints += 1
+        await checkpoint()
+
+    def feeds(fold: RequestFold, event: Any) -> None:
+        nonlocal fed
+        fed += 1
+        feed(fold, event)
+
+    monkeypatch.setattr(anyio.lowlevel, "checkpoint", counted)
+    monkeypatch.setattr(RequestFold, "feed", feeds)
+    monkeypatch.setattr(_event_log, "_MOST_EVENTS", 200)
+    log = logged()
+    for number in range(199):
+        log.add(requested(number, f"c{number}"))
+    assert fed == 0
+    request = log.add(requested(199, "c199"))
+    assert request is not None
+    assert fed == 50
+    await request.update()
+    assert (fed, checkpoints) == (200, 3)
 
 
 async def test_a_request_keeps_its_newest_events_and_all_that_its_fold_has_seen():

@@ -82,7 +82,6 @@ class EventLog:
     def __init__(
         self, tool_facts: ToolFacts, *, max_requests: float = MAX_REQUESTS, max_bytes: float = MAX_BYTES
     ) -> None:
-        self.heard = 0
         self._tool_facts = tool_facts
         self._max_requests = max_requests
         self._max_bytes = max_bytes
@@ -96,7 +95,6 @@ class EventLog:
         """Take an event, and return the request to which it belongs; None for one that belongs to no request."""
         if not event.request_id:
             return None
-        self.heard += 1
         root = self._roots.get(event.request_id)
         if root is None:
             root = self._root_of(event)

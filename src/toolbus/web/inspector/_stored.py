@@ -27,13 +27,17 @@ _SLICE = 50
 
 
 class _Listed:
-    """The facts of one request of the list, as far as they were read. Its fold is dropped once it has ended."""
+    """The facts of one request of the list, as far as they were read. Its fold is dropped once it has ended.
 
-    __slots__ = ("facts", "fold", "summary")
+    `problem` is the reason why they could not be read.
+    """
+
+    __slots__ = ("facts", "fold", "problem", "summary")
 
     def __init__(self) -> None:
         self.facts = 0
         self.fold: RequestFold | None = None
+        self.problem = ""
         self.summary: dict[str, Any] | None = None
 
 
@@ -56,7 +60,8 @@ class StoredList:
             if (known.summary is None or known.facts < record.facts) and left:
                 left -= 1
                 await self._read(record, known)
-            found.append(_row(record, known.summary))
+            row = _row(record, known.summary)
+            found.append({**row, "doing": known.problem} if known.problem else row)
         while len(self._known) > _MOST_KEPT:
             self._known.popitem(last=False)
         return found
@@ -68,15 +73,15 @@ class StoredList:
         try:
             stored = await self._journal.facts(record.request_id, start=known.facts)
         except StoreError as exc:
-            known.facts = record.facts
-            known.summary = {**fold.summary(), "doing": shown_text(str(exc), 300)}
+            known.facts, known.summary = record.facts, fold.summary()
+            known.problem = shown_text(str(exc), 300)
             return
         for number, each in enumerate(stored):
             fold.feed(each.fact)
             if number % _SLICE == 0:
                 await anyio.lowlevel.checkpoint()
         known.facts += len(stored)
-        known.summary = fold.summary()
+        known.summary, known.problem = fold.summary(), ""
         known.fold = None if record.ending is not None else fold
 
 
@@ -105,7 +110,6 @@ class FollowedRequest:
         self._events: deque[Event] = deque(maxlen=_MOST_EVENTS)
         self._reader = handle.events()
         self._lock = anyio.Lock()
-        self._is_over = False
 
     @property
     def events(self) -> Sequence[Event]:
@@ -120,8 +124,6 @@ class FollowedRequest:
     async def update(self) -> None:
         """Read what is new, for at most 0.3 s. Raises what `RequestEvents` raises."""
         async with self._lock:
-            if self._is_over:
-                return
             with anyio.move_on_after(_LOOK_SECONDS):
                 async for event in self._reader:
                     self.fold.feed(event)
@@ -129,7 +131,6 @@ class FollowedRequest:
                     self.version += 1
                     if self.version % _SLICE == 0:
                         await anyio.lowlevel.checkpoint()
-                self._is_over = True
 
     def close(self) -> None:
         """Stop reading."""

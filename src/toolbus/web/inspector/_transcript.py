@@ -19,14 +19,18 @@ Fate: TypeAlias = Literal["whole", "shortened", "left out", "new", "added"]
 """The fate of a message: sent as it is, with a shorter text, not at all, not yet, or sent without being stored."""
 
 
-def transcript(stored: Sequence[Message], sent: Sequence[Message] | None, *, count: int = 0) -> dict[str, Any]:
+def transcript(stored: Sequence[Message], sent: Sequence[Message] | None, *, count: int) -> dict[str, Any]:
     """Return the messages as JSON values, each with its `fate`, and with the text as `sent` where that differs.
 
     `stored` is the end of a transcript of `count` messages. With `sent` None, what was sent is not known, and no
     message has a fate. Messages are matched by their ids; results by their calls.
     """
-    known = None if sent is None else {_key(each): each for each in sent if _key(each)}
-    rows = [_row(message, known, sent) for message in stored[-MOST_MESSAGES:]]
+    newest = stored[-MOST_MESSAGES:]
+    if sent is None:
+        rows = [_shown(message) for message in newest]
+    else:
+        known = {_key(each): each for each in sent if _key(each)}
+        rows = [_row(message, known, sent) for message in newest]
     for row in reversed(rows):  # What came after the newest message that was sent is not left out.
         if row.get("fate") != "left out":
             break
@@ -39,16 +43,14 @@ def transcript(stored: Sequence[Message], sent: Sequence[Message] | None, *, cou
     counts = {fate: sum(row.get("fate") == fate for row in rows) for fate in ("shortened", "left out", "added")}
     return {
         "messages": rows,
-        "earlier": max(0, max(count, len(stored)) - MOST_MESSAGES),
+        "earlier": max(0, count - MOST_MESSAGES),
         "is_known": sent is not None,
         "changes": counts,
     }
 
 
-def _row(message: Message, known: dict[str, Message] | None, sent: Sequence[Message] | None) -> dict[str, Any]:
+def _row(message: Message, known: dict[str, Message], sent: Sequence[Message]) -> dict[str, Any]:
     row = _shown(message)
-    if known is None or sent is None:
-        return row
     there = known.get(_key(message)) if _key(message) else next((each for each in sent if each == message), None)
     if there is None:
         return {**row, "fate": "left out"}
