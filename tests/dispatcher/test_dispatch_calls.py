@@ -430,6 +430,21 @@ async def test_on_cancelled_is_called_once_for_the_hosts_cancellation_and_never_
     assert (dispatcher.statistics().queued, dispatcher.statistics().running) == (0, 0)
 
 
+@pytest.mark.parametrize("stops", [True, False])
+async def test_a_call_that_is_given_up_before_its_handler_began_is_ended_by_nobody_else(stops: bool):
+    view, called = View(), list[str]()
+    desk = Desk(view=view)
+    async with ToolDispatcher(desk.bus, ToolRegistry([echo]), on_cancelled=lambda: called.append("cancelled")):
+        desk.ask("echo", word="hi")
+        if stops:
+            view.stops = True  # The request is about to end, and then settles its calls.
+        else:
+            desk.settle()
+        before = len(desk.events)
+        await anyio.wait_all_tasks_blocked()
+        assert (desk.events[before:], called) == ([], [])
+
+
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # of the worker that never began
 def test_a_call_whose_worker_is_cancelled_before_it_began_has_an_ending():
     desks: list[Desk] = []

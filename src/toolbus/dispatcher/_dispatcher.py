@@ -262,7 +262,6 @@ class ToolDispatcher:
 
         A call that nobody else settles is cancelled because the host has cancelled the dispatcher.
         """
-        self._overdue.discard(job)
         if not (job.settled or job.stops):
             self._begin_closing()
             self._fail(job, Failure("cancelled", _CLOSED))
