@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from dispatch_desk import Desk
+from dispatch_desk import Desk, View
 
 from toolbus import EventBus, Limits, RequestSession, ToolDispatcher, ToolError, ToolRegistry, ToolRetry, tool
 from toolbus.bus import Mailbox
@@ -98,6 +98,18 @@ async def test_a_handler_that_failed_is_tried_again_after_growing_waits_and_each
     retrying = desk.seen(ToolCallRetrying)
     assert [(each.name, each.error) for each in retrying] == [("work", GENERIC)] * 2
     assert [each.delay_seconds for each in retrying] == [first, second]
+
+
+async def test_no_further_attempt_begins_once_the_request_is_about_to_end():
+    flaky, view = Flaky(ConnectionError(), retries=2), View()
+    desk = Desk(view=view)
+    async with ToolDispatcher(desk.bus, ToolRegistry([flaky.tool])) as dispatcher:
+        desk.ask("work")
+        await settle()
+        view.stops = True
+        await advance(5)
+        assert (len(flaky.began), desk.endings()) == (1, [])
+        assert (dispatcher.statistics().running, dispatcher.statistics().retrying) == (0, 0)
 
 
 @pytest.mark.guarantee("G13")

@@ -231,6 +231,26 @@ async def test_a_late_result_that_is_still_screened_when_the_block_is_left_is_he
     assert [each for each in caplog.records if each.levelname == "ERROR"] == []
 
 
+async def test_a_late_result_that_would_be_screened_is_heard_by_nobody_after_the_block(threads: Threads):
+    class Screen(Interceptor):
+        async def after_tool(self, call: Any, result: Any, context: Any) -> Any:
+            raise AssertionError
+
+    view = View()
+    view.interceptors = [Screen()]
+    desk = Desk(view=view)
+    async with ToolDispatcher(desk.bus, ToolRegistry([threads.tool()])) as dispatcher:
+        desk.ask("block", number=0)
+        await begun(threads, 1)
+        desk.settle()
+        await anyio.wait_all_tasks_blocked()
+    threads.let_go(0)
+    with anyio.fail_after(30):
+        while dispatcher.statistics().threads:
+            await anyio.lowlevel.checkpoint()
+    assert desk.seen(ToolCallLate) == []
+
+
 async def test_when_all_threads_are_held_by_the_overdue_a_call_is_refused_at_once(threads: Threads):
     desk = Desk()
 
