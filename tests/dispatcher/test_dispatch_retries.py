@@ -101,15 +101,26 @@ async def test_a_handler_that_failed_is_tried_again_after_growing_waits_and_each
 
 
 async def test_no_further_attempt_begins_once_the_request_is_about_to_end():
+    async def hang() -> None:
+        await anyio.sleep_forever()
+
     flaky, view = Flaky(ConnectionError(), retries=2), View()
     desk = Desk(view=view)
-    async with ToolDispatcher(desk.bus, ToolRegistry([flaky.tool])) as dispatcher:
+    async with ToolDispatcher(desk.bus, ToolRegistry([flaky.tool, Tool("hang", handler=hang)])) as dispatcher:
         desk.ask("work")
         await settle()
         view.stops = True
         await advance(5)
         assert (len(flaky.began), desk.endings()) == (1, [])
-        assert (dispatcher.statistics().running, dispatcher.statistics().retrying) == (0, 0)
+        statistics = dispatcher.statistics()
+        assert (statistics.running, statistics.retrying, statistics.idle_workers) == (0, 0, 1)
+        # The end of that call concerns neither its former worker nor the next call.
+        view.stops = False
+        desk.ask("hang", "next")
+        await settle()
+        desk.settle()
+        await settle()
+        assert (dispatcher.statistics().running, dispatcher.statistics().overdue) == (1, ())
 
 
 @pytest.mark.guarantee("G13")
