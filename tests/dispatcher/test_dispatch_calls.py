@@ -176,6 +176,8 @@ async def test_without_a_view_of_the_request_the_context_is_empty():
     @tool
     async def look(context: ToolContext[Any]) -> list[Any]:
         """Look."""
+        with pytest.raises(NotRunning, match="does not run in this process"):
+            await context.ask("Who are you?")
         return [context.deps, list(context.messages)]
 
     desk = Desk()
