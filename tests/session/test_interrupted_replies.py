@@ -180,7 +180,10 @@ class Breaks(Emits):
 
 @pytest.mark.parametrize(
     ("provider", "interceptors"),
-    [(Breaks(TextPiece(HALF)), []), (ScriptedProvider([error(ProviderRejected("gone"), after=HALF)]), [Interceptor()])],
+    [
+        (Breaks(TextPiece(HALF)), []),
+        (ScriptedProvider(lambda _request: error(ProviderRejected("gone"), after=HALF)), [Interceptor()]),
+    ],
 )
 async def test_the_text_before_an_error_is_kept_unless_the_error_may_be_an_interceptor_s(
     provider: Any, interceptors: list[Interceptor]
