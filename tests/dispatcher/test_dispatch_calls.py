@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import anyio
 import anyio.from_thread
 import anyio.lowlevel
+import anyio.to_thread
 import pytest
 from dispatch_desk import Desk, View
 
@@ -18,6 +20,7 @@ from toolbus import EventBus, RequestSession, ToolDispatcher, ToolRegistry, tool
 from toolbus.errors import ConfigurationError, NotRunning
 from toolbus.events import (
     Event,
+    SteeringAdded,
     ToolCallCompleted,
     ToolCallFailed,
     ToolCallLate,
@@ -173,6 +176,8 @@ async def test_without_a_view_of_the_request_the_context_is_empty():
     @tool
     async def look(context: ToolContext[Any]) -> list[Any]:
         """Look."""
+        with pytest.raises(NotRunning, match="does not run in this process"):
+            await context.ask("Who are you?")
         return [context.deps, list(context.messages)]
 
     desk = Desk()
@@ -394,6 +399,81 @@ async def test_a_dispatcher_is_entered_once_at_a_time_and_may_be_entered_again()
     async with dispatcher:
         desk.ask("echo", "inside", word="hi")
         await desk.completed("inside")
+
+
+@pytest.mark.parametrize("entered_before", [0, 1])
+@pytest.mark.parametrize("by_host", [True, False])
+async def test_on_cancelled_is_called_once_for_the_hosts_cancellation_and_never_for_the_end_of_the_block(
+    by_host: bool, entered_before: int
+):
+    @tool
+    async def hang() -> None:
+        """Hang."""
+        await anyio.sleep_forever()
+
+    desk, called = Desk(), list[str]()
+    registry = ToolRegistry([hang])
+    dispatcher = ToolDispatcher(desk.bus, registry, max_concurrency=2, on_cancelled=lambda: called.append("cancelled"))
+    for _ in range(entered_before):
+        async with dispatcher:
+            await anyio.wait_all_tasks_blocked()
+    with anyio.CancelScope() as host:
+        async with dispatcher:
+            for number in range(4):
+                desk.ask("hang", str(number))
+            await anyio.wait_all_tasks_blocked()
+            if by_host:
+                host.cancel()
+                with anyio.CancelScope(shield=True):  # so that the handlers are cancelled before the block is left
+                    await anyio.wait_all_tasks_blocked()
+                await anyio.sleep_forever()
+    assert called == (["cancelled"] if by_host else [])
+    assert [(await desk.failed(str(number))).reason for number in range(4)] == ["cancelled"] * 4
+    assert (dispatcher.statistics().queued, dispatcher.statistics().running) == (0, 0)
+
+
+@pytest.mark.parametrize("stops", [True, False])
+async def test_a_call_that_is_given_up_before_its_handler_began_is_ended_by_nobody_else(stops: bool):
+    view, called = View(), list[str]()
+    desk = Desk(view=view)
+    async with ToolDispatcher(desk.bus, ToolRegistry([echo]), on_cancelled=lambda: called.append("cancelled")):
+        desk.ask("echo", word="hi")
+        if stops:
+            view.stops = True  # The request is about to end, and then settles its calls.
+        else:
+            desk.settle()
+        before = len(desk.events)
+        await anyio.wait_all_tasks_blocked()
+        assert (desk.events[before:], called) == ([], [])
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # of the worker that never began
+def test_a_call_whose_worker_is_cancelled_before_it_began_has_an_ending():
+    desks: list[Desk] = []
+
+    async def main() -> None:
+        desks.append(desk := Desk())
+        async with ToolDispatcher(desk.bus, ToolRegistry([echo])):
+            desk.ask("echo", word="hi")
+            for each in asyncio.all_tasks():
+                each.cancel()
+            await anyio.sleep_forever()
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(main())
+    gc.collect()  # so that the warning comes here
+    (ending,) = desks[0].endings("c")
+    assert isinstance(ending, ToolCallFailed)
+    assert ending.reason == "cancelled"
+
+
+async def test_a_dispatcher_without_requests_binds_its_bus_to_the_event_loop():
+    bus, heard = EventBus(), list[Event]()
+    bus.connect(SteeringAdded, heard.append)
+    event = SteeringAdded(request_id="r", text="hi")
+    async with ToolDispatcher(bus, ToolRegistry([echo])):
+        assert not await anyio.to_thread.run_sync(bus.publish_threadsafe, event)
+    assert heard == []
 
 
 @pytest.mark.parametrize("options", [{"max_concurrency": 0}, {"max_threads": 0}])

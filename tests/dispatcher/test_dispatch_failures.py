@@ -281,6 +281,28 @@ async def test_a_stray_cancellation_is_a_failure(sync: bool, caplog: pytest.LogC
     assert "tool fail failed" in caplog.text
 
 
+@pytest.mark.parametrize("is_settled", [False, True])
+async def test_a_stray_cancellation_is_not_the_hosts_and_leaves_no_call_overdue(is_settled: bool):
+    desk, called = Desk(), list[str]()
+
+    async def fail() -> None:
+        if is_settled:  # between the end of the handler and the report of its failure
+            helpers.start_soon(settle)
+        raise asyncio.CancelledError
+
+    async def settle() -> None:
+        desk.settle()
+
+    registry = ToolRegistry([Tool("fail", handler=fail)])
+    async with (
+        anyio.create_task_group() as helpers,
+        ToolDispatcher(desk.bus, registry, on_cancelled=lambda: called.append("cancelled")) as dispatcher,
+    ):
+        desk.ask("fail")
+        await anyio.wait_all_tasks_blocked()
+        assert (len(desk.endings()), dispatcher.statistics().overdue, called) == (1, (), [])
+
+
 async def test_a_cancellation_from_the_handlers_own_task_is_a_failure(anyio_backend_name: str):
     if anyio_backend_name != "asyncio":
         return  # trio has no cancellation that a task can throw at another

@@ -161,11 +161,18 @@ async def test_a_call_that_becomes_overdue_while_the_watch_ends_is_watched(caplo
 
 
 @pytest.mark.guarantee("G14")
-async def test_a_thread_that_still_runs_past_its_grace_is_named_once(block: Block, caplog: pytest.LogCaptureFixture):
+@pytest.mark.parametrize("entered_before", [0, 1])
+async def test_a_thread_that_still_runs_past_its_grace_is_named_once(
+    entered_before: int, block: Block, caplog: pytest.LogCaptureFixture
+):
     desk = Desk()
     published: list[ToolCallOverdue] = []
     desk.bus.connect(ToolCallOverdue, published.append)
-    async with ToolDispatcher(desk.bus, ToolRegistry([block.tool]), grace_seconds=5) as dispatcher:
+    dispatcher = ToolDispatcher(desk.bus, ToolRegistry([block.tool]), grace_seconds=5)
+    for _ in range(entered_before):
+        async with dispatcher:
+            await settle()
+    async with dispatcher:
         desk.ask("block")
         await block.wait()
         desk.settle()
@@ -195,14 +202,17 @@ async def test_leaving_the_block_does_not_wait_for_a_thread(block: Block, caplog
     bus = EventBus()
     desk = Desk(bus)
     began = anyio.current_time()
-    async with ToolDispatcher(bus, ToolRegistry([block.tool]), grace_seconds=3600) as dispatcher:
+    async with ToolDispatcher(bus, ToolRegistry([block.tool]), max_threads=1, grace_seconds=3600) as dispatcher:
         desk.ask("block")
         await block.wait()
+        desk.ask("block", "waits for a thread")
         desk.settle()
         await settle(wait_for_threads=False)
     assert anyio.current_time() - began < 10
     assert named(caplog) == [("call c: the thread of tool block outlives its call", "c")]
     assert dispatcher.statistics().overdue == ("block",)
+    assert (await desk.failed("waits for a thread")).reason == "cancelled"
+    assert dispatcher.statistics().queued == 0
     desk.leave()
     await assert_idle(bus)
 

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from dispatch_desk import Desk
+from dispatch_desk import Desk, View
 
 from toolbus import EventBus, Limits, RequestSession, ToolDispatcher, ToolError, ToolRegistry, ToolRetry, tool
 from toolbus.bus import Mailbox
@@ -98,6 +98,29 @@ async def test_a_handler_that_failed_is_tried_again_after_growing_waits_and_each
     retrying = desk.seen(ToolCallRetrying)
     assert [(each.name, each.error) for each in retrying] == [("work", GENERIC)] * 2
     assert [each.delay_seconds for each in retrying] == [first, second]
+
+
+async def test_no_further_attempt_begins_once_the_request_is_about_to_end():
+    async def hang() -> None:
+        await anyio.sleep_forever()
+
+    flaky, view = Flaky(ConnectionError(), retries=2), View()
+    desk = Desk(view=view)
+    async with ToolDispatcher(desk.bus, ToolRegistry([flaky.tool, Tool("hang", handler=hang)])) as dispatcher:
+        desk.ask("work")
+        await settle()
+        view.stops = True
+        await advance(5)
+        assert (len(flaky.began), desk.endings()) == (1, [])
+        statistics = dispatcher.statistics()
+        assert (statistics.running, statistics.retrying, statistics.idle_workers) == (0, 0, 1)
+        # The end of that call concerns neither its former worker nor the next call.
+        view.stops = False
+        desk.ask("hang", "next")
+        await settle()
+        desk.settle()
+        await settle()
+        assert (dispatcher.statistics().running, dispatcher.statistics().overdue) == (1, ())
 
 
 @pytest.mark.guarantee("G13")

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from toolbus import EventBus, Limits, RequestSession, ToolDispatcher, ToolRegistry
-from toolbus.events import CancelRequested, Event, ToolCallFailed
+from toolbus.events import CancelRequested, Event, FailureReason, ToolCallFailed, ToolCallRequested
 from toolbus.testing import ScriptedProvider, calls, text, virtual_backends
 from toolbus.tools import Tool
 
@@ -98,6 +98,25 @@ async def test_no_call_begins_while_the_session_writes_the_failure_that_ends_the
         result = await session.run()
     assert result.outcome == "stopped"
     assert [each for each in bench.seen if each.endswith("begins")] == ["fail begins"]
+
+
+@pytest.mark.parametrize("reason", ["cancelled", "limit"])
+async def test_no_queued_call_begins_after_a_failure_from_elsewhere_that_ends_the_request(reason: FailureReason):
+    bench = Bench()
+    asked: list[ToolCallRequested] = []
+    bench.bus.connect(ToolCallRequested, lambda event: asked.append(event) if event.name == "ask" else None)
+
+    async def refuse() -> None:
+        bench.bus.publish(asked[0].failed("no", reason=reason))
+
+    bench.tools += [
+        Tool("ask", "Ask.", {"type": "object"}, external=True, validate=lambda _arguments: None),
+        Tool("refuse", handler=refuse),
+    ]
+    async with bench.dispatcher(max_concurrency=1):
+        result = await bench.session(("ask", {}), ("refuse", {}), *notes(2), limits=FAIL_FAST).run()
+    assert result.outcome == "stopped"
+    assert [each for each in bench.seen if each.endswith("begins")] == []
 
 
 async def test_a_queued_call_begins_after_a_failure_that_ends_nothing():

@@ -206,9 +206,59 @@ async def test_a_result_that_a_thread_gives_late_is_screened_before_anybody_hear
     assert (late.late, late.content, late.error) == expected
 
 
+async def test_a_late_result_that_is_still_screened_when_the_block_is_left_is_heard_by_nobody(
+    threads: Threads, caplog: pytest.LogCaptureFixture
+):
+    screening = anyio.Event()
+
+    class Screen(Interceptor):
+        async def after_tool(self, call: Any, result: Any, context: Any) -> Any:
+            screening.set()
+            await anyio.sleep_forever()
+
+    view = View()
+    view.interceptors = [Screen()]
+    desk = Desk(view=view)
+    async with ToolDispatcher(desk.bus, ToolRegistry([threads.tool()])):
+        desk.ask("block", number=0)
+        await begun(threads, 1)
+        desk.settle()
+        await anyio.wait_all_tasks_blocked()
+        threads.let_go(0)
+        with anyio.fail_after(30):
+            await screening.wait()
+    assert desk.seen(ToolCallLate) == []
+    assert [each for each in caplog.records if each.levelname == "ERROR"] == []
+
+
+async def test_a_late_result_that_would_be_screened_is_heard_by_nobody_after_the_block(threads: Threads):
+    class Screen(Interceptor):
+        async def after_tool(self, call: Any, result: Any, context: Any) -> Any:
+            raise AssertionError
+
+    view = View()
+    view.interceptors = [Screen()]
+    desk = Desk(view=view)
+    async with ToolDispatcher(desk.bus, ToolRegistry([threads.tool()])) as dispatcher:
+        desk.ask("block", number=0)
+        await begun(threads, 1)
+        desk.settle()
+        await anyio.wait_all_tasks_blocked()
+    threads.let_go(0)
+    with anyio.fail_after(30):
+        while dispatcher.statistics().threads:
+            await anyio.lowlevel.checkpoint()
+    assert desk.seen(ToolCallLate) == []
+
+
 async def test_when_all_threads_are_held_by_the_overdue_a_call_is_refused_at_once(threads: Threads):
     desk = Desk()
-    async with ToolDispatcher(desk.bus, ToolRegistry([threads.tool()]), max_threads=2) as dispatcher:
+
+    async def no_thread() -> str:
+        return "done"
+
+    tools = ToolRegistry([threads.tool(), Tool("no_thread", handler=no_thread)])
+    async with ToolDispatcher(desk.bus, tools, max_threads=2) as dispatcher:
         for number in range(2):
             desk.ask("block", str(number), number=number)
         await begun(threads, 2)
@@ -222,6 +272,8 @@ async def test_when_all_threads_are_held_by_the_overdue_a_call_is_refused_at_onc
         (refused,) = desk.endings("3")
         assert (refused.reason, refused.retryable) == ("error", True)  # type: ignore[union-attr] # pyright: ignore[reportAttributeAccessIssue]
         assert "No thread is free" in refused.error  # type: ignore[union-attr] # pyright: ignore[reportAttributeAccessIssue]
+        desk.ask("no_thread", "without a thread")
+        assert (await desk.completed("without a thread")).content == "done"
         assert dispatcher.statistics().queued == 1
         threads.let_go(0, 2)
         await desk.completed("2")

@@ -176,6 +176,23 @@ async def test_a_handler_may_ask_itself_and_read_the_result() -> None:
     assert (result.text, result.tool_calls[0].content) == ("They say no.", "NO.")
 
 
+async def test_all_that_one_call_asks_is_paid_for_by_its_request() -> None:
+    @tool
+    async def two_opinions(context: ToolContext[Any]) -> str:
+        """Ask twice."""
+        return " ".join([(await context.ask("Sure?", instructions="Be strict.")).text for _ in range(2)])
+
+    def script(request: ModelRequest) -> Any:
+        if request.messages[0].role == "system":
+            return text("No.", usage=Usage(input_tokens=10))
+        return text("They say no.") if request.round else calls(("two_opinions", {}))
+
+    async with Runtime(ScriptedProvider(script), tools=[two_opinions]) as runtime:
+        session = runtime.start("Is it so?")
+        result = await session.result()
+    assert (result.tool_calls[0].content, session.spent.usage.input_tokens) == ("No. No.", 20)
+
+
 async def test_models_that_hand_the_task_on_for_ever_come_to_an_end() -> None:
     tools = ToolRegistry()
     script = ScriptedProvider(lambda request: calls(ASKS) if request.round == 0 else text("Somebody else knows."))

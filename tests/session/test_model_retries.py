@@ -196,3 +196,11 @@ async def test_the_error_of_a_request_is_that_of_its_newest_model_call() -> None
     assert (result.outcome, result.reason) == ("failed", "provider_timeout")
     assert isinstance(result.error, ProviderTimeout)
     assert "first" not in str(result.error)
+
+
+@pytest.mark.guarantee("G28")
+async def test_a_model_whose_stream_stands_still_is_asked_again() -> None:
+    provider = ScriptedProvider([hang(after="Half of"), text("here")])
+    result, retried, _ = await carry_out(provider, stream_idle_seconds=10)
+    assert (result.outcome, result.text) == ("completed", "here")
+    assert [(each.reason, "stood still" in each.error) for each in retried] == [("provider_timeout", True)]

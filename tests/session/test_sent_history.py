@@ -107,6 +107,15 @@ async def test_the_model_reads_on_page_by_page_without_a_dispatcher_and_over_tur
     assert results(sent(provider))[1:] == pages
 
 
+@pytest.mark.parametrize(("result", "is_plain"), [("short", True), (LONG, False)])
+async def test_a_transcript_is_folded_only_if_there_is_something_to_shorten(result: str, is_plain: bool) -> None:
+    provider = ScriptedProvider([calls(("fetch", {})), calls(("fetch", {})), text("done")])
+    async with Runtime(provider, tools=[plain("fetch", result)]) as runtime:
+        session = runtime.start("go")
+        assert (await session.result()).ok
+    assert session.snapshot().view.window.is_plain == is_plain
+
+
 async def test_a_tool_of_the_application_s_own_by_that_name_is_left_alone() -> None:
     provider = ScriptedProvider([calls(("fetch", {})), calls(("read_result", {"n": 1})), text("done")])
     async with Runtime(provider, tools=[plain("fetch", LONG), plain("read_result", "mine")]) as runtime:

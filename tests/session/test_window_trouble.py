@@ -119,6 +119,20 @@ async def test_a_summarizer_that_hangs_costs_half_of_the_model_s_time_once() -> 
     assert len(provider.requests) == 2
 
 
+@pytest.mark.parametrize("summed", ["The old one.", ""])
+async def test_a_summary_is_reported_and_paid_for_once_however_many_rounds_follow(summed: str) -> None:
+    provider = ScriptedProvider([*[calls(("fetch", {}))] * 3, text("here")])
+    summarizer = Fixed(Summary(text=summed, usage=Usage(input_tokens=100)))
+    compression = Compression(max_context_tokens=2_500, summarizer=summarizer)
+    async with Runtime(provider, tools=[fetch("short")], compression=compression) as runtime:
+        reported: list[HistoryCompressed] = []
+        runtime.bus.connect(HistoryCompressed, reported.append)
+        result = await runtime.run("and now?", history=talk(20)[:-1])
+    assert result.ok
+    assert result.usage.input_tokens == 100
+    assert [each.usage.input_tokens for each in reported] == [100]
+
+
 @pytest.mark.parametrize("given", ["a text alone", ProviderUnavailable("away"), TimeoutError(), Summary(text=3), None])  # type: ignore[arg-type]
 async def test_a_summarizer_that_fails_is_asked_once_in_a_request(given: Any, caplog: pytest.LogCaptureFixture) -> None:
     provider = ScriptedProvider([*[calls(("fetch", {}))] * 3, text("here")])
@@ -248,13 +262,58 @@ async def test_a_limit_that_makes_no_sense_does_no_harm_to_later_turns(limit_tok
         for _ in range(4):
             await runtime.run("question " * 20, conversation_id="c")
         result = await runtime.run("question", conversation_id="c")
-        assert result.ok is (limit_tokens < 100)
-        checked(provider)
+        assert result.ok
+    refused, again = len(checked(provider, 4)), len(checked(provider, 5))
+    # Without a limit, half of the refused request is sent. With a limit of one token, only the newest turn is left.
+    assert (refused, again > 2) == (9, limit_tokens <= 0)
 
 
-async def test_the_next_provider_is_asked_with_all_of_it_where_the_first_one_s_window_is_too_small() -> None:
+async def test_the_limit_that_a_server_tells_is_in_the_tokens_of_its_model() -> None:
+    calibration = Calibration()
+    for estimated in (500, 1_000, 2_000, 4_000, 8_000) * 40:
+        calibration.observe("scripted:", estimated, 2 * estimated + 800)
+    assert calibration.factor("scripted:") == pytest.approx(2, rel=0.1)
+    assert calibration.overhead("scripted:") > 500
+    provider = ScriptedProvider([too_long(4_000), text("here")])
+    result, _ = await carry_out(provider, talk(60), start=SessionStart(calibration=calibration))
+    assert result.ok
+    assert 2_500 <= 2 * size(provider.requests[1]) + 800 <= 4_000
+
+
+async def test_what_was_learned_of_one_model_stays_when_another_one_refuses() -> None:
+    one, other = (ScriptedProvider([too_long(), text("well"), text("well")], vendor=name) for name in ("one", "other"))
+    large = ScriptedProvider([text("well " * 100)] * 16)
+    async with Runtime(large) as runtime:
+        for provider in (*[large] * 8, one, other, *[large] * 8, one):
+            await runtime.run("question " * 20, conversation_id="c", provider=provider)
+    refused, _, later = (size(each) for each in one.requests)
+    assert later < refused * 0.8
+
+
+async def test_nothing_is_learned_of_a_model_that_has_refused_from_the_usage_of_the_next_one() -> None:
+    calibration = Calibration()
+    small = ScriptedProvider([too_long(), too_long()], vendor="small")
+    large = ScriptedProvider([text("here", usage=Usage(input_tokens=9_000))])
+    result, _ = await carry_out([small, large], talk(20), start=SessionStart(calibration=calibration))
+    assert result.ok
+    assert (calibration.factor("small:"), calibration.overhead("small:")) == (1.0, 0.0)
+
+
+async def test_a_request_that_was_refused_once_may_grow_again() -> None:
+    kept = fetch("word " * 6_000, sensitive_history=True)
+    provider = ScriptedProvider([too_long(), calls(("fetch", {})), text("here")])
+    async with Runtime(provider, tools=[kept], max_result_chars=100_000) as runtime:
+        result = await runtime.run("and now?", history=talk(20)[:-1])
+    assert result.ok
+    assert size(provider.requests[2]) > size(provider.requests[0])
+
+
+@pytest.mark.parametrize("options", [{}, {"compression": Compression(max_context_tokens=100_000)}])
+async def test_the_next_provider_is_asked_with_all_of_it_where_the_first_one_s_window_is_too_small(
+    options: dict[str, Any],
+) -> None:
     small, large = ScriptedProvider([too_long(), too_long()], vendor="small"), ScriptedProvider([text("here")])
-    result, seen = await carry_out([small, large], talk(20))
+    result, seen = await carry_out([small, large], talk(20), **options)
     assert (result.outcome, result.text) == ("completed", "here")
     assert [(each.reason, each.provider) for each in seen if isinstance(each, ModelRetrying)] == [
         ("context_overflow", 0),

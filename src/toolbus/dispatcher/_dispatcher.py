@@ -262,7 +262,6 @@ class ToolDispatcher:
 
         A call that nobody else settles is cancelled because the host has cancelled the dispatcher.
         """
-        self._overdue.discard(job)
         if not (job.settled or job.stops):
             self._begin_closing()
             self._fail(job, Failure("cancelled", _CLOSED))
@@ -418,13 +417,10 @@ class ToolDispatcher:
                 self._overdue.add(job)
             raise
         # A sync function may return a coroutine.
-        while inspect.isawaitable(value):
-            value = await value
-        return value
+        return await value if inspect.isawaitable(value) else value
 
     def _on_late_thread(self, job: Job, value: Any, error: BaseException | None) -> None:
         """Publish the outcome of a thread that was given up and has ended now. Called on the event loop's thread."""
-        job.run = None
         self._overdue.discard(job)
         self._schedule.leave(job)
         if inspect.iscoroutine(value):

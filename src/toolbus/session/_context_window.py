@@ -166,9 +166,12 @@ class ContextWindow:
             history.take(self._state.tools)
         learned = self._learned.get(model) if self._learned else None
         if learned is not None or self._compression.max_context_tokens is not None:
-            if self._tools[0] != tools:
-                self._tools = (tools, estimate_tools(tools, self._count))
-            beside = self._tools[1] + (0 if system is None else estimate_message(system, self._count))
+            offered, beside = self._tools
+            if offered != tools:
+                beside = estimate_tools(tools, self._count)
+                self._tools = (tools, beside)
+            if system is not None:
+                beside += estimate_message(system, self._count)
             await self._fit(history, learned, beside, provider)
             self._measured = (model, history.tokens + beside)
         self.has_shortened = history.has_shortened
@@ -263,8 +266,8 @@ class ContextWindow:
         learned = sent * _REFUSED_SHARE
         if exc.limit_tokens is not None and exc.limit_tokens > 0:
             factor, overhead = self._calibrated(model)
-            whole = sum(estimate_message(each, self._count) for each in request.messages)
-            beside = max(0, whole - sent) + estimate_tools(request.tools, self._count)
+            whole = max(sent, sum(estimate_message(each, self._count) for each in request.messages))
+            beside = whole - sent + estimate_tools(request.tools, self._count)
             stated = (exc.limit_tokens - overhead) / factor * _LIMIT_SHARE - beside
             learned = min(stated, sent * _MAX_SHARE)
         self._learned = {**(self._learned or {}), model: max(learned, 1.0)}
@@ -297,8 +300,8 @@ def _counter(tokenizer: Tokenizer | None, request_id: str) -> Tokenizer:
         nonlocal is_logged
         try:
             counted = tokenizer(text)
-            if 0 <= counted < math.inf:
-                return math.ceil(counted)
+            if counted >= 0:
+                return math.ceil(counted)  # raises for an infinite number
             problem: Exception = ValueError(f"it gave {counted!r}")
         except Exception as exc:
             problem = exc
