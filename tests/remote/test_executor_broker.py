@@ -187,10 +187,13 @@ async def test_a_call_that_the_broker_does_not_take_is_sent_again_and_lost_just_
         assert here.broker.did[-1] == "stop"
 
 
-@pytest.mark.parametrize("has_view", [True, False])
-async def test_a_call_runs_by_the_tools_of_its_request_or_else_of_all_requests(has_view: bool) -> None:
-    async with scene(others=not has_view) as here:
-        here.view = here.view if has_view else None
+@pytest.mark.parametrize("view", ["its own tools", "another source of tools", "no view"])
+async def test_a_call_runs_by_the_tools_of_its_request_or_else_of_all_requests(view: str) -> None:
+    async with scene(others=view != "its own tools") as here:
+        if view == "another source of tools":
+            here.view.tools = ()
+        elif view == "no view":
+            here.view = None
         await here.request()
         assert here.broker.did == ["send"]
 
