@@ -371,6 +371,32 @@ async def test_steering_while_the_model_is_asked_waits_for_the_reply_and_is_not_
         assert [each.text for each in result.messages if isinstance(each, UserMessage)] == ["go", "and Rome?"]
 
 
+async def test_steering_that_comes_while_its_request_is_left_is_given_where_it_continues() -> None:
+    store = store_of()
+    journal: Any = store.journal
+    append = journal.append
+
+    async def append_late(entry: Any) -> int:
+        await anyio.sleep(2)
+        return await append(entry)
+
+    steps = (text("Thinking.", 2, delays=20), text("Done."))
+    async with node(store, *steps) as heir:
+        async with node(store, *steps, drain_seconds=0) as old:
+            session = old.start("go")
+            await settle()
+            await journal.send(SteeringAdded(request_id=session.request_id, text="and Rome?"))
+            await advance(1)
+            journal.append = append_late
+            session.leave("it moves")
+            await journal.send(SteeringAdded(request_id=session.request_id, text="and Oslo?"))
+            await advance(1)
+            journal.append = append
+        await heir.resume()
+        result = await heir.request(session.request_id).result()
+    assert [each.text for each in result.messages if isinstance(each, UserMessage)] == ["go", "and Rome?", "and Oslo?"]
+
+
 async def test_commands_to_a_request_that_ends_meanwhile_are_answered_as_ended() -> None:
     store = store_of()
     async with node(store, text("Thinking.", 2, delays=1)) as runtime:
@@ -839,6 +865,8 @@ async def test_inputs_that_wait_together_are_given_in_the_order_in_which_they_we
         for number in range(20):
             await journal.send(SteeringAdded(request_id=session.request_id, text=str(number)))
         result = await session.result()
+        writer: Any = runtime._journal_writer  # pyright: ignore[reportPrivateUsage]
+        assert not writer.received
     said = [each.text for each in result.messages if isinstance(each, UserMessage)]
     assert said == ["go", *map(str, range(20))]
 

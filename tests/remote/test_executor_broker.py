@@ -21,7 +21,7 @@ from toolbus.events import (
     ToolCallRequested,
     encode,
 )
-from toolbus.messages import Usage
+from toolbus.messages import Usage, UserMessage
 from toolbus.records import replace
 from toolbus.remote._executor import RemoteExecutor
 from toolbus.remote._transport import Key, Then, Unavailable
@@ -46,6 +46,12 @@ async def elsewhere() -> str:
     return "said"
 
 
+@tool(pool="gpu", transcript=True)
+async def recall() -> str:
+    """Answer from the transcript."""
+    return "said"
+
+
 class FakeBroker:
     """The link of the executor. It takes each call at once, unless it `is_away`, and keeps what is in `answer`."""
 
@@ -60,6 +66,7 @@ class FakeBroker:
         self.did: list[Any] = []
         self.waiting: list[Then] = []
         self.last: list[bytes] = []
+        self.bodies: list[bytes] = []
 
     def listen(self, heard: Any, reconnected: Any) -> None:
         self.heard, self.reconnected = heard, reconnected
@@ -70,7 +77,8 @@ class FakeBroker:
     async def send(
         self, key: Key, body: bytes, seconds_left: float, then: Then, *, seconds: float, again: bool
     ) -> None:
-        del key, body, seconds_left
+        del key, seconds_left
+        self.bodies.append(body)
         self.patience.append(seconds)
         self.did.append("send again" if again else "send")
         await anyio.lowlevel.checkpoint()
@@ -140,8 +148,8 @@ async def scene(*, leaves: bool = False, others: bool = True) -> AsyncGenerator[
     """
     bus, broker = EventBus(), FakeBroker()
     tools = ToolRegistry([echo] if others else [])
-    own = ToolRegistry([echo, elsewhere, EXTERNAL])
-    view: Any = SimpleNamespace(is_left=False, tools=own, calls={}, messages=())
+    own = ToolRegistry([echo, recall, elsewhere, EXTERNAL])
+    view: Any = SimpleNamespace(is_left=False, tools=own, calls={}, messages=[UserMessage(content="Go.")])
 
     @asynccontextmanager
     async def connect() -> AsyncGenerator[Any]:
@@ -196,6 +204,16 @@ async def test_a_call_runs_by_the_tools_of_its_request_or_else_of_all_requests(v
             here.view = None
         await here.request()
         assert here.broker.did == ["send"]
+
+
+@pytest.mark.parametrize(("name", "parts"), [("echo", 1), ("recall", 2)])
+async def test_the_transcript_goes_only_to_a_tool_that_asks_for_it(name: str, parts: int) -> None:
+    async with scene() as here:
+        here.requested = replace(here.requested, name=name)
+        await here.request()
+        [body] = here.broker.bodies
+        assert len(body.split(b"\n")) == parts
+        assert (b"Go." in body) == (parts == 2)
 
 
 @pytest.mark.parametrize(
