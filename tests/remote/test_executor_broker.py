@@ -214,7 +214,9 @@ async def test_a_call_waits_for_its_acknowledgement_for_as_long_as_its_deadline_
 
 
 @pytest.mark.guarantee("G25")
-async def test_a_call_that_the_broker_does_not_take_is_sent_again_and_lost_just_before_its_deadline() -> None:
+async def test_a_call_that_the_broker_does_not_take_is_sent_again_and_lost_just_before_its_deadline(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with scene() as here:
         here.broker.is_away = True
         await here.request(1.0)
@@ -226,6 +228,7 @@ async def test_a_call_that_the_broker_does_not_take_is_sent_again_and_lost_just_
         assert isinstance(ended, ToolCallFailed)
         assert (ended.reason, ended.outcome_unknown) == ("lost", True)
         assert here.broker.did[-1] == "stop"
+        assert caplog.text.count("call c was not sent yet: away") == 1
 
 
 @pytest.mark.parametrize("view", ["its own tools", "another source of tools", "no view"])
