@@ -376,20 +376,58 @@ async def test_a_decision_that_the_store_has_not_taken_is_remembered_for_no_late
     assert len({each.request_id for each in asked}) == 2, "nobody has heard the first decision"
 
 
-async def test_a_pending_call_that_never_works_does_not_keep_the_others_from_the_store() -> None:
+@pytest.mark.parametrize(
+    ("error", "times"), [(StoreUnavailable("it is too large to be sent in time"), 2), (StoreError("it is damaged"), 1)]
+)
+async def test_a_pending_call_that_never_works_does_not_keep_the_others_from_the_store(
+    error: StoreError, times: int
+) -> None:
+    """Others wait for the next time if the store may be away."""
     pending, written = PendingCalls(), list[str]()
 
     async def never() -> None:
-        raise StoreUnavailable("it is too large to be sent in time")
+        raise error
 
     async def works() -> None:
         written.append("this")
 
     pending.add("a", never)
     pending.add("b", works)
-    for _ in range(2):
+    for _ in range(times):
+        assert not written
         await pending.flush()
     assert (written, "a" in pending, "b" in pending) == (["this"], True, False)
+
+
+async def test_a_pending_call_is_tried_once_a_second_and_the_outage_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pending, tried = PendingCalls(), list[float]()
+
+    async def works_at_last() -> None:
+        tried.append(anyio.current_time())
+        if len(tried) < 4:
+            raise StoreUnavailable("away")
+
+    async def renews() -> None:
+        """Do something that works although the calls do not."""
+
+    caplog.set_level(logging.INFO, "toolbus.store")
+    began = anyio.current_time()
+    assert await pending.attempt(renews()) is None
+    await pending.wait(began + 3)
+    pending.add("a", works_at_last)
+    while len(pending):
+        await pending.flush()
+        fails = pending.fails
+        await pending.attempt(renews(), ends_outage=False)
+        assert fails == pending.fails == (len(tried) < 4)
+        await pending.wait(anyio.current_time() + (60 if len(pending) else 0))
+    assert [each - began for each in tried] == [3, 4, 5, 6]
+    assert [each.getMessage() for each in caplog.records] == [
+        "the store failed, and the call is repeated until it answers: away",
+        "the store answers again",
+    ]
 
 
 @pytest.mark.guarantee("G11")

@@ -371,6 +371,32 @@ async def test_steering_while_the_model_is_asked_waits_for_the_reply_and_is_not_
         assert [each.text for each in result.messages if isinstance(each, UserMessage)] == ["go", "and Rome?"]
 
 
+async def test_steering_that_comes_while_its_request_is_left_is_given_where_it_continues() -> None:
+    store = store_of()
+    journal: Any = store.journal
+    append = journal.append
+
+    async def append_late(entry: Any) -> int:
+        await anyio.sleep(2)
+        return await append(entry)
+
+    steps = (text("Thinking.", 2, delays=20), text("Done."))
+    async with node(store, *steps) as heir:
+        async with node(store, *steps, drain_seconds=0) as old:
+            session = old.start("go")
+            await settle()
+            await journal.send(SteeringAdded(request_id=session.request_id, text="and Rome?"))
+            await advance(1)
+            journal.append = append_late
+            session.leave("it moves")
+            await journal.send(SteeringAdded(request_id=session.request_id, text="and Oslo?"))
+            await advance(1)
+            journal.append = append
+        await heir.resume()
+        result = await heir.request(session.request_id).result()
+    assert [each.text for each in result.messages if isinstance(each, UserMessage)] == ["go", "and Rome?", "and Oslo?"]
+
+
 async def test_commands_to_a_request_that_ends_meanwhile_are_answered_as_ended() -> None:
     store = store_of()
     async with node(store, text("Thinking.", 2, delays=1)) as runtime:
@@ -436,6 +462,53 @@ async def test_a_command_that_is_too_large_is_refused_before_it_is_sent() -> Non
         await settle()
         with pytest.raises(ConfigurationError, match="over 8,388,608 bytes"):
             await Client(store).request(session.request_id).steer("x" * 9_000_000)
+
+
+async def test_a_runtime_asks_its_inbox_only_while_requests_run() -> None:
+    store = store_of()
+    journal: Any = store.journal
+    waiting, looks = journal.waiting, 0
+
+    async def counted(owner: str, **options: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return await waiting(owner, **options)
+
+    journal.waiting = counted
+    async with node(store, calls(("look", {"n": 1})), text("Done.")) as runtime:
+        await advance(10)
+        assert looks == 0
+        session = runtime.start("go")
+        await advance(10)
+        assert 35 < looks <= 40, "every quarter of a second"
+        await session.result()
+
+
+async def test_a_session_that_has_not_continued_yet_gets_many_inputs_afterwards_without_a_look_at_each_moment() -> None:
+    store, lab = store_of(), Lab()
+    journal: Any = store.journal
+    append = journal.append
+
+    async def append_late(entry: Any) -> int:
+        await anyio.sleep(2)
+        return await append(entry)
+
+    async with node(store, lab=lab, drain_seconds=0) as old:
+        session = old.start("go")
+        await settle()
+    for number in range(25):
+        await journal.send(SteeringAdded(request_id=session.request_id, text=str(number)))
+    async with node(store, lab=lab) as heir:
+        journal.append = append_late
+        [resumed] = await heir.resume()
+        await advance(1)
+        assert not resumed.is_accepted
+        journal.append = append
+        await advance(5)
+        resumed.approve(*resumed.pending_approvals)
+        result = await resumed.result()
+    steered = [each.text for each in result.messages if isinstance(each, UserMessage)]
+    assert steered == ["go", *map(str, range(25))]
 
 
 async def test_an_outage_of_the_store_delays_commands_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -792,6 +865,8 @@ async def test_inputs_that_wait_together_are_given_in_the_order_in_which_they_we
         for number in range(20):
             await journal.send(SteeringAdded(request_id=session.request_id, text=str(number)))
         result = await session.result()
+        writer: Any = runtime._journal_writer  # pyright: ignore[reportPrivateUsage]
+        assert not writer.received
     said = [each.text for each in result.messages if isinstance(each, UserMessage)]
     assert said == ["go", *map(str, range(20))]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import logging
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -21,17 +22,25 @@ from toolbus.events import (
     ToolCallRequested,
     encode,
 )
-from toolbus.messages import Usage
+from toolbus.messages import Usage, UserMessage
 from toolbus.records import replace
+from toolbus.remote._bodies import MOST_BYTES, Reference
 from toolbus.remote._executor import RemoteExecutor
-from toolbus.remote._transport import Key, Then, Unavailable
+from toolbus.remote._transport import Damaged, Full, Key, Then, Unavailable
 from toolbus.testing import advance, settle, virtual_backends
 
 anyio_backend = virtual_backends()
 pytestmark = pytest.mark.leaves("buses", reason="requests are opened by hand, and no session ends them")
 
 KEY = ("r", "c")
+PAYLOAD = Reference(*KEY, "a" * 64, 1_000, 1)
 EXTERNAL: Tool[..., Any] = Tool("outside", "Ask outside.", {"type": "object"}, external=True)
+
+
+@pytest.fixture(autouse=True)
+def no_error_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    yield
+    assert not [each for each in caplog.get_records("call") if each.levelno >= logging.ERROR]
 
 
 @tool(pool="gpu")
@@ -43,6 +52,12 @@ async def echo() -> str:
 @tool(pool="other")
 async def elsewhere() -> str:
     """Answer in another pool."""
+    return "said"
+
+
+@tool(pool="gpu", transcript=True)
+async def recall() -> str:
+    """Answer from the transcript."""
     return "said"
 
 
@@ -60,6 +75,10 @@ class FakeBroker:
         self.did: list[Any] = []
         self.waiting: list[Then] = []
         self.last: list[bytes] = []
+        self.bodies: list[bytes] = []
+        self.seconds = 0.0  # that a payload takes
+        self.trouble: Exception | None = None
+        self.payload = b""
 
     def listen(self, heard: Any, reconnected: Any) -> None:
         self.heard, self.reconnected = heard, reconnected
@@ -70,7 +89,8 @@ class FakeBroker:
     async def send(
         self, key: Key, body: bytes, seconds_left: float, then: Then, *, seconds: float, again: bool
     ) -> None:
-        del key, body, seconds_left
+        del key, seconds_left
+        self.bodies.append(body)
         self.patience.append(seconds)
         self.did.append("send again" if again else "send")
         await anyio.lowlevel.checkpoint()
@@ -96,9 +116,25 @@ class FakeBroker:
         self.did.append("stop")
         await (anyio.sleep_forever() if self.hangs else anyio.lowlevel.checkpoint())
 
+    async def keep(self, key: Key, body: bytes) -> Reference:
+        assert key == KEY
+        self.did.append("keep")
+        await anyio.sleep(self.seconds)
+        if self.trouble is not None:
+            raise self.trouble
+        return Reference(*KEY, "d" * 64, len(body), 1)
+
+    async def load(self, reference: Reference) -> bytes:
+        assert reference == PAYLOAD
+        self.did.append("load")
+        await anyio.sleep(self.seconds)
+        if self.trouble is not None:
+            raise self.trouble
+        return self.payload
+
     async def drop(self, key: Key, digest: str = "") -> None:
-        assert (key, digest) == (KEY, "")
-        self.did.append("drop")
+        assert key == KEY
+        self.did.append("drop one" if digest else "drop")
         await anyio.lowlevel.checkpoint()
 
     async def forget(self, request_id: str, *, calls_too: bool, payloads_too: bool) -> None:
@@ -125,6 +161,11 @@ class Scene:
         self.bus.arbitration.announce(self.requested)
         await settle()
 
+    def enlarge(self) -> None:
+        """Make the call too large for one message."""
+        self.requested = replace(self.requested, arguments={"words": "x" * 2_000})
+        self.broker.max_bytes = 1_000
+
     def end(self) -> None:
         self.bus.arbitration.announce(RequestCompleted(request_id=KEY[0], text="Done.", usage=Usage()))
 
@@ -140,8 +181,8 @@ async def scene(*, leaves: bool = False, others: bool = True) -> AsyncGenerator[
     """
     bus, broker = EventBus(), FakeBroker()
     tools = ToolRegistry([echo] if others else [])
-    own = ToolRegistry([echo, elsewhere, EXTERNAL])
-    view: Any = SimpleNamespace(is_left=False, tools=own, calls={}, messages=())
+    own = ToolRegistry([echo, recall, elsewhere, EXTERNAL])
+    view: Any = SimpleNamespace(is_left=False, tools=own, calls={}, messages=[UserMessage(content="Go.")])
 
     @asynccontextmanager
     async def connect() -> AsyncGenerator[Any]:
@@ -173,7 +214,9 @@ async def test_a_call_waits_for_its_acknowledgement_for_as_long_as_its_deadline_
 
 
 @pytest.mark.guarantee("G25")
-async def test_a_call_that_the_broker_does_not_take_is_sent_again_and_lost_just_before_its_deadline() -> None:
+async def test_a_call_that_the_broker_does_not_take_is_sent_again_and_lost_just_before_its_deadline(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with scene() as here:
         here.broker.is_away = True
         await here.request(1.0)
@@ -185,14 +228,28 @@ async def test_a_call_that_the_broker_does_not_take_is_sent_again_and_lost_just_
         assert isinstance(ended, ToolCallFailed)
         assert (ended.reason, ended.outcome_unknown) == ("lost", True)
         assert here.broker.did[-1] == "stop"
+        assert caplog.text.count("call c was not sent yet: away") == 1
 
 
-@pytest.mark.parametrize("has_view", [True, False])
-async def test_a_call_runs_by_the_tools_of_its_request_or_else_of_all_requests(has_view: bool) -> None:
-    async with scene(others=not has_view) as here:
-        here.view = here.view if has_view else None
+@pytest.mark.parametrize("view", ["its own tools", "another source of tools", "no view"])
+async def test_a_call_runs_by_the_tools_of_its_request_or_else_of_all_requests(view: str) -> None:
+    async with scene(others=view != "its own tools") as here:
+        if view == "another source of tools":
+            here.view.tools = ()
+        elif view == "no view":
+            here.view = None
         await here.request()
         assert here.broker.did == ["send"]
+
+
+@pytest.mark.parametrize(("name", "parts"), [("echo", 1), ("recall", 2)])
+async def test_the_transcript_goes_only_to_a_tool_that_asks_for_it(name: str, parts: int) -> None:
+    async with scene() as here:
+        here.requested = replace(here.requested, name=name)
+        await here.request()
+        [body] = here.broker.bodies
+        assert len(body.split(b"\n")) == parts
+        assert (b"Go." in body) == (parts == 2)
 
 
 @pytest.mark.parametrize(
@@ -226,6 +283,9 @@ async def test_an_answer_that_did_not_arrive_is_found_soon_where_one_may_have_be
         [ended] = here.ended
         assert isinstance(ended, ToolCallCompleted)
         assert ended.content == "said"
+        here.end()
+        await settle()
+        assert here.broker.did[-1] == {"calls": True, "payloads": resumed}
 
 
 @pytest.mark.guarantee("G24")
@@ -399,3 +459,123 @@ async def test_a_cancelled_host_stops_the_calls_of_its_requests_unless_they_cont
     assert here.broker.did == ["send", "cancelled", *did, "close"]
     assert [each.type for each in here.ended] == ["tool_call_failed"] * len(did)
     assert here.bus.arbitration.is_open(*KEY) is leaves
+    here.bus.publish(here.requested.failed("too late", reason="timeout"))
+    assert here.broker.did[-1] == "close"
+
+
+# ------------------------------------------------------------------------------------------------ payloads
+
+
+async def test_a_call_that_does_not_fit_into_a_message_is_kept_until_it_has_its_answer() -> None:
+    async with scene() as here:
+        here.enlarge()
+        await here.request()
+        assert here.broker.did == ["keep", "send"]
+        [body] = here.broker.bodies
+        assert b"xxx" not in body
+        here.broker.acknowledge()
+        here.hear(here.requested.completed("said"))
+        here.end()
+        await settle()
+        assert sorted(map(str, here.broker.did[2:])) == ["drop one", "{'calls': False, 'payloads': True}"]
+
+
+async def test_a_large_call_is_kept_again_while_the_broker_is_away() -> None:
+    async with scene() as here:
+        here.enlarge()
+        here.broker.trouble = Unavailable("away")
+        await here.request()
+        here.broker.trouble = None
+        await advance(0.3)
+        assert here.broker.did == ["keep", "keep", "send again"]
+
+
+@pytest.mark.parametrize(("name", "what"), [("echo", "The arguments of the call are"), ("recall", "The call with its")])
+async def test_a_large_call_for_which_the_broker_has_no_space_fails_with_the_limit(name: str, what: str) -> None:
+    async with scene() as here:
+        here.enlarge()
+        here.requested = replace(here.requested, name=name)
+        here.broker.trouble = Full("no space")
+        await here.request()
+        [ended] = here.ended
+        assert isinstance(ended, ToolCallFailed)
+        assert (ended.reason, ended.limit) == ("limit", "larger than the free space of the broker")
+        assert ended.error.startswith(what)
+        assert here.broker.did == ["keep"]
+
+
+async def test_a_large_call_that_is_settled_while_it_is_kept_is_deleted_and_not_sent() -> None:
+    async with scene() as here:
+        here.enlarge()
+        here.broker.seconds = 1.0
+        await here.request()
+        here.bus.publish(here.requested.failed("too late", reason="timeout"))
+        await advance(1.5)
+        assert here.broker.did == ["keep", "stop", "drop", "drop one"]
+
+
+@pytest.mark.guarantee("G24")
+@pytest.mark.parametrize("resumed", [False, True])
+async def test_a_large_answer_is_read_once_however_often_it_is_heard(resumed: bool) -> None:
+    async with scene() as here:
+        here.broker.seconds = 1.5
+        here.broker.payload = encode(here.requested.completed("said"))
+        if resumed:
+            here.broker.answer = PAYLOAD.line
+        await here.request(resumed=resumed)
+        here.broker.acknowledge()
+        here.broker.heard(PAYLOAD.line)
+        here.broker.heard(PAYLOAD.line)
+        await advance(2)
+        [ended] = here.ended
+        assert isinstance(ended, ToolCallCompleted)
+        assert ended.content == "said"
+        here.broker.heard(PAYLOAD.line)
+        here.end()
+        await settle()
+        assert here.broker.did == ["load" if resumed else "send", *["load"] * (not resumed), here.broker.did[-1]]
+        assert here.broker.did[-1] == {"calls": resumed, "payloads": True}
+
+
+@pytest.mark.guarantee("G24")
+@pytest.mark.parametrize(
+    ("trouble", "payload", "reason"),
+    [(Damaged("gone"), b"", "lost"), (None, b"no event", "lost"), (None, b"x" * (MOST_BYTES + 1), "limit")],
+)
+async def test_a_large_answer_that_cannot_be_read_ends_its_call_which_ran(
+    trouble: Exception | None, payload: bytes, reason: str
+) -> None:
+    async with scene() as here:
+        await here.request()
+        here.broker.trouble, here.broker.payload = trouble, payload
+        here.broker.heard(PAYLOAD.line)
+        await settle()
+        [ended] = here.ended
+        assert isinstance(ended, ToolCallFailed)
+        assert (ended.reason, ended.outcome_unknown) == (reason, True)
+
+
+@pytest.mark.guarantee("G24")
+async def test_a_large_answer_that_cannot_be_read_now_is_read_at_the_next_look() -> None:
+    async with scene() as here:
+        await here.request()
+        here.broker.acknowledge()
+        here.broker.answer, here.broker.payload = PAYLOAD.line, encode(here.requested.completed("said"))
+        here.broker.trouble = Unavailable("away")
+        here.broker.heard(PAYLOAD.line)
+        await settle()
+        assert not here.ended
+        here.broker.trouble = None
+        await advance(1.1)
+        assert [each.type for each in here.ended] == ["tool_call_completed"]
+
+
+async def test_a_large_answer_to_a_call_that_was_settled_meanwhile_is_dropped() -> None:
+    async with scene() as here:
+        here.broker.seconds, here.broker.payload = 1.0, encode(here.requested.completed("said"))
+        await here.request()
+        here.broker.heard(PAYLOAD.line)
+        await settle()
+        here.bus.publish(here.requested.failed("too late", reason="timeout"))
+        await advance(1.5)
+        assert [each.type for each in here.ended] == ["tool_call_failed"]

@@ -90,7 +90,7 @@ async def test_the_transcript_is_sent_along_for_the_tools_that_ask_for_it_only(b
         await client.subscribe(f"{broker[1]}.call.>", cb=on_call)
         await client.flush()
         result = await runtime.run("Go.", history=history)
-        await client.close()
+        await client.drain()
     recalled, quick = result.tool_calls
     assert recalled.content == "user: one\ntwo | assistant: \u2028 three | user: Go. | assistant: "
     assert quick.ok

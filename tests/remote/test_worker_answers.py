@@ -9,19 +9,23 @@ from typing import Any
 import anyio
 import pytest
 
-from toolbus import ToolRegistry, tool
+from toolbus import ToolContext, ToolRegistry, tool
 from toolbus.core.approval import definition_of
 from toolbus.events import ToolCallCompleted, ToolCallRequested, decode, encode
 from toolbus.remote._transport import Begun, Key, Then, Unavailable
 from toolbus.remote._worker import Worker
+from toolbus.testing import virtual_backends
+
+anyio_backend = virtual_backends()
 
 KEY = ("r", "c")
 
 
 @tool(pool="gpu", idempotent=True)
-async def echo() -> str:
-    """Answer."""
-    return "said"
+async def echo(context: ToolContext[Any]) -> str:
+    """Answer after 50 seconds."""
+    await anyio.sleep(50)
+    return f"{context.request_id} {context.conversation_id} {context.metadata}"
 
 
 TOOLS = ToolRegistry([echo])
@@ -30,8 +34,10 @@ REQUESTED = ToolCallRequested(
     call_id=KEY[1],
     name="echo",
     arguments={},
+    conversation_id="talk",
+    metadata={"user": "Ada"},
     round=0,
-    deadline=60.0,
+    deadline=90.0,
     idempotency_key="k",
     definition=definition_of(TOOLS.specs["echo"]),
 )
@@ -43,11 +49,12 @@ class FakeBroker:
     max_bytes = 1_000_000
     name, payloads = "worker", None
     lease_seconds = 60.0
-    key, body, node, seconds_left, attempt, is_again = KEY, encode(REQUESTED), "node", 60.0, 1, False
+    key, body, node, seconds_left, attempt, is_again = KEY, encode(REQUESTED), "node", 90.0, 1, False
 
     def __init__(self, *outcomes: bool | Unavailable, kept: str = "own") -> None:
         self.outcomes, self.kept = [*outcomes], kept
         self.did: list[str] = []
+        self.at: list[float] = []  # the moments of writing an answer, and of renewing the lease
         self.over = anyio.Event()
         self.calls: list[Any] = [self]
         self.written = b""
@@ -73,6 +80,7 @@ class FakeBroker:
         assert key == KEY
         self.written = body
         self.did.append("answer")
+        self.at.append(anyio.current_time())
         then(self.outcomes.pop(0))
 
     def tell(self, node: str, body: bytes, *, may_be_lost: bool) -> None:
@@ -85,7 +93,8 @@ class FakeBroker:
         if self.did[-1] == "tell":
             self.over.set()
 
-    async def renew(self) -> None: ...
+    async def renew(self) -> None:
+        self.at.append(anyio.current_time())
 
     async def done(self) -> None:
         self.did.append("done")
@@ -104,12 +113,14 @@ async def done_by(broker: FakeBroker) -> list[str]:
         yield broker
 
     worker = Worker(TOOLS, "gpu", connect, max_concurrency=1)
-    with anyio.fail_after(20):
+    began = anyio.current_time()
+    with anyio.fail_after(100):
         async with anyio.create_task_group() as group:
             group.start_soon(worker.run)
             await broker.over.wait()
             worker.drain()
     assert not worker.running
+    broker.at = [round(each - began, 1) for each in broker.at]
     return broker.did
 
 
@@ -120,7 +131,17 @@ async def test_a_lease_is_given_up_after_the_answer_is_kept_and_before_the_node_
 
 async def test_an_answer_is_written_until_the_broker_takes_it() -> None:
     away = Unavailable("away")
-    assert await done_by(FakeBroker(away, away, True)) == ["answer", "answer", "answer", "done", "tell"]
+    broker = FakeBroker(away, away, True)
+    assert await done_by(broker) == ["answer", "answer", "answer", "done", "tell"]
+    assert broker.at == [20, 40, 50, 50.2, 50.4], "the lease of a minute is renewed every 20 seconds"
+
+
+async def test_a_handler_on_a_worker_knows_its_request_and_its_conversation() -> None:
+    broker = FakeBroker(True)
+    await done_by(broker)
+    answer = decode(broker.written)
+    assert isinstance(answer, ToolCallCompleted)
+    assert answer.content == "r talk {'user': 'Ada'}"
 
 
 async def test_an_answer_whose_acknowledgement_was_lost_is_this_worker_s_own_and_told() -> None:

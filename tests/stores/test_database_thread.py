@@ -16,6 +16,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from toolbus import storage
 from toolbus.errors import StoreError, StoreUnavailable
 from toolbus.stores import _thread
 from toolbus.stores._thread import DatabaseThread
@@ -170,6 +171,11 @@ async def test_a_job_that_came_too_late_in_the_queue_is_given_up_and_the_next_on
         gate.opens.set()
     async with running() as thread:
         assert await thread.append(2) == 20
+
+
+@pytest.mark.guarantee("G21")
+def test_a_job_is_given_up_before_those_who_wait_for_the_store_give_it_up() -> None:
+    assert _thread.ANSWER_SECONDS < storage.ANSWER_SECONDS
 
 
 @pytest.mark.guarantee("G21")

@@ -65,13 +65,13 @@ class InboxReader:
                 self._wake = anyio.Event()
                 asked = [*self._asked]
                 while await self._look(tasks) == _AT_ONCE:
-                    await anyio.lowlevel.checkpoint()
+                    pass
                 for event_id in asked:
                     if event_id not in self._writer.received:
                         self._say_settled(event_id)
 
     async def _look(self, tasks: anyio.abc.TaskGroup) -> int:
-        """Give the inputs that wait to their sessions, and return how many there were."""
+        """Give the inputs that wait to their sessions, and return how many were given."""
         try:
             given_before = self._writer.received
             waiting = await call_store_in_time(
@@ -85,13 +85,15 @@ class InboxReader:
         if self._fails:
             self._fails = False
             _logger.info("the store answers again, and inputs from other processes are read")
+        count = 0
         for given in waiting:
             session = self._writer.session(given.request_id)
             # A session that has not continued yet has not asked its open questions again.
             if session is not None and session.is_accepted:
                 self._writer.received.add(given.event_id)
                 self._give(session, given, tasks)
-        return len(waiting)
+                count += 1
+        return count
 
     def _give(self, session: RequestSession, given: Event, tasks: anyio.abc.TaskGroup) -> None:
         """Give an input to a session, at once, since tasks may begin in another order than that of sending."""

@@ -172,9 +172,9 @@ class RemoteExecutor:
 
     def _on_settled(self, key: Key) -> None:
         """Stop the worker of a call that was settled elsewhere: by a deadline, a cancellation or another answer."""
-        call = self._open.pop(key, None)
+        call = self._open.pop(key)
         self._answering.settle(key)
-        if call is not None and not _is_left(call):
+        if not _is_left(call):
             self._group.start_soon(self._stop, key)
 
     def _on_request_ended(self, event: Event) -> None:

@@ -126,7 +126,6 @@ class Worker:
         self._most = max_concurrency
         self.is_away = False
         self._refused: set[str] = set()
-        self._draining = False
         self._changed = anyio.Event()
         self._steps: deque[tuple[_Step, Key, _Running]] = deque()
         self._some_steps = anyio.Event()

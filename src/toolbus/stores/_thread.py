@@ -77,14 +77,15 @@ class _Job:
 
     async def settled(self) -> None:
         """Wait until the job is done. Uses a future if the event loop has them: an event costs four times as much."""
+        if self.is_done:
+            return
         make = getattr(self.loop, "create_future", None)
-        while not self.is_done:
-            if make is None:
-                self.waiter = event = anyio.Event()
-                await event.wait()
-            else:
-                self.waiter = make()
-                await self.waiter
+        if make is None:
+            self.waiter = event = anyio.Event()
+            await event.wait()
+        else:
+            self.waiter = make()
+            await self.waiter
 
     def settle(self) -> None:
         """Mark the job as done and wake the task that waits for it. Called in the event loop of that task."""

@@ -1,0 +1,96 @@
+"""The options that a request was agreed with: as they are written, and as a later release reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from support.resuming import Wall, virtual_wall
+from toolbus import Limits, ModelSettings, Runtime
+from toolbus.core.history import Memo
+from toolbus.core.prices import Price
+from toolbus.durability._agreed_options import (
+    fields_of,
+    limits_in,
+    memo_in,
+    messages_from,
+    messages_to_json,
+    options_in,
+)
+from toolbus.errors import ConfigurationError
+from toolbus.messages import UserMessage
+from toolbus.stores.memory import MemoryStore
+from toolbus.testing import ScriptedProvider, text, virtual_backends
+
+anyio_backend = virtual_backends()
+
+
+@pytest.fixture(autouse=True)
+def wall() -> Iterator[Wall]:
+    with virtual_wall() as wall:
+        yield wall
+
+
+def brief(_context: Any) -> str:
+    """Instructions that are a function."""
+    return "Be brief."
+
+
+def never(_spec: Any, _arguments: Any) -> bool:
+    """A policy that is a function."""
+    return False
+
+
+CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, {}),
+    ({"instructions": "Be brief.", "needs_approval": True}, {"instructions": "Be brief.", "needs_approval": True}),
+    ({"needs_approval": False}, {"needs_approval": False}),
+    (
+        {"instructions": brief, "needs_approval": never},
+        {"instructions": "function", "needs_approval": "function"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "written"), CASES)
+async def test_an_option_is_written_as_data_or_as_a_function_and_only_if_it_was_given(
+    given: Any, written: dict[str, Any]
+) -> None:
+    store = MemoryStore(journal=True)
+    async with Runtime(ScriptedProvider([text("Done.")]), store=store) as runtime:
+        result = await runtime.run("go", **given)
+    assert store.journal is not None
+    record = await store.journal.request(result.request_id)
+    assert record is not None
+    found = record.agreed
+    assert {name: found[name] for name in ("instructions", "needs_approval") if name in found} == written
+    expected = {} if written.get("instructions") == "function" else written
+    assert options_in(found).get("instructions") == expected.get("instructions")
+
+
+def test_what_was_written_comes_back_without_what_only_a_newer_release_knows() -> None:
+    limits, settings = Limits(max_rounds=3, stop_on=frozenset({"timeout", "denied"})), ModelSettings(temperature=0.5)
+    memo, price = Memo(first_id="m1", turns_left_out=2), Price(input=1.0, output=2.0)
+    newer = {"of_a_newer_release": 1}
+    assert (fields_of(limits) or {})["stop_on"] == ["denied", "timeout"]
+    assert limits_in({"limits": {**(fields_of(limits) or {}), **newer}}) == limits
+    assert memo_in({"memo": {**(fields_of(memo) or {}), **newer}}) == memo
+    agreed = {
+        "settings": {**(fields_of(settings) or {}), **newer},
+        "prices": {"acme:one": {**(fields_of(price) or {}), **newer}},
+    }
+    assert options_in(agreed) == {"settings": settings, "prices": {"acme:one": price}}
+
+
+def test_messages_that_are_none_are_refused() -> None:
+    messages = [UserMessage(content="go")]
+    assert messages_from(messages_to_json(messages)) == messages
+    assert messages_from(None) == []
+    with pytest.raises(ConfigurationError, match="history"):
+        messages_from([{"role": "oracle"}])
+
+
+def test_what_was_not_written_has_its_default() -> None:
+    assert (limits_in({}), options_in({}), memo_in({})) == (Limits(), {}, None)
