@@ -4,18 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
 import pytest
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from toolbus.errors import DecodeError
 from toolbus.schemas import MAX_VALUES
+from toolbus.testing import virtual_backends
 from toolbus.web._bodies import Decision, Question, read_json
 
+anyio_backend = virtual_backends()
 
-def request_of(body: bytes, kind: str = "application/json") -> Request:
+
+def request_of(body: bytes, kind: str = "application/json", *, then: str = "") -> Request:
+    """A request whose body ends, or stands still, or whose client goes away after this piece of it."""
+    pieces = [{"type": "http.request", "body": body, "more_body": bool(then)}]
+
     async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": body, "more_body": False}
+        if pieces:
+            return pieces.pop()
+        if then == "silence":
+            await anyio.sleep_forever()
+        return {"type": "http.disconnect"}
 
     headers = [(b"content-type", kind.encode())]
     return Request({"type": "http", "method": "POST", "path": "/", "headers": headers}, receive)
@@ -43,6 +54,13 @@ async def test_a_body_that_is_refused_is_refused_with_the_name_of_the_field(body
     with pytest.raises(DecodeError) as refused:
         await read_json(request_of(body), Decision, 2**20)
     assert str(refused.value).startswith(problem)
+
+
+@pytest.mark.parametrize("then", ["silence", "disconnect"])
+async def test_a_body_that_does_not_arrive_whole_is_not_read(then: str) -> None:
+    with pytest.raises(HTTPException) as refused:
+        await read_json(request_of(b'{"prompt":"Hi."}', then=then), Question, 1_000)
+    assert refused.value.status_code == {"silence": 408, "disconnect": 400}[then]
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,17 @@
-"""The turn machine: a model that fails is asked again, later each time, and after it the next provider."""
+"""The turn machine: a model that fails is asked again, later each time, and after it the next provider.
+
+And what remains of each reply, whether it is used or not.
+"""
 
 from __future__ import annotations
 
 from turn_driver import Turn, of
 
 from toolbus.core.limits import Limits
-from toolbus.core.turn import CallModel
+from toolbus.core.turn import CallModel, ModelReplied
 from toolbus.events import ModelRetrying, RequestFailed
 from toolbus.messages import AssistantMessage
+from toolbus.protocols import ModelReply
 
 
 def test_each_attempt_waits_longer_and_has_the_whole_time_of_a_model_call() -> None:
@@ -61,3 +65,13 @@ def test_nothing_of_a_reply_that_is_not_used_remains() -> None:
     turn.now += 5
     assert of(ModelRetrying, turn.reply(""))
     assert (turn.state.streamed, turn.state.rounds[-1].seconds) == ((), None)
+
+
+def test_a_round_keeps_what_its_reply_says() -> None:
+    turn = Turn()
+    turn.state.streamed = ["Do"]
+    reply = ModelReply(message=AssistantMessage(text="Done."), model="m-1", vendor="scripted")
+    turn.step(ModelReplied(reply, native_output=True))
+    done = turn.state.rounds[-1]
+    assert (done.model, done.native_output, done.seconds) == ("m-1", True, 0.0)
+    assert (turn.state.streamed, turn.state.cost) == ((), 0.0)
