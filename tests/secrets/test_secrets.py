@@ -426,6 +426,23 @@ async def test_whoever_answers_on_the_bus_is_heard_without_secrets() -> None:
     assert not any(VALUE.encode() in encode(event) for event in events)
 
 
+async def test_a_secret_that_comes_in_the_middle_of_a_request_is_hidden_in_what_others_publish() -> None:
+    bus = EventBus()
+    events = heard(bus)
+
+    def answer(event: ToolCallRequested) -> None:
+        if event.name == "ask":
+            bus.publish(event.completed(f"it is {VALUE}"))
+
+    bus.connect(ToolCallRequested, answer)
+    ask: Tool[..., Any] = Tool("ask", "Ask elsewhere.", {"type": "object"}, external=True)
+    script = ScriptedProvider([calls(("login", {})), calls(("ask", {})), text("ok")])
+    async with Runtime(script, tools=[login, ask], bus=bus) as runtime:
+        result = await runtime.run("go")
+    assert is_reference(result.tool_calls[1].content.removeprefix("it is "))
+    assert not any(VALUE.encode() in encode(event) for event in events)
+
+
 # ------------------------------------------------------------------------------------------------- the edges
 
 
