@@ -426,7 +426,15 @@ async def test_whoever_answers_on_the_bus_is_heard_without_secrets() -> None:
     assert not any(VALUE.encode() in encode(event) for event in events)
 
 
-async def test_a_secret_that_comes_in_the_middle_of_a_request_is_hidden_in_what_others_publish() -> None:
+@tool
+async def delegate(context: ToolContext[None]) -> str:
+    """Let a sub-request log in."""
+    script = ScriptedProvider([calls(("login", {})), text("Done.")])
+    return (await context.ask("Log in.", provider=script, tools=[login])).text
+
+
+@pytest.mark.parametrize("first", ["login", "delegate"])
+async def test_a_secret_that_comes_in_the_middle_of_a_request_is_hidden_in_what_others_publish(first: str) -> None:
     bus = EventBus()
     events = heard(bus)
 
@@ -436,8 +444,8 @@ async def test_a_secret_that_comes_in_the_middle_of_a_request_is_hidden_in_what_
 
     bus.connect(ToolCallRequested, answer)
     ask: Tool[..., Any] = Tool("ask", "Ask elsewhere.", {"type": "object"}, external=True)
-    script = ScriptedProvider([calls(("login", {})), calls(("ask", {})), text("ok")])
-    async with Runtime(script, tools=[login, ask], bus=bus) as runtime:
+    script = ScriptedProvider([calls((first, {})), calls(("ask", {})), text("ok")])
+    async with Runtime(script, tools=[login, delegate, ask], bus=bus) as runtime:
         result = await runtime.run("go")
     assert is_reference(result.tool_calls[1].content.removeprefix("it is "))
     assert not any(VALUE.encode() in encode(event) for event in events)
