@@ -150,7 +150,38 @@ def test_arguments_that_are_streamed_again_are_another_call(again: Event):
     run = fed(agui(), *events)
     pieces = [each["delta"] for each in run if each["type"] == "TOOL_CALL_ARGS" and each["toolCallId"] == "r_0_0~2"]
     assert "".join(pieces) == '{"n":1}'
-    assert [each["type"] for each in fed(VercelEncoder(version=7), *events)].count("reset-step") == 1
+    resets = [
+        [each["type"] for each in fed(made, *events)].count("reset-step")
+        for made in (VercelEncoder(), VercelEncoder(version=7))
+    ]
+    assert resets == [0, 1], "version 6 does not know it"
+    pieces = [each["inputTextDelta"] for each in fed(VercelEncoder(), *events) if each["type"] == "tool-input-delta"]
+    assert pieces == ['{"n":', '{"n":1']
+
+
+def test_only_a_tool_of_the_page_has_a_type_that_the_page_knows():
+    events = [*BEGIN, reply("r_r0", "look", "locate"), called("look", 0), called("locate", 1)]
+    shown = fed(VercelEncoder(client_tools=["locate"]), *events)
+    assert {each["toolCallId"]: each.get("dynamic") for each in shown if each["type"] == "tool-input-available"} == {
+        "r_0_0": True,
+        "r_0_1": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("asks", "reason", "kind"),
+    [
+        (True, "denied", "tool-output-denied"),
+        (True, "error", "tool-output-error"),
+        (False, "denied", "tool-output-error"),
+    ],
+)
+def test_a_call_is_shown_as_denied_if_somebody_was_asked_and_refused(asks: bool, reason: Any, kind: str):
+    question = [asked("abc")] if asks else [called("rm", 0)]
+    failed = ToolCallFailed(**R, call_id="r_0_0", name="rm", reason=reason, error="No.")
+    chunks = fed(VercelEncoder(), *BEGIN, reply("r_r0", "rm"), *question, failed, END)
+    check_vercel(chunks)
+    assert [each["type"] for each in chunks if each["type"].startswith("tool-output")] == [kind]
 
 
 def test_a_streamed_call_that_the_reply_does_not_have_is_shown_as_void():
@@ -259,8 +290,8 @@ def test_progress_failures_and_the_status_are_shown():
     ]
     assert [each["content"] for each in shown if each["type"] == "TOOL_CALL_RESULT"] == ["It broke."]
     shown = fed(VercelEncoder(), *events)
-    assert [each["data"] for each in shown if each["type"] == "data-status"] == [
-        {"stage": "submitted", "text": "Asking."}
+    assert [(each["data"], each["transient"]) for each in shown if each["type"] == "data-status"] == [
+        ({"stage": "submitted", "text": "Asking."}, True)
     ]
     (progress,) = [each for each in shown if each["type"] == "tool-output-available"]
     assert (progress["preliminary"], progress["output"]) == (True, {"message": "half", "done": 1, "total": 2})
