@@ -10,6 +10,7 @@ import pytest
 from pydantic import Secret, SecretStr
 
 from toolbus.errors import ConfigurationError, InvalidArguments
+from toolbus.events import ApprovalDecided
 from toolbus.messages import UserMessage
 from toolbus.protocols import SecretHandling, ToolSpec
 from toolbus.secrets import MASK, NO_SECRETS, REFERENCE, GivenSecrets, RequestSecrets, find_marks, marked_in
@@ -67,6 +68,26 @@ def test_the_text_of_an_error_is_masked_in_place() -> None:
     reference = secrets.keep().hide(VALUE)
     assert secrets.words(error) is error
     assert str(error) == f"not {reference}"
+
+
+@pytest.mark.parametrize(
+    ("name", "call_id", "hides"), [("login", "1", True), ("look", "1", False), ("login", "2", False)]
+)
+def test_marked_fields_of_arguments_that_a_person_has_edited_are_hidden(
+    name: str, call_id: str, *, hides: bool
+) -> None:
+    state: Any = SimpleNamespace(request_id="r", open_calls={"1": SimpleNamespace(call=SimpleNamespace(name=name))})
+    secrets = RequestSecrets(state)
+    secrets.keep()
+    assert MARKS is not None
+    secrets.marked = {"login": MARKS}
+    edited = {"password": "typed-by-hand", "note": "n"}
+    masked = secrets.mask(ApprovalDecided(request_id="r", call_id=call_id, approved=True, arguments=edited))
+    assert masked.arguments is not None
+    assert masked.arguments["note"] == "n"
+    assert (masked.arguments["password"] == "typed-by-hand") != hides
+    as_it_was = ApprovalDecided(request_id="r", call_id=call_id, approved=True)
+    assert secrets.mask(as_it_was) == as_it_was
 
 
 def test_a_worker_knows_the_secrets_with_a_name_and_masks_all_others() -> None:
