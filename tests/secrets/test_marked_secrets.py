@@ -59,6 +59,7 @@ def found(value: Any, schema: dict[str, Any]) -> list[Any]:
     if marks is not None:
         written = replaced(value, marks, lambda each: hidden.append(each) or REF)
         assert json.dumps(written).count(REF) == len(hidden), "each of them is replaced"
+        assert hidden or written == value, "nothing else is"
     return hidden
 
 
