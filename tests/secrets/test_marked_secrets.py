@@ -311,6 +311,16 @@ def test_a_value_is_held_back_while_a_longer_one_that_begins_with_it_may_follow(
     ]  # fmt: skip
 
 
+def test_a_value_that_is_added_between_two_pieces_is_held_back_and_found_too() -> None:
+    mask = mask_of("zzzz")
+    pieces = PieceMask(mask)
+    assert pieces.feed("no ") == "no "
+    assert not mask.has_numbers
+    mask.add("12345678", REF)
+    assert (pieces.feed("123"), pieces.feed("45678")) == ("", REF)
+    assert mask.has_numbers
+
+
 def test_the_longest_form_is_held_back_until_its_last_character_comes() -> None:
     value = "pass\u00e9 & more"
     pieces, form = PieceMask(mask_of(value)), max(forms_of(value), key=len)
