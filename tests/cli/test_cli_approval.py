@@ -280,6 +280,21 @@ class TestEditing:
         assert (decided.call_id, decided.approved, decided.by) == ("c1", approved == "y", "The user")
         assert decided.arguments == arguments
 
+    @pytest.mark.parametrize("more", [0, 1, 60])
+    def test_they_stand_beside_the_name_only_if_all_of_them_fit_there(self, terminal: Terminal, more: int):
+        class Reading(_prompt.Questions):
+            def read(self, prompt: str, prefill: str = "") -> str:
+                return "n\n"
+
+        screen = Screen(terminal, terminal)
+        path = "x" * (screen.width - len('? Delete File  path=""') + more)
+        asked = ApprovalRequested(call_id="c1", name="delete_file", arguments={"path": path}, deadline=1.0)
+        _approval.Person(screen, Reading(screen, terminal), lambda _question, _arguments: None).decide(asked)
+        lines = terminal.getvalue().splitlines()
+        assert lines[0] == ("? Delete File" if more else f'? Delete File  path="{path}"')
+        assert max(map(len, lines)) <= screen.width
+        assert terminal.getvalue().count("x") == len(path)
+
     def test_without_readline_they_are_shown_and_typed_anew(self, person: Person):
         person.readline = None
         scenes.play(NOTES, text("Done."))

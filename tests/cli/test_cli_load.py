@@ -92,6 +92,9 @@ class TestTools:
         assert refused("scenes:get_wether") == (
             "--tools scenes:get_wether: module 'scenes' has no 'get_wether'; is it 'get_weather'?"
         )
+        assert refused("scenes:add.__call__.nothing") == (
+            "--tools scenes:add.__call__.nothing: 'add.__call__' has no 'nothing'"
+        )
         assert refused("scenes:add.nothing_like_it") == (
             "--tools scenes:add.nothing_like_it: 'add' has no 'nothing_like_it'"
         )

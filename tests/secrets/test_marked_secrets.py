@@ -59,6 +59,7 @@ def found(value: Any, schema: dict[str, Any]) -> list[Any]:
     if marks is not None:
         written = replaced(value, marks, lambda each: hidden.append(each) or REF)
         assert json.dumps(written).count(REF) == len(hidden), "each of them is replaced"
+        assert hidden or written == value, "nothing else is"
     return hidden
 
 
@@ -308,6 +309,16 @@ def test_a_value_is_held_back_while_a_longer_one_that_begins_with_it_may_follow(
     assert [pieces.feed(each) for each in ("abcd", "ef", " abcd", "!")] == [
         "", "secret:0000000000000001", " ", "secret:0000000000000000!"
     ]  # fmt: skip
+
+
+def test_a_value_that_is_added_between_two_pieces_is_held_back_and_found_too() -> None:
+    mask = mask_of("zzzz")
+    pieces = PieceMask(mask)
+    assert pieces.feed("no ") == "no "
+    assert not mask.has_numbers
+    mask.add("12345678", REF)
+    assert (pieces.feed("123"), pieces.feed("45678")) == ("", REF)
+    assert mask.has_numbers
 
 
 def test_the_longest_form_is_held_back_until_its_last_character_comes() -> None:

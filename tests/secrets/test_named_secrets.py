@@ -14,7 +14,7 @@ from support.secret_scene import entry_bytes
 from toolbus import Compression, Runtime, Summarizer, tool
 from toolbus.errors import ConfigurationError
 from toolbus.events import Event, encode
-from toolbus.messages import ToolMessage
+from toolbus.messages import AssistantMessage, ToolMessage, UserMessage
 from toolbus.protocols import ModelRequest
 from toolbus.providers.scripted import Step
 from toolbus.secrets import REFERENCE, NamedSecret, Vault
@@ -119,6 +119,22 @@ async def test_instructions_that_a_request_was_given_are_given_again_by_options(
         again = await runtime.resume(options=lambda _request: {"instructions": instructions, "secrets": [VALUE]})
         assert [(await each.result()).text for each in again] == ["ok"]
     assert USED == [VALUE]
+
+
+# ------------------------------------------------------------------------------------------------ in a given history
+
+
+@pytest.mark.guarantee("G19")
+async def test_a_history_and_metadata_that_the_application_gives_are_sent_and_reported_without_its_secrets() -> None:
+    provider = ScriptedProvider([text("ok")])
+    reported: list[bytes] = []
+    history = [UserMessage(content=f"It is {VALUE}."), AssistantMessage(text=f"So {VALUE}.")]
+    async with Runtime(provider) as runtime:
+        runtime.bus.connect(Event, lambda event: reported.append(encode(event)))
+        result = await runtime.run("go", history=history, metadata={"key": VALUE}, secrets=[VALUE])
+    assert VALUE not in repr([list(each.messages) for each in provider.requests])
+    assert VALUE not in repr(result.messages)
+    assert not [each for each in reported if VALUE.encode() in each]
 
 
 # ------------------------------------------------------------------------------------------------ in summaries

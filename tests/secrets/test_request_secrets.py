@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pydantic import Secret, SecretStr
 
-from toolbus.errors import InvalidArguments
+from toolbus.errors import ConfigurationError, InvalidArguments
+from toolbus.events import ApprovalDecided
 from toolbus.messages import UserMessage
 from toolbus.protocols import SecretHandling, ToolSpec
 from toolbus.secrets import MASK, NO_SECRETS, REFERENCE, GivenSecrets, RequestSecrets, find_marks, marked_in
@@ -28,8 +30,8 @@ def own(*, keeps: bool) -> RequestSecrets:
     return secrets
 
 
-def given() -> GivenSecrets:
-    return GivenSecrets([("mail", VALUE)], "r", "c")
+def given(request_id: str = "r") -> GivenSecrets:
+    return GivenSecrets([("mail", VALUE)], request_id, "c")
 
 
 handlings = pytest.mark.parametrize(
@@ -60,6 +62,34 @@ def test_what_holds_no_secret_is_not_changed(secrets: SecretHandling) -> None:
     assert secrets.mask(message) is message
 
 
+def test_the_text_of_an_error_is_masked_in_place() -> None:
+    secrets, error = own(keeps=False), ConfigurationError(f"not {VALUE}")
+    assert secrets.words(error) is error
+    reference = secrets.keep().hide(VALUE)
+    assert secrets.words(error) is error
+    assert str(error) == f"not {reference}"
+
+
+@pytest.mark.parametrize(
+    ("name", "call_id", "hides"), [("login", "1", True), ("look", "1", False), ("login", "2", False)]
+)
+def test_marked_fields_of_arguments_that_a_person_has_edited_are_hidden(
+    name: str, call_id: str, *, hides: bool
+) -> None:
+    state: Any = SimpleNamespace(request_id="r", open_calls={"1": SimpleNamespace(call=SimpleNamespace(name=name))})
+    secrets = RequestSecrets(state)
+    secrets.keep()
+    assert MARKS is not None
+    secrets.marked = {"login": MARKS}
+    edited = {"password": "typed-by-hand", "note": "n"}
+    masked = secrets.mask(ApprovalDecided(request_id="r", call_id=call_id, approved=True, arguments=edited))
+    assert masked.arguments is not None
+    assert masked.arguments["note"] == "n"
+    assert (masked.arguments["password"] == "typed-by-hand") != hides
+    as_it_was = ApprovalDecided(request_id="r", call_id=call_id, approved=True)
+    assert secrets.mask(as_it_was) == as_it_was
+
+
 def test_a_worker_knows_the_secrets_with_a_name_and_masks_all_others() -> None:
     secrets = given()
     assert MARKS is not None
@@ -74,6 +104,16 @@ def test_a_worker_knows_the_secrets_with_a_name_and_masks_all_others() -> None:
     assert [hidden[name] for name in ("in", "other", "pin")] == [MASK] * 3
     assert secrets.deliver({"password": hidden["one"]}, MARKS) == {"password": VALUE}
     assert secrets.mask(UserMessage(content=f"It is {VALUE}.")).content == f"It is {hidden['one']}."
+    with pytest.raises(InvalidArguments, match=f"the worker that runs the tool was not given the secret of {REF}"):
+        secrets.deliver({"password": REF}, MARKS)
+
+
+def test_a_worker_hides_the_secrets_that_it_was_given_in_its_log(caplog: pytest.LogCaptureFixture) -> None:
+    secrets = given("of a worker")
+    logging.getLogger("toolbus.dispatcher").warning("it is %s", VALUE, extra={"request_id": "of a worker"})
+    assert secrets.vault is not None
+    assert caplog.messages == [f"it is {secrets.vault.shown(VALUE)}"]
+    assert VALUE not in caplog.text
 
 
 def test_the_marks_of_tools_that_are_not_in_a_registry_are_found_in_their_schemas() -> None:

@@ -446,20 +446,32 @@ async def test_whoever_answers_on_the_bus_is_heard_without_secrets() -> None:
     assert not any(VALUE.encode() in encode(event) for event in events)
 
 
-async def test_the_first_secret_of_a_request_is_hidden_from_then_on_whoever_says_it() -> None:
+@tool
+async def delegate(context: ToolContext[None]) -> str:
+    """Let a sub-request log in."""
+    script = ScriptedProvider([calls(("login", {})), text("Done.")])
+    return (await context.ask("Log in.", provider=script, tools=[login])).text
+
+
+@pytest.mark.parametrize(
+    "first", [("login", {}), ("delegate", {}), ("take", {"token": VALUE})], ids=["login", "delegate", "take"]
+)
+async def test_a_secret_that_comes_in_the_middle_of_a_request_is_hidden_in_what_others_publish(
+    first: tuple[str, dict[str, Any]],
+) -> None:
     bus = EventBus()
+    events = heard(bus)
 
     def answer(event: ToolCallRequested) -> None:
         if event.name == "ask":
             bus.publish(event.completed(f"it is {VALUE}"))
 
     bus.connect(ToolCallRequested, answer)
-    ask: Tool[..., Any] = Tool("ask", "Ask.", {"type": "object"}, external=True, validate=lambda _arguments: None)
-    script = ScriptedProvider([calls(("take", {"token": VALUE})), calls(("ask", {})), text("ok")])
-    async with Runtime(script, bus=bus, tools=[Taker().tool, ask]) as runtime:
-        events = heard(bus)
+    ask: Tool[..., Any] = Tool("ask", "Ask elsewhere.", {"type": "object"}, external=True, validate=lambda _given: None)
+    script = ScriptedProvider([calls(first), calls(("ask", {})), text("ok")])
+    async with Runtime(script, tools=[login, delegate, ask, Taker().tool], bus=bus) as runtime:
         result = await runtime.run("go")
-    assert [call.ok for call in result.tool_calls] == [True, True]
+    assert is_reference(result.tool_calls[1].content.removeprefix("it is "))
     assert not any(VALUE.encode() in encode(event) for event in events)
 
 

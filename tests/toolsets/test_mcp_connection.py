@@ -60,6 +60,7 @@ async def test_a_server_killed_in_the_middle_of_calls_fails_them_and_says_what_i
 async def test_while_a_server_is_away_its_calls_fail_at_once_and_requests_go_on(era: Era):
     server, other = FakeMcp([WRITES]), FakeMcp([WRITES])
     async with McpTools([server.named("s", era), other.named("o", era)]) as mcp:
+        await advance(40)
         server.down = True
         server.kill()
         await advance(60)
@@ -154,6 +155,18 @@ async def test_a_server_that_stands_still_is_given_up_once_no_call_waits_for_it(
         server.deaf = False
         await advance(40)
         assert mcp.status()[0].connected
+
+
+async def test_a_server_is_not_asked_for_its_list_while_a_call_runs():
+    server = FakeMcp([WRITES], hang)
+    async with McpTools([server.named("s")], ping_seconds=20) as mcp, anyio.create_task_group() as group:
+        group.start_soon(lambda: Caller(mcp.registry)("s__write", seconds=100))
+        await settle()
+        before = server.lists
+        await advance(95)
+        assert server.lists == before
+        await advance(30)
+        assert server.lists == before + 1
 
 
 @pytest.mark.parametrize(

@@ -16,16 +16,21 @@ from toolbus.events import (
     PlanChanged,
     PlanStep,
     ReasoningDelta,
+    RequestCancelled,
     RequestCompleted,
     RequestFailed,
     RequestResumed,
     RequestStarted,
     RoundStarted,
+    StatusChanged,
     TextDelta,
     ToolArgumentsDelta,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallProgress,
     ToolCallRequested,
 )
-from toolbus.messages import AssistantMessage, ToolCall
+from toolbus.messages import AssistantMessage, FilePart, ImagePart, TextPart, ToolCall, ToolMessage, to_vercel
 from toolbus.records import replace
 from toolbus.web import AguiEncoder, EventEncoder, VercelEncoder
 
@@ -145,7 +150,38 @@ def test_arguments_that_are_streamed_again_are_another_call(again: Event):
     run = fed(agui(), *events)
     pieces = [each["delta"] for each in run if each["type"] == "TOOL_CALL_ARGS" and each["toolCallId"] == "r_0_0~2"]
     assert "".join(pieces) == '{"n":1}'
-    assert [each["type"] for each in fed(VercelEncoder(version=7), *events)].count("reset-step") == 1
+    resets = [
+        [each["type"] for each in fed(made, *events)].count("reset-step")
+        for made in (VercelEncoder(), VercelEncoder(version=7))
+    ]
+    assert resets == [0, 1], "version 6 does not know it"
+    pieces = [each["inputTextDelta"] for each in fed(VercelEncoder(), *events) if each["type"] == "tool-input-delta"]
+    assert pieces == ['{"n":', '{"n":1']
+
+
+def test_only_a_tool_of_the_page_has_a_type_that_the_page_knows():
+    events = [*BEGIN, reply("r_r0", "look", "locate"), called("look", 0), called("locate", 1)]
+    shown = fed(VercelEncoder(client_tools=["locate"]), *events)
+    assert {each["toolCallId"]: each.get("dynamic") for each in shown if each["type"] == "tool-input-available"} == {
+        "r_0_0": True,
+        "r_0_1": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("asks", "reason", "kind"),
+    [
+        (True, "denied", "tool-output-denied"),
+        (True, "error", "tool-output-error"),
+        (False, "denied", "tool-output-error"),
+    ],
+)
+def test_a_call_is_shown_as_denied_if_somebody_was_asked_and_refused(asks: bool, reason: Any, kind: str):
+    question = [asked("abc")] if asks else [called("rm", 0)]
+    failed = ToolCallFailed(**R, call_id="r_0_0", name="rm", reason=reason, error="No.")
+    chunks = fed(VercelEncoder(), *BEGIN, reply("r_r0", "rm"), *question, failed, END)
+    check_vercel(chunks)
+    assert [each["type"] for each in chunks if each["type"].startswith("tool-output")] == [kind]
 
 
 def test_a_streamed_call_that_the_reply_does_not_have_is_shown_as_void():
@@ -204,6 +240,79 @@ def test_a_plan_and_the_way_of_the_ending_are_shown():
     run = fed(agui(), *BEGIN, plan, reply(text="Hi."), stopped)
     assert {"type": "CUSTOM", "name": "plan", "value": steps} in run
     assert run[-1]["result"] == {"explanation": "I stopped after 3 steps without finishing."}
+
+
+PICTURE, PAGE = (
+    ImagePart(url="data:image/png;base64,AAAA"),
+    FilePart(url="https://example.com/a.pdf", media_type="application/pdf"),
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "of_agui", "of_vercel"),
+    [
+        ({"content": "Two."}, "Two.", "Two."),
+        ({"content": "Two.", "data": [1, 2]}, "Two.", [1, 2]),
+        (
+            {"content": "Two.", "parts": (TextPart(text="One more."), PICTURE, PAGE)},
+            [
+                {"type": "text", "text": "Two."},
+                {"type": "text", "text": "One more."},
+                {"type": "image", "source": {"type": "data", "mimeType": "image/png", "value": "AAAA"}},
+                {"type": "document", "source": {"type": "url", "value": "https://example.com/a.pdf"}},
+            ],
+            None,
+        ),
+    ],
+    ids=["text", "data", "parts"],
+)
+def test_a_result_is_shown_with_its_data_or_its_parts(fields: dict[str, Any], of_agui: Any, of_vercel: Any):
+    done = ToolCallCompleted(**R, call_id="r_0_0", name="look", **fields)
+    events = [*BEGIN, reply("r_r0", "look"), called("look", 0), done]
+    (shown,) = [each for each in fed(agui(), *events) if each["type"] == "TOOL_CALL_RESULT"]
+    assert shown["content"] == of_agui
+    (shown,) = [each for each in fed(VercelEncoder(), *events) if each["type"] == "tool-output-available"]
+    if of_vercel is None:  # It is what a page gets after a reload.
+        stored = ToolMessage(call_id="r_0_0", name="look", **fields)
+        of_vercel = to_vercel([stored], form="ui")[0]["parts"][-1]["output"]
+    assert shown["output"] == of_vercel
+
+
+def test_progress_failures_and_the_status_are_shown():
+    half = ToolCallProgress(**R, call_id="r_0_0", name="look", message="half", done=1, total=2)
+    failed = ToolCallFailed(**R, call_id="r_0_0", name="look", reason="error", error="It broke.")
+    status = StatusChanged(**R, stage="submitted", text="Asking.")
+    events = [*BEGIN, status, reply("r_r0", "look"), called("look", 0), half, failed]
+    shown = fed(agui(), *events)
+    assert [(each["name"], each["value"]) for each in shown if each["type"] == "CUSTOM"] == [
+        ("status", {"stage": "submitted", "text": "Asking."}),
+        ("progress", {"toolCallId": "r_0_0", "message": "half", "done": 1, "total": 2}),
+    ]
+    assert [each["content"] for each in shown if each["type"] == "TOOL_CALL_RESULT"] == ["It broke."]
+    shown = fed(VercelEncoder(), *events)
+    assert [(each["data"], each["transient"]) for each in shown if each["type"] == "data-status"] == [
+        ({"stage": "submitted", "text": "Asking."}, True)
+    ]
+    (progress,) = [each for each in shown if each["type"] == "tool-output-available"]
+    assert (progress["preliminary"], progress["output"]) == (True, {"message": "half", "done": 1, "total": 2})
+    assert [each["errorText"] for each in shown if each["type"] == "tool-output-error"] == ["It broke."]
+
+
+@pytest.mark.parametrize(
+    ("ending", "of_agui", "of_vercel"),
+    [
+        (END, "success", ["finish"]),
+        (RequestCancelled(**R, reason="enough"), "cancelled", ["message-metadata", "abort"]),
+        (RequestFailed(**R, reason="provider_unavailable", error="no answer"), None, ["finish", "error"]),
+    ],
+    ids=["completed", "cancelled", "failed"],
+)
+def test_each_ending_is_shown_as_its_protocol_has_it(ending: Event, of_agui: str | None, of_vercel: list[str]):
+    events = [*BEGIN, reply(text="Hi."), ending]
+    last = fed(agui(), *events)[-1]
+    assert last["type"] == ("RUN_ERROR" if of_agui is None else "RUN_FINISHED")
+    assert last.get("outcome", {}).get("type") == of_agui
+    assert [each["type"] for each in fed(VercelEncoder(), *events)][-len(of_vercel) :] == of_vercel
 
 
 def test_an_error_is_one_sentence_without_its_cause():

@@ -146,6 +146,8 @@ def test_a_token_that_can_be_guessed_or_not_be_sent_is_refused(token: str):
 
 async def test_a_long_body_is_refused_declared_or_not():
     assert await status(Guard(APP, max_body_bytes=10), method="POST", content_length="11") == 413
+    assert await status(Guard(APP, max_body_bytes=10), method="POST", content_length="10") == 200
+    assert await status(Guard(APP, max_body_bytes=0)) == 200
     assert await status(method="POST", content_length="9" * 4_000) == 413
     assert await status(method="POST", content_length="-1") == 400
     assert await status(method="POST", pieces=(b"x" * 60, b"x" * 60)) == 413
@@ -167,14 +169,26 @@ async def test_each_response_keeps_the_page_out_of_frames_caches_and_other_origi
     assert (await ask(Guard(APP, policy="default-src 'self'")))[1]["content-security-policy"] == "default-src 'self'"
 
 
-async def test_a_web_socket_is_closed():
-    sent: list[Any] = []
+async def test_a_web_socket_is_closed_once_it_asks_to_be_opened():
+    passed: list[str] = []
 
     async def receive() -> Any:
+        passed.append("received")
         return {"type": "websocket.connect"}
 
     async def send(message: Any) -> None:
-        sent.append(message)
+        passed.append(f"{message['type']} {message['code']}")
 
     await GUARDED({"type": "websocket", "headers": [], "path": "/"}, receive, send)
-    assert sent[0]["type"] == "websocket.close"
+    assert passed == ["received", "websocket.close 1008"]
+
+
+async def test_what_a_server_says_of_its_own_life_passes():
+    passed: list[Any] = []
+
+    async def app(*connection: Any) -> None:
+        passed.append(connection)
+
+    connection: Any = ({"type": "lifespan"}, None, None)
+    await Guard(app, token=TOKEN)(*connection)
+    assert passed == [connection]

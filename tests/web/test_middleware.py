@@ -69,6 +69,20 @@ def test_a_runtime_is_entered_before_its_application_and_left_before_it(backend:
     assert runtime.statistics().running == 0
 
 
+async def test_a_server_reads_that_its_application_has_started_and_stopped():
+    sent: list[str] = []
+    comes = ["lifespan.startup", "lifespan.shutdown"]
+
+    async def receive() -> dict[str, Any]:
+        return {"type": comes.pop(0)}
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+
+    await app_around(Runtime(ScriptedProvider([])))({"type": "lifespan", "state": {}}, receive, send)
+    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_runtime_that_cannot_be_entered_or_left_fails_the_server(backend: Any):
     class Fails(MemoryStore):

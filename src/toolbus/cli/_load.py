@@ -147,8 +147,6 @@ def load_own_tools(source: str, option: str, registry: ToolRegistry) -> None:
 
 
 def _tools_of(source: str, found: Any) -> list[Tool[..., Any] | Callable[..., Any]]:
-    if isinstance(found, Tool) or inspect.isroutine(found):
-        return [cast("Callable[..., Any]", found)]
     if isinstance(found, ToolRegistry) or (isinstance(found, Iterable) and not isinstance(found, (str, bytes))):
         try:
             each_of = list(cast("Iterable[Any]", found))

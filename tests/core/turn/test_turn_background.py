@@ -321,6 +321,15 @@ def test_a_pause_of_the_call_does_not_stop_the_clock_of_the_request() -> None:
     assert turn.state.waiting == 0
 
 
+def test_after_a_restart_a_paused_call_has_the_time_that_it_had_left() -> None:
+    turn = started("outside", limits=Limits(timeout_seconds=9 * DAY, background_timeout_seconds=4 * DAY))
+    turn.now += 2 * DAY
+    turn.pause("r_0_0")
+    turn.now += 100
+    [again] = of(ToolCallRequested, turn.step(Resume()))
+    assert again.deadline == pytest.approx(2 * DAY)
+
+
 def test_a_note_says_what_it_leaves_out() -> None:
     turn = Turn(tools=ALL)
     turn.call(call("render", f'{{"script":"{"x" * 5_000}"}}'))

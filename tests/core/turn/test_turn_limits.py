@@ -420,3 +420,15 @@ def test_a_deadline_that_is_told_too_early_means_nothing() -> None:
     assert turn.step(Elapsed()) == []
     turn.call()
     assert turn.step(Elapsed()) == []
+
+
+@pytest.mark.parametrize(("below", "stops"), [(1, False), (0, True)])
+def test_a_request_stops_at_the_reply_at_which_its_journal_has_reached_its_bound(below: int, *, stops: bool) -> None:
+    facts = Turn().state.facts
+    turn = Turn(Limits(max_facts=facts + below))
+    turn.call()
+    assert (turn.state.stop is not None) == stops
+    turn = Turn(Limits(max_journal_bytes=1_000_000))
+    turn.state.journal_bytes = 1_000_000 - below
+    turn.call()
+    assert (turn.state.stop is not None) == stops

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from turn_driver import Turn, call, replied
+from turn_driver import Turn, call, of, replied
 
 from toolbus.core.limits import Limits
 from toolbus.core.turn import Resume
-from toolbus.events import RequestCompleted, ToolCallFailed, ToolCallRequested
+from toolbus.events import RequestCompleted, RequestResumed, ToolCallFailed, ToolCallRequested
 from toolbus.protocols import ToolSpec
 
 LOOK = ToolSpec(name="look", idempotent=True)
@@ -57,3 +57,41 @@ def test_a_call_of_an_external_tool_that_has_changed_is_interrupted() -> None:
     turn.state.tools = {"ask": ToolSpec(name="ask", description="Another question.", external=True)}
     facts = turn.step(Resume())
     assert [each.reason for each in facts if isinstance(each, ToolCallFailed)] == ["interrupted"]
+
+
+def test_a_model_call_gets_its_whole_time_again_and_its_reply_another_id() -> None:
+    turn = Turn(Limits(model_timeout_seconds=60))
+    turn.now += 50
+    turn.step(Resume())
+    assert turn.waiting.deadline == turn.now + 60
+    turn.reply("Done.")
+    assert turn.state.messages[-1].message_id == "r_r0_1"
+
+
+def test_a_model_call_that_waits_for_its_next_attempt_still_waits_after_a_restart() -> None:
+    turn = Turn(Limits(model_timeout_seconds=60))
+    turn.break_model()
+    before = turn.waiting.deadline
+    turn.step(Resume())
+    assert turn.waiting.deadline == before > turn.now + 60
+
+
+@pytest.mark.parametrize(("seconds", "until"), [(None, 100), (25.0, 70 + 25), (90.0, 70 + 60)])
+def test_a_request_has_the_time_that_is_left_or_that_it_is_given(seconds: float | None, until: float) -> None:
+    turn = Turn(Limits(timeout_seconds=100, model_timeout_seconds=60))
+    turn.now += 70
+    turn.step(Resume(seconds))
+    assert turn.waiting.deadline == turn.state.started_at + until
+    (again,) = of(RequestResumed, turn.step(Resume(seconds)))
+    assert again.resumption == 2
+
+
+def test_the_time_for_which_a_call_waited_for_a_person_does_not_count() -> None:
+    turn = Turn(Limits(timeout_seconds=100), tools={"look": LOOK, "pay": PAY})
+    turn.step(replied("", call("look"), call("pay")))
+    turn.now += 10
+    turn.pause("r_0_0")
+    turn.now += 1_000
+    facts = turn.step(Resume())
+    assert [each.name for each in of(ToolCallRequested, facts)] == ["look"]
+    assert (turn.state.waiting, turn.state.deadline) == (0, turn.state.started_at + 100 + 1_000)

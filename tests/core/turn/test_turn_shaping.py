@@ -49,7 +49,7 @@ def test_a_summary_without_text_is_counted_and_not_told(text: str) -> None:
     turn = Turn()
     (reported,) = summed(turn, text, usage=Usage(input_tokens=3))
     assert reported.summary == ""
-    assert turn.state.usage == Usage(input_tokens=3)
+    assert (turn.state.usage, turn.state.cost) == (Usage(input_tokens=3), 0.0)
 
 
 def test_a_summary_that_comes_when_nobody_asks_means_nothing() -> None:

@@ -1,0 +1,39 @@
+"""The parts that commands with a page share: the port that they listen on, and whose decisions they record."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+
+import pytest
+
+from toolbus.cli._loopback import LOOPBACK, listening_on, user_name
+from toolbus.errors import ConfigurationError
+
+
+def test_decisions_are_recorded_under_the_name_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(getpass, "getuser", lambda: "ada")
+    assert user_name() == "ada"
+
+
+@pytest.mark.parametrize("error", [OSError, KeyError])
+def test_a_user_without_a_name_is_the_user(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    def getuser() -> str:
+        raise error("no such user")
+
+    monkeypatch.setattr(getpass, "getuser", getuser)
+    assert user_name() == "user"
+
+
+def test_a_free_port_is_found_and_one_that_is_taken_is_refused() -> None:
+    with listening_on(0) as listening:
+        host, port = listening.getsockname()
+        assert host == LOOPBACK
+        socket.create_connection((host, port)).close()
+        with pytest.raises(ConfigurationError, match=rf"--port {port}: .*; give another one"), listening_on(port):
+            pass
+
+
+def test_a_port_that_cannot_be_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"--port 70000: .*give another one, or 0"), listening_on(70_000):
+        pass

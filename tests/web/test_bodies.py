@@ -1,0 +1,75 @@
+"""The bodies of requests over HTTP: what is read of them, and the words for what is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from toolbus.errors import DecodeError
+from toolbus.schemas import MAX_VALUES
+from toolbus.testing import virtual_backends
+from toolbus.web._bodies import Decision, Question, read_json
+
+anyio_backend = virtual_backends()
+
+
+def request_of(body: bytes, kind: str = "application/json", *, then: str = "") -> Request:
+    """A request whose body ends, or stands still, or whose client goes away after this piece of it."""
+    pieces = [{"type": "http.request", "body": body, "more_body": bool(then)}]
+
+    async def receive() -> dict[str, Any]:
+        if pieces:
+            return pieces.pop()
+        if then == "silence":
+            await anyio.sleep_forever()
+        return {"type": "http.disconnect"}
+
+    headers = [(b"content-type", kind.encode())]
+    return Request({"type": "http", "method": "POST", "path": "/", "headers": headers}, receive)
+
+
+@pytest.mark.parametrize("kind", ["application/json", "Application/JSON; charset=utf-8"])
+async def test_a_decision_is_remembered_only_if_it_says_so(kind: str) -> None:
+    read = await read_json(request_of(b'{"id":"a","approved":true}', kind), Decision, 1_000)
+    assert read == Decision(id="a", approved=True, reason="", arguments=None, remember=False)
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (b"{", "the body is not JSON: "),
+        (b"[]", "the body: Input should be"),
+        (b'{"id":"a"}', "approved: Field required"),
+        (b'{"id":"a","approved":"true"}', "approved: Input should be a valid boolean"),
+        (b'{"id":"a","approved":true,"more":1}', "more: Extra inputs are not permitted"),
+        (b"[" + b"1," * MAX_VALUES + b"1]", f"the body has more than {MAX_VALUES} values"),
+    ],
+    ids=["cut off", "a list", "a field is missing", "a text for a truth value", "a field too many", "too many values"],
+)
+async def test_a_body_that_is_refused_is_refused_with_the_name_of_the_field(body: bytes, problem: str) -> None:
+    with pytest.raises(DecodeError) as refused:
+        await read_json(request_of(body), Decision, 2**20)
+    assert str(refused.value).startswith(problem)
+
+
+@pytest.mark.parametrize("then", ["silence", "disconnect"])
+async def test_a_body_that_does_not_arrive_whole_is_not_read(then: str) -> None:
+    with pytest.raises(HTTPException) as refused:
+        await read_json(request_of(b'{"prompt":"Hi."}', then=then), Question, 1_000)
+    assert refused.value.status_code == {"silence": 408, "disconnect": 400}[then]
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "status"),
+    [(b'{"prompt":"Hi."}', "text/plain", 415), (b'{"prompt":"' + b"a" * 1_000 + b'"}', "application/json", 413)],
+)
+async def test_a_form_and_a_body_that_is_too_large_are_refused_by_their_status(
+    body: bytes, kind: str, status: int
+) -> None:
+    with pytest.raises(HTTPException) as refused:
+        await read_json(request_of(body, kind), Question, 1_000)
+    assert refused.value.status_code == status
