@@ -181,6 +181,11 @@ def test_a_definition_ranks_above_its_uses_and_an_import_below(tmp_path: Path) -
     assert found == [("c_define.py", 2), ("b_use.py", 2), ("a_import.py", 1)]
 
 
+def test_words_are_searched_in_files_that_are_all_empty(tmp_path: Path) -> None:
+    (tmp_path / "kettle.py").touch()
+    assert Workspace(tmp_path).found("kettle", mode="words") == []
+
+
 def test_a_file_that_is_named_like_the_word_ranks_first(tmp_path: Path) -> None:
     (tmp_path / "other.py").write_text("kettle = 1\n")
     (tmp_path / "kettles.py").write_text("kettle = 1\n")

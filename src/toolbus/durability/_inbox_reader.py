@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 
 from ..errors import BusError, StoreError
 from ..events import Event
@@ -65,7 +66,7 @@ class InboxReader:
                 self._wake = anyio.Event()
                 asked = [*self._asked]
                 while await self._look(tasks) == _AT_ONCE:
-                    pass
+                    await anyio.lowlevel.checkpoint()
                 for event_id in asked:
                     if event_id not in self._writer.received:
                         self._say_settled(event_id)
