@@ -57,7 +57,10 @@ _OPTIONS = ("--assert=plain", "-q", "--no-header", "-p", "no:cacheprovider", "-p
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The outcome of a mutant: `verdict` is one of `mutating.Verdict`, or one of the two words above."""
+    """The outcome of a mutant: `verdict` is one of `mutating.Verdict`, or one of the two words above.
+
+    `by` are the tests that have failed, or the one that stood still.
+    """
 
     verdict: str
     by: list[str]
@@ -133,10 +136,12 @@ class Child:
         return "survived" if self._lines("began") else "no test"
 
     def _result(self, verdict: str, now: float) -> Result:
-        by = self._lines("failed")
+        by, began = self._lines("failed"), self._lines("began")
         if verdict == "noticed" and not by:
             by = [_last_line(self._folder / "output")]
-        result = Result(verdict, by, len(self._lines("began")), now - self._began)
+        elif verdict == "stood still":
+            by = began[-1:]
+        result = Result(verdict, by, len(began), now - self._began)
         self.clear()
         return result
 

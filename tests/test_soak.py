@@ -277,7 +277,9 @@ def test_changes_are_noticed_by_the_tests_that_run_them_and_survive_others(tmp_p
         import sys, time
         from soak.mutants import mutants_of
         from soak.mutating import Job, preload, run_jobs
+        from soak import running
         from soak.recording import SOURCES
+        running._TEST_SECONDS = 1.0
         preload()
         def change(path, kind, where):
             every = mutants_of((SOURCES / path).read_text(), path)
@@ -296,15 +298,19 @@ def test_changes_are_noticed_by_the_tests_that_run_them_and_survive_others(tmp_p
             Job(outside, [test("passing")]),
             Job(mutant, [test("of_a_value_made_at_import")]),
             Job(mutant, [test("failing")]),
+            Job(mutant, [test("standing_still"), test("passing")]),
+            Job(mutant, [test("standing_still_if_changed")]),
         ]
+        for job in jobs[:-2]:
+            job.longest = 10.0  # none of these is ended, however busy the machine is
         unfit = set()
         for job in run_jobs(jobs, time.monotonic() + 200, 2, unfit):
             print(jobs.index(job), job.verdict, *job.by)
-        print("unfit", *unfit)
+        print("unfit", *sorted(unfit))
     """)
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_one.py").write_text(
-        "import subprocess, sys\n"
+        "import subprocess, sys, threading\n"
         "from toolbus.core import backoff\n"
         "from toolbus.core.backoff import backoff_seconds\n"
         "MADE = backoff_seconds(1, 'a')\n"
@@ -313,6 +319,8 @@ def test_changes_are_noticed_by_the_tests_that_run_them_and_survive_others(tmp_p
         "def test_of_a_constant(): assert backoff._FIRST_SECONDS == 0.5\n"
         "def test_of_a_value_made_at_import(): assert MADE is not None\n"
         "def test_failing(): assert False\n"
+        "def test_standing_still(): threading.Event().wait()\n"
+        "def test_standing_still_if_changed(): backoff_seconds(1, 'a') is not None or threading.Event().wait()\n"
         "def test_starting_another():\n"
         "    program = 'from toolbus.core.backoff import backoff_seconds as b; assert b(1, chr(97)) is not None'\n"
         "    subprocess.run([sys.executable, '-c', program], check=True)\n"
@@ -325,6 +333,8 @@ def test_changes_are_noticed_by_the_tests_that_run_them_and_survive_others(tmp_p
     assert sorted(done.stdout.splitlines()) == [
         "0 noticed tests/test_one.py::test_noticing",
         "1 survived",
+        "10 survived",
+        "11 stood still tests/test_one.py::test_standing_still_if_changed",
         "2 no test",
         "3 survived",
         "4 no test",
@@ -333,7 +343,7 @@ def test_changes_are_noticed_by_the_tests_that_run_them_and_survive_others(tmp_p
         "7 survived",
         "8 noticed tests/test_one.py::test_of_a_value_made_at_import",
         "9 no test",
-        "unfit tests/test_one.py::test_failing",
+        "unfit tests/test_one.py::test_failing tests/test_one.py::test_standing_still",
     ], done.stderr
 
 
