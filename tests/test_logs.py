@@ -14,6 +14,7 @@ import pytest
 
 from toolbus import logs
 from toolbus.errors import ConfigurationError
+from toolbus.secrets import GivenSecrets
 
 LOGGER = logging.getLogger("toolbus.session")
 
@@ -56,6 +57,20 @@ def test_a_traceback_is_one_field() -> None:
     (line,) = read(stream)
     assert line["exception"].startswith("Traceback")
     assert line["exception"].endswith("ValueError: bad\nthing")
+
+
+def test_a_traceback_from_which_secrets_were_removed_is_there_as_well() -> None:
+    stream = io.StringIO()
+    logs.configure(json=True, stream=stream)
+    secrets = GivenSecrets([("mail", "hunter2-hunter2")], "r", "c")
+    try:
+        raise ValueError("hunter2-hunter2 is wrong")
+    except ValueError:
+        LOGGER.exception("the call failed", extra={"request_id": "r"})
+    del secrets
+    (line,) = read(stream)
+    assert line["exception"].startswith("Traceback")
+    assert "hunter2" not in line["exception"]
 
 
 CYCLE: dict[str, Any] = {}

@@ -54,6 +54,8 @@ class JsonFormatter(logging.Formatter):
         line |= {name: value for name in _FIELDS if (value := getattr(record, name, None))}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
+        elif record.exc_text:  # A filter, such as the one that removes secrets, has replaced the exception by its text.
+            line["exception"] = record.exc_text
         try:
             return orjson.dumps(line, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
         except TypeError:  # Half of a surrogate pair, a cycle, or an integer of more than 64 bits.

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
+from typing import Any
 
 import pytest
 from desk import Command, Terminal
@@ -67,7 +68,11 @@ def test_the_most_frequent_endings_and_faults_come_first_and_checks_in_the_order
         faults=Counter({"a tool fails": 1, "the store is away": 2}),
         checks=Counter(G02=3, G01=1),
     )
-    monkeypatch.setattr(_simulate, "simulate", lambda *_args, **_options: report)
+
+    def simulate(_seeds: int, **_options: Any) -> SimulationReport:
+        return report
+
+    monkeypatch.setattr(_simulate, "simulate", simulate)
     lines = toolbus("simulate").out.splitlines()
     assert lines[1:] == [
         "  requests ended: completed 2, failed 1",

@@ -403,7 +403,7 @@ def test_a_message_that_cannot_be_read_is_refused_with_its_index(wire: Any, prob
 
 def test_instructions_that_cannot_be_read_are_refused_before_the_first_message() -> None:
     with pytest.raises(InvalidHistory, match=r"^history\[0\]: a block of system must be an object, not int"):
-        from_anthropic([{"role": "user", "content": "fine"}], [3])
+        from_anthropic([{"role": "user", "content": "fine"}], [3])  # type: ignore[list-item]
 
 
 def test_one_message_is_not_taken_for_an_empty_conversation() -> None:

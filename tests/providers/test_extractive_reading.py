@@ -189,10 +189,10 @@ def test_a_file_named_like_two_words_of_the_question_comes_first() -> None:
 
 @pytest.mark.parametrize(
     ("path", "words"),
-    [("web_browser.py", {"web", "browser"}), ("webbrowserlike.py", {"web", "browser"}), ("webbrowserliked.py", set())],
+    [("web_browser.py", ["web", "browser"]), ("webbrowserlike.py", ["web", "browser"]), ("webbrowserliked.py", [])],
 )
 def test_two_words_of_the_question_may_be_a_file_s_name_with_at_most_four_more_letters(
-    path: str, words: set[str]
+    path: str, words: list[str]
 ) -> None:
     said = Weigher(read_question("how does the web browser work"), {}, 10).in_path(path)
     assert {term.text: quality for term, quality in said.items()} == dict.fromkeys(words, 1.5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,19 +35,24 @@ def given(request_id: str = "r") -> GivenSecrets:
     return GivenSecrets([("mail", VALUE)], request_id, "c")
 
 
-handlings = pytest.mark.parametrize(
-    "secrets",
-    [own(keeps=False), own(keeps=True), given(), NO_SECRETS],
-    ids=["none yet", "all", "some", "of another process"],
-)
+HANDLINGS: dict[str, Callable[[], SecretHandling]] = {
+    "none yet": lambda: own(keeps=False),
+    "all": lambda: own(keeps=True),
+    "some": given,
+    "of another process": lambda: NO_SECRETS,
+}
 
 
-@handlings
+@pytest.fixture(params=[*HANDLINGS])
+def secrets(request: pytest.FixtureRequest) -> SecretHandling:
+    """The secrets of one request, made anew for each test: for as long as they live, its log lines are masked."""
+    return HANDLINGS[request.param]()
+
+
 def test_calls_are_equal_if_their_arguments_are(secrets: SecretHandling) -> None:
     assert secrets.digest(b"one") == secrets.digest(b"one") != secrets.digest(b"two")
 
 
-@handlings
 def test_arguments_without_references_are_delivered_as_they_are_and_unknown_references_are_refused(
     secrets: SecretHandling,
 ) -> None:
@@ -56,7 +62,6 @@ def test_arguments_without_references_are_delivered_as_they_are_and_unknown_refe
         secrets.deliver({"password": REF}, MARKS)
 
 
-@handlings
 def test_what_holds_no_secret_is_not_changed(secrets: SecretHandling) -> None:
     message = UserMessage(content="Hello.")
     assert secrets.mask(message) is message

@@ -1,5 +1,7 @@
 """What the inspector's sources read, keep and release, without its application."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -356,8 +358,7 @@ async def test_a_recording_is_read_once_and_ends_with_its_newest_event(tmp_path:
     assert names.index("ToolCallRequested") < below < len(names) - 8  # in the order of time
     assert (names[0], names[-1]) == ("RequestStarted", "RequestCompleted")
     assert followed.fold.summary()["state"] == "completed"
-    first, *_ = source.sent(request_id, followed) or ()
-    assert first.text == "Begin"
+    assert [each.text for each in source.sent(request_id, followed) or ()][:1] == ["Begin"]
 
 
 async def test_a_recorded_request_has_the_requests_below_it_and_no_others(tmp_path: Path):
@@ -367,7 +368,9 @@ async def test_a_recorded_request_has_the_requests_below_it_and_no_others(tmp_pa
     await source.open()
     found = await source.recorded(request_id)
     assert [each.is_below for each in found] == [False, True]
-    assert (found[0].request_id, found[1].facts[0].parent_request_id) == (request_id, request_id)
+    begun = found[1].facts[0]
+    assert isinstance(begun, RequestStarted)
+    assert (found[0].request_id, begun.parent_request_id) == (request_id, request_id)
     assert [each.request_id for each in await source.recorded(found[1].request_id)] == [found[1].request_id]
     with pytest.raises(UnknownRequest, match="the recording has no request 'none'"):
         await source.recorded("none")

@@ -158,7 +158,7 @@ async def test_long_journals_are_read_with_checkpoints(monkeypatch: pytest.Monke
 
     await read.rows()
     without = StoredList(read.journal)
-    monkeypatch.setattr(_stored.anyio.lowlevel, "checkpoint", counted)
+    monkeypatch.setattr(anyio.lowlevel, "checkpoint", counted)
     await without.rows(9)
     assert taken == 1
 
