@@ -78,13 +78,17 @@ async def test_a_sync_handler_runs_in_a_thread():
 
 
 async def test_a_sync_function_may_return_a_coroutine():
-    def later(word: str) -> Any:
+    async def twice(word: str) -> Any:
         return echo(word)
+
+    def later(word: str, *, deep: bool) -> Any:
+        return twice(word) if deep else echo(word)
 
     desk = Desk()
     async with ToolDispatcher(desk.bus, ToolRegistry([later])):
-        desk.ask("later", word="hi")
-        assert (await desk.completed()).content == "hi"
+        for deep in (False, True):  # also one whose value has to be awaited
+            desk.ask("later", word="hi", deep=deep)
+            assert (await desk.completed()).content == "hi"
 
 
 async def test_artifacts_and_what_was_affected_stand_on_the_event():

@@ -511,6 +511,34 @@ async def test_a_session_that_has_not_continued_yet_gets_many_inputs_afterwards_
     assert steered == ["go", *map(str, range(25))]
 
 
+async def test_inputs_behind_one_that_cannot_be_given_yet_do_not_wait_for_a_look_of_their_own() -> None:
+    store, lab = store_of(), Lab()
+    journal: Any = store.journal
+    append = journal.append
+
+    async with node(store, lab=lab, drain_seconds=0) as old:
+        session = old.start("go")
+        await settle()
+
+    async def append_late(entry: Any) -> int:
+        if entry.request_id == session.request_id:
+            await anyio.sleep(2)
+        return await append(entry)
+
+    async with node(store, lab=lab) as heir:
+        other = heir.start("and this")
+        await settle()
+        for request_id, number in [(session.request_id, 0), *((other.request_id, number) for number in range(60))]:
+            await journal.send(SteeringAdded(request_id=request_id, text=str(number)))
+        journal.append = append_late
+        [resumed] = await heir.resume()
+        await advance(0.3)  # one look
+        assert not resumed.is_accepted
+        assert sum(isinstance(each.fact, SteeringAdded) for each in await journal.facts(other.request_id)) == 60
+        for each in (other, resumed):
+            each.cancel()
+
+
 async def test_an_outage_of_the_store_delays_commands_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     store = store_of()
     journal: Any = store.journal

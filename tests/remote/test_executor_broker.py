@@ -360,6 +360,19 @@ async def test_a_call_that_is_settled_elsewhere_is_stopped_also_if_the_broker_ta
         assert here.broker.did == ["send", *stopped, *(stopped * (not is_taken))]
 
 
+async def test_a_call_that_the_broker_takes_while_the_executor_leaves_is_stopped_again() -> None:
+    async with scene() as here:
+        await here.request()
+        stop = here.broker.stop
+
+        async def stop_late(key: Key) -> None:
+            await stop(key)
+            here.broker.acknowledge()
+
+        here.broker.stop = stop_late  # type: ignore[method-assign]
+    assert here.broker.did == ["send", "stop", "stop", "close"]
+
+
 async def test_a_call_that_the_broker_has_not_taken_yet_is_not_looked_for() -> None:
     async with scene() as here:
         await here.request()

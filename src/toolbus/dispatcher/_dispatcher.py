@@ -417,7 +417,9 @@ class ToolDispatcher:
                 self._overdue.add(job)
             raise
         # A sync function may return a coroutine.
-        return await value if inspect.isawaitable(value) else value
+        while inspect.isawaitable(value):
+            value = await value
+        return value
 
     def _on_late_thread(self, job: Job, value: Any, error: BaseException | None) -> None:
         """Publish the outcome of a thread that was given up and has ended now. Called on the event loop's thread."""

@@ -65,14 +65,14 @@ class InboxReader:
                     await self._wake.wait()
                 self._wake = anyio.Event()
                 asked = [*self._asked]
-                while await self._look(tasks) == _AT_ONCE:
+                while await self._look(tasks):
                     await anyio.lowlevel.checkpoint()
                 for event_id in asked:
                     if event_id not in self._writer.received:
                         self._say_settled(event_id)
 
-    async def _look(self, tasks: anyio.abc.TaskGroup) -> int:
-        """Give the inputs that wait to their sessions, and return how many were given."""
+    async def _look(self, tasks: anyio.abc.TaskGroup) -> bool:
+        """Give the inputs that wait to their sessions, and return whether to look for more of them at once."""
         try:
             given_before = self._writer.received
             waiting = await call_store_in_time(
@@ -82,19 +82,19 @@ class InboxReader:
             if not self._fails:
                 _logger.warning("the store failed, and inputs from other processes wait until it answers: %s", exc)
             self._fails = True
-            return 0
+            return False
         if self._fails:
             self._fails = False
             _logger.info("the store answers again, and inputs from other processes are read")
-        count = 0
+        is_given = False
         for given in waiting:
             session = self._writer.session(given.request_id)
             # A session that has not continued yet has not asked its open questions again.
             if session is not None and session.is_accepted:
                 self._writer.received.add(given.event_id)
                 self._give(session, given, tasks)
-                count += 1
-        return count
+                is_given = True
+        return is_given and len(waiting) == _AT_ONCE
 
     def _give(self, session: RequestSession, given: Event, tasks: anyio.abc.TaskGroup) -> None:
         """Give an input to a session, at once, since tasks may begin in another order than that of sending."""

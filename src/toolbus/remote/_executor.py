@@ -108,6 +108,7 @@ class RemoteExecutor:
     async def __aenter__(self) -> None:
         async with AsyncExitStack() as stack:
             self._link = await stack.enter_async_context(self._connect())
+            stack.callback(self._close)  # after the tasks have ended, and before the link does
             self._group = await stack.enter_async_context(anyio.create_task_group())
             self._large = LargeBodies(self._link.payloads)
             self._answering = Answering(
@@ -140,10 +141,12 @@ class RemoteExecutor:
                     self._bus.arbitration.unwatch(*key)
             self._open.clear()
         finally:
-            self._closes = True
             self._group.cancel_scope.cancel()
             # The task group's exit must not see the host's exception: it would be wrapped in a group.
             await self._stack.aclose()
+
+    def _close(self) -> None:
+        self._closes = True
 
     # --------------------------------------------------------------------------------------------- the bus
 

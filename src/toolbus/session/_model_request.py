@@ -242,6 +242,7 @@ class Asker:
                 output_schema=schema,
             )
         except ContextOverflow as exc:
+            self.error = exc
             # After a refusal by this model, another model may take the request.
             return ModelFailed(exc.code, str(exc), retryable=self._window.was_refused)
         except BaseException as exc:
@@ -270,7 +271,7 @@ class Asker:
                 return ModelReplied(reply if mask is None else mask.whole(reply), None, self._native)
             reply = await self._through(self._innermost(call, spent, request, mask), request, view)
             if len(reply.message.tool_calls) > MAX_REPLY_CALLS:
-                return self._failed(too_many_calls(reply.vendor), sum(spent, Usage()))
+                return self._failed(too_many_calls(reply.vendor), sum(spent, Usage()) if spent else reply.usage)
             replied = await self._screened(reply, view)
             # The reply is masked once more, because an interceptor may have put a secret into it.
             reply = replied.reply if mask is None else mask.whole(replied.reply)
