@@ -68,6 +68,14 @@ async def begun(threads: Threads, count: int) -> None:
             await anyio.wait_all_tasks_blocked()
 
 
+async def given_up(threads: Threads, desk: Desk) -> None:
+    """Settle a call from elsewhere while its thread runs, so that whatever the thread returns is late."""
+    desk.ask("block", number=0)
+    await begun(threads, 1)
+    desk.settle()
+    await anyio.wait_all_tasks_blocked()
+
+
 async def test_at_most_so_many_threads_run_and_the_loop_goes_on(threads: Threads):
     async def quick() -> str:
         return "quick"
@@ -155,10 +163,7 @@ async def test_a_late_failure_is_reported_as_late_too(threads: Threads, answer: 
     threads.answer, threads.raises = answer, raises
     desk = Desk()
     async with ToolDispatcher(desk.bus, ToolRegistry([threads.tool()])) as dispatcher:
-        desk.ask("block", number=0)
-        await begun(threads, 1)
-        desk.settle()
-        await anyio.wait_all_tasks_blocked()
+        await given_up(threads, desk)
         threads.let_go(0)
         (late,) = await desk.hear(ToolCallLate)
         assert dispatcher.statistics().threads == 0
@@ -173,10 +178,7 @@ async def test_a_coroutine_that_comes_late_is_closed(threads: Threads):
     threads.answer = answer = never()
     desk = Desk()
     async with ToolDispatcher(desk.bus, ToolRegistry([threads.tool()])):
-        desk.ask("block", number=0)
-        await begun(threads, 1)
-        desk.settle()
-        await anyio.wait_all_tasks_blocked()
+        await given_up(threads, desk)
         threads.let_go(0)
         (late,) = await desk.hear(ToolCallLate)
     assert "coroutine" in late.error
@@ -196,10 +198,7 @@ async def test_a_result_that_a_thread_gives_late_is_screened_before_anybody_hear
     threads.answer = "raw"
     desk = Desk(view=view)
     async with ToolDispatcher(desk.bus, ToolRegistry([threads.tool()])):
-        desk.ask("block", number=0)
-        await begun(threads, 1)
-        desk.settle()
-        await anyio.wait_all_tasks_blocked()
+        await given_up(threads, desk)
         threads.let_go(0)
         (late,) = await desk.hear(ToolCallLate)
     expected = ("tool_call_failed", "", "not for you") if fails else ("tool_call_completed", "screened", "")
@@ -220,10 +219,7 @@ async def test_a_late_result_that_is_still_screened_when_the_block_is_left_is_he
     view.interceptors = [Screen()]
     desk = Desk(view=view)
     async with ToolDispatcher(desk.bus, ToolRegistry([threads.tool()])):
-        desk.ask("block", number=0)
-        await begun(threads, 1)
-        desk.settle()
-        await anyio.wait_all_tasks_blocked()
+        await given_up(threads, desk)
         threads.let_go(0)
         with anyio.fail_after(30):
             await screening.wait()
@@ -240,10 +236,7 @@ async def test_a_late_result_that_would_be_screened_is_heard_by_nobody_after_the
     view.interceptors = [Screen()]
     desk = Desk(view=view)
     async with ToolDispatcher(desk.bus, ToolRegistry([threads.tool()])) as dispatcher:
-        desk.ask("block", number=0)
-        await begun(threads, 1)
-        desk.settle()
-        await anyio.wait_all_tasks_blocked()
+        await given_up(threads, desk)
     threads.let_go(0)
     with anyio.fail_after(30):
         while dispatcher.statistics().threads:

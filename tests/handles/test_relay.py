@@ -11,6 +11,7 @@ import anyio
 import msgspec
 import pytest
 
+from support.journaled import late_answers
 from support.local_relay import LocalRelay
 from support.resuming import Lab, Wall, virtual_wall
 from toolbus import Runtime
@@ -256,26 +257,16 @@ async def test_a_reader_continues_where_its_request_moves_to() -> None:
 
 async def test_a_reader_that_is_a_step_ahead_of_the_process_that_it_asks_is_sent_back_to_the_store_at_once() -> None:
     relay, store = LocalRelay(), MemoryStore(journal=True)
-    journal: Any = store.journal
-    append = journal.append
-
-    async def answer_late(entry: Any) -> int:
-        size_bytes = await append(entry)
-        await anyio.sleep(2)
-        return size_bytes
-
     heard: list[Event] = []
     async with node(store, relay, calls(("look", {"n": 1})), text("Done.")) as runtime, node(store, relay) as other:
         session = runtime.start("go")
         await settle()
-        # For two seconds, the store has a step that its session has not published.
-        journal.append = answer_late
         async with anyio.create_task_group() as tasks:
-            await advance(20)
-            tasks.start_soon(read, other.request(session.request_id), heard)
-            await advance(1)
-            assert any(isinstance(each, ToolCallCompleted) for each in heard)
-            journal.append = append
+            with late_answers(store, 2):
+                await advance(20)
+                tasks.start_soon(read, other.request(session.request_id), heard)
+                await advance(1)
+                assert any(isinstance(each, ToolCallCompleted) for each in heard)
             await advance(5)
             assert isinstance(heard[-1], RequestCompleted)
 

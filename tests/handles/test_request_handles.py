@@ -12,6 +12,7 @@ from typing import Any, cast
 import anyio
 import pytest
 
+from support.journaled import late_answers
 from support.local_relay import LocalRelay
 from support.resuming import Lab, Wall, virtual_wall
 from toolbus import RequestSession, Runtime, Tool
@@ -275,12 +276,6 @@ async def test_a_command_for_a_request_that_nobody_runs_waits_for_the_one_that_t
 async def test_a_reader_that_is_a_step_ahead_of_the_session_that_takes_the_request_over_misses_nothing() -> None:
     store, lab, relay = store_of(), Lab(), LocalRelay()
     journal: Any = store.journal
-    append = journal.append
-
-    async def answer_late(entry: Any) -> int:
-        size_bytes = await append(entry)
-        await anyio.sleep(2)
-        return size_bytes
 
     async with node(store, lab=lab, relay=relay, drain_seconds=0) as old:
         session = old.start("go")
@@ -294,11 +289,9 @@ async def test_a_reader_that_is_a_step_ahead_of_the_session_that_takes_the_reque
         async with anyio.create_task_group() as group:
             group.start_soon(read)
             await advance(1)
-            # For two seconds, the store has a step that its session has not published.
-            journal.append = answer_late
-            await heir.resume()
-            await advance(1)
-            journal.append = append
+            with late_answers(store, 2):
+                await heir.resume()
+                await advance(1)
             await advance(5)
             [question] = heir.pending_approvals()
             assert await heir.request(session.request_id).approve(question) == "done"

@@ -222,6 +222,7 @@ async def test_a_reply_of_too_many_calls_is_not_taken_from_an_interceptor_either
     async with Runtime(provider=Generous(count=1), tools=[f], interceptors=[Gives(MAX_REPLY_CALLS + 1)]) as runtime:
         result = await runtime.start("?").result()
     assert (result.outcome, result.reason) == ("failed", "reply_too_large")
+    assert result.usage.output_tokens == 7, "it counts what the interceptor says that its reply took"
 
 
 async def test_an_interceptor_may_answer_instead_of_a_reply_of_too_many_calls() -> None:

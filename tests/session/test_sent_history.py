@@ -203,6 +203,7 @@ async def test_what_cannot_fit_fails_before_the_model_is_asked() -> None:
         result = await runtime.start("word " * 1000).result()
     assert (result.outcome, result.reason) == ("failed", "context_overflow")
     assert isinstance(result.error, ContextOverflow)
+    assert result.error.__traceback__ is not None, "the error itself, and not one of its kind"
     assert "does not fit max_context_tokens=300: its messages take about 10" in str(result.error)
     assert provider.requests == []
 

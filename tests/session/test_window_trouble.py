@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -453,6 +454,15 @@ async def test_a_tokenizer_that_fails_is_told_of_once_and_estimated_for(caplog: 
             assert result.ok
     assert caplog.text.count("the tokenizer failed") == 4  # requests
     assert "special token" in caplog.text
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -1.0])
+def test_a_number_that_cannot_be_a_count_is_logged_and_estimated_for(
+    wrong: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    count = _counter(lambda _text: wrong, "r")  # type: ignore[arg-type, return-value]
+    assert count("x" * 100) == estimate_text("x" * 100)
+    assert f"it gave {wrong}" in caplog.text
 
 
 async def test_a_tokenizer_may_count_nothing_and_parts_of_tokens(caplog: pytest.LogCaptureFixture) -> None:

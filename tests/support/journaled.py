@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from typing import Any
+
+import anyio
 
 from toolbus.storage import Entry, JournalStore, Store
 from toolbus.stores.memory import MemoryStore
@@ -26,6 +29,24 @@ class JournaledStore(MemoryStore):
             return await append(entry)
 
         journal.append = after
+
+
+@contextmanager
+def late_answers(store: Store, seconds: float) -> Generator[None]:
+    """Let the journal answer each append `seconds` after it was written: meanwhile its session has published nothing."""
+    there: Any = store.journal
+    append = there.append
+
+    async def late(entry: Entry) -> int:
+        size_bytes = await append(entry)
+        await anyio.sleep(seconds)
+        return size_bytes
+
+    there.append = late
+    try:
+        yield
+    finally:
+        there.append = append
 
 
 def journal_of(store: Store) -> JournalStore:

@@ -162,7 +162,7 @@ class History:
         self._calls: Mapping[str, ToolCall] = {}
         self._entries: list[_Entry] = []
         self._shown: list[Message] = []  # the messages of the entries
-        self._viewed = 0  # at most so many shown messages are in a view, which must not change any more
+        self._viewed = 0  # the number of shown messages that may be in a view; those must not change any more
         self._starts: deque[int] = deque()  # the index of the first entry of each turn that is sent
         self._heads = 0  # the number of entries before the first turn, which are always sent
         self._note: _Entry | None = None  # the message that replaces the turns that were left out

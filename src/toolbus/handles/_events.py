@@ -56,7 +56,8 @@ class RequestEvents:
         self._seconds = seconds
         self._cursor = cursor or Cursor(request_id)
         self._from_now = cursor is None
-        self._newest: str = ""  # the id of the newest fact that was read
+        self._is_counted = cursor is not None  # whether `_cursor` is the position in the request
+        self._newest = ""  # the id of the newest fact that was read
         self._ready: deque[Event] = deque()
         self._reads: ReadAlong | None = None
         self._is_over = False
@@ -193,9 +194,8 @@ class RequestEvents:
 
     def _missing(self, events: list[Event]) -> list[Event]:
         """Return those of all events so far that the reader does not have."""
-        if not self._from_now:
-            return self._cursor.after(events)
-        ids = [each.event_id for each in events]
-        self._cursor.facts = ids.index(self._newest) + 1 if self._newest in ids else len(events)
-        self._newest = ids[self._cursor.facts - 1]
-        return events[self._cursor.facts :]
+        if not self._is_counted:
+            self._is_counted = True
+            ids = [each.event_id for each in events]
+            self._cursor.facts = ids.index(self._newest) + 1 if self._newest in ids else len(ids)
+        return self._cursor.after(events)

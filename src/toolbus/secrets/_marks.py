@@ -327,7 +327,7 @@ def _in_json(text: str) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Traits:
-    """The traits that all forms of a mask have together."""
+    """The facts about all forms of a mask: their first characters, the longest length, whether one may be a number."""
 
     first: set[str]
     longest: int

@@ -50,7 +50,7 @@ class RequestSecrets:
         self.marked: Mapping[str, Marks] = _NO_MARKS
         self.answer: Marks | None = None
         # True if an unknown executor runs the tools, which may know references that this vault does not.
-        self.is_lenient: bool  # It is set together with `marked`.
+        self.is_lenient = False
         self._guarded: tuple[Mapping[str, ToolSpec], Mapping[str, ToolSpec]] | None = None
         self.mailbox: Masks | None = None
 

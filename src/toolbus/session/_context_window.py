@@ -300,8 +300,8 @@ def _counter(tokenizer: Tokenizer | None, request_id: str) -> Tokenizer:
         nonlocal is_logged
         try:
             counted = tokenizer(text)
-            if counted >= 0:
-                return math.ceil(counted)  # raises for an infinite number
+            if 0 <= counted < math.inf:
+                return math.ceil(counted)
             problem: Exception = ValueError(f"it gave {counted!r}")
         except Exception as exc:
             problem = exc
