@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from support.slow_journal import SlowJournal
 from toolbus import EventBus, Limits, RequestSession, Tool
-from toolbus.events import ApprovalRequested, Event, ToolCallFailed, ToolCallRequested
+from toolbus.events import (
+    ApprovalRequested,
+    Event,
+    MessageAppended,
+    RequestCancelled,
+    ToolCallFailed,
+    ToolCallRequested,
+)
+from toolbus.messages import Message
 from toolbus.protocols import Emit, ModelReply, ModelRequest
-from toolbus.testing import ScriptedProvider, calls, text, virtual_backends
+from toolbus.testing import ScriptedProvider, calls, settle, text, virtual_backends
 
 anyio_backend = virtual_backends()
 
@@ -94,3 +104,58 @@ async def test_a_journal_that_fails_is_the_reason_also_where_a_result_had_ended_
     result = await session.run()
     assert (result.outcome, str(result.error)) == ("failed", "OSError: disk full")
     assert bus.statistics().open_calls == 0
+
+
+@pytest.mark.guarantee("G18")
+async def test_a_request_that_ends_before_it_can_be_left_is_not_to_be_resumed() -> None:
+    bus = EventBus()
+    heard: list[Event] = []
+    bus.connect(RequestCancelled, heard.append)
+    written = anyio.Event()
+
+    class Gate(SlowJournal):
+        async def append(self, request_id: str, seq: int, facts: Sequence[Event]) -> None:
+            if any(isinstance(fact, ApprovalRequested) for fact in facts):
+                await written.wait()
+            else:
+                await anyio.lowlevel.checkpoint()  # The write of the ending is cut short, and repeated.
+            await super().append(request_id, seq, facts)
+
+    session = RequestSession(
+        bus, ScriptedProvider([calls(("wait", {}))]), "hi", tools=[external(needs_approval=True)], journal=Gate()
+    )
+    async with anyio.create_task_group() as group:
+        group.start_soon(session.run)
+        await settle()
+        written.set()  # The session runs on in this moment, until its next write.
+        session.cancel("never mind")
+        assert session.leave("closing")
+        result = await session.result()
+    assert [event.type for event in heard] == ["request_cancelled"]
+    assert (result.outcome, result.reason, result.resumable) == ("cancelled", "never mind", False)
+    assert not session.snapshot().view.is_left
+
+
+@pytest.mark.guarantee("G31")
+@pytest.mark.parametrize("how", ["cancelled", "left"])
+async def test_whoever_follows_the_messages_hears_those_of_calls_that_may_not_begin_any_more(how: str) -> None:
+    bus = EventBus()
+    requested: list[Event] = []
+    messages: list[Message] = []
+    bus.connect(ToolCallRequested, requested.append)
+    bus.connect(MessageAppended, lambda event: messages.append(event.message))
+    journal = SlowJournal("tool_call_requested", 1)
+    model = ScriptedProvider([calls(("nowhere", {}), ("wait", {}))])
+    session = RequestSession(bus, model, "hi", tools=[external(background=True)], journal=journal)
+    async with anyio.create_task_group() as group:
+        group.start_soon(session.run)
+        await anyio.sleep(0.5)
+        if how == "left":
+            assert session.leave("closing")
+        else:
+            group.cancel_scope.cancel()
+    result = await session.result()
+    assert "tool_call_requested" in journal.written
+    assert requested == []
+    assert [message.role for message in messages[:4]] == ["user", "assistant", "tool", "tool"]
+    assert messages == result.messages

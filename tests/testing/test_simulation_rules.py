@@ -14,9 +14,11 @@ import pytest
 
 from toolbus import EventBus, RequestResult
 from toolbus.clock import wall_time_from
+from toolbus.core.result_notes import TICKET
 from toolbus.events import (
     ApprovalRequested,
     Event,
+    MessageAppended,
     ModelResponded,
     RequestCompleted,
     RequestFailed,
@@ -24,9 +26,10 @@ from toolbus.events import (
     RequestStarted,
     ToolCallCompleted,
     ToolCallFailed,
+    ToolCallLate,
     ToolCallRequested,
 )
-from toolbus.messages import AssistantMessage, ToolCall, Usage
+from toolbus.messages import AssistantMessage, ToolCall, ToolMessage, Usage
 from toolbus.records import replace
 from toolbus.testing import virtual_backends
 from toolbus.testing.simulation._end import _check_result
@@ -161,6 +164,34 @@ async def test_a_request_that_was_left_may_fail_for_its_store_once_more_when_it_
         assert home.broken == []
         home.tell(replace(RESUMED, event_id="f7"))  # which is not durable
     assert [each.guarantee for each in home.broken] == ["G31"]
+
+
+@pytest.mark.parametrize("call_id", ["c", "d"])
+async def test_a_late_result_is_of_a_call_that_was_written_also_where_the_request_failed_at_once(call_id: str) -> None:
+    late = ToolCallLate(event_id="f8", request_id="r", call_id=call_id, name="work", late="tool_call_completed")
+    with wall_time_from(anyio.current_time):
+        home = Home()
+        home.write(STARTED, ASKED, REQUESTED)  # by another process
+        home.tell(STORE_FAILED, late)  # It was taken over here, and did not get as far as `RequestResumed`.
+    assert [each.guarantee for each in home.broken] == ([] if call_id == "c" else ["G07"])
+
+
+@pytest.mark.parametrize("written", [True, False])
+async def test_a_derived_event_may_come_without_its_cause_where_that_is_a_call_that_may_not_begin(
+    written: bool,
+) -> None:
+    ticket = MessageAppended(
+        event_id="f2_m0", request_id="r", message=ToolMessage(content=TICKET, call_id="c", name="work")
+    )
+    with wall_time_from(anyio.current_time):
+        home = Home()
+        home.watch._background = frozenset({"work"})
+        home.write(STARTED, ASKED)
+        home.tell(STARTED, ASKED)
+        if written:
+            home.write(REQUESTED)
+        home.tell(ticket)
+    assert [each.guarantee for each in home.broken] == ([] if written else ["G01"])
 
 
 async def test_a_question_of_a_request_that_is_resumed_here_is_the_event_that_it_was_and_no_other_event_is() -> None:

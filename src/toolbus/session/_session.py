@@ -274,7 +274,6 @@ class RequestSession(SessionHandle):
         finally:
             # A scope in which other code has left a scope open cannot be left, and must not fire later.
             timer.close()
-        self._view.left = ""
 
     async def _begin(self, mailbox: Mailbox) -> None:
         await self._beginning.make_ready(self._state, mailbox, self._view.window, self._view.secrets)
@@ -433,12 +432,13 @@ class RequestSession(SessionHandle):
             # The state may be further than these facts, by steps that are still to be published.
             begun = [*map(type, chain(facts, *self._unpublished))].count(RoundStarted)
             inputs = set(map(id, facts)).difference(map(id, own))
-            # Of a request that is left, not all facts are published. What they derive is not either.
-            shown = facts if self._journal is None else own
-            events = with_messages(self._state, shown, since_round=max(0, self._state.round - begun))
+            # Calls that may not begin any more are not published, and the tickets of those in the background are.
+            events = with_messages(self._state, facts, since_round=max(0, self._state.round - begun))
             own = [each for each in events if id(each) not in inputs]
         ending = self._state.ending  # It is published last, after the status.
         is_last = self._is_ending_published = ending is not None and bool(own) and own[-1] is ending
+        if is_last:
+            view.left = ""  # It has ended before it could be left.
         try:
             self._bus.arbitration.announce_all(own[:-1] if is_last else own)
             if view.status_line is not None or self._bus.arbitration.wants(StatusChanged, self.request_id):

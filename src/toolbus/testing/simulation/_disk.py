@@ -380,10 +380,14 @@ class Handle:
 
     async def take_turn(self, conversation_id: str, request_id: str, owner: str, seconds: float) -> bool:
         """Implement `JournalStore`, with faults."""
-        is_taken = await self._ask(lambda: self._journal.take_turn(conversation_id, request_id, owner, seconds))
-        if is_taken:
-            self._turns[request_id] = anyio.current_time()
-        return is_taken
+
+        async def take() -> bool:
+            is_taken = await self._journal.take_turn(conversation_id, request_id, owner, seconds)
+            if is_taken:
+                self._turns[request_id] = anyio.current_time()
+            return is_taken
+
+        return await self._ask(take)
 
     async def return_turn(self, conversation_id: str, request_id: str) -> None:
         """Implement `JournalStore`, with faults."""

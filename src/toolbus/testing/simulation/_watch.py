@@ -200,9 +200,7 @@ class Watch:
         if is_kept:
             request.facts.append(event)
         elif event.is_fact:
-            self.check(
-                "G01", event.event_id.rpartition("_m")[0] in self._ids, f"{event.event_id} comes before its cause"
-            )
+            self.check("G01", self._has_cause(event), f"{event.event_id} comes before its cause")
         self.check(
             "G06" if event.is_fact else "G03",
             request.ending is None or isinstance(event, _AFTER_THE_END) or not event.is_fact,
@@ -212,6 +210,14 @@ class Watch:
             handle(self, request, event)
         if is_kept and request.started is not None:
             self._is_written(request, event)
+
+    def _has_cause(self, derived: Event) -> bool:
+        """Return whether the cause of an event was published, or is a call in the journal that may not begin here."""
+        cause = derived.event_id.rpartition("_m")[0]
+        if cause in self._ids:
+            return True
+        written = () if self.journal is None else self.journal.written(derived.request_id)
+        return any(isinstance(fact, ToolCallRequested) and fact.event_id == cause for fact in written)
 
     def _is_written(self, request: Request, fact: Event) -> None:
         """Check that a published fact is in the journal, except an ending that reports that the store failed."""
@@ -298,9 +304,7 @@ class Watch:
         self.check("G06", open_calls == background, f"round {event.round} begins while {open_calls} are open")
         for call_id in background:
             request.calls[call_id].ticket = "given"
-        # A request that is left does not publish that a call is requested, because it must not begin.
-        withheld = {call_id for call_id in background if request.calls[call_id].requested is None}
-        missing = set[str]() if self._is_replaying else request.calls.keys() - request.answered - withheld
+        missing = set[str]() if self._is_replaying else request.calls.keys() - request.answered
         self.check("G09", not missing, f"round {event.round} begins without the results of {sorted(missing)}")
         if event.after and not any(call.is_background for call in request.calls.values()):
             self._check_at_once("G04", request.settled_at, f"round {event.round} begins")
@@ -467,8 +471,19 @@ class Watch:
 
     def _on_late(self, request: Request, event: ToolCallLate) -> None:
         self.letters += 1
-        call = request.calls.get(event.call_id)
-        self.check("G07", call is not None, f"{event.call_id} is late, and no reply asked for it")
+        self.check(
+            "G07", self._was_asked_for(request, event.call_id), f"{event.call_id} is late, and no reply asked for it"
+        )
+
+    def _was_asked_for(self, request: Request, call_id: str) -> bool:
+        # Of a request that failed for its store before its first event here, nothing is known but what was written.
+        written = (
+            () if request.started is not None or self.journal is None else self.journal.written(request.request_id)
+        )
+        replies = [fact.message for fact in written if isinstance(fact, ModelResponded)]
+        return call_id in request.calls or any(
+            call_id == each.call_id for reply in replies for each in reply.tool_calls
+        )
 
     def _on_ending(self, request: Request, event: Event) -> None:
         if self.journal is not None and not request.is_sub_request:
