@@ -258,6 +258,49 @@ async def test_two_that_were_left_continue_in_two_processes_one_after_the_other(
     assert prompts(await history(store)) == ["one", "two"]
 
 
+@pytest.mark.parametrize("max_sessions", [1, 8])
+@pytest.mark.parametrize("in_front", ["a new turn", "a continued one"])
+async def test_the_oldest_request_is_continued_also_where_its_process_has_others_that_wait(
+    in_front: str, max_sessions: int
+) -> None:
+    """Another process waits for the oldest one, and those in front of it here wait for that process."""
+    store = JournaledStore()
+    for prompt in ["one", "two", "three"][: 2 if in_front == "a new turn" else 3]:
+        async with node(store, drain_seconds=0) as old:
+            left = old.start(prompt, conversation_id="c")
+            await settle()
+            if prompt == "one":
+                oldest = left.request_id
+    held = await journal_of(store).take(oldest, "another process", 300)
+    assert held is not None
+    async with node(store) as here, node(store, max_sessions=max_sessions) as there:
+        sessions = [*await here.resume(limit=1)]
+        if in_front == "a new turn":
+            sessions.append(there.start("three", conversation_id="c"))
+        else:
+            sessions += await there.resume()
+        await advance(20)
+        assert (there.statistics().running, there.statistics().queued) == (0, 1)
+        await journal_of(store).release(oldest, held.epoch)
+        sessions += await there.resume()
+        await advance(40)
+        results = [await each.result() for each in sessions]
+    assert [each.outcome for each in results] == ["completed"] * 3
+    assert prompts(await history(store)) == ["one", "two", "three"]
+
+
+async def test_a_turn_that_waits_for_another_process_takes_no_slot_from_other_conversations() -> None:
+    store = JournaledStore()
+    async with node(store) as here, node(store, max_sessions=1) as there:
+        here.start("one", conversation_id="c")
+        await settle()
+        waiting, other = there.start("two", conversation_id="c"), there.start("three", conversation_id="d")
+        await advance(0.1)
+        assert (waiting.snapshot().facts, other.snapshot().facts != []) == ([], True)
+        await advance(20)
+        assert (await waiting.result()).history_count == 4
+
+
 async def away(*_given: Any) -> bool:
     raise StoreUnavailable("no answer")
 

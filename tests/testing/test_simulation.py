@@ -48,7 +48,7 @@ def test_five_hundred_worlds_hold() -> None:
     assert report["requests"] > 1_000
     assert set(SEEN) <= report["checks"].keys()
     assert min(report["checks"][each] for each in SEEN) > 200
-    assert min(report["checks"][each] for each in SEEN_LESS) > 10
+    assert min(report["checks"][each] for each in SEEN_LESS) > 5
     assert {"process killed", "process paused", "resumed", "store: no answer"} <= report["faults"].keys()
     assert min(report["faults"].values()) > 10
 

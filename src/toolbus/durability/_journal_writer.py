@@ -10,7 +10,7 @@ import logging
 import os
 import random
 import socket
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -168,11 +168,15 @@ class JournalWriter:
         if resumed is not None:
             request.epoch, request.written = resumed.epoch, resumed.facts
 
-    async def take_turn(self, request_id: str, conversation_id: str, *, waits: bool) -> None:
+    async def take_turn(
+        self, request_id: str, conversation_id: str, stand_aside: Callable[[float], Awaitable[None]] | None
+    ) -> None:
         """Take the turn of its conversation for a request, which waits while other processes run turns of it.
 
-        Called before the history is read, and before a request continues. Without `waits`, raises `ConversationBusy`
-        instead. Raises `StoreError`, unless requests continue without their store: then it continues without the turn.
+        Called before the history is read, and before a request continues. `stand_aside` waits for so many seconds, in
+        which this process may continue the request that the other processes wait for. Without it, raises
+        `ConversationBusy` instead of waiting. Raises `StoreError`, unless requests continue without their store: then
+        it continues without the turn.
         """
         request, seconds = self._requests[request_id], _TURN_SECONDS
         while True:
@@ -184,7 +188,7 @@ class JournalWriter:
                     raise
                 self._warn(request, exc)
                 return
-            if not waits:
+            if stand_aside is None:
                 raise ConversationBusy(
                     f"conversation {conversation_id!r} has a turn that has not ended yet in another process; "
                     "try again when it has"
@@ -195,7 +199,7 @@ class JournalWriter:
                     request_id,
                     extra={"request_id": request_id, "conversation_id": conversation_id},
                 )
-            await anyio.sleep(seconds * self.chance.uniform(0.5, 1))
+            await stand_aside(seconds * self.chance.uniform(0.5, 1))
             seconds = min(2 * seconds, _LONGEST_TURN_SECONDS)
         request.has_turn = True
 

@@ -1,7 +1,8 @@
 """Admission: slots for requests, a bounded queue, and one turn at a time for each conversation.
 
 A request begins once its `Ticket` is ready. Turns and slots are given in the order in which they were asked for, on
-every backend. Knows anyio. Must not know sessions.
+every backend. A request that finds that another process runs its conversation stands aside, because that process may
+itself wait for a request which is to be continued here. Knows anyio. Must not know sessions.
 """
 
 from __future__ import annotations
@@ -26,15 +27,18 @@ _WEIGHT = 0.2
 class Ticket:
     """The right to begin, once `ready` has returned. It has to be given back exactly once, whatever happened.
 
-    `running` is true once the ticket has a slot.
+    `is_continued` is true for a request that another process has begun: other processes may wait for it. `running` is
+    true while the ticket has a slot, and `is_lined_up` while it has or waits for one: in each conversation, at most one
+    ticket does. `is_aside` is true while it lets others go first.
     """
 
-    __slots__ = ("_admission", "_begins", "conversation_id", "running")
+    __slots__ = ("_admission", "_begins", "conversation_id", "is_aside", "is_continued", "is_lined_up", "running")
 
-    def __init__(self, admission: Admission, conversation_id: str) -> None:
+    def __init__(self, admission: Admission, conversation_id: str, *, is_continued: bool) -> None:
         self._admission = admission
         self._begins: anyio.Event | None = None
-        self.running = False
+        self.is_continued = is_continued
+        self.running = self.is_lined_up = self.is_aside = False
         self.conversation_id = conversation_id
 
     async def ready(self) -> None:
@@ -42,6 +46,13 @@ class Ticket:
         if not self.running:
             self._begins = anyio.Event()
             await self._begins.wait()
+
+    async def stand_aside(self, seconds: float) -> None:
+        """Let others have the slot for so long, and continued requests the conversation's turn; then wait again."""
+        self._admission.put_aside(self)
+        await anyio.sleep(seconds)
+        self._admission.put_back(self)
+        await self.ready()
 
     def begin(self) -> None:
         """Take a slot. Only `Admission` calls this."""
@@ -91,10 +102,11 @@ class Admission:
         """The number of requests that wait for a slot or for their conversation."""
         return self._held - self._running
 
-    def take(self, conversation_id: str, *, queue: bool = True) -> Ticket:
+    def take(self, conversation_id: str, *, queue: bool = True, continued: bool = False) -> Ticket:
         """Return a ticket, without waiting. Raises `Overloaded` if the slots and the queue are full.
 
-        Without `queue`, raises `ConversationBusy` while another ticket of the conversation has not been given back.
+        `continued` is for a request that another process has begun. Without `queue`, raises `ConversationBusy` while
+        another ticket of the conversation has not been given back.
         """
         if not queue and conversation_id in self._turns:
             raise ConversationBusy(
@@ -109,13 +121,14 @@ class Admission:
             raise Overloaded(seconds, self._running, self.queued)
         self._is_full = False
         self._held += 1
-        ticket = Ticket(self, conversation_id)
+        ticket = Ticket(self, conversation_id, is_continued=continued)
         turns = self._turns.get(conversation_id)
         if turns is None:
             self._turns[conversation_id] = [ticket]
             self._line_up(ticket)
         else:
             turns.append(ticket)
+            self._line_up_next(turns)
         return ticket
 
     async def wait_empty(self) -> None:
@@ -126,39 +139,72 @@ class Admission:
 
     def _line_up(self, ticket: Ticket) -> None:
         """Give the ticket a slot, or a position in the queue for slots."""
+        ticket.is_lined_up = True
         if self._running < self._max_running:
             self._running += 1
             ticket.begin()
         else:
             self._waiting.append(ticket)
 
+    def _line_up_next(self, turns: list[Ticket]) -> None:
+        """Let the next ticket of a conversation line up, if none does: one of a continued request, or else the first.
+
+        A request that is continued does not wait for another one that stands aside: that one may wait for it.
+        """
+        if any(each.is_lined_up for each in turns):
+            return
+        continued = [each for each in turns if each.is_continued]
+        for each in continued or turns[:1]:
+            if not each.is_aside:
+                self._line_up(each)
+                return
+
+    def put_aside(self, ticket: Ticket) -> None:
+        """Take the slot of a ticket. Only `Ticket.stand_aside` calls this."""
+        ticket.running, ticket.is_lined_up, ticket.is_aside = False, False, True
+        self._free_slot()
+        turns = self._turns[ticket.conversation_id]
+        if ticket.is_continued:  # Another continued request may be the one that is waited for.
+            turns.remove(ticket)
+            turns.append(ticket)
+        self._line_up_next(turns)
+
+    def put_back(self, ticket: Ticket) -> None:
+        """Let a ticket line up again that stood aside. Only `Ticket.stand_aside` calls this."""
+        ticket.is_aside = False
+        self._line_up_next(self._turns[ticket.conversation_id])
+
     def give_back(self, ticket: Ticket) -> None:
         """Hand the slot and the conversation's turn to the next ticket. Only `Ticket.give_back` calls this."""
         self._held -= 1
         turns = self._turns[ticket.conversation_id]
-        first = turns[0] is ticket
         turns.remove(ticket)
         if ticket.running:
+            self._note_end()
             self._free_slot()
-        elif first:  # The request was cancelled while it waited.
+        elif ticket.is_lined_up:  # The request was cancelled while it waited.
             self._waiting.remove(ticket)
-        if not turns:
+        if turns:
+            self._line_up_next(turns)
+        else:
             del self._turns[ticket.conversation_id]
-        elif first:
-            self._line_up(turns[0])
         if not self._held and self._empty is not None:
             self._empty.set()
             self._empty = None
 
+    def _note_end(self) -> None:
+        """Note the gap between two endings. Only gaps while a request waits say how long a wait takes."""
+        if not self._waiting:
+            self._last_end = math.nan
+            return
+        now = anyio.current_time()
+        if not math.isnan(self._last_end):
+            self._mean_gap += _WEIGHT * (now - self._last_end - self._mean_gap)
+        self._last_end = now
+
     def _free_slot(self) -> None:
         if self._waiting:
-            # Only gaps between endings while a request waits say how long a wait takes.
-            now = anyio.current_time()
-            if not math.isnan(self._last_end):
-                self._mean_gap += _WEIGHT * (now - self._last_end - self._mean_gap)
-            self._last_end = now
             # The slot is handed over without becoming free, so no other request can take it first.
             self._waiting.popleft().begin()
         else:
-            self._last_end = math.nan
             self._running -= 1

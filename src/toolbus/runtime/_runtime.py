@@ -590,7 +590,7 @@ class Runtime(Generic[DepsT]):
     def _start_resumed(self, session: RequestSession) -> None:
         """Continue a request that another process has begun, once its conversation's turn and a slot are free."""
         self._check_usable({})  # The runtime may have begun to close meanwhile.
-        ticket = self._admission.take(session.conversation_id)
+        ticket = self._admission.take(session.conversation_id, continued=True)
         self._sessions[session.request_id] = session
         if self._link.exchange is not None:
             self._link.exchange.begins_here(session.request_id)
@@ -631,7 +631,8 @@ class Runtime(Generic[DepsT]):
         async def prepare() -> Earlier:
             await ticket.ready()
             if self._journal_writer is not None and conversation_id is not None:
-                await self._journal_writer.take_turn(request_id, own_id, waits=on_busy == "queue")
+                stand_aside = ticket.stand_aside if on_busy == "queue" else None
+                await self._journal_writer.take_turn(request_id, own_id, stand_aside)
             return await self._earlier(own_id, begins=bool(given))
 
         try:
@@ -654,9 +655,10 @@ class Runtime(Generic[DepsT]):
         conversation_id = options.get("conversation_id") or ""
 
         async def prepare() -> Earlier:
-            await self._tickets[request_id].ready()
+            ticket = self._tickets[request_id]
+            await ticket.ready()
             if self._journal_writer is not None:
-                await self._journal_writer.take_turn(request_id, conversation_id, waits=True)
+                await self._journal_writer.take_turn(request_id, conversation_id, ticket.stand_aside)
             return self._conversations.for_resumed_turn(conversation_id)
 
         start = SessionStart(calibration=self._start.calibration, prepare=prepare, resumed=resumed)

@@ -274,6 +274,8 @@ class Handle:
             if is_sure:
                 self._answered.add(request_id)
                 self._stopped[request_id] = written
+                if not self._continues:  # It does not run any more, though its lease may still be ours.
+                    self._disk.turns.get(entry.conversation_id, {}).pop(request_id, None)
             self._note_failure(request_id, exc, is_sure=is_sure)
             raise
         finally:
