@@ -532,6 +532,27 @@ async def test_inputs_behind_one_that_cannot_be_given_yet_do_not_wait_for_a_look
             each.cancel()
 
 
+async def test_many_inputs_that_cannot_be_given_yet_do_not_keep_those_of_other_requests_waiting() -> None:
+    store, lab = store_of(), Lab()
+    journal: Any = store.journal
+    async with node(store, lab=lab, drain_seconds=0) as old:
+        left = old.start("go", conversation_id="c")
+        await settle()
+    async with node(store, text("Thinking.", 2, delays=60)) as elsewhere:
+        elsewhere.start("first", conversation_id="c")
+        await settle()
+        async with node(store, lab=lab, drain_seconds=0) as heir:
+            [resumed] = await heir.resume()
+            for number in range(MAX_WAITING_INPUTS):
+                await journal.send(SteeringAdded(request_id=left.request_id, text=str(number)))
+            other = heir.start("and this")
+            await settle()
+            await journal.send(CancelRequested(request_id=other.request_id))
+            await advance(0.3)  # one look
+            assert other.ended
+            assert not resumed.is_accepted
+
+
 async def test_an_outage_of_the_store_delays_commands_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     store = store_of()
     journal: Any = store.journal
