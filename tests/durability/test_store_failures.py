@@ -18,7 +18,7 @@ from support.results import result_of
 from support.resuming import PROMPT, Lab, Scene, Wall, facts_of, model, virtual_wall
 from toolbus import Compression, Limits, RequestResult, Runtime
 from toolbus.durability._store_calls import PendingCalls
-from toolbus.errors import StoreError, StoreUnavailable
+from toolbus.errors import LeaseLost, StoreError, StoreUnavailable
 from toolbus.events import ApprovalRequested, HistoryCompressed, RequestStarted, ToolCallRequested
 from toolbus.storage import Entry, JournalStore
 from toolbus.stores.memory import MemoryStore
@@ -420,7 +420,7 @@ async def test_a_pending_call_is_tried_once_a_second_and_the_outage_is_logged_on
     while len(pending):
         await pending.flush()
         fails = pending.fails
-        await pending.attempt(renews(), ends_outage=False)
+        await pending.attempt(renews())
         assert fails == pending.fails == (len(tried) < 4)
         await pending.wait(anyio.current_time() + (60 if len(pending) else 0))
     assert [each - began for each in tried] == [3, 4, 5, 6]
@@ -428,6 +428,25 @@ async def test_a_pending_call_is_tried_once_a_second_and_the_outage_is_logged_on
         "the store failed, and the call is repeated until it answers: away",
         "the store answers again",
     ]
+
+
+@pytest.mark.parametrize("answer", [None, LeaseLost("r", 1)])
+async def test_an_outage_is_over_once_every_pending_call_has_any_answer(answer: StoreError | None) -> None:
+    pending, is_away = PendingCalls(), True
+
+    async def call() -> None:
+        if is_away:
+            raise StoreUnavailable("away")
+        if answer is not None:
+            raise answer
+
+    pending.add("a", call)
+    pending.add("b", call)
+    await pending.flush()
+    assert (len(pending), pending.fails) == (2, True)
+    is_away = False
+    await pending.flush()
+    assert (len(pending), pending.fails) == (0, False), "a process without requests calls the store no more"
 
 
 @pytest.mark.guarantee("G11")

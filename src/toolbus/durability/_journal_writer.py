@@ -472,7 +472,7 @@ class JournalWriter:
             if anyio.current_time() >= renew_at:
                 renew_at = anyio.current_time() + seconds
                 if self._requests or self._pending:
-                    await self._pending.attempt(self._renew(), ends_outage=not self._pending)
+                    await self._pending.attempt(self._renew())
             await self._pending.flush()
 
     async def flush(self) -> None:
