@@ -20,7 +20,7 @@ from toolbus import Compression, Limits, RequestResult, Runtime
 from toolbus.durability._store_calls import PendingCalls
 from toolbus.errors import LeaseLost, StoreError, StoreUnavailable
 from toolbus.events import ApprovalRequested, HistoryCompressed, RequestStarted, ToolCallRequested
-from toolbus.storage import Entry, JournalStore
+from toolbus.storage import WRITE_SECONDS, Entry, JournalStore
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, advance, calls, hang, settle, text, virtual_backends
 
@@ -310,6 +310,23 @@ async def test_a_request_that_is_left_is_let_go_though_its_store_hangs_once_more
     assert (result.outcome, result.resumable, hung) == ("failed", True, [result.request_id])
     record = await journal.request(result.request_id)
     assert (record.ending, record.owner) == (None, "")
+
+
+@pytest.mark.guarantee("G21")
+async def test_a_request_that_could_not_begin_has_its_result_in_time_though_its_store_stays_away() -> None:
+    store = Faulty("hangs", 0, 100)
+    journal: Any = store.journal
+
+    async def hangs(_request_id: str, _epoch: int) -> bool:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    journal.abandon = hangs
+    began = anyio.current_time()
+    async with WORK.runtime(store, Lab(), drain_seconds=0) as runtime:
+        result = await result_of(runtime.run(PROMPT))
+        assert anyio.current_time() - began <= WRITE_SECONDS
+        assert (result.outcome, result.journaled) == ("failed", False)
 
 
 @pytest.mark.guarantee("G06")

@@ -239,7 +239,8 @@ class JournalWriter:
             facts=facts,
         )
         if seq == 0:
-            request.tries_since = anyio.current_time()
+            if request.unwritten is None:  # The session repeats a write that was cut short.
+                request.tries_since = anyio.current_time()
             entry.owner, entry.lease_seconds = self.owner, self.lease_seconds
             entry.agreed = self._agreed(request)
         if self.received:
