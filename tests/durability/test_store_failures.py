@@ -18,9 +18,9 @@ from support.results import result_of
 from support.resuming import PROMPT, Lab, Scene, Wall, facts_of, model, virtual_wall
 from toolbus import Compression, Limits, RequestResult, Runtime
 from toolbus.durability._store_calls import PendingCalls
-from toolbus.errors import StoreError, StoreUnavailable
+from toolbus.errors import LeaseLost, StoreError, StoreUnavailable
 from toolbus.events import ApprovalRequested, HistoryCompressed, RequestStarted, ToolCallRequested
-from toolbus.storage import Entry, JournalStore
+from toolbus.storage import WRITE_SECONDS, Entry, JournalStore
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, advance, calls, hang, settle, text, virtual_backends
 
@@ -312,6 +312,23 @@ async def test_a_request_that_is_left_is_let_go_though_its_store_hangs_once_more
     assert (record.ending, record.owner) == (None, "")
 
 
+@pytest.mark.guarantee("G21")
+async def test_a_request_that_could_not_begin_has_its_result_in_time_though_its_store_stays_away() -> None:
+    store = Faulty("hangs", 0, 100)
+    journal: Any = store.journal
+
+    async def hangs(_request_id: str, _epoch: int) -> bool:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    journal.abandon = hangs
+    began = anyio.current_time()
+    async with WORK.runtime(store, Lab(), drain_seconds=0) as runtime:
+        result = await result_of(runtime.run(PROMPT))
+        assert anyio.current_time() - began <= WRITE_SECONDS
+        assert (result.outcome, result.journaled) == ("failed", False)
+
+
 @pytest.mark.guarantee("G06")
 async def test_a_request_that_is_left_is_not_resumed_here_while_the_store_is_told_so(wall: Wall) -> None:
     store = Faulty("fails", 3)
@@ -420,7 +437,7 @@ async def test_a_pending_call_is_tried_once_a_second_and_the_outage_is_logged_on
     while len(pending):
         await pending.flush()
         fails = pending.fails
-        await pending.attempt(renews(), ends_outage=False)
+        await pending.attempt(renews())
         assert fails == pending.fails == (len(tried) < 4)
         await pending.wait(anyio.current_time() + (60 if len(pending) else 0))
     assert [each - began for each in tried] == [3, 4, 5, 6]
@@ -428,6 +445,25 @@ async def test_a_pending_call_is_tried_once_a_second_and_the_outage_is_logged_on
         "the store failed, and the call is repeated until it answers: away",
         "the store answers again",
     ]
+
+
+@pytest.mark.parametrize("answer", [None, LeaseLost("r", 1)])
+async def test_an_outage_is_over_once_every_pending_call_has_any_answer(answer: StoreError | None) -> None:
+    pending, is_away = PendingCalls(), True
+
+    async def call() -> None:
+        if is_away:
+            raise StoreUnavailable("away")
+        if answer is not None:
+            raise answer
+
+    pending.add("a", call)
+    pending.add("b", call)
+    await pending.flush()
+    assert (len(pending), pending.fails) == (2, True)
+    is_away = False
+    await pending.flush()
+    assert (len(pending), pending.fails) == (0, False), "a process without requests calls the store no more"
 
 
 @pytest.mark.guarantee("G11")

@@ -16,6 +16,7 @@ from support.journaled import late_answers
 from support.local_relay import LocalRelay
 from support.resuming import Lab, Wall, virtual_wall
 from toolbus import RequestSession, Runtime, Tool
+from toolbus.durability import InboxReader
 from toolbus.errors import (
     BusError,
     ConfigurationError,
@@ -532,6 +533,27 @@ async def test_inputs_behind_one_that_cannot_be_given_yet_do_not_wait_for_a_look
             each.cancel()
 
 
+async def test_many_inputs_that_cannot_be_given_yet_do_not_keep_those_of_other_requests_waiting() -> None:
+    store, lab = store_of(), Lab()
+    journal: Any = store.journal
+    async with node(store, lab=lab, drain_seconds=0) as old:
+        left = old.start("go", conversation_id="c")
+        await settle()
+    async with node(store, text("Thinking.", 2, delays=60)) as elsewhere:
+        elsewhere.start("first", conversation_id="c")
+        await settle()
+        async with node(store, lab=lab, drain_seconds=0) as heir:
+            [resumed] = await heir.resume()
+            for number in range(MAX_WAITING_INPUTS):
+                await journal.send(SteeringAdded(request_id=left.request_id, text=str(number)))
+            other = heir.start("and this")
+            await settle()
+            await journal.send(CancelRequested(request_id=other.request_id))
+            await advance(0.3)  # one look
+            assert other.ended
+            assert not resumed.is_accepted
+
+
 async def test_an_outage_of_the_store_delays_commands_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     store = store_of()
     journal: Any = store.journal
@@ -855,9 +877,11 @@ async def test_wrong_options_are_refused(make: Callable[[], object], words: str)
 
 
 async def test_a_client_reports_a_store_that_cannot_be_opened_when_it_is_entered(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "no" / "such.db")
     with pytest.raises(StoreError, match="there is no folder"):
-        async with Client(SqliteStore(tmp_path / "no" / "such.db")):
+        async with Client(store):
             pytest.fail("the client was entered")
+    assert not store._writer.is_running, "it is closed"  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_steering_that_came_in_another_process_is_given_before_the_next_round() -> None:
@@ -890,6 +914,29 @@ async def test_inputs_that_wait_together_are_given_in_the_order_in_which_they_we
         assert not writer.received
     said = [each.text for each in result.messages if isinstance(each, UserMessage)]
     assert said == ["go", *map(str, range(20))]
+
+
+async def test_whoever_asks_for_a_look_hears_when_an_input_waits_no_more_also_of_one_that_is_not_there() -> None:
+    store = store_of()
+    journal: Any = store.journal
+    settled: list[str] = []
+    async with node(store, text("Thinking.", 2, delays=20), text("Done."), inbox_seconds=1_000) as runtime:
+        session = runtime.start("go")
+        await settle()
+        steered = SteeringAdded(request_id=session.request_id, text="and Rome?")
+        await journal.send(steered)
+        writer: Any = runtime._journal_writer  # pyright: ignore[reportPrivateUsage]
+        reader = InboxReader(journal, writer, 1_000)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(reader.run)
+            for event_id in (steered.event_id, "not there"):
+                reader.look(event_id, lambda event_id=event_id: settled.append(event_id))
+            await settle()
+            assert settled == ["not there"]
+            await session.result()
+            await settle()
+            assert settled == ["not there", steered.event_id]
+            tasks.cancel_scope.cancel()
 
 
 async def test_a_command_that_waits_in_the_process_of_its_request_is_queued_durably() -> None:

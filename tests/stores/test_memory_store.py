@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from support.store_entries import write_whole
+from support.store_entries import entry, write_whole
 from toolbus.clock import wall_time_from
 from toolbus.errors import ConfigurationError
+from toolbus.events import CancelRequested
 from toolbus.messages import (
     AssistantMessage,
     ImagePart,
@@ -56,11 +57,12 @@ async def test_a_history_that_was_given_does_not_grow() -> None:
     assert len(history) == 2
 
 
-async def test_past_its_bound_in_conversations_the_one_used_longest_ago_is_dropped() -> None:
+@pytest.mark.parametrize("use", ["read", "written"])
+async def test_past_its_bound_in_conversations_the_one_used_longest_ago_is_dropped(use: str) -> None:
     store = MemoryStore(max_conversations=2)
     for name in ("a", "b"):
         await store.remember(name, turn(name))
-    await store.history("a")
+    await (store.history("a") if use == "read" else store.remember("a", turn("more")))
     await store.remember("c", turn("c"))
     assert [bool(await store.history(name)) for name in ("a", "b", "c")] == [True, False, True]
     assert (store.statistics().conversations, store.statistics().dropped) == (2, 1)
@@ -76,6 +78,13 @@ async def test_past_its_bound_in_bytes_old_conversations_go_but_the_newest_stays
     assert store.statistics().conversations == 1
     await store.remember("next", turn("z"))
     assert store.statistics().size_bytes < 5_000
+
+
+async def test_what_its_bound_in_bytes_just_holds_is_kept() -> None:
+    store = MemoryStore(max_bytes=1_000)
+    for name in ("a", "b"):
+        await store.remember(name, [SystemMessage(text="s" * 100)])
+    assert (store.statistics().size_bytes, store.statistics().dropped) == (1_000, 0)
 
 
 async def test_every_kind_of_message_counts() -> None:
@@ -112,6 +121,48 @@ async def test_pruning_reports_what_is_counted_no_more() -> None:
             assert pruned.size_bytes == before.size_bytes - after.size_bytes
             assert (pruned.size_bytes > 0) == any(expected)
         assert (after.requests, after.conversations) == (1, 1)
+
+
+async def test_at_the_moment_at_which_a_lease_runs_out_it_is_free_for_everything() -> None:
+    journal: Any = MemoryStore(journal=True).journal
+    now = begun = 1_750_000_000.0
+    with wall_time_from(lambda: now):
+        for request_id in ("held", "free at once", "parked", "parked too", "awake"):
+            await journal.append(entry(request_id, conversation_id=request_id, lease_seconds=60))
+        await journal.release("free at once", 1)
+        for request_id in ("parked", "parked too", "awake"):
+            await journal.park(request_id, 1, 60)
+        for request_id in ("held", "awake"):
+            await journal.send(CancelRequested(request_id=request_id, event_id=request_id))
+        for attempt in (1, 2):  # the second time, it is parked although an input waits
+            assert (await journal.request("awake")).lease_until == 0
+            assert (await journal.take("awake", "heir", 3_600)).owner == "heir"
+            if attempt == 1:
+                await journal.park("awake", 2, 60)
+        assert await journal.take_turn("talk", "waits", "worker", 60)
+
+        async def state() -> tuple[list[str], bool, bool, bool]:
+            is_held = (await journal.receipt("held", "held")).is_held
+            turns = [await journal.take_turn(*each, "other", 60) for each in (("held", "next"), ("talk", "next"))]
+            return [each.request_id for each in await journal.unfinished()], is_held, *turns
+
+        now = begun + 59
+        assert await state() == (["free at once"], True, False, False)
+        now = begun + 60
+        assert await state() == (["held", "free at once", "parked", "parked too"], False, True, True)
+        for request_id in ("held", "free at once", "parked", "parked too"):
+            assert (await journal.take(request_id, "heir", 60)).owner == "heir"
+        assert await journal.unfinished() == []
+
+
+async def test_requests_are_counted_and_none_are_listed_where_none_are_wanted() -> None:
+    journal: Any = MemoryStore(journal=True).journal
+    await write_whole(journal, "r1")
+    await journal.append(entry("r2", lease_seconds=0))
+    await journal.append(entry("r3", lease_seconds=0))
+    found = await journal.statistics()
+    assert (found.requests, found.unfinished, found.appends, found.commits) == (3, 2, 5, 5)
+    assert (await journal.requests(limit=0), await journal.unfinished(limit=0)) == ([], [])
 
 
 @pytest.mark.parametrize(

@@ -144,3 +144,26 @@ async def test_of_a_damaged_request_what_is_whole_is_exported_and_the_rest_is_re
         await import_from(target, path)
         assert [each.seq for each in await target.facts("r")] == [0, 1]
         assert (await verify(target)).problems == []
+
+
+async def test_a_request_that_ends_while_it_is_exported_is_written_as_its_record_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "export.jsonl"
+    async with (
+        closing(SqliteStore(tmp_path / "a.db", durability="process")) as store,
+        closing(SqliteStore(tmp_path / "b.db", durability="process")) as target,
+    ):
+        await store.append(entry("r"))
+        salvage = store.salvage
+
+        async def salvage_later(request_id: str) -> Any:
+            await store.append(entry(request_id, 1, ending="completed"))
+            return await salvage(request_id)
+
+        monkeypatch.setattr(store, "salvage", salvage_later)
+        done = await export_to(store, path)
+        assert (done.requests, done.facts, done.problems) == (1, 1, [])
+        await import_from(target, path)
+        [left] = await target.unfinished()
+        assert (left.ending, left.facts, len(await target.facts("r"))) == (None, 1, 1)

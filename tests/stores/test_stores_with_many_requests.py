@@ -37,8 +37,8 @@ async def rows(store: DatabaseStore, statement: str) -> Sequence[Sequence[Any]]:
     return await store._read(lambda database: database.rows(statement))
 
 
-async def _run(store: DatabaseStore, statement: str) -> None:
-    await store._write(lambda database: database.run(statement))
+async def _run(store: DatabaseStore, statement: str, values: Sequence[Any] = ()) -> None:
+    await store._write(lambda database: database.run(statement, values))
 
 
 def cancel(request_id: str, event_id: str) -> CancelRequested:
@@ -121,6 +121,18 @@ async def test_an_input_that_the_database_cannot_take_does_not_harm_those_that_a
     await store.append(entry("r"))
     outcomes = await send_all(store, [cancel("r", "a"), cancel("r", "\ud800"), cancel("r", "b")])
     assert outcomes == {"a": "waiting", "\ud800": "StoreError", "b": "waiting"}
+
+
+async def test_inputs_that_cannot_be_read_do_not_keep_the_others_waiting(
+    store: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    await store.append(entry("r"))
+    for event_id in ("a", "b", "c", "d", "e"):
+        await store.send(cancel("r", event_id))
+    await _run(store, "UPDATE inbox SET data = ? WHERE event_id < 'c'", (b'{"type": "of_tomorrow"}',))
+    assert [each.event_id for each in await store.waiting("worker", without=["c"], limit=1)] == ["d"]
+    logged = [each.getMessage().partition(" in its inbox cannot be read")[0] for each in caplog.records]
+    assert logged == ["request r: input a", "request r: input b"]
 
 
 async def test_looking_for_free_requests_reads_no_others(tmp_path: Path) -> None:

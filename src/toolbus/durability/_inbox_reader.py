@@ -64,20 +64,22 @@ class InboxReader:
                 with anyio.move_on_after(self._seconds):
                     await self._wake.wait()
                 self._wake = anyio.Event()
-                asked = [*self._asked]
-                while await self._look(tasks):
+                asked, seen = [*self._asked], set[str]()
+                while await self._look(tasks, seen):
                     await anyio.lowlevel.checkpoint()
                 for event_id in asked:
                     if event_id not in self._writer.received:
                         self._say_settled(event_id)
 
-    async def _look(self, tasks: anyio.abc.TaskGroup) -> bool:
-        """Give the inputs that wait to their sessions, and return whether to look for more of them at once."""
+    async def _look(self, tasks: anyio.abc.TaskGroup, seen: set[str]) -> bool:
+        """Give the inputs that wait to their sessions, and return whether to look for more of them at once.
+
+        Those in `seen` were looked at before. Otherwise many inputs of one request that cannot have them yet would keep
+        the inputs of all others waiting.
+        """
         try:
-            given_before = self._writer.received
-            waiting = await call_store_in_time(
-                self._inbox.waiting(self._writer.owner, without=given_before, limit=_AT_ONCE)
-            )
+            known = self._writer.received | seen
+            waiting = await call_store_in_time(self._inbox.waiting(self._writer.owner, without=known, limit=_AT_ONCE))
         except StoreError as exc:
             if not self._fails:
                 _logger.warning("the store failed, and inputs from other processes wait until it answers: %s", exc)
@@ -86,15 +88,14 @@ class InboxReader:
         if self._fails:
             self._fails = False
             _logger.info("the store answers again, and inputs from other processes are read")
-        is_given = False
         for given in waiting:
+            seen.add(given.event_id)
             session = self._writer.session(given.request_id)
             # A session that has not continued yet has not asked its open questions again.
             if session is not None and session.is_accepted:
                 self._writer.received.add(given.event_id)
                 self._give(session, given, tasks)
-                is_given = True
-        return is_given and len(waiting) == _AT_ONCE
+        return len(waiting) == _AT_ONCE
 
     def _give(self, session: RequestSession, given: Event, tasks: anyio.abc.TaskGroup) -> None:
         """Give an input to a session, at once, since tasks may begin in another order than that of sending."""

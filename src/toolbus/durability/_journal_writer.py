@@ -243,7 +243,8 @@ class JournalWriter:
             facts=facts,
         )
         if seq == 0:
-            request.tries_since = anyio.current_time()
+            if request.unwritten is None:  # The session repeats a write that was cut short.
+                request.tries_since = anyio.current_time()
             entry.owner, entry.lease_seconds = self.owner, self.lease_seconds
             entry.agreed = self._agreed(request)
         if self.received:
@@ -476,7 +477,7 @@ class JournalWriter:
             if anyio.current_time() >= renew_at:
                 renew_at = anyio.current_time() + seconds
                 if self._requests or self._pending:
-                    await self._pending.attempt(self._renew(), ends_outage=not self._pending)
+                    await self._pending.attempt(self._renew())
             await self._pending.flush()
 
     async def flush(self) -> None:

@@ -5,6 +5,7 @@ Knows the errors of stores, and time. Must not know sessions, nor what a call wr
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -71,20 +72,19 @@ class PendingCalls:
         self._calls[request_id] = call
         self._changed.set()
 
-    async def attempt(self, call: Awaitable[object], *, ends_outage: bool = True) -> StoreError | None:
+    async def attempt(self, call: Awaitable[object]) -> StoreError | None:
         """Await `call` for at most `ANSWER_SECONDS`. Return the reason why it failed, or None.
 
-        A `LeaseLost` is no failure here: the request is another process's now, so nothing is left to do. The log
-        reports the first failure, and that the store answers again if a success `ends_outage`.
+        A `LeaseLost` is an answer: the request is another process's now, so nothing is left to do. The log reports the
+        first failure, and that the store answers again once a call works and none is pending.
         """
         try:
-            await call_store_in_time(call)
-        except LeaseLost:
-            return None
+            with contextlib.suppress(LeaseLost):
+                await call_store_in_time(call)
         except StoreError as exc:
             self.report(exc)
             return exc
-        if ends_outage:
+        if not self._calls:
             self.report(None)
         return None
 
@@ -103,6 +103,8 @@ class PendingCalls:
             if problem is None:
                 if self._calls.get(request_id) is call:
                     del self._calls[request_id]
+                if not self._calls:
+                    self.report(None)
             elif problem.retryable:
                 # The call moves to the end, so that one that never works does not keep the others from being tried.
                 if self._calls.get(request_id) is call:

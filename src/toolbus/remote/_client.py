@@ -79,14 +79,14 @@ class Client:
         self._stored = StoredRequests(store, journal, self._make, options)
 
     async def __aenter__(self) -> Self:
-        if (opens := getattr(self.store, "open", None)) is not None:
-            await opens()
-        if self._exchange is not None:
-            try:
+        try:
+            if (opens := getattr(self.store, "open", None)) is not None:
+                await opens()
+            if self._exchange is not None:
                 await self._exchange.__aenter__()
-            except BaseException:
-                await self.store.aclose()
-                raise
+        except BaseException:
+            await self.store.aclose()
+            raise
         return self
 
     async def __aexit__(

@@ -165,7 +165,10 @@ async def _requests(store: Archive, problems: list[StoreError]) -> AsyncIterator
             try:
                 record = await store.request(request_id)
                 if record is not None:
-                    yield record, await store.salvage(request_id)
+                    salvaged = await store.salvage(request_id)
+                    # A request that runs may have grown since its record was read, and may even have ended.
+                    del salvaged.facts[record.facts :]
+                    yield record, salvaged
             except (StoreDamaged, StoreFormat) as exc:
                 problems.append(exc)
         after = ids[-1]

@@ -34,7 +34,7 @@ class MemoryConversations:
         self._max_conversations = max_conversations
         self._max_bytes = max_bytes
         self._conversations: OrderedDict[str, _Conversation] = OrderedDict()
-        self._changes = count(1)
+        self._changes = count()
 
     def __len__(self) -> int:
         return len(self._conversations)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush, nsmallest
-from itertools import islice
+from itertools import count, islice
 from typing import Protocol
 
 from ...clock import wall_time
@@ -140,7 +140,8 @@ class MemoryJournal:
         self._leases = _Leases()
         self._turns: dict[str, _Turn] = {}  # by conversation
         self._unfinished: dict[str, list[_Request]] = {}  # by conversation, oldest first
-        self._appends, self._begun = 0, 0
+        self._appends = 0
+        self._numbers = count()
 
     async def append(self, entry: Entry) -> int:
         """See `JournalStore`."""
@@ -171,8 +172,7 @@ class MemoryJournal:
             begun_at=wall_time(),
             agreed=entry.agreed or {},
         )
-        request = self._requests[entry.request_id] = _Request(record, self._begun)
-        self._begun += 1
+        request = self._requests[entry.request_id] = _Request(record, next(self._numbers))
         self._unfinished.setdefault(entry.conversation_id, []).append(request)
         self._leases.give(request, entry.owner, entry.lease_seconds)
         return request

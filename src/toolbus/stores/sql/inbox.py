@@ -120,8 +120,11 @@ def waiting(database: Database, owner: str, without: Collection[str], limit: int
     if not owner:
         return []
     found: list[Event] = []
-    listed = [each for each in database.rows(_WAITING, (owner, _MOST_LISTED)) if each[1] not in without]
-    for request_id, event_id in listed[:limit]:
+    for request_id, event_id in database.rows(_WAITING, (owner, _MOST_LISTED)):
+        if len(found) >= limit:
+            break
+        if event_id in without:
+            continue
         [[data]] = database.rows(_DATA, (request_id, event_id))
         try:
             found.append(decode(bytes(data)))
