@@ -128,6 +128,8 @@ async def test_how_long_to_wait_is_reported() -> None:
     [
         ({}, None),
         ({"retry-after": "2.5"}, 2.5),
+        ({"retry-after": "0.5"}, 0.5),
+        ({"retry-after": "0"}, 0),
         ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5),
         ({"retry-after": "Wed, 21 Oct 2026 07:28:30 GMT", "date": "Wed, 21 Oct 2026 07:28:00 GMT"}, 30),
         ({"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT", "date": "Wed, 21 Oct 2026 07:28:30 GMT"}, 0),
