@@ -10,6 +10,7 @@ import httpx2
 import pytest
 
 from toolbus.errors import ConfigurationError
+from toolbus.providers import OllamaProvider
 from toolbus.providers._shared.clients import Clients, make_client
 from toolbus.providers._shared.errors import ErrorTranslator, read_body
 from toolbus.providers._shared.options import check_limits, secrets_in
@@ -40,8 +41,9 @@ async def test_a_provider_that_was_closed_before_its_first_request_has_a_new_cli
     assert not clients.get().closed
 
 
-def test_a_reply_may_be_bounded_by_one_byte_and_not_by_none() -> None:
+def test_bounds_of_one_are_accepted_and_none_of_zero() -> None:
     check_limits("m", 1, 1)
+    assert OllamaProvider("m", context_tokens=1).model == "m"
     with pytest.raises(ConfigurationError, match="max_reply_bytes is 0; it must be at least 1"):
         check_limits("m", 1, 0)
 
