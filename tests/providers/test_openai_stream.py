@@ -195,6 +195,12 @@ def test_a_reply_without_usage_counts_nothing() -> None:
     assert read(text("hi", usage=odd)).usage == Usage()
 
 
+@pytest.mark.parametrize("details", [None, {"cached_tokens": 0}, {"cached_tokens": 4}])
+def test_tokens_from_the_cache_count_under_the_name_of_deepseek_too(details: Any) -> None:
+    usage = {"prompt_tokens": 9, "prompt_cache_hit_tokens": 4, "prompt_tokens_details": details}
+    assert read(text("hi", usage=usage)).usage == Usage(input_tokens=9, cached_tokens=4)
+
+
 def test_usage_that_comes_with_each_chunk_is_the_last_one() -> None:
     growing = [chunk({"content": "x"}, usage={"completion_tokens": n}) for n in (1, 2, 3)]
     assert read(Reply(chunks=[*growing, chunk(finish_reason="stop")])).usage == Usage(output_tokens=3)

@@ -223,7 +223,8 @@ def usage_of(wire: Mapping[str, Any], read: str, written: str) -> Usage:
     return Usage(
         input_tokens=count_at(wire, read),
         output_tokens=count_at(wire, written),
-        cached_tokens=count_at(details, "cached_tokens"),
+        # The second is DeepSeek's name.
+        cached_tokens=count_at(details, "cached_tokens") or count_at(wire, "prompt_cache_hit_tokens"),
         cache_write_tokens=count_at(details, "cache_write_tokens"),
         reasoning_tokens=count_at(wire.get(f"{written}_details"), "reasoning_tokens"),
     )
