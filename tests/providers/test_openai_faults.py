@@ -147,6 +147,28 @@ def test_a_retry_after_is_seconds_or_a_date_and_nonsense_is_none(
     assert retry_after(headers) == seconds
 
 
+@pytest.mark.parametrize(
+    ("delay", "headers", "seconds"),
+    [
+        ("27s", {}, 27),
+        ("0.25s", {}, 0.25),
+        ("0s", {}, 0),
+        ("27s", {"retry-after": "0"}, 0),
+        ("-1s", {}, None),
+        ("9" * 400 + "s", {}, None),
+        (27, {}, None),
+    ],
+)
+def test_the_details_of_google_s_refusals_have_the_time_to_wait(
+    delay: Any, headers: dict[str, str], seconds: float | None
+) -> None:
+    info = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": delay}
+    failure = {"@type": "type.googleapis.com/google.rpc.QuotaFailure"}
+    body: Any = [{"error": {"code": 429, "message": "Quota exceeded.", "details": [failure, info]}}]
+    error = OpenAIErrors(vendor="gemini", where="w", hint="h").status(429, headers, body)
+    assert (error.retryable, error.retry_after_seconds) == (True, seconds)
+
+
 def test_an_unknown_status_has_no_name() -> None:
     error = OpenAIErrors(vendor="v", where="w", hint="h").status(499, {}, None)
     assert str(error) == "v answered 499 (unknown status)"

@@ -27,7 +27,7 @@ from ...errors import (
     ProviderUnavailable,
     ReplyTooLarge,
 )
-from .wire_text import as_object, dumped
+from .wire_text import as_object, as_objects, dumped
 
 __all__ = ["ErrorBody", "ErrorTranslator", "overflow", "read_body", "retry_after"]
 
@@ -36,6 +36,7 @@ _NO_SECRETS = frozenset({"none", "ollama"})  # placeholders that toolbus itself 
 _PHRASES = {529: "Overloaded"}  # Anthropic's own status
 _LONGEST_MESSAGE = 1000  # characters of a server's message; some servers answer with a whole stack trace
 _STATUS = re.compile(r"[45]\d\d", re.ASCII)
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s", re.ASCII)
 _MAX_DEPTH = 100  # levels of an error body that are shown; far beyond those of any real one
 _OVERFLOW_STATUSES = frozenset({400, 413, 422, 500})  # the statuses for which wording about the context length counts
 
@@ -156,7 +157,7 @@ class ErrorTranslator:
             vendor=self.vendor,
             status=status,
             retryable=retryable,
-            retry_after_seconds=retry_after(headers),
+            retry_after_seconds=_retry_delay(said.fields) if (asked := retry_after(headers)) is None else asked,
         )
 
     def in_stream(self, body: object) -> ProviderError:
@@ -245,6 +246,15 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     if until is None:
         return None
     return max(0.0, (until - (now or datetime.now(UTC))).total_seconds())
+
+
+def _retry_delay(fields: Mapping[str, Any]) -> float | None:
+    """Return the seconds to wait from the details of Google's errors, which have no header for them."""
+    for each in as_objects(fields.get("details")):
+        delay = each.get("retryDelay")
+        if isinstance(delay, str) and (found := _DURATION.fullmatch(delay)):
+            return float(found[1])
+    return None
 
 
 def _date(text: str | None) -> datetime | None:
