@@ -78,14 +78,15 @@ async def test_the_body_of_a_refusal_or_a_redirect_is_read_up_to_a_size(vendor: 
     assert server.sent < MANY
 
 
-@pytest.mark.parametrize("vendor", ["openai", "anthropic"])
+@pytest.mark.parametrize("vendor", PROVIDERS)
 @pytest.mark.parametrize("coding", ["identity", "deflate"])
 async def test_the_body_of_a_refusal_of_common_size_is_read_whole(vendor: str, coding: str) -> None:
     body = json.dumps({"error": {"message": "too warm", "padding": "x" * 30_000}}).encode()
     headers = {"Content-Type": "application/json"}
     if coding == "deflate":
         body, headers = zlib.compress(body), {**headers, "Content-Encoding": coding}
-    with LoopbackServer(lambda _: Answer(status=400, headers=headers, frames=(body,), streamed=False)) as server:
+    frames = [body[start : start + 10_000] for start in range(0, len(body), 10_000)]
+    with LoopbackServer(lambda _: Answer(status=400, headers=headers, frames=frames)) as server:
         error = await failure_of(PROVIDERS[vendor], server)
         assert str(error) == f"{vendor} answered 400 (Bad Request): too warm"
 
