@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -124,3 +125,15 @@ def test_a_code_that_is_no_status_is_none(code: str) -> None:
 def test_a_code_that_is_a_status_is_one(code: Any) -> None:
     error = ERRORS["openai"].in_stream({"error": {"code": code, "message": "no"}})
     assert error.status == int(code)
+
+
+async def test_a_password_in_a_url_is_not_shown_in_clear_either() -> None:
+    def refuse(request: RecordedRequest) -> Answer:
+        given = base64.b64decode(request.headers["authorization"].removeprefix("Basic ")).decode()
+        return Answer(status=400, frames=(json.dumps({"error": f"{given} may not"}).encode(),), streamed=False)
+
+    with LoopbackServer(refuse) as server:
+        provider = OllamaProvider("m", host=server.origin.replace("//", "//user:the%40word@"))
+        with pytest.raises(ProviderRejected, match="user:\\*\\*\\* may not"):
+            await provider.respond(ModelRequest(messages=(UserMessage(content="hi"),)), ignore)
+        await provider.aclose()
