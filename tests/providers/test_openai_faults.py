@@ -128,6 +128,8 @@ async def test_how_long_to_wait_is_reported() -> None:
     [
         ({}, None),
         ({"retry-after": "2.5"}, 2.5),
+        ({"retry-after": "0.5"}, 0.5),
+        ({"retry-after": "0"}, 0),
         ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5),
         ({"retry-after": "Wed, 21 Oct 2026 07:28:30 GMT", "date": "Wed, 21 Oct 2026 07:28:00 GMT"}, 30),
         ({"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT", "date": "Wed, 21 Oct 2026 07:28:30 GMT"}, 0),
@@ -143,6 +145,28 @@ def test_a_retry_after_is_seconds_or_a_date_and_nonsense_is_none(
     headers: dict[str, str], seconds: float | None
 ) -> None:
     assert retry_after(headers) == seconds
+
+
+@pytest.mark.parametrize(
+    ("delay", "headers", "seconds"),
+    [
+        ("27s", {}, 27),
+        ("0.25s", {}, 0.25),
+        ("0s", {}, 0),
+        ("27s", {"retry-after": "0"}, 0),
+        ("-1s", {}, None),
+        ("9" * 400 + "s", {}, None),
+        (27, {}, None),
+    ],
+)
+def test_the_details_of_google_s_refusals_have_the_time_to_wait(
+    delay: Any, headers: dict[str, str], seconds: float | None
+) -> None:
+    info = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": delay}
+    failure = {"@type": "type.googleapis.com/google.rpc.QuotaFailure"}
+    body: Any = [{"error": {"code": 429, "message": "Quota exceeded.", "details": [failure, info]}}]
+    error = OpenAIErrors(vendor="gemini", where="w", hint="h").status(429, headers, body)
+    assert (error.retryable, error.retry_after_seconds) == (True, seconds)
 
 
 def test_an_unknown_status_has_no_name() -> None:

@@ -195,6 +195,32 @@ def test_a_reply_without_usage_counts_nothing() -> None:
     assert read(text("hi", usage=odd)).usage == Usage()
 
 
+@pytest.mark.parametrize("details", [None, {"cached_tokens": 0}, {"cached_tokens": 4}])
+def test_tokens_from_the_cache_count_under_the_name_of_deepseek_too(details: Any) -> None:
+    usage = {"prompt_tokens": 9, "prompt_cache_hit_tokens": 4, "prompt_tokens_details": details}
+    assert read(text("hi", usage=usage)).usage == Usage(input_tokens=9, cached_tokens=4)
+
+
+@pytest.mark.parametrize(
+    ("written", "reasoning", "total", "output"),
+    [
+        (7, 5, 16, 7),  # OpenAI
+        (7, 5, 21, 12),  # xAI
+        (7, None, 21, 12),  # Gemini
+        (7, 5, 20, 7),  # a total that nothing explains
+        (7, 5, 0, 7),
+        (7, 5, 9, 7),
+    ],
+)
+def test_reasoning_that_is_only_in_the_total_counts_as_output(
+    written: int, reasoning: int | None, total: int, output: int
+) -> None:
+    details = None if reasoning is None else {"reasoning_tokens": reasoning}
+    usage = {"prompt_tokens": 9, "completion_tokens": written, "total_tokens": total}
+    found = read(text("hi", usage={**usage, "completion_tokens_details": details})).usage
+    assert found == Usage(input_tokens=9, output_tokens=output, reasoning_tokens=5)
+
+
 def test_usage_that_comes_with_each_chunk_is_the_last_one() -> None:
     growing = [chunk({"content": "x"}, usage={"completion_tokens": n}) for n in (1, 2, 3)]
     assert read(Reply(chunks=[*growing, chunk(finish_reason="stop")])).usage == Usage(output_tokens=3)

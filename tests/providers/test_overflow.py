@@ -49,6 +49,9 @@ def inner(message: str, **fields: Any) -> dict[str, Any]:
             ),
             8192,
         ),
+        (422, inner("The prompt is too long: 9 tokens > 8 maximum"), 8),
+        (400, inner("full", type="exceed_context_size_error", n_ctx=0), None),
+        (400, inner("full", type="exceed_context_size_error", n_ctx=1), 1),
         (500, inner("full", code=500, type="exceed_context_size_error", n_prompt_tokens=1407, n_ctx=256), 256),
         (400, inner("request (900 tokens) exceeds the available context size (512 tokens), try increasing it"), 512),
         (

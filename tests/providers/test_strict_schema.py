@@ -86,6 +86,28 @@ def test_what_no_dialect_can_say_is_not_converted(wanted: Any, dialect: SchemaDi
     assert strict_schema(schema_of(wanted), dialect) is None
 
 
+@pytest.mark.parametrize("dialect", [OPENAI, ANTHROPIC], ids=["openai", "anthropic"])
+def test_a_schema_with_several_types_keeps_the_rules_of_each(dialect: SchemaDialect) -> None:
+    def converted(**field: Any) -> Any:
+        whole = {"type": "object", "properties": {"field": field}, "required": ["field"]}
+        found = strict_schema(whole, dialect)
+        return found and found["properties"]["field"]
+
+    assert converted(type=["array", "null"], items={"type": "string"}) == {
+        "type": ["array", "null"],
+        "items": {"type": "string"},
+    }
+    assert converted(type=["object", "null"], properties={"a": {"type": "string"}}, required=["a"]) == {
+        "type": ["object", "null"],
+        "properties": {"a": {"type": "string"}},
+        "additionalProperties": False,
+        "required": ["a"],
+    }
+    assert converted(type=["array", "null"]) is None
+    assert converted(type=["object", "null"]) is None
+    assert converted(type=["string", "null"]) == {"type": ["string", "null"]}
+
+
 def test_only_openai_takes_a_schema_that_refers_to_itself() -> None:
     schema = schema_of(Node)
     assert strict_schema(schema, OPENAI) is not None

@@ -89,8 +89,9 @@ async def test_the_answer_is_asked_for_in_the_vendors_own_field(dialect: str) ->
 async def test_servers_that_may_tell_the_model_nothing_have_the_schema_in_the_instructions(dialect: str) -> None:
     with WireServer([WireReply(text=PARIS)], dialect=dialect) as server:
         await ask(server, instructions="Be brief.")
-    system = server.read().messages[0]
+    system, *others = server.read().messages
     assert isinstance(system, SystemMessage)
+    assert [type(each) for each in others] == [UserMessage]
     assert system.text.startswith("Be brief.\n\nAnswer with JSON of this schema, and with nothing else:\n{")
     assert '"celsius"' in system.text
 

@@ -10,12 +10,15 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import orjson
 import pytest
 
 from toolbus import EventBus, Tool, ToolRegistry, tool
+from toolbus.errors import LimitReached
 from toolbus.events import (
     Event,
     RequestCompleted,
+    Spent,
     ToolCallCompleted,
     ToolCallFailed,
     ToolCallProgress,
@@ -103,6 +106,11 @@ class FakeBroker:
         for then in self.waiting:
             then(True)
         self.waiting.clear()
+
+    async def tell(self, worker: str, body: bytes) -> None:
+        assert worker == "w"
+        assert body.startswith(b"?")
+        await anyio.lowlevel.checkpoint()
 
     async def find(self, key: Key) -> bytes | None:
         assert key == KEY
@@ -474,6 +482,45 @@ async def test_a_cancelled_host_stops_the_calls_of_its_requests_unless_they_cont
     assert here.bus.arbitration.is_open(*KEY) is leaves
     here.bus.publish(here.requested.failed("too late", reason="timeout"))
     assert here.broker.did[-1] == "close"
+
+
+class Child:
+    """A sub-request that has used up some tokens, and fails or runs on."""
+
+    spent = Spent(usage=Usage(output_tokens=7))
+
+    def __init__(self, *, fails: bool) -> None:
+        self.fails = fails
+
+    async def run(self) -> None:
+        if self.fails:
+            raise LimitReached("too many rounds")
+        await anyio.sleep_forever()
+
+
+@pytest.mark.parametrize("fails", [True, False])
+@pytest.mark.parametrize("ending", ["answered", "lost", "closed"])
+async def test_what_the_questions_of_a_call_have_used_up_counts_however_the_call_ends(ending: str, fails: bool) -> None:
+    def child(*_args: Any, **_options: Any) -> Child:
+        return Child(fails=fails)
+
+    async with scene() as here:
+        here.view.stops, here.view.metadata, here.view.instrumentation = False, {}, ()
+        here.view.child = child
+        await here.request()
+        question = {"prompt": {"role": "user", "content": "How many?"}}
+        letter = {"do": "ask", "id": "q", "request": KEY[0], "call": KEY[1], "worker": "w", "content": question}
+        here.broker.heard(b"?" + orjson.dumps(letter))
+        await settle()
+        if ending == "answered":
+            here.hear(here.requested.completed("said"))
+        elif ending == "lost":
+            here.broker.trouble = Damaged("gone")
+            here.broker.heard(PAYLOAD.line)
+            await settle()
+    [ended] = here.ended
+    assert isinstance(ended, ToolCallCompleted | ToolCallFailed)
+    assert ended.spent == Child.spent
 
 
 # ------------------------------------------------------------------------------------------------ payloads

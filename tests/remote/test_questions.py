@@ -177,27 +177,32 @@ async def test_a_request_without_limits_left_refuses_the_question(broker: Broker
 
 
 @pytest.mark.parametrize("how", ["cancel", "deadline", "own time-out"])
-async def test_a_question_ends_with_its_call_and_with_the_handler_that_asks(broker: Broker, how: str) -> None:
-    gave_up = anyio.Event()
+async def test_a_question_ends_with_its_call_and_with_the_handler_that_asks_and_what_it_used_up_counts(
+    broker: Broker, how: str
+) -> None:
+    own, gave_up = anyio.CancelScope(), anyio.Event()
 
     async def handler(context: ToolContext[Any]) -> str:
         try:
-            with anyio.move_on_after(0.2 if how == "own time-out" else 60):
-                await context.ask("How many?")
+            with own:
+                await context.ask("How many?", output=Answer)
         finally:
             gave_up.set()
         return "without an answer"
 
-    model, worked = Model(hang()), work(handler)
+    model, worked = Model(text("many", usage=Usage(output_tokens=7)), hang()), work(handler)
     ended = list[RequestCancelled]()
     limits = Limits(tool_timeout_seconds=1 if how == "deadline" else 30)
     with anyio.fail_after(20):
         async with worker_here(broker, [worked]), runtime_of(broker, model, worked, limits=limits) as runtime:
             runtime.bus.connect(RequestCancelled, ended.append)
             session = runtime.start("Go.")
-            await model.questions.wait()
+            while len(model.asked) < 2:  # The model has to repair its first answer.
+                await anyio.lowlevel.checkpoint()
             if how == "cancel":
                 session.cancel()
+            elif how == "own time-out":
+                own.cancel()
             result = await session.result()
             await gave_up.wait()
             while not any(each.request_id != session.request_id for each in ended):
@@ -208,6 +213,7 @@ async def test_a_question_ends_with_its_call_and_with_the_handler_that_asks(brok
         "deadline": "timeout",
         "own time-out": "without an answer",
     }[how]
+    assert result.usage.output_tokens == 5 + 7
 
 
 @pytest.mark.usefixtures("hasty")

@@ -134,9 +134,8 @@ class RemoteExecutor:
             for key, call in [*self._open.items()]:
                 # The settled watch stops the worker; a request that is left is answered where it continues.
                 if not _is_left(call):
-                    self._bus.publish(
-                        call.requested.failed("The executor was closed.", reason="cancelled", outcome_unknown=True)
-                    )
+                    failed = call.requested.failed("The executor was closed.", reason="cancelled", outcome_unknown=True)
+                    self._bus.publish(self._with_spent(key, call, failed))
                 else:
                     self._bus.arbitration.unwatch(*key)
             self._open.clear()
@@ -375,8 +374,6 @@ class RemoteExecutor:
             ),
         )
         if isinstance(event, (ToolCallCompleted, ToolCallFailed)):
-            if call.spent is not None:
-                event = replace(event, spent=call.spent)
             if isinstance(event, ToolCallFailed) and event.reason == "interrupted":
                 # The worker that was lost may have kept a part of its answer.
                 self._note(key[0], payloads=True)
@@ -385,12 +382,18 @@ class RemoteExecutor:
             self._bus.publish(event)
 
     def _publish(self, key: Key, event: _Answer) -> None:
-        call = self._open.pop(key)
-        self._answering.settle(key)
+        call = self._open[key]
+        event = self._with_spent(key, call, event)
+        del self._open[key]
         self._bus.arbitration.unwatch(*key)
         self._bus.publish(event)
         if call.payload is not None:
             self._group.start_soon(partial(self._drop, call), key)
+
+    def _with_spent(self, key: Key, call: _Open, event: _Answer) -> _Answer:
+        """End the questions of a call, and return its answer with what they have used up."""
+        self._answering.settle(key)
+        return event if call.spent is None else replace(event, spent=call.spent)
 
     def _view_of(self, key: Key) -> RequestView | None:
         call = self._open.get(key)

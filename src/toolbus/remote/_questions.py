@@ -313,6 +313,7 @@ class _OpenQuestion:
         self.scope = anyio.CancelScope()
         self.says = _Letter(do="runs", id=letter.id)
         self.heard_at = anyio.current_time()
+        self.child: Any = None  # the sub-request, until its consumption was reported
 
     @property
     def key(self) -> Key:
@@ -375,6 +376,13 @@ class Answering:
     def _end(self, question: _OpenQuestion) -> None:
         del self._open[question.letter.id]
         question.scope.cancel()
+        # The call may be settled before the sub-request has ended.
+        self._report(question)
+
+    def _report(self, question: _OpenQuestion) -> None:
+        child, question.child = question.child, None
+        if child is not None:
+            self._spent(question.key, child.spent)
 
     def _take(self, letter: _Letter) -> None:
         key = (letter.request, letter.call)
@@ -418,11 +426,12 @@ class Answering:
             output=None if asked.output is None else _SchemaOutput(asked.output),
             **{name: value for name, value in options.items() if value is not None},
         )
+        question.child = child
         try:
             with continued_from(metadata, view.instrumentation):
                 await child.run()
         finally:
-            self._spent(question.key, child.spent)
+            self._report(question)
         state: TurnState = child.snapshot().view.state
         assert state.ending is not None
         found = _Answered(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from importlib import import_module
 from typing import Any
 
@@ -10,10 +10,13 @@ from anyio.lowlevel import RunVar
 
 from ...errors import MissingExtra
 from .options import NO_KEY, ApiKey
+from .reply_reader import close_response
 
-__all__ = ["Clients", "make_client"]
+__all__ = ["Clients", "bound_refusal", "make_client"]
 
 _CONNECT_SECONDS = 5.0  # the SDKs' own limit for connecting
+_LONGEST_REFUSAL_BYTES = 65_536
+_LONGEST_PACKED_REFUSAL_BYTES = 8_192  # a compressed body may become a thousand times as long
 
 
 class Clients:
@@ -58,8 +61,44 @@ def make_client(sdk: str, kind: str, *, api_key: ApiKey, timeout_seconds: float,
     """
     try:
         timeout = import_module("httpx2").Timeout(timeout_seconds, connect=_CONNECT_SECONDS)
-        client = getattr(import_module(sdk), kind)
+        module = import_module(sdk)
     except ImportError as exc:
         raise MissingExtra(sdk, sdk) from exc
+    http = module.DefaultAsyncHttpxClient(timeout=timeout, event_hooks={"response": [bound_refusal]})
     key = NO_KEY if callable(api_key) else api_key  # a callable is asked before each request
-    return client(api_key=key, timeout=timeout, max_retries=0, **options)
+    return getattr(module, kind)(api_key=key, timeout=timeout, max_retries=0, http_client=http, **options)
+
+
+async def bound_refusal(response: Any) -> None:
+    """Let the body of a refusal or a redirect end after its beginning. A hook of the HTTP libraries.
+
+    The SDKs read such a body whole, however long it is.
+    """
+    if not response.is_success:
+        # Only the library of this response knows the class that it requires of a stream.
+        required = next(each for each in type(response.stream).__mro__ if each.__name__ == "AsyncByteStream")
+        packed = "content-encoding" in response.headers
+        most = _LONGEST_PACKED_REFUSAL_BYTES if packed else _LONGEST_REFUSAL_BYTES
+        response.stream = type("_Begun", (_Beginning, required), {})(response.stream, most)
+
+
+class _Beginning:
+    """The beginning of a body. It is not a generator, which would have to be closed if left half-way."""
+
+    def __init__(self, stream: Any, most_bytes: int) -> None:
+        self._stream = stream
+        self._pieces: AsyncIterator[bytes] = aiter(stream)
+        self._left_bytes = most_bytes
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._left_bytes <= 0:
+            raise StopAsyncIteration
+        piece = await anext(self._pieces)
+        self._left_bytes -= len(piece)
+        return piece
+
+    async def aclose(self) -> None:
+        await close_response(self._stream, self._pieces)

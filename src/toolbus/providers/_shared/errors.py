@@ -17,7 +17,7 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any, ClassVar, cast
 
-from ...core.arguments import encodable
+from ...core.arguments import depth, encodable
 from ...errors import (
     ContentFiltered,
     ContextOverflow,
@@ -27,7 +27,7 @@ from ...errors import (
     ProviderUnavailable,
     ReplyTooLarge,
 )
-from .wire_text import as_object, dumped
+from .wire_text import as_object, as_objects, dumped
 
 __all__ = ["ErrorBody", "ErrorTranslator", "overflow", "read_body", "retry_after"]
 
@@ -35,6 +35,9 @@ _RETRYABLE = frozenset({408, 409, 429})  # and all 5xx, as in the vendors' own S
 _NO_SECRETS = frozenset({"none", "ollama"})  # placeholders that toolbus itself sends to servers without keys
 _PHRASES = {529: "Overloaded"}  # Anthropic's own status
 _LONGEST_MESSAGE = 1000  # characters of a server's message; some servers answer with a whole stack trace
+_STATUS = re.compile(r"[45]\d\d", re.ASCII)
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s", re.ASCII)
+_MAX_DEPTH = 100  # levels of an error body that are shown; far beyond those of any real one
 _OVERFLOW_STATUSES = frozenset({400, 413, 422, 500})  # the statuses for which wording about the context length counts
 
 
@@ -154,14 +157,14 @@ class ErrorTranslator:
             vendor=self.vendor,
             status=status,
             retryable=retryable,
-            retry_after_seconds=retry_after(headers),
+            retry_after_seconds=_retry_delay(said.fields) if (asked := retry_after(headers)) is None else asked,
         )
 
     def in_stream(self, body: object) -> ProviderError:
         """Return the error that the server reports inside a stream that began well."""
         said = read_body(body)
         for code in said.codes:
-            if code.isdecimal() and 400 <= int(code) < 600:  # vLLM and OpenRouter send the status as the code
+            if _STATUS.fullmatch(code):  # vLLM and OpenRouter send the status as the code
                 return self.status(int(code), {}, body)
             if status := self.statuses.get(code):
                 return self.status(status, {}, body)
@@ -245,6 +248,15 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     return max(0.0, (until - (now or datetime.now(UTC))).total_seconds())
 
 
+def _retry_delay(fields: Mapping[str, Any]) -> float | None:
+    """Return the seconds to wait from the details of Google's errors, which have no header for them."""
+    for each in as_objects(fields.get("details")):
+        delay = each.get("retryDelay")
+        if isinstance(delay, str) and (found := _DURATION.fullmatch(delay)):
+            return float(found[1])
+    return None
+
+
 def _date(text: str | None) -> datetime | None:
     try:
         found = parsedate_to_datetime(text or "")
@@ -255,18 +267,17 @@ def _date(text: str | None) -> datetime | None:
 
 def read_body(body: object) -> ErrorBody:
     """Return the server's message, its codes and the fields around them, from any of the common shapes of a body."""
-    fields = as_object(body)
-    if isinstance(body, list) and body:  # Gemini
-        fields = as_object(cast("list[object]", body)[0])
-    inner = fields.get("error")
-    if isinstance(inner, Mapping | str) and inner:
-        return read_body(cast("object", inner))
+    fields = _fields_of(body)
+    # A loop, since a server may nest errors deeper than Python calls functions.
+    while isinstance(inner := fields.get("error"), Mapping | str) and inner:
+        body = cast("object", inner)
+        fields = _fields_of(body)
     given = (fields.get("code"), fields.get("type"), as_object(fields.get("details")).get("error_code"))
-    codes = tuple(str(code) for code in given if code)
+    codes = tuple(str(code) for code in given if isinstance(code, str | int) and code)
     if fields:
         body = fields.get("message") or fields.get("detail") or ""
         if isinstance(body, Mapping | Sequence) and not isinstance(body, str):
-            body = dumped(cast("object", body))
+            body = dumped(cast("object", body)) if depth(body) <= _MAX_DEPTH else ""
         raw = as_object(fields.get("metadata")).get("raw")  # the answer that OpenRouter got from the model's server
         if isinstance(body, str) and isinstance(raw, str) and raw:
             body = f"{body}: {raw}"
@@ -274,6 +285,12 @@ def read_body(body: object) -> ErrorBody:
     if text.startswith("<"):  # the HTML page of a proxy is meant for browsers
         text = ""
     return ErrorBody(text[:_LONGEST_MESSAGE], codes, fields)
+
+
+def _fields_of(body: object) -> Mapping[str, Any]:
+    if isinstance(body, list) and body:  # Gemini
+        return as_object(cast("list[object]", body)[0])
+    return as_object(cast("object", body))
 
 
 def _chain(exc: BaseException | None) -> Iterator[BaseException]:

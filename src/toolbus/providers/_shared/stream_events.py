@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import codecs
+from abc import ABC, abstractmethod
 
 from .errors import ErrorTranslator
 
 __all__ = ["EventLines", "JsonLines", "Lines"]
 
 
-class Lines:
+class Lines(ABC):
     """A splitter of bytes, which come in pieces of any size, into lines."""
 
     __slots__ = ("_begun", "_buffer", "_limit_bytes", "errors")
@@ -39,7 +40,6 @@ class Lines:
         found: list[tuple[str, bytes]] = []
         self._line(self._bare(bytes(self._buffer)), found)
         self._line(b"", found)
-        self._buffer = bytearray()
         return found
 
     def _bare(self, line: bytes) -> bytes:
@@ -52,8 +52,9 @@ class Lines:
         if size_bytes > self._limit_bytes:
             raise self.errors.too_large(self._limit_bytes)
 
+    @abstractmethod
     def _line(self, line: bytes, found: list[tuple[str, bytes]]) -> None:
-        raise NotImplementedError
+        """Process one line, and add the events that it completes."""
 
 
 class EventLines(Lines):

@@ -97,9 +97,11 @@ class _Converter:
         for key in ("anyOf", "oneOf"):
             if isinstance(each := given.get(key), list):
                 found["anyOf"] = [self._node(one) for one in cast("list[object]", each)]
-        if given.get("type") == "object" or "properties" in given:
+        kinds = given.get("type")
+        kinds = cast("list[object]", kinds) if isinstance(kinds, list) else [kinds]
+        if "object" in kinds or "properties" in given:
             self._object(given, found)
-        if given.get("type") == "array":
+        if "array" in kinds:
             found["items"] = self._node(given.get("items"))
         if "type" not in found and (kinds := _listed_types(found)):
             found["type"] = kinds[0] if len(kinds) == 1 else kinds

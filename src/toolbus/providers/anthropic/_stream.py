@@ -235,9 +235,10 @@ class MessageBuilder(ReplyParts):
         self._count(message.get("usage"))
 
     def _count(self, usage: object) -> None:
-        # Counts are cumulative: later ones replace earlier ones, unless they are missing or null.
+        # Counts are cumulative: later ones replace earlier ones, unless they are missing, null or 0. The last event may
+        # have a 0 for what only the first one has counted.
         counts = as_object(usage)
-        self._usage.update({name: counts[name] for name in _COUNTS if counts.get(name) is not None})
+        self._usage.update({name: counts[name] for name in _COUNTS if counts.get(name)})
 
     def _stop(self, delta: Mapping[str, Any]) -> None:
         self._in_container(delta)

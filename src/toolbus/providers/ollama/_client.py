@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ...errors import ConfigurationError, MissingExtra
+from .._shared.clients import bound_refusal
 
 if TYPE_CHECKING:
     from httpx import Request, Response
@@ -78,6 +79,7 @@ async def _put_in(request: Request) -> None:
 
 async def _take_out(response: Response) -> None:
     if response.has_redirect_location:
+        await bound_refusal(response)
         return
     kind = type(response)  # the class of whichever HTTP library the SDK uses
     _UNDERWAY.get().response = kind(

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from ...errors import ProviderError
-from .._shared.errors import ErrorTranslator
-from .._shared.wire_text import as_object
+from .._shared.errors import ErrorTranslator, read_body
 
 __all__ = ["OllamaErrors"]
 
@@ -35,8 +34,8 @@ class OllamaErrors(ErrorTranslator):
 
     def status(self, status: int, headers: Mapping[str, str], body: object) -> ProviderError:
         """Return the error for an HTTP error answer, with the server's own message and advice."""
-        said = as_object(body).get("error") or ""
-        remedies = (remedy for code, words, remedy in _REMEDIES if code == status and words in str(said))
+        said = read_body(body).text
+        remedies = (remedy for code, words, remedy in _REMEDIES if code == status and words in said)
         if remedy := next(remedies, ""):
             remedy = remedy.format(model=self._model)
             body = {"error": f"{said}; {remedy}" if said else remedy}

@@ -218,12 +218,21 @@ def _is_error(fields: Mapping[str, Any]) -> bool:
 
 
 def usage_of(wire: Mapping[str, Any], read: str, written: str) -> Usage:
-    """Return the usage, whose fields begin with what the API calls the tokens that it read and wrote."""
+    """Return the usage, whose fields begin with what the API calls the tokens that it read and wrote.
+
+    OpenAI counts reasoning as written. xAI and Gemini count it only in the total, and Gemini nowhere else.
+    """
     details = wire.get(f"{read}_details")
+    input_tokens, output_tokens = count_at(wire, read), count_at(wire, written)
+    reasoning_tokens = count_at(wire.get(f"{written}_details"), "reasoning_tokens")
+    beside_tokens = count_at(wire, "total_tokens") - input_tokens - output_tokens
+    if beside_tokens > 0 and reasoning_tokens in {0, beside_tokens}:
+        output_tokens, reasoning_tokens = output_tokens + beside_tokens, beside_tokens
     return Usage(
-        input_tokens=count_at(wire, read),
-        output_tokens=count_at(wire, written),
-        cached_tokens=count_at(details, "cached_tokens"),
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        # The second is DeepSeek's name.
+        cached_tokens=count_at(details, "cached_tokens") or count_at(wire, "prompt_cache_hit_tokens"),
         cache_write_tokens=count_at(details, "cache_write_tokens"),
-        reasoning_tokens=count_at(wire.get(f"{written}_details"), "reasoning_tokens"),
+        reasoning_tokens=reasoning_tokens,
     )
