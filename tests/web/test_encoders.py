@@ -89,6 +89,20 @@ def test_a_page_whose_answers_did_not_count_is_asked_once_more():
     assert (interrupt["id"], interrupt["expiresAt"]) == ("r_0_0.abc", "1970-01-01T00:00:09.000Z")
 
 
+@pytest.mark.parametrize(
+    ("at", "seconds", "shown"),
+    [
+        (9, 0.5, "1970-01-01T00:00:09.500Z"),
+        (0, 1e12, "9999-12-31T23:59:59.000Z"),
+        (0, 1e300, "9999-12-31T23:59:59.000Z"),
+    ],
+)
+def test_a_question_that_is_open_for_ever_is_asked(at: float, seconds: float, shown: str):
+    run = agui()
+    fed(run, *BEGIN, reply("r_r0", "rm"), replace(asked("abc"), at=at, deadline=seconds))
+    assert run.pause()[-1]["outcome"]["interrupts"][0]["expiresAt"] == shown
+
+
 def test_a_page_is_not_asked_while_the_model_is_asked_again_after_an_empty_reply():
     encoder = VercelEncoder(client_tools=["locate"])
     fed(encoder, *BEGIN, reply("r_r0", "locate"), replace(called("locate", 0), background=True))

@@ -118,12 +118,30 @@ def test_answers_of_ag_ui_are_resumed_interrupts_and_results_at_the_end():
     ]
     old = {"role": "tool", "id": "t0", "toolCallId": "r_0_0", "content": "old"}
     new = {"role": "tool", "id": "t1", "toolCallId": "r_1_2~2", "content": "Kyiv"}
-    found = read_agui(agui(old, reply, new, resume=entries))
+    shown = {"role": "tool", "id": "r_1_3_result", "toolCallId": "r_1_3", "content": "It has this from the server."}
+    found = read_agui(agui(old, reply, shown, new, resume=entries))
     assert found.decisions == (
         ClientDecision(call_id="r_1_0", definition="abc", approved=True, arguments={"n": 1}),
         ClientDecision(call_id="r_1_1", definition="abc", approved=False),
     )
     assert found.answers == (ClientAnswer(call_id="r_1_2", name="locate", content="Kyiv"),)
+    assert read_agui(agui(reply, shown, resume=entries)).answers == ()
+    assert read_agui(agui(reply, shown)).answered == {"r_1_3"}, "it asks for what follows"
+
+
+def test_the_names_of_ag_uis_results_are_those_of_their_reply_in_however_many_messages():
+    calls = [
+        {"role": "assistant", "id": f"m{at}", "toolCalls": [{"id": f"r_1_{at}", "function": {"name": name}}]}
+        for at, name in enumerate(("old", "locate", "pay"))
+    ]
+    thought = {"role": "reasoning", "id": "m_r", "content": "Hm."}
+    results = [{"role": "tool", "id": f"t{at}", "toolCallId": f"r_1_{at}", "content": "Yes."} for at in range(3)]
+    failed = {**results[2], "error": "No."}
+    found = read_agui(agui(calls[0], results[0], calls[1], thought, calls[2], thought, results[1], thought, failed))
+    assert found.answers == (
+        ClientAnswer(call_id="r_1_1", name="locate", content="Yes."),
+        ClientAnswer(call_id="r_1_2", name="pay", error="No."),
+    )
 
 
 @pytest.mark.parametrize(
