@@ -275,7 +275,7 @@ class _App:
     async def _conversations(self, http: Request) -> Response:
         owner = await owner_of(http, self._authorize)
         search, limit = http.query_params.get("search", ""), http.query_params.get("limit", "100")
-        if not (limit.isascii() and limit.isdigit() and 0 < int(limit[:6]) <= 1_000 and len(limit) < 6):
+        if not (limit.isascii() and limit.isdigit() and len(limit) < 6 and 0 < int(limit) <= 1_000):
             raise HTTPException(400, "limit has to be a whole number from 1 to 1000")
         listing = self._runtime.store.conversations(search=search, prefix=owner.prefix, limit=int(limit))
         found = [
