@@ -229,6 +229,16 @@ def test_thinking_of_another_model_is_left_out() -> None:
     assert to_anthropic([read], model="two")["messages"][0]["content"] == THINKING, "nobody says whose it is"
 
 
+def test_a_kept_call_with_an_integer_that_no_store_writes_has_its_arguments_as_text() -> None:
+    wanted = {"n": 10**400}
+    call: dict[str, Any] = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": wanted}
+    (message,) = from_anthropic([{"role": "assistant", "content": [THINKING[0], call]}])
+    assert isinstance(message, AssistantMessage)
+    quoted = {**call, "input": {"_malformed_arguments": json.dumps(wanted)}}
+    assert message.vendor_data == {"anthropic": {"content": [THINKING[0], quoted]}}
+    assert to_anthropic([message])["messages"][0]["content"] == [THINKING[0], quoted]
+
+
 def test_thinking_that_nothing_follows_is_left_out() -> None:
     thoughts = [THINKING[0], THINKING[2]]
     (message,) = from_anthropic([{"role": "assistant", "content": [{"type": "text", "text": "Hm."}, *thoughts]}])
