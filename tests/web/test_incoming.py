@@ -96,6 +96,8 @@ def test_answers_are_those_of_the_last_step():
         ClientAnswer(call_id="r_1_3", name="locate", error="no permission"),
     )
     assert found.answered == {"r_1_0", "r_1_2", "r_1_3"}
+    for part, call_id in ((STEP[3], "r_1_0"), (STEP[5], "r_1_2")):
+        assert read_vercel(vercel({"role": "assistant", "id": "r", "parts": [part]})).answered == {call_id}
     assert found.request_id == "r"
 
 
@@ -181,7 +183,8 @@ def test_a_malformed_body_is_refused_with_what_is_wrong(body: bytes, problem: st
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
-        (agui(), "the newest message has the role None, not user"),
+        (b'{"messages": {}}', "messages[0]: messages must be a list, not dict"),
+        (agui(), "messages[0]: the newest message has the role None, not user"),
         (agui({"role": "assistant", "content": "x"}), "the newest message has the role 'assistant', not user"),
         (agui({"role": "user", "content": ""}), "messages[0]: the newest message is empty"),
         (agui({"role": "user", "content": [{"type": "image", "source": {"type": "file"}}]}), "a source of type 'file'"),

@@ -253,7 +253,7 @@ def read_agui(body: bytes | str | _Wire, *, max_bytes: int = MAX_BODY_BYTES) -> 
     wire = _object(body, max_bytes)
     with _as_decode_error():
         messages = list_at(0, wire.get("messages"), "messages")
-        index = len(messages) - 1
+        index = max(len(messages) - 1, 0)
         about: dict[str, Any] = {
             "conversation_id": text_at(index, wire.get("threadId"), "threadId"),
             "run_id": text_at(index, wire.get("runId"), "runId"),
