@@ -411,6 +411,19 @@ async def test_a_server_that_raises_when_the_client_is_gone_is_understood(kind: 
         assert (await session.result()).reason == "the client went away"
 
 
+@pytest.mark.parametrize("kind", ALL)
+async def test_a_response_ends_also_where_the_server_does_not_report_that_the_client_has_left(kind: str):
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async with Runtime(ScriptedProvider([text("Hi.")])) as runtime:
+        with anyio.fail_after(5):
+            await ALL[kind](runtime.start("Hello?"))({"type": "http", "headers": []}, stays, send)
+    assert sent[-1]["more_body"] is False
+
+
 @pytest.mark.parametrize("last", ["nonsense", "-1.0", "1", "9" * 5000])
 async def test_a_wrong_last_event_id_is_refused(last: str):
     client = await Client(last_event_id=last).read(EventsResponse(Elsewhere([])))
