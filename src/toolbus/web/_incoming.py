@@ -247,8 +247,9 @@ def read_agui(body: bytes | str | _Wire, *, max_bytes: int = MAX_BODY_BYTES) -> 
     """Read AG-UI's `RunAgentInput`, of version 1. `conversation_id` is its `threadId`.
 
     Entries of `resume` are decisions: the payload of a resolved one is `{"approved": true, "reason": "...",
-    "arguments": {...}}`, and a cancelled one denies. The results after the newest reply are answers. Without any of
-    these, the newest message has to be the user's. Raises as `read_vercel` does.
+    "arguments": {...}}`, and a cancelled one denies. The results after the newest reply are answers, except those that
+    the page was shown (`AguiEncoder` has given them their ids); these only count if there is nothing else. Without any
+    of these, the newest message has to be the user's. Raises as `read_vercel` does.
     """
     wire = _object(body, max_bytes)
     with _as_decode_error():
