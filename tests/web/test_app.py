@@ -578,6 +578,7 @@ def test_wrong_options_are_refused():
     for options in wrong:
         with pytest.raises(ConfigurationError):
             make(runtime, **{"authorize": user_of, **options})
+    make(runtime, authorize=user_of, max_body_bytes=1)
 
 
 def test_too_much_at_once_and_a_closing_server_are_503(backend: Backend):
