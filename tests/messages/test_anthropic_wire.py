@@ -219,6 +219,54 @@ def test_thinking_with_its_signature_goes_back_unchanged_and_in_its_place() -> N
     assert to_anthropic([message]) == {"messages": [{"role": "assistant", "content": THINKING}]}
 
 
+def test_thinking_of_another_model_is_left_out() -> None:
+    kept: list[dict[str, Any]] = copy.deepcopy(THINKING)
+    (read,) = from_anthropic([{"role": "assistant", "content": kept}])
+    message = replace(read, vendor_data={"anthropic": {"content": kept, "model": "one"}})
+    without = [block for block in THINKING if "thinking" not in block["type"]]
+    for model, content in ((None, THINKING), ("one", THINKING), ("two", without)):
+        assert to_anthropic([message], model=model)["messages"][0]["content"] == content
+    assert to_anthropic([read], model="two")["messages"][0]["content"] == THINKING, "nobody says whose it is"
+
+
+def test_a_kept_call_with_an_integer_that_no_store_writes_has_its_arguments_as_text() -> None:
+    wanted = {"n": 10**400}
+    call: dict[str, Any] = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": wanted}
+    (message,) = from_anthropic([{"role": "assistant", "content": [THINKING[0], call]}])
+    assert isinstance(message, AssistantMessage)
+    quoted = {**call, "input": {"_malformed_arguments": json.dumps(wanted)}}
+    assert message.vendor_data == {"anthropic": {"content": [THINKING[0], quoted]}}
+    assert to_anthropic([message])["messages"][0]["content"] == [THINKING[0], quoted]
+
+
+def test_thinking_that_nothing_follows_is_left_out() -> None:
+    thoughts = [THINKING[0], THINKING[2]]
+    (message,) = from_anthropic([{"role": "assistant", "content": [{"type": "text", "text": "Hm."}, *thoughts]}])
+    assert to_anthropic([message])["messages"] == [{"role": "assistant", "content": "Hm."}]
+
+
+@pytest.mark.parametrize("text", [[], [{"type": "text", "text": "Once more."}]], ids=["only a call", "text and a call"])
+def test_a_result_belongs_to_the_newest_call_with_its_id(text: list[Any]) -> None:
+    call: dict[str, Any] = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "x"}
+    wire: list[tuple[str, Any]] = [
+        ("assistant", [call]),
+        ("user", "Again."),
+        ("assistant", [*text, call]),
+        ("user", [result]),
+    ]
+    found = from_anthropic([{"role": role, "content": content} for role, content in wire])
+    replies = [each for each in found if isinstance(each, AssistantMessage)]
+    assert isinstance(found[-1], ToolMessage)
+    assert found[-1].call_id == replies[1].tool_calls[0].call_id != replies[0].tool_calls[0].call_id
+
+
+def test_a_note_in_blocks_is_read_like_a_note() -> None:
+    blocks = [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}]
+    found = from_anthropic([{"role": "user", "content": "Hi."}, {"role": "system", "content": blocks}])
+    assert found[1:] == [SystemMessage(text="Be brief.")]
+
+
 def test_kept_blocks_follow_ids_that_had_to_change() -> None:
     reply = {"role": "assistant", "content": copy.deepcopy(THINKING)}
     results = {
@@ -390,6 +438,8 @@ def test_thinking_that_is_not_shown_is_kept_without_reasoning() -> None:
         ({"role": "user", "content": 3}, "content must be text or blocks, not int"),
         ({"role": "user", "content": ["x"]}, "a block must be an object, not str"),
         ({"role": "user", "content": [{"type": "video"}]}, "a block of type 'video'"),
+        ({"role": "user", "content": [{"type": 3}]}, "the type of a block must be text, not '3'"),
+        ({"role": "assistant", "content": [{"type": "text", "text": 3}]}, "a block's text must be text, not int"),
         ({"role": "user", "content": [{"type": "image"}]}, "the source of a image must be an object"),
         ({"role": "user", "content": [{"type": "image", "source": {"type": "file"}}]}, "a source of type 'file'"),
         ({"role": "assistant", "content": [{"type": "tool_use", "name": "f", "input": 3}]}, "input must be an object"),
@@ -401,14 +451,29 @@ def test_a_message_that_cannot_be_read_is_refused_with_its_index(wire: Any, prob
     assert caught.value.index == 1
 
 
-def test_instructions_that_cannot_be_read_are_refused_before_the_first_message() -> None:
-    with pytest.raises(InvalidHistory, match=r"^history\[0\]: a block of system must be an object, not int"):
-        from_anthropic([{"role": "user", "content": "fine"}], [3])  # type: ignore[list-item]
+@pytest.mark.parametrize(
+    ("system", "problem"),
+    [
+        ([3], "a block of system must be an object, not int"),
+        ([{"type": "text", "text": 3}], "a block's text must be text, not int"),
+        (3, "system must be a list, not int"),
+    ],
+)
+def test_instructions_that_cannot_be_read_are_refused_before_the_first_message(system: Any, problem: str) -> None:
+    with pytest.raises(InvalidHistory, match=problem) as caught:
+        from_anthropic([{"role": "user", "content": "fine"}], system)
+    assert caught.value.index == 0
 
 
 def test_one_message_is_not_taken_for_an_empty_conversation() -> None:
-    with pytest.raises(InvalidHistory, match="a dictionary without messages; give a list of messages"):
-        from_anthropic({"role": "user", "content": "hi"})
+    wrongs: list[tuple[dict[str, Any], str]] = [
+        ({"role": "user", "content": "hi"}, "a dictionary without messages; give a list of messages"),
+        ({"messages": 3}, "messages must be a list, not int"),
+    ]
+    for wrong, problem in wrongs:
+        with pytest.raises(InvalidHistory, match=problem) as caught:
+            from_anthropic(wrong)
+        assert caught.value.index == 0
 
 
 @pytest.mark.guarantee("G08")

@@ -6,14 +6,20 @@ from typing import Any
 import pytest
 
 from toolbus.errors import ConfigurationError
-from toolbus.messages import FilePart, ImagePart, TextPart, Usage, UserMessage
+from toolbus.messages import AssistantMessage, FilePart, ImagePart, TextPart, ToolMessage, Usage, UserMessage
+
+FIELDS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "cache_write_tokens")
 
 
 def test_usage_adds_up_field_by_field() -> None:
-    total = Usage(input_tokens=1, output_tokens=2, cached_tokens=3, reasoning_tokens=4) + Usage(
-        input_tokens=10, output_tokens=20, cached_tokens=30, reasoning_tokens=40
-    )
-    assert total == Usage(input_tokens=11, output_tokens=22, cached_tokens=33, reasoning_tokens=44)
+    one, ten, eleven = (Usage(**{name: at * by for at, name in enumerate(FIELDS, 1)}) for by in (1, 10, 11))
+    assert one + ten == eleven
+    assert one + Usage() == one
+
+
+def test_a_message_is_whole_and_a_result_has_its_text_under_the_name_that_all_have() -> None:
+    assert not AssistantMessage().interrupted
+    assert ToolMessage(call_id="c", name="look", content="seen").text == "seen"
 
 
 def test_the_text_of_a_user_message_is_its_text_parts_line_by_line() -> None:

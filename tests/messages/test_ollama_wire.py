@@ -149,6 +149,7 @@ def test_images_of_results_stand_beside_their_text(parts: list[ImagePart]) -> No
     [
         (ImagePart(url="https://example.com/a.png"), "[an image at https://example.com/a.png]"),
         (ImagePart(url="data:image/png;base64,%%%"), "[an image that is not valid base64]"),
+        (ImagePart(url="data:image/png;base64,AAAA*"), "[an image that is not valid base64]"),
         (ImagePart(url="data:image/png;base64,"), "[an image that is not valid base64]"),
         (
             FilePart(url="data:text/plain;base64,aGVsbG8=", media_type="text/plain", name="hello.txt"),

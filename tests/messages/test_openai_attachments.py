@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from wire_strategies import parts, result_parts, transcripts, words
 
+from toolbus.errors import InvalidHistory
 from toolbus.messages import (
     AssistantMessage,
     FilePart,
@@ -94,6 +96,8 @@ def test_a_message_that_only_looks_like_attachments_stays_the_users() -> None:
         [text('[Result 1 above, of call "b", came with 1 attachment:]'), image],
         [text('[Result 3 above, of call "a", came with 1 attachment:]'), image],
         [text('[Result 0 above, of call "a", came with 1 attachment:]'), image],
+        [text('[Result 0 above, of call "b", came with 1 attachment:]'), image],
+        [],
         [text('[Result 1 above, of call "a", came with 0 attachments:]')],
         [text('[Result 01 above, of call "a", came with 1 attachment:]'), image],
         [text(f'[Result {"9" * 5000} above, of call "a", came with 1 attachment:]'), image],
@@ -104,6 +108,8 @@ def test_a_message_that_only_looks_like_attachments_stays_the_users() -> None:
         assert isinstance(back[-1], UserMessage), content
     named = from_openai([*round_, {"role": "user", "content": [text(FIRST), image], "name": "Ann"}])
     assert isinstance(named[-1], UserMessage)
+    with pytest.raises(InvalidHistory, match="a part must be an object"):
+        from_openai([*round_, {"role": "user", "content": [text(FIRST), image, "x"]}])
     elsewhere = from_openai([{"role": "user", "content": [text(FIRST), image]}])
     assert isinstance(elsewhere[0], UserMessage)
 

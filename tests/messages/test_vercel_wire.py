@@ -501,6 +501,15 @@ def test_a_call_that_the_vendor_has_run_is_no_call_of_a_tool(more: dict[str, Any
     assert to_vercel(found, form="core")[1]["content"] == [{"type": "text", "text": "Nothing."}]
 
 
+@pytest.mark.parametrize("more", [{"providerExecuted": True}, {"toolCallId": {}}, {"toolCallId": "s"}])
+def test_only_a_call_belongs_to_a_vendor_or_not(more: dict[str, Any]) -> None:
+    file = {"type": "file", "data": "https://a/b.pdf", "mediaType": "application/pdf", **more}
+    call: dict[str, Any] = {"type": "tool-call", "toolCallId": "s", "toolName": "search", "input": {}}
+    call["providerExecuted"] = True
+    [wire] = to_vercel(from_vercel([{"role": "assistant", "content": [file, call]}]), form="core")
+    assert [part["type"] for part in wire["content"]] == ["file"]
+
+
 def test_a_call_that_the_vendor_has_run_may_lack_its_input() -> None:
     ran = {"type": "tool-call", "toolCallId": "s", "toolName": "search", "providerExecuted": True}
     found = from_vercel([MODEL[1], {"role": "assistant", "content": [ran, {"type": "text", "text": "Nothing."}]}])

@@ -21,7 +21,7 @@ from opentelemetry.trace import Span
 from support.collected import Collected
 from toolbus import Runtime, tool
 from toolbus.events import ToolCallCompleted, ToolCallFailed
-from toolbus.messages import AssistantMessage, ToolCall, UserMessage
+from toolbus.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from toolbus.protocols import Emit, ModelReply, ModelRequest
 from toolbus.runtime._tally import Tally
 from toolbus.telemetry import OpenTelemetry
@@ -229,6 +229,23 @@ async def test_of_a_long_history_the_newest_messages_are_recorded():
     assert found[-1]["parts"] == [{"type": "text", "content": "go"}]
     assert attributes["toolbus.content.left_out"] == 31 - len(found)
     assert 4 <= len(found) <= 6
+
+
+async def test_of_a_history_with_long_arguments_the_newest_messages_are_recorded():
+    collected = Collected(include_content=True)
+    history: list[Message] = [UserMessage(content="Look.")]
+    for number in range(30):
+        call = ToolCall(name="look", arguments=json.dumps({"what": "x" * 19_000}), call_id=f"c{number}")
+        history += [
+            AssistantMessage(tool_calls=(call,)),
+            ToolMessage(call_id=call.call_id, name="look", content="seen"),
+        ]
+    async with Runtime(ScriptedProvider([text("ok")]), instrumentation=[collected.telemetry]) as runtime:
+        await runtime.run("go", history=history, repair_history=True)
+    recorded = str((collected.named("chat").attributes or {})["gen_ai.input.messages"])
+    assert len(recorded) < 110_000
+    assert json.loads(recorded)[-1]["parts"] == [{"type": "text", "content": "go"}]
+    assert recorded.count('"what"') == 5
 
 
 async def test_names_that_a_model_makes_up_do_not_become_attributes_of_metrics():

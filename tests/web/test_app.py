@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 from urllib.parse import quote, unquote
 
+import anyio
 import pytest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -19,11 +20,15 @@ from starlette.testclient import TestClient
 
 from toolbus import Runtime, Tool, ToolContext, tool
 from toolbus.errors import ConfigurationError, ProviderUnavailable, StoreUnavailable
+from toolbus.events import RequestCancelled, RequestCompleted
+from toolbus.handles import RequestHandle
 from toolbus.providers.scripted import ScriptedProvider, calls, error, hang, text
 from toolbus.stores.memory import MemoryStore
 from toolbus.stores.sqlite import SqliteStore
+from toolbus.testing import virtual_backends
 from toolbus.web import create_app
 
+anyio_backend = virtual_backends()
 Backend = Literal["asyncio", "trio"]
 
 
@@ -175,6 +180,48 @@ def test_options_of_a_request_come_from_the_application(backend: Backend):
         assert '"content":"ann at 7"' in client.get(path).text
 
 
+SLOW = [text("Hello.", 1, delays=10)]
+
+
+async def ask_and_leave(
+    path: str, leave_seconds: float, script: list[Any] = SLOW, **options: Any
+) -> tuple[list[Any], Any]:
+    """Ask for an answer, which may take 10 seconds, and leave. Return what the client has got, and the ending."""
+    agent = {"threadId": "c1", "runId": "r1", "messages": [{"role": "user", "content": "Hi."}]}
+    wire: dict[str, Any] = {"/ask": {"prompt": "Hi."}, "/chat": say("Hi."), "/agent": agent}[path]
+    comes = [{"type": "http.request", "body": json.dumps(wire).encode()}, {"type": "http.request", "body": b""}]
+    sent: list[Any] = []
+    endings: list[Any] = []
+
+    async def receive() -> Any:
+        if not comes:
+            await anyio.sleep(leave_seconds)
+        return comes.pop(0) if comes else {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async with Runtime(ScriptedProvider([*script])) as runtime:
+        runtime.bus.connect((RequestCompleted, RequestCancelled), endings.append)
+        app = create_app(runtime, authorize=lambda _: "ann", **options)
+        headers = [(b"content-type", b"application/json")]
+        scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
+        with anyio.fail_after(12):
+            await app(scope, receive, send)
+        await anyio.sleep(20)
+    return sent, endings[0]
+
+
+@pytest.mark.parametrize("path", ["/ask", "/chat", "/agent"])
+async def test_a_client_that_leaves_ends_its_request_only_where_that_was_asked(path: str):
+    _, ending = await ask_and_leave(path, 1, cancel_on_disconnect=True)
+    assert (ending.type, ending.reason) == ("request_cancelled", "the client went away")
+    _, ending = await ask_and_leave(path, 1)
+    assert ending.type == "request_completed"
+    sent, ending = await ask_and_leave(path, 15, cancel_on_disconnect=True)
+    assert (ending.type, sent[-1].get("more_body", False)) == ("request_completed", False)
+
+
 # ------------------------------------------------------------------------------------------------- chat pages
 
 
@@ -198,6 +245,21 @@ def test_a_page_decides_and_is_loaded_again_in_the_middle(client: Client):
     page = client.get("/conversations/chat/1").json()
     assert [each["role"] for each in page["messages"]] == ["user", "assistant"]
     assert page["requests"][0]["outcome"] == "completed"
+
+
+def test_a_page_has_the_prompt_of_a_request_that_no_process_runs(backend: Backend, tmp_path: Path):
+    with client_of(backend, store=SqliteStore(tmp_path / "toolbus.db")) as client:
+        begun(client, "remove it")
+    with client_of(backend, store=SqliteStore(tmp_path / "toolbus.db")) as client:
+        (message,) = client.get("/conversations/c1").json()["messages"]
+    assert message["parts"] == [{"type": "text", "text": "remove it"}]
+
+
+@pytest.mark.parametrize(("options", "resets"), [({}, 0), ({"version": 7}, 1)])
+async def test_only_a_page_of_the_newer_sdk_is_asked_to_reset_a_step(options: dict[str, Any], resets: int):
+    busy = ProviderUnavailable("busy", retryable=True, retry_after_seconds=1)
+    sent, _ = await ask_and_leave("/chat", 30, [error(busy, after="I beg"), text("Hello.")], **options)
+    assert b"".join(each.get("body", b"") for each in sent).count(b'"reset-step"') == resets
 
 
 def test_an_agent_of_ag_ui_asks_and_its_page_answers(client: Client):
@@ -275,6 +337,9 @@ def test_calls_of_pages_are_answered_once_and_no_others(client: Client):
     path, answer = f"/requests/{request_id}/answer", {"call_id": f"{request_id}_0_0", "name": "locate"}
     assert client.post(path, json={**answer, "name": "pay", "output": "yes"}).status_code == 403
     assert client.post(path, json={**answer, "call_id": "x_0_0", "output": "Kyiv"}).status_code == 409
+    deep = json.loads("[" * 300 + "]" * 300)
+    refused = client.post(path, json={**answer, "output": deep})
+    assert (refused.status_code, "cannot be kept" in refused.json()["error"]) == (400, True)
     for _ in range(2):  # it was sent twice
         assert client.post(path, json={**answer, "output": {"city": "Kyiv"}}).json() == {"answer": "done"}
     assert '"city":"Kyiv"' in client.get(f"/requests/{request_id}/events").text
@@ -376,7 +441,10 @@ def test_conversations_are_searched_and_bounded(client: Client):
     assert listed[0].keys() == {"conversation_id", "title", "messages", "begun_at", "changed_at"}
     (found,) = client.get("/conversations", params={"search": "hi 1"}).json()["conversations"]
     assert found["title"] == "hi 1"
-    for limit in ("0", "-1", "x", "9" * 5_000, "1001", "\u0663"):
+    (newest,) = client.get("/conversations", params={"limit": "1"}).json()["conversations"]
+    assert newest["conversation_id"] == "c2"
+    assert client.get("/conversations", params={"limit": "1000"}).status_code == 200
+    for limit in ("0", "-1", "x", "9" * 5_000, "1001", "000001", "\u0663"):
         assert client.get("/conversations", params={"limit": limit}).status_code == 400
 
 
@@ -445,6 +513,31 @@ def test_odd_ids_of_requests_are_unknown(backend: Backend, request_id: str, tmp_
         assert client.post(f"/requests/{request_id}/cancel", json={}).status_code == 404
 
 
+@pytest.mark.parametrize("request_id", ["a%00", "%ff%fe", "%0d%0aX: y"])
+def test_an_id_that_a_database_may_refuse_does_not_reach_the_store(client: Client, request_id: str):
+    client.runtime.request = cast("Any", None)
+    assert client.get(f"/requests/{request_id}").status_code == 404
+
+
+@pytest.mark.parametrize(("answer", "status"), [("done", 200), ("queued", 202), ("ended", 409), ("unknown", 404)])
+def test_a_commands_answer_has_a_status(client: Client, answer: str, status: int, monkeypatch: pytest.MonkeyPatch):
+    async def cancel(*_: Any) -> str:
+        return answer
+
+    monkeypatch.setattr(RequestHandle, "cancel", cancel)
+    response = client.post(f"/requests/{begun(client, 'remove it')}/cancel", json={})
+    assert (response.status_code, response.json()) == (status, {"answer": answer})
+
+
+def test_answers_for_several_requests_at_once_are_refused(client: Client):
+    parts = [
+        {"type": "tool-locate", "toolCallId": f"{request_id}_0_0", "state": "output-available", "output": "Kyiv"}
+        for request_id in ("r1", "r2")
+    ]
+    refused = client.post("/chat", json={"id": "c1", "messages": [{"role": "assistant", "parts": parts}]})
+    assert (refused.status_code, "one request" in refused.json()["error"]) == (400, True)
+
+
 def test_nobody_gets_in_without_a_user(client: Client):
     del client.headers["x-user"]
     gets = ["/conversations", "/conversations/c1", "/chat/c1/stream", "/requests/r", "/requests/r/events"]
@@ -485,6 +578,7 @@ def test_wrong_options_are_refused():
     for options in wrong:
         with pytest.raises(ConfigurationError):
             make(runtime, **{"authorize": user_of, **options})
+    make(runtime, authorize=user_of, max_body_bytes=1)
 
 
 def test_too_much_at_once_and_a_closing_server_are_503(backend: Backend):
@@ -523,7 +617,7 @@ def test_a_request_that_no_response_can_be_made_of_is_cancelled(client: Client, 
         with pytest.raises(ValueError, match="no headers today"):
             client.post(path, json=body)
     assert client.portal is not None
-    client.portal.call(client.runtime.drain)
+    client.portal.call(anyio.wait_all_tasks_blocked)
     assert client.runtime.statistics().running == 0
 
 

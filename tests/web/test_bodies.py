@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import anyio
@@ -9,10 +10,21 @@ import pytest
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from toolbus.errors import DecodeError
+from toolbus.errors import (
+    BusError,
+    ConversationBusy,
+    DecodeError,
+    InboxFull,
+    InvalidHistory,
+    NotAuthorized,
+    NotRunning,
+    Overloaded,
+    StoreUnavailable,
+    UnknownRequest,
+)
 from toolbus.schemas import MAX_VALUES
 from toolbus.testing import virtual_backends
-from toolbus.web._bodies import Decision, Question, read_json
+from toolbus.web._bodies import Decision, Question, exception_handlers, read_json
 
 anyio_backend = virtual_backends()
 
@@ -73,3 +85,29 @@ async def test_a_form_and_a_body_that_is_too_large_are_refused_by_their_status(
     with pytest.raises(HTTPException) as refused:
         await read_json(request_of(body, kind), Question, 1_000)
     assert refused.value.status_code == status
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "words", "retry"),
+    [
+        (Overloaded(0.5, 10, 10), 503, "too much is asked at the moment", "1"),
+        (Overloaded(7.2, 10, 10), 503, "too much is asked at the moment", "8"),
+        (NotRunning("at secret-host"), 503, "the server is closing", "1"),
+        (UnknownRequest("at secret-host"), 404, "there is no such request", None),
+        (NotAuthorized("at secret-host"), 403, "this is not yours to do", None),
+        (ConversationBusy("at secret-host"), 409, "the conversation is busy with its last question", None),
+        (InboxFull("at secret-host"), 503, "too much waits for this request", None),
+        (StoreUnavailable("at secret-host"), 503, "the store cannot be used at the moment", None),
+        (BusError("at secret-host"), 409, "this call takes no such answer", None),
+        (DecodeError("prompt: it is empty"), 400, "prompt: it is empty", None),
+        (InvalidHistory(1, "it has no role"), 400, "history[1]: it has no role", None),
+        (HTTPException(403, "guests may only read", {"Retry-After": "5"}), 403, "guests may only read", "5"),
+    ],
+)
+async def test_an_error_is_answered_with_its_status_in_words_that_tell_clients_enough(
+    error: Exception, status: int, words: str, retry: str | None
+) -> None:
+    handler = next(exception_handlers[kind] for kind in type(error).__mro__ if kind in exception_handlers)
+    response = await handler(request_of(b""), error)
+    assert (response.status_code, json.loads(bytes(response.body))) == (status, {"error": words})
+    assert (response.headers.get("retry-after"), response.headers["cache-control"]) == (retry, "no-store")

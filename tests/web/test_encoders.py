@@ -23,6 +23,7 @@ from toolbus.events import (
     RequestStarted,
     RoundStarted,
     StatusChanged,
+    SubscriberLagged,
     TextDelta,
     ToolArgumentsDelta,
     ToolCallCompleted,
@@ -64,6 +65,10 @@ def asked(definition: str) -> ApprovalRequested:
     )
 
 
+def arguments(name: str, message_id: str, text: str = '{"n":') -> ToolArgumentsDelta:
+    return ToolArgumentsDelta(**R, message_id=message_id, index=0, name=name, text=text)
+
+
 def test_a_page_whose_answers_did_not_count_is_asked_once_more():
     events = [*BEGIN, reply("r_r0", "rm", "locate"), asked("abc"), called("locate", 1)]
     vercel = VercelEncoder(client_tools=["locate"], answered=["r_0_0", "r_0_1"])
@@ -89,6 +94,20 @@ def test_a_page_whose_answers_did_not_count_is_asked_once_more():
     assert (interrupt["id"], interrupt["expiresAt"]) == ("r_0_0.abc", "1970-01-01T00:00:09.000Z")
 
 
+@pytest.mark.parametrize(
+    ("at", "seconds", "shown"),
+    [
+        (9, 0.5, "1970-01-01T00:00:09.500Z"),
+        (0, 1e12, "9999-12-31T23:59:59.000Z"),
+        (0, 1e300, "9999-12-31T23:59:59.000Z"),
+    ],
+)
+def test_a_question_that_is_open_for_ever_is_asked(at: float, seconds: float, shown: str):
+    run = agui()
+    fed(run, *BEGIN, reply("r_r0", "rm"), replace(asked("abc"), at=at, deadline=seconds))
+    assert run.pause()[-1]["outcome"]["interrupts"][0]["expiresAt"] == shown
+
+
 def test_a_page_is_not_asked_while_the_model_is_asked_again_after_an_empty_reply():
     encoder = VercelEncoder(client_tools=["locate"])
     fed(encoder, *BEGIN, reply("r_r0", "locate"), replace(called("locate", 0), background=True))
@@ -100,6 +119,66 @@ def test_a_page_is_not_asked_while_the_model_is_asked_again_after_an_empty_reply
     assert not encoder.waits_for_client
     fed(encoder, reply("r_r1_1", text="Done."))
     assert encoder.waits_for_client
+    fed(encoder, RoundStarted(**R, round=2, message_count=5))
+    assert not encoder.waits_for_client  # a message has joined
+
+
+@pytest.mark.parametrize(
+    ("events", "waits"),
+    [
+        ([], False),
+        ([reply(text="Hi.")], False),  # the ending comes next
+        ([reply("r_r0", "look", "locate"), called("look", 0), called("locate", 1)], False),
+        ([reply("r_r0", "locate", "locate"), called("locate", 0), called("locate", 1)], True),
+        ([reply("r_r0", "locate", "locate"), replace(called("locate", 0), background=True), called("locate", 1)], True),
+        ([reply("r_r0", "rm"), asked("abc")], True),
+        ([reply("r_r0", "rm"), asked("abc"), asked("abc").decided(approved=True)], False),
+        ([reply("r_r0", "locate"), called("locate", 0), arguments("look", "r_r1")], False),
+    ],
+)
+def test_a_page_is_asked_only_when_nothing_else_can_happen(events: list[Event], waits: bool):
+    encoder = VercelEncoder(client_tools=["locate"])
+    fed(encoder, *BEGIN, *events)
+    assert encoder.waits_for_client is waits
+
+
+def test_a_reader_that_begins_late_gets_what_follows():
+    call = called("locate", 0)
+    late = VercelEncoder(client_tools=["locate"])
+    late.feed(call)
+    assert late.waits_for_client
+    late = VercelEncoder(client_tools=["locate"])
+    late.feed(replace(call, background=True))
+    assert not late.waits_for_client
+    shown = fed(agui(), call)
+    assert [(each["type"], each.get("delta")) for each in shown[1:]] == [
+        ("TOOL_CALL_START", None),
+        ("TOOL_CALL_ARGS", '{"n":1}'),
+        ("TOOL_CALL_END", None),
+    ]
+    for made, check in ((VercelEncoder, check_vercel), (agui, check_agui)):
+        assert check(fed(made(), END)) == {"r_answer": "Hi."}
+        assert check(made().close()) == {}
+
+
+def test_a_question_that_was_decided_is_not_asked_again():
+    question = replace(asked("abc"), name="locate")
+    encoder = VercelEncoder(client_tools=["locate"], answered=["x_0_0"])
+    fed(encoder, *BEGIN, reply("r_r0", "locate"), question, question.decided(approved=True), called("locate", 0))
+    assert [each["type"] for each in encoder.pause()] == ["start", "tool-input-available", "finish"]
+
+
+def test_an_agent_of_ag_ui_gets_each_result_that_it_has_not_brought():
+    done = [
+        ToolCallCompleted(**R, call_id=f"r_0_{at}", name=name, content="Yes.")
+        for at, name in enumerate(("rm", "locate", "locate"))
+    ]
+    calls = [asked("abc"), called("locate", 1), called("locate", 2)]
+    encoder = agui(client_tools=["locate"], answered=["r_0_0", "r_0_1"])
+    chunks = fed(
+        encoder, *BEGIN, reply("r_r0", "rm", "locate", "locate"), *calls, asked("abc").decided(approved=True), *done
+    )
+    assert [each["toolCallId"] for each in chunks if each["type"] == "TOOL_CALL_RESULT"] == ["r_0_0", "r_0_2"]
 
 
 def test_answers_to_calls_that_never_existed_leave_the_ending():
@@ -132,6 +211,44 @@ def test_reasoning_is_whole_at_the_end(piece: str, whole: str, shown: list[str])
         assert list(texts.values()) == shown
 
 
+LAGGED = SubscriberLagged(first_position=1, last_position=1, count=1)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        ["Hel", LAGGED, "."],
+        [LAGGED, "lo \U0001f600."],
+        ["Hello \ud83d", "\ude00."],
+    ],
+    ids=["in its middle", "at its beginning", "half of a pair"],
+)
+@pytest.mark.parametrize("made", [TextDelta, ReasoningDelta])
+def test_after_a_gap_the_rest_waits_for_the_whole_reply(made: Any, pieces: list[Any]):
+    whole = "Hello \U0001f600."
+    events = [each if each is LAGGED else made(**R, message_id="r_r0", text=each) for each in pieces]
+    kind = "text" if made is TextDelta else "reasoning"
+    fields = {"text": whole} if made is TextDelta else {"text": "Hi.", "reasoning": whole}
+    encoder = VercelEncoder()
+    chunks = fed(encoder, *BEGIN, *events, reply("r_r0", **fields))
+    shown = [each for each in chunks if each["type"] == f"{kind}-delta"]
+    assert "".join(each["delta"] for each in shown) == whole
+    assert len({each["id"] for each in shown}) == 1
+    following = encoder.feed(made(**R, message_id="r_r1", text="Next"))
+    assert [each["type"] for each in following] == [f"{kind}-start", f"{kind}-delta"]
+
+
+def test_a_reply_that_gives_way_to_another_one_is_closed():
+    beg = TextDelta(**R, message_id="r_r0", text="I beg")
+    more = [TextDelta(**R, message_id="r_r1", text="I begin"), reply("r_r1", text="I begin."), END]
+    for between in ([], [RoundStarted(**R, round=1, message_count=2)]):
+        shown = check_vercel(fed(VercelEncoder(), *BEGIN, beg, *between, *more))
+        assert shown == {"r_r0": "I beg", "r_r1": "I begin.", "r_answer": "Hi."}
+    for made, check in ((VercelEncoder, check_vercel), (agui, check_agui)):
+        failed = RequestFailed(**R, reason="provider_unavailable", error="no answer")
+        assert check(fed(made(), *BEGIN, beg, failed)) == {"r_r0": "I beg"}
+
+
 def test_text_that_is_not_the_beginning_of_the_reply_is_shown_anew():
     events = [*BEGIN, TextDelta(**R, message_id="r_r0", text="lo."), reply(text="Hello."), END]
     assert check_vercel(fed(VercelEncoder(), *events)) == {"r_r0": "lo.", "r_r0_2": "Hello.", "r_answer": "Hi."}
@@ -150,6 +267,12 @@ def test_arguments_that_are_streamed_again_are_another_call(again: Event):
     run = fed(agui(), *events)
     pieces = [each["delta"] for each in run if each["type"] == "TOOL_CALL_ARGS" and each["toolCallId"] == "r_0_0~2"]
     assert "".join(pieces) == '{"n":1}'
+    page = VercelEncoder(version=7)
+    fed(page, *BEGIN, void)
+    assert [each["type"] for each in page.feed(again)] == ["tool-input-error", "reset-step"]
+    assert page.feed(again) == []
+    late = VercelEncoder(version=7)  # It has not seen the beginning of the step.
+    assert [each["type"] for each in fed(late, void, again)][-1] == "tool-input-error"
     resets = [
         [each["type"] for each in fed(made, *events)].count("reset-step")
         for made in (VercelEncoder(), VercelEncoder(version=7))
@@ -157,6 +280,37 @@ def test_arguments_that_are_streamed_again_are_another_call(again: Event):
     assert resets == [0, 1], "version 6 does not know it"
     pieces = [each["inputTextDelta"] for each in fed(VercelEncoder(), *events) if each["type"] == "tool-input-delta"]
     assert pieces == ['{"n":', '{"n":1']
+
+
+def test_what_had_arrived_of_a_reply_stays_when_the_request_ends():
+    beg = TextDelta(**R, message_id="r_r0", text="I beg")
+    chunks = fed(VercelEncoder(version=7), *BEGIN, beg, RequestCancelled(**R, reason="enough"))
+    assert check_vercel(chunks) == {"r_r0": "I beg"}
+    assert "reset-step" not in [each["type"] for each in chunks]
+
+
+@pytest.mark.parametrize(("name", "text"), [("look", '{"n":2'), ("find", '{"n":1')])
+def test_a_call_that_differs_from_its_pieces_is_another_call(name: str, text: str):
+    events = [*BEGIN, arguments(name, "r_r0", text), reply("r_r0", "look"), called("look", 0)]
+    chunks = fed(VercelEncoder(), *events)
+    ids = {each["type"]: each["toolCallId"] for each in chunks if "toolCallId" in each}
+    assert (ids["tool-input-error"], ids["tool-input-available"]) == ("r_0_0", "r_0_0~2")
+
+
+def test_arguments_are_shown_again_only_after_a_person_has_edited_them():
+    edited = replace(called("rm", 0), arguments={"n": 2})
+    for call, inputs in ((called("rm", 0), [{"n": 1}]), (edited, [{"n": 1}, {"n": 2}])):
+        chunks = fed(VercelEncoder(), *BEGIN, reply("r_r0", "rm"), asked("abc"), call)
+        assert [each["input"] for each in chunks if each["type"] == "tool-input-available"] == inputs
+
+
+def test_progress_of_a_call_that_is_not_shown_is_left_out():
+    half = ToolCallProgress(**R, call_id="r_0_0", name="look", message="half", done=1, total=2)
+    encoder = VercelEncoder()
+    fed(encoder, *BEGIN)
+    assert encoder.feed(half) == []
+    fed(encoder, reply("r_r0", "look"))
+    assert encoder.feed(half) == []
 
 
 def test_only_a_tool_of_the_page_has_a_type_that_the_page_knows():

@@ -91,6 +91,7 @@ async def test_a_foreign_host_is_refused(host: str):
         "http://localhost:3000",
         "https://127.0.0.1:8000.evil.example",
         "http://",
+        "http://[",
         "127.0.0.1:8000",
     ],
 )
@@ -112,6 +113,8 @@ async def test_another_origin_and_other_hosts_can_be_allowed():
     assert await status(app, origin="https://www.example.org", **how) == 403
     assert await status(app, host="localhost") == 403
     assert await status(Guard(APP, hosts=None), host="any.example") == 200
+    for nobody in ("null", "http://"):
+        assert await status(Guard(APP, hosts=None), host="", origin=nobody) == 403
     for wrong in ({"hosts": "chat.example.com"}, {"origins": "https://www.example.com"}):
         with pytest.raises(ConfigurationError, match="hosts and origins are lists"):
             Guard(APP, **cast("Any", wrong))

@@ -96,6 +96,8 @@ def test_answers_are_those_of_the_last_step():
         ClientAnswer(call_id="r_1_3", name="locate", error="no permission"),
     )
     assert found.answered == {"r_1_0", "r_1_2", "r_1_3"}
+    for part, call_id in ((STEP[3], "r_1_0"), (STEP[5], "r_1_2")):
+        assert read_vercel(vercel({"role": "assistant", "id": "r", "parts": [part]})).answered == {call_id}
     assert found.request_id == "r"
 
 
@@ -118,12 +120,30 @@ def test_answers_of_ag_ui_are_resumed_interrupts_and_results_at_the_end():
     ]
     old = {"role": "tool", "id": "t0", "toolCallId": "r_0_0", "content": "old"}
     new = {"role": "tool", "id": "t1", "toolCallId": "r_1_2~2", "content": "Kyiv"}
-    found = read_agui(agui(old, reply, new, resume=entries))
+    shown = {"role": "tool", "id": "r_1_3_result", "toolCallId": "r_1_3", "content": "It has this from the server."}
+    found = read_agui(agui(old, reply, shown, new, resume=entries))
     assert found.decisions == (
         ClientDecision(call_id="r_1_0", definition="abc", approved=True, arguments={"n": 1}),
         ClientDecision(call_id="r_1_1", definition="abc", approved=False),
     )
     assert found.answers == (ClientAnswer(call_id="r_1_2", name="locate", content="Kyiv"),)
+    assert read_agui(agui(reply, shown, resume=entries)).answers == ()
+    assert read_agui(agui(reply, shown)).answered == {"r_1_3"}, "it asks for what follows"
+
+
+def test_the_names_of_ag_uis_results_are_those_of_their_reply_in_however_many_messages():
+    calls = [
+        {"role": "assistant", "id": f"m{at}", "toolCalls": [{"id": f"r_1_{at}", "function": {"name": name}}]}
+        for at, name in enumerate(("old", "locate", "pay"))
+    ]
+    thought = {"role": "reasoning", "id": "m_r", "content": "Hm."}
+    results = [{"role": "tool", "id": f"t{at}", "toolCallId": f"r_1_{at}", "content": "Yes."} for at in range(3)]
+    failed = {**results[2], "error": "No."}
+    found = read_agui(agui(calls[0], results[0], calls[1], thought, calls[2], thought, results[1], thought, failed))
+    assert found.answers == (
+        ClientAnswer(call_id="r_1_1", name="locate", content="Yes."),
+        ClientAnswer(call_id="r_1_2", name="pay", error="No."),
+    )
 
 
 @pytest.mark.parametrize(
@@ -163,7 +183,8 @@ def test_a_malformed_body_is_refused_with_what_is_wrong(body: bytes, problem: st
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
-        (agui(), "the newest message has the role None, not user"),
+        (b'{"messages": {}}', "messages[0]: messages must be a list, not dict"),
+        (agui(), "messages[0]: the newest message has the role None, not user"),
         (agui({"role": "assistant", "content": "x"}), "the newest message has the role 'assistant', not user"),
         (agui({"role": "user", "content": ""}), "messages[0]: the newest message is empty"),
         (agui({"role": "user", "content": [{"type": "image", "source": {"type": "file"}}]}), "a source of type 'file'"),

@@ -69,7 +69,19 @@ def test_a_runtime_is_entered_before_its_application_and_left_before_it(backend:
     assert runtime.statistics().running == 0
 
 
-async def test_a_server_reads_that_its_application_has_started_and_stopped():
+async def bare(_scope: Any, receive: Any, send: Any) -> None:
+    """An application without a framework, which answers each message that it reads."""
+    for _ in range(2):
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+
+
+def bare_around(runtime: Runtime) -> RuntimeMiddleware:
+    return RuntimeMiddleware(bare, runtime=runtime)
+
+
+@pytest.mark.parametrize("make", [app_around, bare_around])
+async def test_a_server_reads_that_its_application_has_started_and_stopped(make: Any):
     sent: list[str] = []
     comes = ["lifespan.startup", "lifespan.shutdown"]
 
@@ -79,7 +91,7 @@ async def test_a_server_reads_that_its_application_has_started_and_stopped():
     async def send(message: Any) -> None:
         sent.append(message["type"])
 
-    await app_around(Runtime(ScriptedProvider([])))({"type": "lifespan", "state": {}}, receive, send)
+    await make(Runtime(ScriptedProvider([])))({"type": "lifespan", "state": {}}, receive, send)
     assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
 
 

@@ -160,6 +160,7 @@ def test_an_agent_of_ag_ui_ends_with_the_transcript(scene: str):
             assert shown == {"name": call.name, "arguments": call.arguments}
     answers = {each["toolCallId"]: each["content"] for each in by_role["tool"]}
     assert answers.keys() == made.keys()
+    assert len(answers) == len(by_role["tool"]), "a result came twice"
     for message in result.new_messages:
         if isinstance(message, ToolMessage):
             check_answer(answers.get(f"{message.call_id}~2") or answers[message.call_id], message)

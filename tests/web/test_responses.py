@@ -16,7 +16,7 @@ from ui_grammar import check_agui, check_vercel
 
 from toolbus import EventBus, RequestSession, Runtime, Tool, tool
 from toolbus.errors import ProviderUnavailable
-from toolbus.events import Event, RequestCompleted, RequestStarted, TextDelta, decode
+from toolbus.events import Event, RequestCancelled, RequestCompleted, RequestFailed, RequestStarted, TextDelta, decode
 from toolbus.providers.scripted import ScriptedProvider, calls, error, hang, text
 from toolbus.testing import virtual_backends
 from toolbus.web import (
@@ -52,6 +52,7 @@ class Client:
         self._left = anyio.Event()
         self._limit = frames
         self._reads = reads
+        self._has_sent = False
         head = [(b"last-event-id", last_event_id.encode())] if last_event_id else []
         self._scope = {"type": "http", "method": "GET", "path": "/", "headers": head, "asgi": {"spec_version": "2.3"}}
 
@@ -65,6 +66,9 @@ class Client:
         self._left.set()
 
     async def _receive(self) -> dict[str, Any]:
+        if not self._has_sent:
+            self._has_sent = True
+            return {"type": "http.request", "body": b""}
         await self._left.wait()
         return {"type": "http.disconnect"}
 
@@ -179,11 +183,15 @@ async def test_a_client_that_comes_back_with_the_last_id_of_an_ended_request_is_
 
 @pytest.mark.parametrize("kind", ["events", "text"])
 async def test_a_client_that_has_all_of_a_running_request_waits_for_more(kind: str):
-    async with Runtime(ScriptedProvider([text("Hi.", delays=100)])) as runtime:
+    async with Runtime(ScriptedProvider([text("Hi.", 1, delays=100)])) as runtime:
         session = runtime.start("Hello?")
         await anyio.sleep(1)
-        client = await Client(last_event_id=f"{session.snapshot().view.state.facts}.0").read(ALL[kind](session))
-        assert client.status == 200
+        client = Client(last_event_id=f"{session.snapshot().view.state.facts}.0")
+        async with anyio.create_task_group() as group:
+            group.start_soon(client.read, ALL[kind](session))
+            await anyio.wait_all_tasks_blocked()
+            assert (client.status, len(runtime.bus.statistics().subscriptions)) == (200, 1)
+        assert client.comments == 6  # one in 15 seconds
         assert client.frames[-1]["event"] == ("end" if kind == "text" else "request_completed")
 
 
@@ -204,12 +212,16 @@ async def test_every_response_begins_at_once_and_says_what_it_is(kind: str):
 
 
 @pytest.mark.parametrize("cancels", [False, True])
+@pytest.mark.parametrize("source", ["session", "handle"])
 @pytest.mark.parametrize("kind", ["events", "vercel"])
-async def test_a_client_that_goes_away_cancels_the_request_only_where_that_was_asked(kind: str, cancels: bool):
+async def test_a_client_that_goes_away_cancels_the_request_only_where_that_was_asked(
+    kind: str, source: str, cancels: bool
+):
     async with Runtime(ScriptedProvider([hang(after=text("I am beg"))])) as runtime:
         session = runtime.start("Hello?")
         made: Any = {"events": EventsResponse, "vercel": VercelResponse}[kind]
-        await Client(3).read(made(session, cancel_on_disconnect=cancels))
+        shown = session if source == "session" else runtime.request(session.request_id)
+        await Client(3).read(made(shown, cancel_on_disconnect=cancels))
         with anyio.move_on_after(1):
             await session.result()
         assert session.ended is cancels
@@ -269,6 +281,38 @@ async def test_a_quiet_stream_has_heartbeats(kind: str):
         client = await Client().read(ALL[kind](session))
         assert client.comments == 6  # one in 15 seconds
         assert client.ended
+
+
+@pytest.mark.parametrize("kind", ALL)
+async def test_a_stream_that_is_not_quiet_has_no_heartbeats(kind: str):
+    async with Runtime(ScriptedProvider([text("Hello.", 6, delays=10)])) as runtime:
+        client = await Client().read(ALL[kind](runtime.start("Hello?")))
+        assert client.comments == 0
+
+
+@pytest.mark.parametrize(
+    ("ending", "outcome", "words"),
+    [
+        (RequestCompleted(request_id="r1"), "completed", ""),
+        (
+            RequestCompleted(request_id="r1", outcome="stopped", reason="max_rounds=3", limit="max_rounds"),
+            "stopped",
+            "I stopped after 3 steps without finishing.",
+        ),
+        (RequestCancelled(request_id="r1", reason="enough"), "cancelled", "The request was cancelled: enough."),
+        (
+            RequestFailed(request_id="r1", reason="provider_error", error="401 for key sk-123"),
+            "failed",
+            "I could not finish because the language model failed.",
+        ),
+    ],
+)
+async def test_text_ends_with_the_outcome_in_words_for_people(ending: Any, outcome: str, words: str):
+    client = await Client().read(TextResponse(Elsewhere([RequestStarted(request_id="r1", deadline=9), ending])))
+    assert (client.frames[-1]["event"], json.loads(client.frames[-1]["data"])) == (
+        "end",
+        {"request_id": "r1", "outcome": outcome, "reason": ending.reason, "explanation": words},
+    )
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -365,6 +409,19 @@ async def test_a_server_that_raises_when_the_client_is_gone_is_understood(kind: 
         )
         await response({"type": "http", "headers": []}, stays, send)
         assert (await session.result()).reason == "the client went away"
+
+
+@pytest.mark.parametrize("kind", ALL)
+async def test_a_response_ends_also_where_the_server_does_not_report_that_the_client_has_left(kind: str):
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async with Runtime(ScriptedProvider([text("Hi.")])) as runtime:
+        with anyio.fail_after(5):
+            await ALL[kind](runtime.start("Hello?"))({"type": "http", "headers": []}, stays, send)
+    assert sent[-1]["more_body"] is False
 
 
 @pytest.mark.parametrize("last", ["nonsense", "-1.0", "1", "9" * 5000])

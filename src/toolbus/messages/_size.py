@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
 
-from ._model import AssistantMessage, Message, SystemMessage, ToolMessage
+from ._model import AssistantMessage, Message, Part, SystemMessage, ToolMessage
 
 __all__ = ["size_of"]
 
@@ -12,25 +13,51 @@ __all__ = ["size_of"]
 _OVERHEAD_BYTES = 400
 # The bytes of each character in a text that is not ASCII, at most.
 _WIDEST = 4
+# The bytes of a value in a vendor's data, without its text.
+_VALUE_BYTES = 60
 
 
 def size_of(messages: Iterable[Message]) -> int:
-    """Estimate the bytes of messages. This is one pass without helper functions, because it runs for every request."""
+    """Estimate the bytes of messages. Helper functions are called only for what most messages do not have."""
     size = 0
     for message in messages:
         size += _OVERHEAD_BYTES
         if isinstance(message, ToolMessage):
             text = message.content
+            if message.parts:
+                size += _of_parts(message.parts)
         elif isinstance(message, AssistantMessage):
             text = message.text
             size += len(message.reasoning) * _WIDEST
             for call in message.tool_calls:
                 size += _OVERHEAD_BYTES + len(call.arguments) * (1 if call.arguments.isascii() else _WIDEST)
+            if message.vendor_data:
+                size += _of_data(message.vendor_data)
         elif isinstance(message, SystemMessage):
             text = message.text
         elif isinstance(message.content, str):
             text = message.content
         else:
-            text = "".join(getattr(part, "text", "") or getattr(part, "url", "") for part in message.content)
+            text = ""
+            size += _of_parts(message.content)
         size += len(text) * (1 if text.isascii() else _WIDEST)
     return size
+
+
+def _of_parts(parts: Sequence[Part]) -> int:
+    return sum(_of_text(getattr(part, "text", "") or getattr(part, "url", "")) for part in parts)
+
+
+def _of_text(text: str) -> int:
+    return len(text) if text.isascii() else len(text) * _WIDEST
+
+
+def _of_data(data: object) -> int:
+    if isinstance(data, str):
+        return _VALUE_BYTES + _of_text(data)
+    if isinstance(data, Mapping):
+        fields = cast("Mapping[Any, Any]", data)
+        return _VALUE_BYTES + sum(_of_data(name) + _of_data(value) for name, value in fields.items())
+    if isinstance(data, (list, tuple)):
+        return _VALUE_BYTES + sum(map(_of_data, cast("Sequence[Any]", data)))
+    return _VALUE_BYTES

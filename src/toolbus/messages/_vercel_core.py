@@ -17,6 +17,7 @@ __all__ = ["current_part", "file_url", "to_core"]
 _NEW_NAMES = {"args": "input", "mimeType": "mediaType", "experimental_providerMetadata": "providerOptions"}
 _OLD_NAMES = {"tool-call": {"input": "args"}, "file": {"mediaType": "mimeType"}}
 _KINDS = frozenset({"text", "image", "file", "reasoning", "tool-call", "tool-result"})
+_OF_CALLS = frozenset({"tool-call", "tool-result"})  # the only parts whose `toolCallId` is checked
 _REDACTED = "redacted-reasoning"
 
 
@@ -28,7 +29,7 @@ def current_part(index: int, part: Mapping[str, Any]) -> dict[str, Any]:
         found.pop("providerOptions", None)
     else:
         mapping_at(index, found["providerOptions"], "the provider options of a part")
-    if kind in {"tool-call", "tool-result"}:
+    if kind in _OF_CALLS:
         found |= {name: text_at(index, found.get(name), f"a {name}") for name in ("toolCallId", "toolName")}
     if kind == _REDACTED:
         found = {"type": "reasoning", "text": "", "providerOptions": {"anthropic": {"redactedData": found.get("data")}}}
@@ -81,10 +82,18 @@ def to_core(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _core_parts(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    by_vendor = {part["toolCallId"] for part in message["content"] if part.get("providerExecuted")}
-    if message["role"] == "assistant":
-        by_vendor |= {part["toolCallId"] for part in message["content"] if part["type"] == "tool-result"}
-    parts = [part for part in message["content"] if part["type"] in _KINDS and part.get("toolCallId") not in by_vendor]
+    calls = [part for part in message["content"] if part["type"] in _OF_CALLS]
+    in_reply = message["role"] == "assistant"
+    by_vendor = {
+        part["toolCallId"]
+        for part in calls
+        if part.get("providerExecuted") or (in_reply and part["type"] == "tool-result")
+    }
+    parts = [
+        part
+        for part in message["content"]
+        if part["type"] in _KINDS and not (part["type"] in _OF_CALLS and part["toolCallId"] in by_vendor)
+    ]
     return [_core_part(part) for part in parts]
 
 

@@ -70,8 +70,8 @@ def _json(value: Any) -> str:
 
 
 def _size(parts: Sequence[dict[str, Any]]) -> int:
-    """Return the characters of the texts in parts, which are what grows."""
-    return sum(len(each) for part in parts for each in part.values() if isinstance(each, str))
+    """Return the characters of the texts and the arguments in parts, which are what grows."""
+    return sum(len(each if isinstance(each, str) else _json(each)) for part in parts for each in part.values())
 
 
 def _parts(message: Message) -> list[dict[str, Any]]:

@@ -21,11 +21,13 @@ from ..messages import ImagePart, Part, TextPart
 from ..messages.wire import split_data_url
 from ..records import fields_of
 from ._encoder import LOST, VOID_CALL, EventEncoder, ShownCall
-from ._incoming import approval_id
+from ._incoming import approval_id, result_id
 
 __all__ = ["AguiEncoder"]
 
 _PROTOCOL_VERSION = "1.0"
+_LATEST = 253_402_300_799.0
+"""The last second of the year 9999. A question that is open for longer has no later time that can be written."""
 _DECISION = {
     "type": "object",
     "properties": {
@@ -109,8 +111,8 @@ class AguiEncoder(EventEncoder):
     def _answer(self, call: ShownCall, content: str | list[dict[str, Any]]) -> None:
         if self.has_answered(call):
             return  # The client has put the result among its messages, and would have it twice.
-        message_id = f"{call.shown_id}_result"
-        self.emit("TOOL_CALL_RESULT", messageId=message_id, toolCallId=call.shown_id, content=content, role="tool")
+        about = {"messageId": result_id(call.shown_id), "toolCallId": call.shown_id}
+        self.emit("TOOL_CALL_RESULT", **about, content=content, role="tool")
 
     def on_question(self, call: ShownCall, question: ApprovalRequested) -> None:
         """Add nothing: questions are asked at the end of the run."""
@@ -155,7 +157,7 @@ class AguiEncoder(EventEncoder):
 
 
 def _interrupt(call: ShownCall, question: ApprovalRequested) -> dict[str, Any]:
-    expires = datetime.fromtimestamp(question.at + question.deadline, UTC)
+    expires = datetime.fromtimestamp(min(question.at + question.deadline, _LATEST), UTC)
     return {
         "id": approval_id(question),
         "reason": "tool_approval",

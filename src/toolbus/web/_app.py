@@ -15,13 +15,12 @@ from ..errors import ConfigurationError, MissingExtra, UnknownRequest
 from ..events import MessageAppended, ToolCallCompleted, ToolCallFailed
 from ..handles import CommandAnswer, RequestHandle
 from ..messages import PromptLike, UserMessage, to_vercel
-from ..records import json_bytes
 from ..request_result import RequestResult
 from ..session import RequestSession
 from ..storage import RequestRecord
 from ._bodies import Answer, Cancel, Decision, Question, Steering, body_of, exception_handlers, json_response, read_json
 from ._chat_page import page_routes
-from ._incoming import MAX_BODY_BYTES, ClientRequest, approval_id, call_id_of, read_agui, read_vercel
+from ._incoming import MAX_BODY_BYTES, ClientRequest, approval_id, call_id_of, content_of, read_agui, read_vercel
 from ._middleware import RuntimeMiddleware
 from ._ownership import AuthorizeRequest, Owner, owner_of
 from ._responses import AguiResponse, EventsResponse, TextResponse, VercelResponse
@@ -276,7 +275,7 @@ class _App:
     async def _conversations(self, http: Request) -> Response:
         owner = await owner_of(http, self._authorize)
         search, limit = http.query_params.get("search", ""), http.query_params.get("limit", "100")
-        if not (limit.isascii() and limit.isdigit() and 0 < int(limit[:6]) <= 1_000 and len(limit) < 6):
+        if not (limit.isascii() and limit.isdigit() and len(limit) < 6 and 0 < int(limit) <= 1_000):
             raise HTTPException(400, "limit has to be a whole number from 1 to 1000")
         listing = self._runtime.store.conversations(search=search, prefix=owner.prefix, limit=int(limit))
         found = [
@@ -384,9 +383,8 @@ class _App:
         about["event_id"] = f"{call_id}_page"
         if given.error:
             return _answered(await handle.inject(ToolCallFailed(**about, reason="error", error=given.error)))
-        data, content = (None, given.output) if isinstance(given.output, str) else (given.output, None)
-        text = json_bytes(data).decode() if content is None else content
-        return _answered(await handle.inject(ToolCallCompleted(**about, content=text, data=data)))
+        content, data = content_of(call_id, given.output)
+        return _answered(await handle.inject(ToolCallCompleted(**about, content=content, data=data)))
 
 
 def _status_of(result: RequestResult[Any]) -> int:

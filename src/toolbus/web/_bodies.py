@@ -51,7 +51,7 @@ _ModelT = TypeVar("_ModelT", bound=BaseModel)
 
 
 class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class Question(_Body):

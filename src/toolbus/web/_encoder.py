@@ -182,7 +182,6 @@ class EventEncoder(ABC):
             return []
         self._request_id, self._conversation_id = event.request_id, event.conversation_id
         if self._left_out and self._ends_left_out(event):
-            self._out.clear()
             self._left_out = frozenset[str]()
             self._has_begun, self._step = False, None
         if not self._has_begun:
@@ -377,9 +376,8 @@ class EventEncoder(ABC):
 
     # ------------------------------------------------------------------------------------------------ steps and calls
 
-    def _take_start(self, _event: RequestStarted) -> None:
-        """Forget the text of earlier replies. The first event of any kind begins the stream."""
-        self._last_text = ""
+    def _take_start(self, _event: RequestStarted) -> None:  # noqa: B027 -- nothing follows from it
+        """Add nothing: the first event of any kind begins the stream."""
 
     def _take_round(self, event: RoundStarted) -> None:
         self._void_reply()
@@ -391,7 +389,6 @@ class EventEncoder(ABC):
     def _end_step(self) -> None:
         if self._step is not None:
             self.on_step_end(self._step)
-            self._step = None
 
     def _opened(self, event: ToolCallRequested | ApprovalRequested) -> ShownCall:
         call = self._calls.get(event.call_id)

@@ -13,7 +13,6 @@ from collections.abc import Collection, Mapping
 from contextlib import aclosing
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import urlsplit
 
 import anyio
 
@@ -171,7 +170,9 @@ class Guard:
     def _is_from_here(self, host: str, headers: Mapping[str, str]) -> bool:
         origin = headers.get("origin", "").lower()
         if origin:
-            return origin in self._origins or (origin != "null" and urlsplit(origin).netloc == host)
+            # "null", and whatever else is not the origin of a page on some host, names none.
+            named = origin.partition("://")[2]
+            return origin in self._origins or (bool(named) and named == host)
         # Without `Origin`, a browser still says where a request comes from. Following a link from elsewhere is fine.
         if headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document":
             return True

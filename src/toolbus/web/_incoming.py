@@ -27,8 +27,10 @@ __all__ = [
     "ClientRequest",
     "approval_id",
     "call_id_of",
+    "content_of",
     "read_agui",
     "read_vercel",
+    "result_id",
 ]
 
 _Wire: TypeAlias = Mapping[str, Any]
@@ -245,20 +247,23 @@ def read_agui(body: bytes | str | _Wire, *, max_bytes: int = MAX_BODY_BYTES) -> 
     """Read AG-UI's `RunAgentInput`, of version 1. `conversation_id` is its `threadId`.
 
     Entries of `resume` are decisions: the payload of a resolved one is `{"approved": true, "reason": "...",
-    "arguments": {...}}`, and a cancelled one denies. The results after the newest reply are answers. Without any of
-    these, the newest message has to be the user's. Raises as `read_vercel` does.
+    "arguments": {...}}`, and a cancelled one denies. The results after the newest reply are answers, except those that
+    the page was shown (`AguiEncoder` has given them their ids); these only count if there is nothing else. Without any
+    of these, the newest message has to be the user's. Raises as `read_vercel` does.
     """
     wire = _object(body, max_bytes)
     with _as_decode_error():
         messages = list_at(0, wire.get("messages"), "messages")
-        index = len(messages) - 1
+        index = max(len(messages) - 1, 0)
         about: dict[str, Any] = {
             "conversation_id": text_at(index, wire.get("threadId"), "threadId"),
             "run_id": text_at(index, wire.get("runId"), "runId"),
         }
         entries = list_at(index, wire.get("resume"), "resume")
         decisions = _bounded([_resumed(index, mapping_at(index, each, "an entry of resume")) for each in entries])
-        answers = _results(messages)
+        own, shown = _results(messages)
+        # A page that sends only what it was shown asks for the rest.
+        answers = _bounded(own if own or decisions else shown)
         if decisions or answers:
             return ClientRequest(decisions=decisions, answers=answers, **about)
         newest: _Wire = mapping_at(index, messages[-1], "a message") if messages else {}
@@ -285,32 +290,41 @@ def _resumed(index: int, entry: _Wire) -> ClientDecision:
     return _decision(asked, approved=approved, reason=text_at(index, payload.get("reason"), "reason"), arguments=edited)
 
 
-def _results(messages: Sequence[Any]) -> tuple[ClientAnswer, ...]:
-    """Return the results of tools at the end of the messages. The names are those of the reply before them."""
+def _results(messages: Sequence[Any]) -> tuple[list[ClientAnswer], list[ClientAnswer]]:
+    """Return the results of tools at the end of the messages: those of the page, and those that it was shown.
+
+    The names are those of the reply before them.
+    """
     tail: list[tuple[int, _Wire]] = []
+    names: dict[str, str] | None = None
     for index in range(len(messages) - 1, -1, -1):
         message = mapping_at(index, messages[index], "a message")
-        if message.get("role") == "tool":
+        role = message.get("role")
+        if role == "tool" and names is None and len(tail) <= _MAX_ANSWERS:
             tail.append((index, message))
-        elif message.get("role") != "reasoning":
+        elif role == "assistant" and tail:  # A reply that was shown anew has several messages.
+            names = {**_names_of(index, message), **(names or {})}
+        elif role != "reasoning":
             break
-        if len(tail) > _MAX_ANSWERS:
-            break
-    names: dict[str, str] = {}
-    if tail and tail[-1][0] > 0:
-        index = tail[-1][0] - 1
-        reply = mapping_at(index, messages[index], "a message")
-        for each in list_at(index, reply.get("toolCalls"), "toolCalls"):
-            call = mapping_at(index, each, "a call")
-            function = mapping_at(index, call.get("function"), "function")
-            names[text_at(index, call.get("id"), "id")] = text_at(index, function.get("name"), "name")
-    found: list[ClientAnswer] = []
+    own: list[ClientAnswer] = []
+    shown: list[ClientAnswer] = []
     for index, message in reversed(tail):
         call_id = text_at(index, message.get("toolCallId"), "toolCallId")
         error = text_at(index, message.get("error"), "error")
-        answer = _answer(call_id, names.get(call_id, ""), message.get("content"))
-        found.append(ClientAnswer(call_id=answer.call_id, name=answer.name, error=error) if error else answer)
-    return _bounded(found)
+        answer = _answer(call_id, (names or {}).get(call_id, ""), message.get("content"))
+        if error:
+            answer = ClientAnswer(call_id=answer.call_id, name=answer.name, error=error)
+        (shown if message.get("id") == result_id(call_id) else own).append(answer)
+    return own, shown
+
+
+def _names_of(index: int, reply: _Wire) -> dict[str, str]:
+    names: dict[str, str] = {}
+    for each in list_at(index, reply.get("toolCalls"), "toolCalls"):
+        call = mapping_at(index, each, "a call")
+        function = mapping_at(index, call.get("function"), "function")
+        names[text_at(index, call.get("id"), "id")] = text_at(index, function.get("name"), "name")
+    return names
 
 
 def _agui_part(index: int, part: _Wire) -> Part:
@@ -379,6 +393,11 @@ def call_id_of(shown_id: str) -> str:
     return shown_id.partition("~")[0]
 
 
+def result_id(shown_id: str) -> str:
+    """Return the id of the message with the result of a call, by which AG-UI knows that the page was shown it."""
+    return f"{shown_id}_result"
+
+
 def _decision(
     asked: str, *, approved: bool, reason: str = "", arguments: dict[str, Any] | None = None
 ) -> ClientDecision:
@@ -387,12 +406,20 @@ def _decision(
 
 
 def _answer(call_id: str, name: str, output: object) -> ClientAnswer:
+    content, data = content_of(call_id, output)
+    return ClientAnswer(call_id=call_id_of(call_id), name=name, content=content, data=data)
+
+
+def content_of(call_id: str, output: object) -> tuple[str, Any]:
+    """Return the output of a call on a page as text for the model, and as data unless it is a text.
+
+    Raises `DecodeError` for an output that cannot be written as JSON.
+    """
     try:
         written = json_bytes(output).decode()
     except (TypeError, RecursionError) as exc:
         raise DecodeError(f"the output of call {call_id[:80]!r} cannot be kept: {exc}") from None
-    data, content = (None, output) if isinstance(output, str) else (output, written)
-    return ClientAnswer(call_id=call_id_of(call_id), name=name, content=content, data=data)
+    return (output, None) if isinstance(output, str) else (written, output)
 
 
 def _bounded(found: list[Any]) -> tuple[Any, ...]:

@@ -124,7 +124,6 @@ class _EventStream(StreamingResponse):
         self._has_ended = False
         # From here on, so that no signal is missed before the first byte is sent.
         self._events = self._subscribe()
-        self._sent_at = 0.0
         self._is_complete = False
         own = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})}
         super().__init__(self._frames(), headers=own)
