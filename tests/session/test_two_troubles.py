@@ -377,6 +377,28 @@ async def test_what_comes_while_the_last_facts_of_a_request_that_is_left_are_wri
     assert [fact.type for fact in journal.facts[-3:]] == ["steering_added", "tool_call_completed", "cancel_requested"]
 
 
+@pytest.mark.guarantee("G18")
+@pytest.mark.parametrize("given", [RequestSession.cancel, RequestSession.steer])
+async def test_what_comes_before_a_resumed_request_runs_is_written_also_if_it_is_left_at_once(
+    given: Callable[[RequestSession, str], bool],
+) -> None:
+    first, second = Journal(), Journal()
+    earlier = waiting(EventBus(), first)
+    async with anyio.create_task_group() as group:
+        group.start_soon(earlier.run)
+        await anyio.sleep(1)
+        earlier.leave("for later")
+    start = SessionStart(resumed=Resumed(facts=first.facts, history=()))
+    ids: Any = {"request_id": earlier.request_id, "conversation_id": earlier.conversation_id}
+    session = RequestSession(
+        EventBus(), ScriptedProvider([]), "hi", tools=[external()], journal=second, start=start, **ids
+    )
+    assert given(session, "not that one")
+    assert session.leave("closing")
+    result = await session.run()
+    assert (result.reason, result.resumable, len(second.written)) == ("closing", True, 1)
+
+
 async def test_a_question_that_was_answered_while_a_resumption_is_written_is_not_asked_again() -> None:
     journal = Journal("request_resumed", 2)
     first = waiting(EventBus(), journal, needs_approval=True)

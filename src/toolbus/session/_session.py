@@ -225,6 +225,8 @@ class RequestSession(SessionHandle):
             self._logs = logger.isEnabledFor(logging.INFO)
             # The clock is read after the mailbox is open, because opening it binds the bus to its event loop.
             self._clock = self._bus.clock
+            # Also a request that is left before it lives may have inputs to write.
+            self._timer = self._clock.timers.timer()
             if self._journal is None:
                 await self._live(mailbox)
             else:
@@ -261,7 +263,7 @@ class RequestSession(SessionHandle):
 
         All waits share one scope and one timer, because a scope for each would cost as much as the wait.
         """
-        self._timer = timer = self._clock.timers.timer()
+        timer = self._timer
         first_step = self._begin
         try:
             while self._state.ending is None or self._unpublished:
@@ -566,6 +568,7 @@ class RequestSession(SessionHandle):
 
     async def _abandon(self, *, by_host: bool) -> None:
         """End a request whose task the host cancelled, or that is left. Awaits nothing but the journal."""
+        self._view.model_call = None  # Late readers get the text from the reply that the transcript keeps.
         # A caller who cancels the task has given the request up, also if it is left at the same moment. With
         # `_when_cancelled`, it is the runtime that goes down, and the request is left.
         if by_host:
