@@ -150,11 +150,16 @@ class SessionView:
 
     @property
     def waits_for_inputs(self) -> bool:
-        """True if every open call waits for a person, or for an answer from outside, and nothing else happens."""
-        state = self.state
+        """True if every open call waits for a person, or for an answer from outside, and nothing else happens.
+
+        False while the application's `on_approval` decides: it runs in this process, and nobody would ask it again.
+        """
+        state, decides_here = self.state, callable(self.options.get("on_approval"))
         external = {name for name, spec in state.tools.items() if spec.external}
         return bool(state.open_calls) and all(
-            each.status is CallStatus.WAITING or (each.status is CallStatus.REQUESTED and each.call.name in external)
+            each.call.name in external
+            if each.status is CallStatus.REQUESTED
+            else each.status is CallStatus.WAITING and not decides_here
             for each in state.open_calls.values()
         )
 
