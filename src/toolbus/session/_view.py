@@ -289,7 +289,7 @@ def _inherited(options: SessionOptions, journal: Journal | None, own: SessionOpt
     """
     above: Mapping[str, Any] = dict(options)
     taken = {key: above[key] for key in _INHERITED if key in above}
-    if own.get("budget") is not None:
+    if "budget" in own:  # It is added to those above, also where it is None.
         own["budget"] = budgets_in(above, own)
     if journal is not None and taken.get("on_approval") is None:
         taken["on_approval"] = "wait"
