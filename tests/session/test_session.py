@@ -144,12 +144,13 @@ async def test_every_call_gets_one_terminal_event_though_everybody_answers_twice
 
 
 @pytest.mark.guarantee("G07")
-async def test_a_result_after_the_ending_is_late_and_changes_nothing() -> None:
+@pytest.mark.parametrize("options", [{}, {"late_results": None}])
+async def test_a_result_after_the_ending_is_late_and_changes_nothing(options: dict[str, Any]) -> None:
     bus = EventBus()
     requested: list[ToolCallRequested] = []
     bus.connect(ToolCallRequested, requested.append)
     bus.connect(ToolCallRequested, lambda event: complete(bus, event))
-    result = await RequestSession(bus, two_cities(), "Weather?", tools=[get_weather]).run()
+    result = await RequestSession(bus, two_cities(), "Weather?", tools=[get_weather], **options).run()
     before = list(result.messages)
     late: list[ToolCallLate] = []
     bus.connect(ToolCallLate, late.append)
