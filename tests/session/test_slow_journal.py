@@ -13,6 +13,7 @@ from support.slow_journal import SlowJournal
 from toolbus import Compression, EventBus, Limits, RequestSession, Tool
 from toolbus.events import (
     ApprovalRequested,
+    DeadLetter,
     Event,
     MessageAppended,
     RequestCancelled,
@@ -126,6 +127,8 @@ async def test_no_call_that_is_not_written_begins_when_the_host_gives_a_request_
     bus = EventBus()
     reported: list[Event] = []
     asked: list[ApprovalRequested] = []
+    letters: list[DeadLetter] = []
+    bus.connect(DeadLetter, letters.append)
     bus.connect(ToolCallRequested, reported.append)
     bus.connect(ApprovalRequested, asked.append)
     journal = SlowJournal("nothing", 0)
@@ -138,6 +141,7 @@ async def test_no_call_that_is_not_written_begins_when_the_host_gives_a_request_
         bus.publish(asked[0].decided(approved=True))
     result = await session.result()
     assert result.outcome == "cancelled"
+    assert [letter.letter_type for letter in letters] == ["approval_decided"]
     assert [event.type for event in reported] == [each for each in journal.written if each == "tool_call_requested"]
     assert [call.reason for call in result.tool_calls] == ["cancelled"]
 
