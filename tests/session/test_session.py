@@ -662,7 +662,7 @@ async def test_a_journal_that_fails_ends_the_request_and_starts_no_call(
     assert result.resumable is isinstance(failure, StoreUnavailable)
     assert "tool_call_requested" not in reported
     assert [event.type async for event in session.events()][-1] == "request_failed"
-    assert reported[-1] == "request_failed"
+    assert reported[-2:] == ["status_changed", "request_failed"]
     assert "tool_call_failed" not in reported  # nobody hears a fact that is not in the journal
     assert [call.reason for call in result.tool_calls] == ["interrupted", "interrupted"]
     validate(result.messages)

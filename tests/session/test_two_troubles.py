@@ -21,6 +21,8 @@ from toolbus.events import (
     DeadLetter,
     Event,
     ModelResponded,
+    RequestCancelled,
+    RequestFailed,
     RequestStarted,
     StatusChanged,
     ToolCallCompleted,
@@ -138,6 +140,34 @@ async def test_a_request_that_is_left_asks_a_journal_that_has_refused_something_
     assert (result.outcome, result.resumable, journal.asked - before) == ("cancelled", True, 1)
     assert result.reason == str(failure)
     assert "stops here" in caplog.text
+
+
+@pytest.mark.guarantee("G10")
+async def test_a_request_whose_journal_refuses_that_the_host_has_cancelled_it_ends_once() -> None:
+    bus = EventBus()
+    heard: list[Event] = []
+    bus.connect((RequestCancelled, RequestFailed), heard.append)
+    session = waiting(bus, Journal("request_cancelled", 0, OSError("disk full")))
+    async with anyio.create_task_group() as group:
+        group.start_soon(session.run)
+        await settle()
+        group.cancel_scope.cancel()
+    assert [event.type for event in heard] == ["request_failed"]
+    assert (await session.result()).outcome == "failed"
+
+
+@pytest.mark.guarantee("G16")
+async def test_a_request_that_is_left_while_the_host_cancels_its_task_ends() -> None:
+    journal = Journal()
+    session = waiting(EventBus(), journal)
+    async with anyio.create_task_group() as group:
+        group.start_soon(session.run)
+        await settle()
+        assert session.leave("for later")
+        group.cancel_scope.cancel()
+    result = await session.result()
+    assert (result.resumable, result.reason) == (False, "the host cancelled the request")
+    assert journal.written[-1] == "request_cancelled"
 
 
 # -------------------------------------------------------------------------------------- listeners and applications
