@@ -15,6 +15,7 @@ from toolbus import Limits, RequestSession, Runtime, Tool
 from toolbus.errors import ConfigurationError
 from toolbus.events import (
     ApprovalDecided,
+    ApprovalRequested,
     DeadLetter,
     Event,
     RequestResumed,
@@ -144,11 +145,20 @@ async def test_a_deadline_that_passes_while_it_is_parked_ends_the_wait_in_time()
         assert (result.text, result.tool_calls[0].reason) == ("Done.", "denied")
 
 
-@pytest.mark.parametrize("case", ["a tool runs", "run", "nobody watches", "no parking"])
+async def ask_somebody(_question: ApprovalRequested) -> bool:
+    """Decide in days, as an application does that has sent a mail."""
+    await anyio.sleep(3 * DAY)
+    return True
+
+
+@pytest.mark.parametrize("case", ["a tool runs", "run", "nobody watches", "no parking", "the application decides"])
 async def test_what_does_anything_else_is_not_parked(case: str) -> None:
     store = MemoryStore(journal=True)
     steps = (calls(("wipe", {"n": 1}), ("look", {"n": 1})), text("Done.")) if case == "a tool runs" else ()
-    async with node(store, *steps, park_seconds=None if case == "no parking" else 60) as runtime:
+    options: dict[str, Any] = {"park_seconds": None if case == "no parking" else 60}
+    if case == "the application decides":
+        options["on_approval"] = ask_somebody
+    async with node(store, *steps, **options) as runtime:
         if case != "nobody watches":
             await runtime.resume(watch=True)
         async with anyio.create_task_group() as tasks:

@@ -127,6 +127,19 @@ async def test_a_sub_request_spends_from_the_budgets_above_it_once_and_from_its_
     assert (own.tokens, budget.tokens) == (200, 400)
 
 
+async def test_a_sub_request_cannot_leave_the_budgets_above_it():
+    @tool
+    async def ask(context: ToolContext[None]) -> str:
+        """Ask somebody else."""
+        return (await context.ask("go", provider=answers(), budget=None)).text
+
+    budget = Budget(max_tokens=1_000)
+    script = ScriptedProvider([calls(("ask", {}), usage=USED), text("ok", usage=USED)])
+    async with Runtime(script, tools=[ask], budget=budget) as runtime:
+        assert (await runtime.run("go")).ok
+    assert budget.tokens == 300
+
+
 class Fixed:
     async def summarize(self, earlier: str, messages: Sequence[Message], provider: Provider) -> Summary:
         return Summary(text="They talked.", usage=USED, model="m")

@@ -10,8 +10,10 @@ from typing import Any
 import anyio
 import pytest
 
+from support.slow_journal import SlowJournal
 from toolbus import EventBus, Limits, RequestSession, Runtime, Tool, subrequest_tool, tool
 from toolbus.core.transcript import validate
+from toolbus.errors import ConfigurationError
 from toolbus.events import (
     ApprovalDecided,
     ApprovalRequested,
@@ -22,6 +24,7 @@ from toolbus.events import (
     ToolCallRequested,
 )
 from toolbus.messages import ToolMessage
+from toolbus.session import Resumed, SessionStart
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
 
@@ -298,6 +301,16 @@ async def test_a_session_without_a_runtime_asks_too() -> None:
     session = RequestSession(bus, removing(), "Remove a.", tools=[remove], on_approval=yes, limits=limits)
     await session.run()
     assert [each.arguments for each in removed] == [{"path": "a"}]
+
+
+async def test_a_session_that_has_ended_elsewhere_refuses_to_run_in_the_same_way_with_and_without_answers() -> None:
+    journal = SlowJournal()
+    ended = RequestSession(EventBus(), ScriptedProvider([text("done")]), "hi", journal=journal)
+    await ended.run()
+    start = SessionStart(resumed=Resumed(facts=journal.facts, history=()))
+    again = RequestSession(EventBus(), removing(), "hi", request_id=ended.request_id, on_approval=yes, start=start)
+    with pytest.raises(ConfigurationError, match="runs once"):
+        await again.run()
 
 
 async def test_a_host_that_cancels_a_request_cancels_its_questions() -> None:

@@ -112,6 +112,9 @@ async def test_the_text_stays_when_the_host_cancels_the_task_of_the_request() ->
         group.cancel_scope.cancel()
     result = await session.result()
     assert (result.outcome, result.text, kept_in(result.messages)) == ("cancelled", HALF, [HALF])
+    # A reader who comes now gets it once, before the ending.
+    assert [piece async for piece in session.text()] == [HALF]
+    assert [event.type async for event in session.events()][-1] == "request_cancelled"
 
 
 async def test_the_text_of_a_last_answer_that_was_cut_off_is_the_requests_text() -> None:

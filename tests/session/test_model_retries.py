@@ -97,6 +97,23 @@ async def test_a_model_that_does_not_answer_in_time_is_asked_again_with_its_whol
     assert seconds == pytest.approx(10 + retried[0].delay_seconds + 9, abs=1e-3)
 
 
+async def test_a_wait_before_the_next_attempt_outlasts_the_deadline_of_the_one_before() -> None:
+    class LateRefusal:
+        vendor = "slow"
+        calls = 0
+
+        async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
+            self.calls += 1
+            if self.calls == 1:
+                await anyio.sleep(9)
+                raise ProviderUnavailable("overloaded", retryable=True, retry_after_seconds=20)
+            return ModelReply(message=AssistantMessage(text="here"))
+
+    result, retried, seconds = await carry_out(LateRefusal(), model_timeout_seconds=10)
+    assert (result.outcome, result.text, len(retried)) == ("completed", "here", 1)
+    assert seconds == pytest.approx(29, abs=1e-3)
+
+
 async def test_a_model_that_never_answers_in_time_fails_by_name() -> None:
     class Silent:
         vendor = "silent"

@@ -11,7 +11,14 @@ import pytest
 
 from toolbus import EventBus, Limits, RequestSession, Tool, ToolContext, tool
 from toolbus.core.transcript import validate
-from toolbus.errors import ConfigurationError, InvalidHistory, LimitReached, ProviderError, RequestCancelledError
+from toolbus.errors import (
+    ConfigurationError,
+    InvalidHistory,
+    LimitReached,
+    ProviderError,
+    RequestCancelledError,
+    StoreUnavailable,
+)
 from toolbus.events import (
     CancelRequested,
     DeadLetter,
@@ -144,12 +151,13 @@ async def test_every_call_gets_one_terminal_event_though_everybody_answers_twice
 
 
 @pytest.mark.guarantee("G07")
-async def test_a_result_after_the_ending_is_late_and_changes_nothing() -> None:
+@pytest.mark.parametrize("options", [{}, {"late_results": None}])
+async def test_a_result_after_the_ending_is_late_and_changes_nothing(options: dict[str, Any]) -> None:
     bus = EventBus()
     requested: list[ToolCallRequested] = []
     bus.connect(ToolCallRequested, requested.append)
     bus.connect(ToolCallRequested, lambda event: complete(bus, event))
-    result = await RequestSession(bus, two_cities(), "Weather?", tools=[get_weather]).run()
+    result = await RequestSession(bus, two_cities(), "Weather?", tools=[get_weather], **options).run()
     before = list(result.messages)
     late: list[ToolCallLate] = []
     bus.connect(ToolCallLate, late.append)
@@ -633,11 +641,14 @@ async def test_the_journal_is_written_before_anything_is_reported() -> None:
     assert [entry for entry in order if entry.startswith("wrote")][-1] == "wrote request_completed"
 
 
-async def test_a_journal_that_fails_ends_the_request_and_starts_no_call(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("failure", [OSError("disk full"), StoreUnavailable("disk full")])
+async def test_a_journal_that_fails_ends_the_request_and_starts_no_call(
+    failure: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
     class Full:
         async def append(self, request_id: str, seq: int, facts: Sequence[Event]) -> None:
             if any(isinstance(fact, ToolCallRequested) for fact in facts):
-                raise OSError("disk full")
+                raise failure
 
     bus = EventBus()
     reported: list[str] = []
@@ -645,16 +656,18 @@ async def test_a_journal_that_fails_ends_the_request_and_starts_no_call(caplog: 
     session = RequestSession(bus, two_cities(), "Weather?", tools=[get_weather], journal=Full())
     result = await session.run()
     assert result.outcome == "failed"
-    assert str(result.error) == "OSError: disk full"
-    assert result.error is not None
-    assert isinstance(result.error.__cause__, OSError)
+    assert failure in (result.error, result.error and result.error.__cause__)
+    assert str(result.error) == ("OSError: disk full" if isinstance(failure, OSError) else "disk full")
+    # Another process may continue from what a store has that is only away.
+    assert result.resumable is isinstance(failure, StoreUnavailable)
     assert "tool_call_requested" not in reported
-    assert reported[-1] == "request_failed"
+    assert [event.type async for event in session.events()][-1] == "request_failed"
+    assert reported[-2:] == ["status_changed", "request_failed"]
     assert "tool_call_failed" not in reported  # nobody hears a fact that is not in the journal
     assert [call.reason for call in result.tool_calls] == ["interrupted", "interrupted"]
     validate(result.messages)
     assert bus.statistics().open_calls == 0
-    assert "the session broke" in caplog.text
+    assert ("the session broke" if isinstance(failure, OSError) else "its store failed") in caplog.text
 
 
 async def test_accepted_returns_once_the_request_has_begun() -> None:

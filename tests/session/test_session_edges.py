@@ -314,6 +314,13 @@ async def test_options_of_the_wrong_kind_are_refused_at_once() -> None:
     async with Runtime(ScriptedProvider([])) as runtime:
         with pytest.raises(ConfigurationError, match="give Limits"):
             runtime.start("hi", limits={"max_rounds": 3})  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigurationError, match="give Limits"):
+        RequestSession(EventBus(), Gate(), "hi", limits={"max_rounds": 3})  # pyright: ignore[reportArgumentType]
+    unknown: dict[str, Any] = {"tool": ()}
+    with pytest.raises(
+        TypeError, match="RequestSession: there is no option tool; the options are provider, messages, "
+    ):
+        RequestSession(EventBus(), Gate(), "hi", **unknown)
 
 
 async def test_a_cancelled_drain_cancels_what_it_waited_for() -> None:

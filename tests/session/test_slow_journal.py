@@ -10,18 +10,19 @@ import anyio.lowlevel
 import pytest
 
 from support.slow_journal import SlowJournal
-from toolbus import EventBus, Limits, RequestSession, Tool
+from toolbus import Compression, EventBus, Limits, RequestSession, Tool
 from toolbus.events import (
     ApprovalRequested,
+    DeadLetter,
     Event,
     MessageAppended,
     RequestCancelled,
     ToolCallFailed,
     ToolCallRequested,
 )
-from toolbus.messages import Message
+from toolbus.messages import AssistantMessage, Message, UserMessage
 from toolbus.protocols import Emit, ModelReply, ModelRequest
-from toolbus.testing import ScriptedProvider, calls, settle, text, virtual_backends
+from toolbus.testing import ScriptedProvider, calls, hang, settle, text, virtual_backends
 
 anyio_backend = virtual_backends()
 
@@ -42,17 +43,65 @@ def external(**options: Any) -> Tool[..., Any]:
 
 
 @pytest.mark.guarantee("G16")
-async def test_a_cancel_counts_that_comes_while_what_was_said_before_is_written() -> None:
+@pytest.mark.parametrize("limits", [Limits(), Limits(model_timeout_seconds=1, max_model_attempts=1)])
+async def test_a_cancel_counts_that_comes_while_what_was_said_before_is_written(limits: Limits) -> None:
     bus = EventBus()
-    session = RequestSession(bus, SlowModel(), "hi", journal=SlowJournal("steering_added", 0.5))
+    model = SlowModel() if limits == Limits() else ScriptedProvider([hang()])
+    session = RequestSession(bus, model, "hi", journal=SlowJournal("steering_added", 0.5), limits=limits)
     async with anyio.create_task_group() as group:
         group.start_soon(session.run)
         await anyio.sleep(0.9)
-        assert session.steer("hurry")  # written at 1 s, when the model has answered, until 1.5 s
+        assert session.steer("hurry")  # written at 1 s, when the model has answered or not, until 1.5 s
         await anyio.sleep(0.3)
         assert session.cancel("never mind")
         result = await session.result()
     assert (result.outcome, result.reason) == ("cancelled", "never mind")
+
+
+class Silent(SlowJournal):
+    """A journal that never answers the first write of a fact of `kind`, and takes it when it is repeated."""
+
+    is_repeated = False
+
+    async def append(self, request_id: str, seq: int, facts: Sequence[Event]) -> None:
+        assert seq == len(self.facts)
+        if not self.is_repeated and any(fact.type == self.kind for fact in facts):
+            self.is_repeated = True
+            await anyio.sleep_forever()
+        self.facts += facts
+
+
+@pytest.mark.guarantee("G11", "G31")
+@pytest.mark.parametrize(
+    "kind", ["request_started", "history_compressed", "tool_call_requested", "tool_call_completed", "request_completed"]
+)
+async def test_a_write_that_had_no_answer_is_repeated_before_anything_else_begins(kind: str) -> None:
+    journal, bus = Silent(kind), EventBus()
+    before: list[str] = []
+
+    class Model:
+        vendor = "slow"
+
+        async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
+            before.append(journal.written[-1])
+            await anyio.sleep(20)
+            reply = text("an answer") if request.round else calls(("wait", {}))
+            return await ScriptedProvider([reply]).respond(request, emit)
+
+    def answer(event: ToolCallRequested) -> None:
+        before.append(journal.written[-1])
+        bus.publish(event.completed("done"))
+
+    bus.connect(ToolCallRequested, answer)
+    history: list[Message] = []
+    for number in range(20):
+        history += [UserMessage(content=f"question {number} " * 30), AssistantMessage(text="answer " * 60)]
+    messages, compression = [*history, UserMessage(content="hi")], Compression(max_context_tokens=1_000)
+    session = RequestSession(bus, Model(), messages, tools=[external()], journal=journal, compression=compression)
+    result = await session.run()
+    assert result.ok
+    assert before == ["history_compressed", "tool_call_requested", "round_started"]
+    assert anyio.current_time() == pytest.approx(44.5, abs=0.1)
 
 
 @pytest.mark.guarantee("G31")
@@ -78,6 +127,8 @@ async def test_no_call_that_is_not_written_begins_when_the_host_gives_a_request_
     bus = EventBus()
     reported: list[Event] = []
     asked: list[ApprovalRequested] = []
+    letters: list[DeadLetter] = []
+    bus.connect(DeadLetter, letters.append)
     bus.connect(ToolCallRequested, reported.append)
     bus.connect(ApprovalRequested, asked.append)
     journal = SlowJournal("nothing", 0)
@@ -90,6 +141,7 @@ async def test_no_call_that_is_not_written_begins_when_the_host_gives_a_request_
         bus.publish(asked[0].decided(approved=True))
     result = await session.result()
     assert result.outcome == "cancelled"
+    assert [letter.letter_type for letter in letters] == ["approval_decided"]
     assert [event.type for event in reported] == [each for each in journal.written if each == "tool_call_requested"]
     assert [call.reason for call in result.tool_calls] == ["cancelled"]
 

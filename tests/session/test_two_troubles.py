@@ -21,6 +21,8 @@ from toolbus.events import (
     DeadLetter,
     Event,
     ModelResponded,
+    RequestCancelled,
+    RequestFailed,
     RequestStarted,
     StatusChanged,
     ToolCallCompleted,
@@ -112,7 +114,7 @@ async def test_a_request_that_is_left_has_a_result_though_asyncio_cancels_while_
 @pytest.mark.guarantee("G11", "G20")
 @pytest.mark.parametrize("failure", [LeaseLost("r", 1), StoreUnavailable("away")], ids=["lost", "away"])
 async def test_a_request_that_is_left_asks_a_journal_that_has_refused_something_for_nothing_more(
-    failure: StoreError,
+    failure: StoreError, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Counting(Journal):
         asked = 0
@@ -136,6 +138,36 @@ async def test_a_request_that_is_left_asks_a_journal_that_has_refused_something_
         bus.publish(requested[1].completed("second"))  # while the first is refused
         result = await session.result()
     assert (result.outcome, result.resumable, journal.asked - before) == ("cancelled", True, 1)
+    assert result.reason == str(failure)
+    assert "stops here" in caplog.text
+
+
+@pytest.mark.guarantee("G10")
+async def test_a_request_whose_journal_refuses_that_the_host_has_cancelled_it_ends_once() -> None:
+    bus = EventBus()
+    heard: list[Event] = []
+    bus.connect((RequestCancelled, RequestFailed), heard.append)
+    session = waiting(bus, Journal("request_cancelled", 0, OSError("disk full")))
+    async with anyio.create_task_group() as group:
+        group.start_soon(session.run)
+        await settle()
+        group.cancel_scope.cancel()
+    assert [event.type for event in heard] == ["request_failed"]
+    assert (await session.result()).outcome == "failed"
+
+
+@pytest.mark.guarantee("G16")
+async def test_a_request_that_is_left_while_the_host_cancels_its_task_ends() -> None:
+    journal = Journal()
+    session = waiting(EventBus(), journal)
+    async with anyio.create_task_group() as group:
+        group.start_soon(session.run)
+        await settle()
+        assert session.leave("for later")
+        group.cancel_scope.cancel()
+    result = await session.result()
+    assert (result.resumable, result.reason) == (False, "the host cancelled the request")
+    assert journal.written[-1] == "request_cancelled"
 
 
 # -------------------------------------------------------------------------------------- listeners and applications
@@ -228,9 +260,10 @@ async def test_a_request_whose_answer_cannot_be_loaded_any_more_has_a_result_tha
     assert (result.error.code, str(result.error)) == ("invalid_output", "$.number: Value error, too late")
 
 
+@pytest.mark.parametrize("also_cancelled", [True, False])
 @pytest.mark.parametrize("guarded", [True, False])
 async def test_a_prompt_that_no_guardrail_has_let_pass_is_not_kept_when_the_host_gives_the_request_up(
-    guarded: bool,
+    guarded: bool, also_cancelled: bool
 ) -> None:
     class Slow(Interceptor):
         async def on_prompt(self, prompt: UserMessage, context: ToolContext[Any]) -> UserMessage:
@@ -255,6 +288,8 @@ async def test_a_prompt_that_no_guardrail_has_let_pass_is_not_kept_when_the_host
     async with anyio.create_task_group() as group:
         group.start_soon(session.run)
         await anyio.sleep(1)
+        if also_cancelled:
+            session.cancel("never mind")
         group.cancel_scope.cancel()
     result = await session.result()
     assert result.outcome == "cancelled"
@@ -375,6 +410,54 @@ async def test_what_comes_while_the_last_facts_of_a_request_that_is_left_are_wri
         result = await session.result()
     assert result.resumable
     assert [fact.type for fact in journal.facts[-3:]] == ["steering_added", "tool_call_completed", "cancel_requested"]
+
+
+@pytest.mark.guarantee("G18")
+@pytest.mark.parametrize("given", [RequestSession.cancel, RequestSession.steer])
+async def test_what_comes_before_a_resumed_request_runs_is_written_also_if_it_is_left_at_once(
+    given: Callable[[RequestSession, str], bool],
+) -> None:
+    first, second = Journal(), Journal()
+    earlier = waiting(EventBus(), first)
+    async with anyio.create_task_group() as group:
+        group.start_soon(earlier.run)
+        await anyio.sleep(1)
+        earlier.leave("for later")
+    start = SessionStart(resumed=Resumed(facts=first.facts, history=()))
+    ids: Any = {"request_id": earlier.request_id, "conversation_id": earlier.conversation_id}
+    session = RequestSession(
+        EventBus(), ScriptedProvider([]), "hi", tools=[external()], journal=second, start=start, **ids
+    )
+    assert given(session, "not that one")
+    assert session.leave("closing")
+    result = await session.run()
+    assert (result.reason, result.resumable, len(second.written)) == ("closing", True, 1)
+
+
+async def test_an_answer_that_an_earlier_process_has_taken_is_recorded_for_the_next_one_too() -> None:
+    bus, journal = EventBus(), Journal()
+    requested: list[ToolCallRequested] = []
+    bus.connect(ToolCallRequested, requested.append)
+    model = ScriptedProvider([calls(("wait", {}), ("wait", {}))])
+    earlier = RequestSession(bus, model, "hi", tools=[external()], journal=journal)
+    async with anyio.create_task_group() as group:
+        group.start_soon(earlier.run)
+        await anyio.sleep(1)
+        answer = requested[0].completed("first")
+        assert earlier.inject(answer)
+        await settle()
+        earlier.leave("for later")
+    start = SessionStart(resumed=Resumed(facts=journal.facts, history=()))
+    ids: Any = {"request_id": earlier.request_id, "conversation_id": earlier.conversation_id}
+    session = RequestSession(
+        EventBus(), ScriptedProvider([]), "hi", tools=[external()], journal=Journal(), start=start, **ids
+    )
+    async with anyio.create_task_group() as group:
+        group.start_soon(session.run)
+        await anyio.sleep(1)
+        assert session.inject(answer)
+        assert await session.recorded(answer)
+        session.cancel()
 
 
 async def test_a_question_that_was_answered_while_a_resumption_is_written_is_not_asked_again() -> None:

@@ -148,7 +148,7 @@ class RequestSession(SessionHandle):
             state,
             view,
             journal=journal,
-            late_results=options.get("late_results", "event"),
+            late_results=options.get("late_results") or "event",
             parent_id=start.parent[0] if start.parent else "",
         )
         self._beginning = RequestBeginning(prompt, start)
@@ -164,7 +164,6 @@ class RequestSession(SessionHandle):
         # The scope around the whole work of a request that may be left.
         self._scope: anyio.CancelScope | None = None
         self._observed: Work | None = None  # the instrumentation that the request has entered
-        self._logs = True  # whether INFO was logged when the request began
         if start.resumed is not None:
             self._continue_from(start.resumed)
 
@@ -209,22 +208,24 @@ class RequestSession(SessionHandle):
         `leave_when_cancelled`, a request that has a journal is left for another process instead. Raises
         `ConfigurationError` on a second call, and no other error of its own.
         """
-        if self._answers is not None and not self._answers.is_entered:
+        if self._answers is not None and not (self._begun or self._answers.is_entered):
             async with self._answers:
                 return await self.run(leave_when_cancelled=leave_when_cancelled)
         if self._begun:
             raise ConfigurationError("a session runs once; make another one")
         self._begun = True
         self._when_cancelled = self._when_cancelled or leave_when_cancelled
+        self._logs = logger.isEnabledFor(logging.INFO)
         mailbox = Mailbox(self.request_id, None)  # a stand-in until the bus has opened the real one
         by_host = True  # whether the host cancelled the task; assumed until the work has ended otherwise
         try:
             if self._view.instrumentation:
                 self._observe()
             mailbox = self._open_mailbox()
-            self._logs = logger.isEnabledFor(logging.INFO)
             # The clock is read after the mailbox is open, because opening it binds the bus to its event loop.
             self._clock = self._bus.clock
+            # Also a request that is left before it lives may have inputs to write.
+            self._timer = self._clock.timers.timer()
             if self._journal is None:
                 await self._live(mailbox)
             else:
@@ -261,7 +262,7 @@ class RequestSession(SessionHandle):
 
         All waits share one scope and one timer, because a scope for each would cost as much as the wait.
         """
-        self._timer = timer = self._clock.timers.timer()
+        timer = self._timer
         first_step = self._begin
         try:
             while self._state.ending is None or self._unpublished:
@@ -566,6 +567,7 @@ class RequestSession(SessionHandle):
 
     async def _abandon(self, *, by_host: bool) -> None:
         """End a request whose task the host cancelled, or that is left. Awaits nothing but the journal."""
+        self._view.model_call = None  # Late readers get the text from the reply that the transcript keeps.
         # A caller who cancels the task has given the request up, also if it is left at the same moment. With
         # `_when_cancelled`, it is the runtime that goes down, and the request is left.
         if by_host:

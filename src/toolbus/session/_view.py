@@ -150,11 +150,16 @@ class SessionView:
 
     @property
     def waits_for_inputs(self) -> bool:
-        """True if every open call waits for a person, or for an answer from outside, and nothing else happens."""
-        state = self.state
+        """True if every open call waits for a person, or for an answer from outside, and nothing else happens.
+
+        False while the application's `on_approval` decides: it runs in this process, and nobody would ask it again.
+        """
+        state, decides_here = self.state, callable(self.options.get("on_approval"))
         external = {name for name, spec in state.tools.items() if spec.external}
         return bool(state.open_calls) and all(
-            each.status is CallStatus.WAITING or (each.status is CallStatus.REQUESTED and each.call.name in external)
+            each.call.name in external
+            if each.status is CallStatus.REQUESTED
+            else each.status is CallStatus.WAITING and not decides_here
             for each in state.open_calls.values()
         )
 
@@ -284,7 +289,7 @@ def _inherited(options: SessionOptions, journal: Journal | None, own: SessionOpt
     """
     above: Mapping[str, Any] = dict(options)
     taken = {key: above[key] for key in _INHERITED if key in above}
-    if own.get("budget") is not None:
+    if "budget" in own:  # It is added to those above, also where it is None.
         own["budget"] = budgets_in(above, own)
     if journal is not None and taken.get("on_approval") is None:
         taken["on_approval"] = "wait"
