@@ -25,6 +25,7 @@ from toolbus import (
 from toolbus.errors import ConfigurationError
 from toolbus.messages import AssistantMessage, Message, Usage, UserMessage
 from toolbus.protocols import Emit, ModelReply, ModelRequest, Provider, Summary
+from toolbus.records import replace
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, calls, record, replay, text, virtual_backends
 from toolbus.toolsets.control import give_up
@@ -155,6 +156,22 @@ async def test_a_summary_counts_and_neither_it_nor_the_reply_is_asked_for_afterw
         results = [await runtime.run("and now?", history=history) for _ in range(2)]
     assert [each.reason for each in results] == ["budget.max_tokens=100"] * 2
     assert (budget.tokens, len(model.requests)) == (100, 0)
+
+
+@pytest.mark.parametrize(("own", "counted"), [(None, 180), (Usage(input_tokens=7), 7)])
+async def test_all_replies_for_which_an_interceptor_asks_count_unless_it_counts_them_itself(
+    own: Usage | None, counted: int
+):
+    class Twice(Interceptor):
+        async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Any) -> ModelReply:
+            await ask(request)
+            reply = await ask(request)
+            return reply if own is None else replace(reply, usage=own)
+
+    budget = Budget(max_tokens=1_000)
+    async with Runtime(answers(), budget=budget, interceptors=[Twice()]) as runtime:
+        result = await runtime.run("go")
+    assert (result.usage.input_tokens, budget.tokens) == (counted, 200 if own is None else 7)
 
 
 async def test_a_reply_that_may_not_be_used_counts():

@@ -272,6 +272,9 @@ class Asker:
             reply = await self._through(self._innermost(call, spent, request, mask), request, view)
             if len(reply.message.tool_calls) > MAX_REPLY_CALLS:
                 return self._failed(too_many_calls(reply.vendor), sum(spent, Usage()) if spent else reply.usage)
+            if len(spent) > 1 and reply.usage in spent:
+                # An interceptor has asked more than once, and has not counted the other replies itself.
+                reply = replace(reply, usage=sum(spent, Usage()))
             replied = await self._screened(reply, view)
             # The reply is masked once more, because an interceptor may have put a secret into it.
             reply = replied.reply if mask is None else mask.whole(replied.reply)

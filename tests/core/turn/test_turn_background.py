@@ -185,6 +185,7 @@ def ended_early(turn: Turn, facts: list[Event], kind: type[Event]) -> None:
     assert isinstance(facts[-1], kind)
     [given_up] = of(ToolCallFailed, facts)
     assert (given_up.reason, given_up.outcome_unknown) == ("cancelled", True)
+    assert given_up.error == f"The request {'was cancelled' if kind is RequestCancelled else 'has ended'}."
     assert len(notes(turn)) == 1
     assert not turn.state.open_calls
 

@@ -211,6 +211,7 @@ def test_a_refusal_of_another_call_with_the_same_id_takes_no_plan_away() -> None
         *["", "{", "[]", '{"steps":1}', '{"steps":{"a":1}}', '{"steps":["a"]}', '{"steps":[{}]}', '{"steps":[]}'],
         *['{"steps":[{"text":5}]}', '{"steps":[{"text":"a","status":"x"}]}', '{"steps":[{"text":"a","status":[]}]}'],
         *['{"steps":[{"text":null}]}', '{"steps":[{"text":""}]}', '{"steps":null}'],
+        '{"steps":[{"text":"a"},{"text":""}]}',
     ],
 )
 def test_what_histories_from_elsewhere_call_a_plan_may_be_anything(arguments: str) -> None:
