@@ -215,6 +215,23 @@ def test_what_replies_and_sub_requests_cost_adds_up() -> None:
     assert of(ModelResponded, turn.facts)[0].cost == 5.0
 
 
+class _Beneath:
+    """A sub-request that has used two calls so far."""
+
+    request_id = "sub"
+    waits = False
+    spent = Spent(usage=Usage(input_tokens=4), tool_calls=2, cost=1.5)
+
+
+@pytest.mark.parametrize(("number", "calls"), [(0, 1), (1, 3), (2, 5)])
+def test_a_call_that_is_given_up_has_spent_what_all_its_sub_requests_have(number: int, calls: int) -> None:
+    turn = Turn()
+    turn.call()
+    turn.state.open_calls["r_0_0"].sub_requests = (_Beneath(),) * number
+    turn.cancel()
+    assert (turn.state.tool_calls, turn.state.usage.input_tokens, turn.state.cost) == (calls, 4 * number, 1.5 * number)
+
+
 def test_a_failed_call_has_spent_too() -> None:
     turn = Turn(Limits(max_cost=1.0), prices=PRICES)
     turn.call(call())
