@@ -15,6 +15,7 @@ from desk import Command, Terminal
 
 from toolbus.cli import main
 from toolbus.cli._commands import store as _store
+from toolbus.cli._terminal.text import cut
 from toolbus.cli._terminal.timeline import message_lines, timeline
 from toolbus.events import (
     ApprovalDecided,
@@ -304,9 +305,12 @@ class TestLines:
             "failed: code: why",
         ]
 
-    def test_arguments_that_are_no_json_are_shown_as_they_are(self):
+    @pytest.mark.parametrize("arguments", ['{"a": ', "[" * 100_000])
+    def test_arguments_that_are_no_json_are_shown_as_they_are(self, arguments: str):
         messages = [
             SystemMessage(text="Be kind."),
-            AssistantMessage(tool_calls=(ToolCall(call_id="c", name="add", arguments='{"a": '),)),
+            AssistantMessage(tool_calls=(ToolCall(call_id="c", name="add", arguments=arguments),)),
         ]
-        assert list(message_lines(messages, 60)) == ["system", "  Be kind.", "", "assistant", '  → Add  {"a":']
+        *lines, call = message_lines(messages, 16)
+        assert lines == ["system", "  Be kind.", "", "assistant"]
+        assert call == f"  → Add  {cut(arguments.strip(), 7)}"
