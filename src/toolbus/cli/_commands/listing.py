@@ -52,8 +52,9 @@ def list_tools(options: argparse.Namespace, screen: Screen) -> int:
     return 0 if all_connected else 1
 
 
-def _parameter(name: str, schema: Mapping[str, Any], *, required: bool) -> str:
+def _parameter(name: str, given: Mapping[str, Any] | bool, *, required: bool) -> str:  # noqa: FBT001 -- a schema may be one
     """Describe one parameter on a line: `query (string, required): what to look for`."""
+    schema = _fields(given)
     notes = [" | ".join(_kind(each) for each in schema.get("anyOf", (schema,)))]
     if required:
         notes.append("required")
@@ -63,7 +64,12 @@ def _parameter(name: str, schema: Mapping[str, Any], *, required: bool) -> str:
     return f"{name} ({', '.join(notes)})" + (f": {description}" if description else "")
 
 
-def _kind(schema: Mapping[str, Any]) -> str:
+def _fields(schema: Mapping[str, Any] | bool) -> Mapping[str, Any]:  # noqa: FBT001 -- as above
+    return {} if isinstance(schema, bool) else schema
+
+
+def _kind(given: Mapping[str, Any] | bool) -> str:  # noqa: FBT001 -- as above
+    schema = _fields(given)
     if "enum" in schema:
         return " | ".join(orjson.dumps(each).decode() for each in schema["enum"])
     kinds = schema.get("type") or str(schema.get("$ref", "any")).rpartition("/")[2]
