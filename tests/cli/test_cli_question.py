@@ -67,6 +67,8 @@ class TestArguments:
             ("\ud800", r'"\ud800"'),
             ("naïve 日本 🎉", '"naïve 日本 🎉"'),
             ("two  spaces", '"two  spaces"'),
+            ("a\u3164b\u115f\u2800", r'"a\u3164b\u115f\u2800"'),
+            ("x\ufe00\U000e0100y", r'"x\ufe00\udb40\udd00y"'),
         ],
     )
     def test_what_does_not_print_is_seen_and_nothing_is_changed(self, value: str, seen: str):
@@ -128,6 +130,13 @@ class TestWidths:
     def test_an_indented_text_is_cut_where_it_is_reported(self):
         assert indented("one two three four", 12) == "  one two\n  three four"
         assert indented("one two three four five", 12, 2) == "  one two\n  three …"
+
+    @pytest.mark.parametrize("width", [12, 13, 40])
+    @pytest.mark.parametrize("text", ["漢字" * 50, "a漢" * 50, "datei 漢字漢字 nicht gefunden 漢字 " * 5])
+    def test_an_indented_text_of_wide_characters_fits_and_is_complete(self, text: str, width: int):
+        lines = indented(text, width).splitlines()
+        assert max(map(cells, lines)) <= width
+        assert "".join(lines).replace(" ", "") == text.replace(" ", "")
 
 
 def test_a_value_that_is_no_json_is_shown_all_the_same():
