@@ -37,12 +37,14 @@ def show_process_status(options: argparse.Namespace, screen: Screen) -> int:
     try:
         answer = orjson.loads(body)
         health, lines = answer["health"], [*_lines(answer["health"], answer["statistics"])]
+        # This raises for an answer that is nested too deeply.
+        written = orjson.dumps(answer, option=orjson.OPT_INDENT_2).decode()
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as exc:
         raise ConfigurationError(
             f"{options.url} does not answer as create_status_app of this version of toolbus does"
         ) from exc
     if options.json:
-        screen.data(escape_json(orjson.dumps(answer, option=orjson.OPT_INDENT_2).decode()))
+        screen.data(escape_json(written))
     else:
         for line in lines:
             screen.data(clean(line))
