@@ -302,6 +302,14 @@ async def test_a_question_that_cannot_be_put_fails_the_call_with_the_reason(para
     assert problem in read
 
 
+async def test_a_field_of_a_form_may_have_any_value() -> None:
+    form = {"type": "object", "properties": {"a": True}}
+    people = People()
+    server = asks(types.ElicitRequestFormParams(message="Which?", requested_schema=form))
+    await people.outcomes(server.named("a", "2026-07-28", on_elicitation=ask_people), ("a__do", {}))
+    assert [each.arguments["answer"] for each in people.asked] == [{"a": None}]
+
+
 async def test_a_server_that_asks_outside_of_a_call_is_refused() -> None:
     server = asks(prompt())
     async with McpTools([server.named("a", "legacy", on_elicitation=ask_people)]):

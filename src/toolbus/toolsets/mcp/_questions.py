@@ -50,7 +50,11 @@ async def ask_people(context: ToolContext[Any], params: types.ElicitRequestParam
     form = params.requested_schema
     fields: dict[str, Any] = form.get("properties", {})
     schema, optional = JsonSchema(form), never_null(form)
-    answer = {name: cast("Mapping[str, Any]", each).get("default") for name, each in fields.items()}
+    # A field's schema may be a boolean.
+    answer = {
+        name: cast("Mapping[str, Any]", each).get("default") if isinstance(each, Mapping) else None
+        for name, each in fields.items()
+    }
 
     def read(given: Mapping[str, Any]) -> dict[str, Any]:
         answered = without_nulls(given["answer"], optional)
