@@ -187,6 +187,12 @@ class TestUpkeep:
         ended = toolbus("store", "show", request_id)
         assert (ended.status, ended.err) == (1, f"toolbus: {problems[0]}\n")
 
+    def test_a_moment_that_no_calendar_has_hides_no_conversation(self, toolbus: Command, kept: Path, talk: str):
+        with contextlib.closing(sqlite3.connect(kept)) as store, store:
+            store.execute("UPDATE conversations SET changed_at = 9e999")
+        ended = toolbus("store", "list")
+        assert (ended.status, ended.out.split()[:2]) == (0, [talk, "?"])
+
     def test_what_is_exported_can_be_imported_elsewhere_and_not_twice(self, toolbus: Command, kept: Path, talk: str):
         reported = "2 requests with 14 facts, 1 conversation with 6 messages"
         assert toolbus("store", "export", "--to", "a.jsonl").out == f"{reported} written to a.jsonl\n"
