@@ -41,7 +41,7 @@ def test_tools_lists_names_descriptions_and_parameters(toolbus: Command):
 
 def test_parameters_of_any_shape_are_listed(toolbus: Command, folder: Path):
     kinds = {"a": {"$ref": "#/$defs/StoreLocation"}, "b": {}, "c": {"type": ["string", "null"]}, "d": True}
-    schema = {"properties": {**kinds, "e": {"anyOf": [False, {"enum": [1]}]}}}
+    schema = {"properties": {**kinds, "e": {"anyOf": [False, {"enum": [1]}], "description": "One.\nread_lines"}}}
     code = (
         "from toolbus import Tool\n"
         f"odd = Tool('odd', 'Odd\\x1b[31m.', {{'type': 'object', **{schema!r}}}, lambda: 0, validate=lambda _: None)\n"
@@ -49,7 +49,7 @@ def test_parameters_of_any_shape_are_listed(toolbus: Command, folder: Path):
     (folder / "odd_tools.py").write_text(code, encoding="utf-8")
     ended = toolbus("tools", "--tools", "odd_tools:odd")
     assert ended.out.endswith(
-        "odd\n  Odd.\n    a (StoreLocation)\n    b (any)\n    c (string | null)\n    d (any)\n    e (any | 1)\n"
+        "odd\n  Odd.\n    a (StoreLocation)\n    b (any)\n    c (string | null)\n    d (any)\n    e (any | 1): One. read_lines\n"
     )
 
 

@@ -86,12 +86,13 @@ def status_of(runtime: Runtime[Any]) -> dict[str, Any]:
 def test_trouble_is_named_first_and_in_the_exit_status_and_cannot_control_the_terminal(toolbus: Command):
     found = status_of(Runtime(ScriptedProvider([])))
     found["health"] = {"ready": True, "reasons": ["the store fails", "1 cancelled calls still run: \x1b[31mhang"]}
-    found["statistics"]["dispatcher"]["overdue"] = ["hang", "hang"]
+    found["health"]["reasons"].append("and\nready")
+    found["statistics"]["dispatcher"]["overdue"] = ["hang", "hang", "a\nb"]
     with answering(orjson.dumps(found)) as url:
         ended = toolbus("status", "--url", url)
     assert ended.status == 1
-    assert ended.out.startswith("degraded: the store fails; 1 cancelled calls still run: ")
-    assert "; overdue: hang" in ended.out
+    assert ended.out.startswith("degraded: the store fails; 1 cancelled calls still run: hang; and ready\n")
+    assert "; overdue: a b, hang\n" in ended.out
     assert "\x1b" not in ended.out
     too_deep = orjson.dumps(found)[:-1] + b',"more":' + b"[" * 300 + b"]" * 300 + b"}"
     del found["statistics"]["stages"]

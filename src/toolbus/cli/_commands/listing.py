@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import orjson
 
-from ...core.plain_text import clean
+from ...core.plain_text import clean, one_line
 from ...events import EVENT_TYPES, json_schema
 from .._load import load_tools
 from .._mcp import tools_with
@@ -48,7 +48,7 @@ def list_tools(options: argparse.Namespace, screen: Screen) -> int:
             screen.data(f"  {line}".rstrip())
         required = each.parameters.get("required", ())
         for name, schema in each.parameters.get("properties", {}).items():
-            screen.data(clean(f"    {_parameter(name, schema, required=name in required)}"))
+            screen.data(f"    {one_line(_parameter(name, schema, required=name in required))}")
     return 0 if all_connected else 1
 
 
