@@ -92,6 +92,9 @@ class TestArguments:
         whole = argument_rows({"content": "x" * 1_000, "force": True}, 50, whole=True)
         assert "".join(whole) == 'content="' + "x" * 1_000 + '"force=true'
 
+    def test_one_that_just_fits_is_shown_whole(self):
+        assert argument_rows({"c": "x" * 296}, 50) == wrapped('c="' + "x" * 296 + '"', 50)
+
     @pytest.mark.parametrize("width", [10, 20, 35])
     def test_what_says_so_fits_too(self, width: int):
         rows = argument_rows({f"n{number}": "x" * 1_000 for number in range(100)}, width)
@@ -125,6 +128,7 @@ class TestWidths:
         lines = help_for("Delete File", width).splitlines()
         assert max(map(len, lines)) <= width
         assert [line[2] for line in lines if line[:2] == "  " and line[2] != " "] == list("ynaev")
+        assert {line[:5].isspace() and line[5] != " " for line in lines if line[2] == " "} <= {True}
         assert "every call of Delete File" in " ".join(help_for("Delete File", 200).split())
 
     def test_an_indented_text_is_cut_where_it_is_reported(self):
