@@ -85,8 +85,8 @@ def status_of(runtime: Runtime[Any]) -> dict[str, Any]:
 
 def test_trouble_is_named_first_and_in_the_exit_status_and_cannot_control_the_terminal(toolbus: Command):
     found = status_of(Runtime(ScriptedProvider([])))
-    found["health"] = {"ready": True, "reasons": ["the store fails", "1 cancelled calls still run: \x1b[31mhang"]}
-    found["health"]["reasons"].append("and\nready")
+    reasons = ["the store fails", "1 cancelled calls still run: \x1b[31mhang", "and\nready"]
+    found["health"] = {"ready": True, "reasons": reasons}
     found["statistics"]["dispatcher"]["overdue"] = ["hang", "hang", "a\nb"]
     with answering(orjson.dumps(found)) as url:
         ended = toolbus("status", "--url", url)
