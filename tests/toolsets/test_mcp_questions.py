@@ -94,6 +94,27 @@ async def test_what_people_deny_is_declined_and_an_answer_that_does_not_fit_is_n
     assert "cancel" in book  # it lacks the name
 
 
+@pytest.mark.parametrize(
+    "edited",
+    [
+        *({"answer": each, "messages": each} for each in (None, "yes", 7)),
+        *({"answer": [], "messages": [each]} for each in ("Hi", {}, {"role": "user"}, {"role": 1, "content": "Hi"})),
+        {"answer": [], "system_prompt": None},
+    ],
+)
+async def test_what_a_person_edits_into_another_form_is_no_answer_and_no_fault_of_ours(
+    edited: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    def edit(question: ApprovalRequested) -> ApprovalDecided:
+        fitting = {name: each for name, each in edited.items() if name in question.arguments}
+        return question.decided(approved=True, arguments={**question.arguments, **fitting})
+
+    book, sum_up = await People(edit).outcomes(routed("2026-07-28"), BOOK, SUM_UP)
+    assert "cancel" in book
+    assert "was edited into another form" in sum_up
+    assert not [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+
+
 @eras
 async def test_a_policy_that_approves_everything_does_not_answer_questions(era: Era) -> None:
     people = People()
