@@ -121,7 +121,7 @@ def _are_messages(edited: object) -> bool:
     if not isinstance(edited, list):
         return False
     for each in cast("list[object]", edited):
-        message = cast("Mapping[str, object]", each) if isinstance(each, Mapping) else {}
+        message: Mapping[str, object] = cast("Any", each) if isinstance(each, Mapping) else {}
         if not (isinstance(message.get("role"), str) and isinstance(message.get("content"), str)):
             return False
     return True
