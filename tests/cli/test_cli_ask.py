@@ -303,6 +303,16 @@ class TestTelling:
         ScreenHandler(Screen(None, err)).emit(record)
         assert err.getvalue() == "WARNING a_tool: '%d apples' with ('some',)\n"
 
+    def test_a_record_with_arguments_that_have_no_text_does_not_make_its_tool_fail(self):
+        class Detached:
+            def __repr__(self) -> str:
+                raise RuntimeError("the session is closed")
+
+        err = io.StringIO()
+        record = logging.LogRecord("a_tool", logging.WARNING, "a.py", 7, "row %s", (Detached(),), None)
+        ScreenHandler(Screen(None, err)).emit(record)
+        assert err.getvalue() == "WARNING a_tool: a.py:7 logs what cannot be shown\n"
+
     @pytest.mark.parametrize("how", ["--debug", "TOOLBUS_DEBUG"])
     def test_debug_shows_the_tracebacks_of_tools_and_of_the_ending(
         self, toolbus: Command, how: str, monkeypatch: pytest.MonkeyPatch
@@ -349,7 +359,7 @@ class TestTelling:
 class TestBugs:
     def test_one_of_ours_is_a_line_and_no_traceback(self, toolbus: Command, monkeypatch: pytest.MonkeyPatch):
         def fail(*_: object, **__: object) -> None:
-            raise RuntimeError("odd\nthing")
+            raise RuntimeError("odd\nthing\x1b[31m")
 
         monkeypatch.setattr("toolbus.cli._commands.ask.ask", fail)
         ended = toolbus("ask", "q")
@@ -359,6 +369,7 @@ class TestBugs:
         )
         ended = toolbus("ask", "q", "--debug")
         assert "Traceback" in ended.err
+        assert "\x1b" not in ended.err
 
     def test_a_ctrl_c_before_anything_runs_is_quiet(self, toolbus: Command, monkeypatch: pytest.MonkeyPatch):
         def fail(*_: object, **__: object) -> None:

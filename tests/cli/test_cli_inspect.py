@@ -125,6 +125,7 @@ def test_a_database_of_postgresql_is_shown(postgres: PostgresServer):
     [
         (["--store", "none.db"], "--store: there is no store none.db", 2),
         (["--recording", "none.jsonl"], "--recording: there is no file none.jsonl", 2),
+        (["--recording", "x" * 300], "cannot be read: File name too long", 2),
         (["--url", "mysql://x"], "--url is the address of a PostgreSQL database", 2),
         (["--recording", "text.txt"], "this is not a recording", 1),
         (["--recording", "text.txt", "--port", "99999"], "--port 99999", 2),

@@ -16,11 +16,14 @@ def test_events_lists_each_type_with_its_kind_and_first_line(toolbus: Command):
         (each.type, "fact" if each.is_fact else "signal") for each in EVENT_TYPES
     }
     assert ["text_delta", "signal"] in [row[:2] for row in rows]
+    longest = max(len(each.type) for each in EVENT_TYPES)
+    assert {line[longest : longest + 8].strip() for line in ended.out.splitlines()} == {"fact", "signal"}
     assert all(reported.endswith(".") or reported for _, _, reported in rows)
 
 
 def test_the_json_schema_is_that_of_the_union(toolbus: Command):
     ended = toolbus("events", "--json-schema")
+    assert ended.status == 0
     assert orjson.loads(ended.out) == json_schema()
     assert "tool_call_completed" in ended.out
 
@@ -40,18 +43,23 @@ def test_tools_lists_names_descriptions_and_parameters(toolbus: Command):
 
 
 def test_parameters_of_any_shape_are_listed(toolbus: Command, folder: Path):
-    schema = {"properties": {"a": {"$ref": "#/$defs/StoreLocation"}, "b": {}, "c": {"type": ["string", "null"]}}}
+    kinds = {"a": {"$ref": "#/$defs/StoreLocation"}, "b": {}, "c": {"type": ["string", "null"]}, "d": True}
+    schema = {"properties": {**kinds, "e": {"anyOf": [False, {"enum": [1]}], "description": "One.\nread_lines"}}}
     code = (
         "from toolbus import Tool\n"
         f"odd = Tool('odd', 'Odd\\x1b[31m.', {{'type': 'object', **{schema!r}}}, lambda: 0, validate=lambda _: None)\n"
     )
     (folder / "odd_tools.py").write_text(code, encoding="utf-8")
     ended = toolbus("tools", "--tools", "odd_tools:odd")
-    assert ended.out.endswith("odd\n  Odd.\n    a (StoreLocation)\n    b (any)\n    c (string | null)\n")
+    assert ended.out.endswith(
+        "odd\n  Odd.\n    a (StoreLocation)\n    b (any)\n    c (string | null)\n    d (any)\n    e (any | 1): One. read_lines\n"
+    )
 
 
 def test_tools_as_json_are_names_descriptions_and_schemas(toolbus: Command):
-    listed = orjson.loads(toolbus("tools", "--json", "--tools", "scenes:add").out)
+    ended = toolbus("tools", "--json", "--tools", "scenes:add")
+    assert ended.status == 0
+    listed = orjson.loads(ended.out)
     assert [each["name"] for each in listed] == [
         "list_files",
         "search_text",

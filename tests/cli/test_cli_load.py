@@ -11,6 +11,7 @@ from toolbus.errors import ConfigurationError, MissingExtra
 from toolbus.providers.extractive import ExtractiveProvider
 
 WORKSPACE = ["list_files", "search_text", "read_lines", "request_code_context"]
+NO_TEXT = "class Odd(Exception):\n    def __str__(self): raise ValueError\nraise Odd"
 
 
 def names(*sources: str) -> list[str]:
@@ -111,7 +112,8 @@ class TestTools:
         assert "needs_more.py:2)" in said
 
     @pytest.mark.parametrize(
-        ("code", "error"), [("1/0", "ZeroDivisionError"), ("raise SystemExit(3)", "SystemExit"), ("(", "SyntaxError")]
+        ("code", "error"),
+        [("1/0", "ZeroDivisionError"), ("raise SystemExit(3)", "SystemExit"), ("(", "SyntaxError"), (NO_TEXT, "Odd")],
     )
     def test_a_module_that_fails_is_refused_whatever_it_raises(self, folder: Path, code: str, error: str):
         name = f"fails_with_{error.lower()}"

@@ -44,8 +44,11 @@ def test_the_tools_of_a_server_from_npm_are_listed(toolbus: Command, folder: Pat
     assert listed["files__read_text_file"]["parameters"]["required"] == ["path"]
 
 
-def test_a_server_that_cannot_be_reached_is_reported_and_the_status_says_so(toolbus: Command, servers: str):
-    ended = toolbus("tools", "--mcp", servers, "--mcp", "away.json")
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_server_that_cannot_be_reached_is_reported_and_the_status_says_so(
+    toolbus: Command, servers: str, options: tuple[str, ...]
+):
+    ended = toolbus("tools", "--mcp", servers, "--mcp", "away.json", *options)
     assert ended.status == 1
     assert ended.err == "toolbus: MCP server away is away: there is no no-such-program\n"
     assert "small__hang" in ended.out

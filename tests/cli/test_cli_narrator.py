@@ -9,6 +9,7 @@ from desk import Terminal
 from toolbus.cli._terminal.live_screen import LiveScreen
 from toolbus.cli._terminal.progress import Narrator, plan_lines
 from toolbus.cli._terminal.screen import Screen
+from toolbus.cli._terminal.text import cut
 from toolbus.core.plain_text import clean
 from toolbus.events import (
     ApprovalDecided,
@@ -180,6 +181,20 @@ def test_progress_takes_the_place_of_the_arguments(terminal: Terminal):
     before = terminal.getvalue()
     desk.tell([ToolCallProgress(call_id="of another", name="x")])
     assert terminal.getvalue() == before
+
+
+def test_of_a_long_message_only_the_beginning_is_looked_at_for_each_frame(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+):
+    measured: list[int] = []
+
+    def measure(shown: str, width: int, mark: str) -> str:
+        measured.append(len(shown))
+        return cut(shown, width, mark)
+
+    monkeypatch.setattr("toolbus.cli._terminal.screen.cut", measure)
+    Desk(live=terminal).tell([requested(query="limits"), progress(message="漢" * 1_000_000)])
+    assert max(measured) == 2_000
 
 
 @pytest.mark.parametrize("laid_out", [False, True])

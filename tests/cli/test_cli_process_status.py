@@ -85,18 +85,21 @@ def status_of(runtime: Runtime[Any]) -> dict[str, Any]:
 
 def test_trouble_is_named_first_and_in_the_exit_status_and_cannot_control_the_terminal(toolbus: Command):
     found = status_of(Runtime(ScriptedProvider([])))
-    found["health"] = {"ready": True, "reasons": ["the store fails", "1 cancelled calls still run: \x1b[31mhang"]}
-    found["statistics"]["dispatcher"]["overdue"] = ["hang", "hang"]
+    reasons = ["the store fails", "1 cancelled calls still run: \x1b[31mhang", "and\nready"]
+    found["health"] = {"ready": True, "reasons": reasons}
+    found["statistics"]["dispatcher"]["overdue"] = ["hang", "hang", "a\nb"]
     with answering(orjson.dumps(found)) as url:
         ended = toolbus("status", "--url", url)
     assert ended.status == 1
-    assert ended.out.startswith("degraded: the store fails; 1 cancelled calls still run: ")
-    assert "; overdue: hang" in ended.out
+    assert ended.out.startswith("degraded: the store fails; 1 cancelled calls still run: hang; and ready\n")
+    assert "; overdue: a b, hang\n" in ended.out
     assert "\x1b" not in ended.out
+    too_deep = orjson.dumps(found)[:-1] + b',"more":' + b"[" * 300 + b"]" * 300 + b"}"
     del found["statistics"]["stages"]
-    with answering(orjson.dumps(found)) as url:
-        ended = toolbus("status", "--url", url)
-    assert (ended.status, ended.out) == (2, "")
+    for wrong in (orjson.dumps(found), too_deep):
+        with answering(wrong) as url:
+            ended = toolbus("status", "--url", url, "--json")
+        assert (ended.status, ended.out) == (2, "")
     assert "does not answer as create_status_app of this version" in ended.err
 
 

@@ -67,6 +67,8 @@ class TestArguments:
             ("\ud800", r'"\ud800"'),
             ("naïve 日本 🎉", '"naïve 日本 🎉"'),
             ("two  spaces", '"two  spaces"'),
+            ("a\u3164b\u115f\u2800", r'"a\u3164b\u115f\u2800"'),
+            ("x\ufe00\U000e0100y", r'"x\ufe00\udb40\udd00y"'),
         ],
     )
     def test_what_does_not_print_is_seen_and_nothing_is_changed(self, value: str, seen: str):
@@ -89,6 +91,9 @@ class TestArguments:
         assert rows[:5] == wrapped('content="' + "x" * 241, 50)
         whole = argument_rows({"content": "x" * 1_000, "force": True}, 50, whole=True)
         assert "".join(whole) == 'content="' + "x" * 1_000 + '"force=true'
+
+    def test_one_that_just_fits_is_shown_whole(self):
+        assert argument_rows({"c": "x" * 296}, 50) == wrapped('c="' + "x" * 296 + '"', 50)
 
     @pytest.mark.parametrize("width", [10, 20, 35])
     def test_what_says_so_fits_too(self, width: int):
@@ -123,11 +128,19 @@ class TestWidths:
         lines = help_for("Delete File", width).splitlines()
         assert max(map(len, lines)) <= width
         assert [line[2] for line in lines if line[:2] == "  " and line[2] != " "] == list("ynaev")
+        assert {line[:5].isspace() and line[5] != " " for line in lines if line[2] == " "} <= {True}
         assert "every call of Delete File" in " ".join(help_for("Delete File", 200).split())
 
     def test_an_indented_text_is_cut_where_it_is_reported(self):
         assert indented("one two three four", 12) == "  one two\n  three four"
         assert indented("one two three four five", 12, 2) == "  one two\n  three …"
+
+    @pytest.mark.parametrize("width", [12, 13, 40])
+    @pytest.mark.parametrize("text", ["漢字" * 50, "a漢" * 50, "datei 漢字漢字 nicht gefunden 漢字 " * 5])
+    def test_an_indented_text_of_wide_characters_fits_and_is_complete(self, text: str, width: int):
+        lines = indented(text, width).splitlines()
+        assert max(map(cells, lines)) <= width
+        assert "".join(lines).replace(" ", "") == text.replace(" ", "")
 
 
 def test_a_value_that_is_no_json_is_shown_all_the_same():

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -21,18 +22,26 @@ from desk import Command, Terminal
 
 from toolbus.cli import main
 from toolbus.cli._commands import resume as _resume
+from toolbus.cli._open_store import holder_of
 from toolbus.cli._terminal.progress_of_many import NarratorOfMany
 from toolbus.cli._terminal.screen import Line, Screen
 from toolbus.errors import StoreError
 from toolbus.events import ApprovalRequested, RequestCancelled, RequestFailed, RequestResumed, ToolCallRequested
 from toolbus.messages import ToolMessage, Usage
 from toolbus.providers.scripted import calls, text
-from toolbus.storage import Entry
+from toolbus.storage import Entry, RequestRecord
 from toolbus.stores.sqlite import SqliteStore
 
 RESUME = ("resume", "-p", "scenes:scripted", "-t", "scenes:resumable")
 WRITE = ("send", {"to": "Ann"})
 NOTHING = "There is nothing to resume.\n"
+
+
+@pytest.mark.parametrize(("number", "holder"), [("9" * 30, "gone"), ("\u00b2", "elsewhere"), ("x", "elsewhere")])
+def test_the_holder_of_a_request_is_known_whatever_the_store_says(number: str, holder: str):
+    owner = f"{socket.gethostname()}:{number}:1"
+    record = RequestRecord(request_id="r", conversation_id="c", owner=owner, lease_until=time.time() + 60)
+    assert holder_of(record) == holder
 
 
 def test_one_goes_on_where_it_stood_and_is_shown_as_ask_shows_it(toolbus: Command, kept: Path):

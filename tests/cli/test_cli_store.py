@@ -15,6 +15,7 @@ from desk import Command, Terminal
 
 from toolbus.cli import main
 from toolbus.cli._commands import store as _store
+from toolbus.cli._terminal.text import cut
 from toolbus.cli._terminal.timeline import message_lines, timeline
 from toolbus.events import (
     ApprovalDecided,
@@ -186,6 +187,12 @@ class TestUpkeep:
         ended = toolbus("store", "show", request_id)
         assert (ended.status, ended.err) == (1, f"toolbus: {problems[0]}\n")
 
+    def test_a_moment_that_no_calendar_has_hides_no_conversation(self, toolbus: Command, kept: Path, talk: str):
+        with contextlib.closing(sqlite3.connect(kept)) as store, store:
+            store.execute("UPDATE conversations SET changed_at = 9e999")
+        ended = toolbus("store", "list")
+        assert (ended.status, ended.out.split()[:2]) == (0, [talk, "?"])
+
     def test_what_is_exported_can_be_imported_elsewhere_and_not_twice(self, toolbus: Command, kept: Path, talk: str):
         reported = "2 requests with 14 facts, 1 conversation with 6 messages"
         assert toolbus("store", "export", "--to", "a.jsonl").out == f"{reported} written to a.jsonl\n"
@@ -304,9 +311,12 @@ class TestLines:
             "failed: code: why",
         ]
 
-    def test_arguments_that_are_no_json_are_shown_as_they_are(self):
+    @pytest.mark.parametrize("arguments", ['{"a": ', "[" * 100_000])
+    def test_arguments_that_are_no_json_are_shown_as_they_are(self, arguments: str):
         messages = [
             SystemMessage(text="Be kind."),
-            AssistantMessage(tool_calls=(ToolCall(call_id="c", name="add", arguments='{"a": '),)),
+            AssistantMessage(tool_calls=(ToolCall(call_id="c", name="add", arguments=arguments),)),
         ]
-        assert list(message_lines(messages, 60)) == ["system", "  Be kind.", "", "assistant", '  → Add  {"a":']
+        *lines, call = message_lines(messages, 16)
+        assert lines == ["system", "  Be kind.", "", "assistant"]
+        assert call == f"  → Add  {cut(arguments.strip(), 7)}"

@@ -68,6 +68,8 @@ def test_arguments_as_the_model_wrote_them_are_one_line():
 def test_arguments_of_megabytes_are_not_looked_at_to_the_end():
     assert len(arguments_line({"content": "x" * 10_000_000})) < 500
     assert len(arguments_line({"content": ["x" * 1000]})) < 500
+    assert len(arguments_line({"x" * 10_000_000: 1})) < 500
+    assert len(arguments_line({f"n{number}": "漢" for number in range(90_000)})) < 20_000
 
 
 @given(st.text(), st.integers(1, 30))

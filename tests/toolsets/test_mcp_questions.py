@@ -94,6 +94,27 @@ async def test_what_people_deny_is_declined_and_an_answer_that_does_not_fit_is_n
     assert "cancel" in book  # it lacks the name
 
 
+@pytest.mark.parametrize(
+    "edited",
+    [
+        *({"answer": each, "messages": each} for each in (None, "yes", 7)),
+        *({"answer": [], "messages": [each]} for each in ("Hi", {}, {"role": "user"}, {"role": 1, "content": "Hi"})),
+        {"answer": [], "system_prompt": None},
+    ],
+)
+async def test_what_a_person_edits_into_another_form_is_no_answer_and_no_fault_of_ours(
+    edited: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    def edit(question: ApprovalRequested) -> ApprovalDecided:
+        fitting = {name: each for name, each in edited.items() if name in question.arguments}
+        return question.decided(approved=True, arguments={**question.arguments, **fitting})
+
+    book, sum_up = await People(edit).outcomes(routed("2026-07-28"), BOOK, SUM_UP)
+    assert "cancel" in book
+    assert "was edited into another form" in sum_up
+    assert not [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+
+
 @eras
 async def test_a_policy_that_approves_everything_does_not_answer_questions(era: Era) -> None:
     people = People()
@@ -300,6 +321,14 @@ async def test_a_question_that_cannot_be_put_fails_the_call_with_the_reason(para
     server = asks(params).named("a", "2026-07-28", on_elicitation=ask_people, on_sampling=ask_model)
     (read,) = await People().outcomes(server, ("a__do", {}))
     assert problem in read
+
+
+async def test_a_field_of_a_form_may_have_any_value() -> None:
+    form = {"type": "object", "properties": {"a": True}}
+    people = People()
+    server = asks(types.ElicitRequestFormParams(message="Which?", requested_schema=form))
+    await people.outcomes(server.named("a", "2026-07-28", on_elicitation=ask_people), ("a__do", {}))
+    assert [each.arguments["answer"] for each in people.asked] == [{"a": None}]
 
 
 async def test_a_server_that_asks_outside_of_a_call_is_refused() -> None:

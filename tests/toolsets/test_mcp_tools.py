@@ -139,14 +139,15 @@ async def test_what_makes_no_tool_is_left_out_and_told_once(caplog: pytest.LogCa
     server = FakeMcp(
         [
             *(broken, definition("huge", "x" * 70_000), definition("deep", schema=deep), definition("big", schema=big)),
-            *(task, definition("fine"), definition("fine", "Another.")),
+            *(task, definition("fine"), definition("fine", "Another."), definition("x" * 3_000, "x" * 70_000)),
         ]
     )
     async with McpTools([server.named("s", "legacy")], ping_seconds=1) as mcp:
         await server.tell_change()
         assert [tool.name for tool in mcp.registry] == ["s__fine"]
         assert mcp.registry.specs["s__fine"].description == "Does something."
-    reported = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    *reported, long = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert len(long) == 2_000
     assert [each.partition(" is left out: ")[0] for each in reported] == [
         f"tool {name!r} of MCP server 's'" for name in ("fine", "broken", "huge", "deep", "big", "task")
     ]

@@ -21,7 +21,7 @@ from .._option_checks import no_option
 from ..core.limits import Limits
 from ..core.prices import Price
 from ..errors import ConfigurationError, ToolbusError
-from ..failures import line_of
+from ..failures import line_of, words_of
 from ..protocols import Provider
 from ..providers import NAMED, choose_from_environment, no_provider, resolve
 from ..tools import Tool, ToolRegistry
@@ -217,7 +217,7 @@ def _make_importable() -> None:
 def _said(exc: BaseException) -> str:
     """Describe an exception of the user's code on one line, with its file and line."""
     line = line_of(exc)
-    return f"{type(exc).__name__}: {exc}{f' ({line})' if line else ''}"
+    return f"{words_of(exc)}{f' ({line})' if line else ''}"
 
 
 # ------------------------------------------------------------------------------------------------ limits

@@ -22,7 +22,7 @@ def listening_on(port: int) -> Generator[socket.socket]:
         try:
             listening.bind((LOOPBACK, port))
         except (OSError, OverflowError) as exc:
-            reason = getattr(exc, "strerror", None) or exc
+            reason = str(getattr(exc, "strerror", None) or exc).rstrip(".")
             raise ConfigurationError(f"--port {port}: {reason}; give another one, or 0 for a free one") from exc
         listening.listen()
         yield listening

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from ..core.plain_text import one_line
+from ..core.plain_text import clean, one_line
 from ._arguments import parse
 from ._terminal.screen import Screen, open_screen
 
@@ -111,7 +111,7 @@ def _report(exc: Exception, screen: Screen, status: int, *, debug: bool, say: bo
     if debug:
         import traceback  # noqa: PLC0415
 
-        screen.report("".join(traceback.format_exception(exc)))
+        screen.report(clean("".join(traceback.format_exception(exc))))
     if say:
         screen.report(f"toolbus: {one_line(str(exc))}")
     return status

@@ -259,7 +259,7 @@ def holder_of(record: RequestRecord) -> Holder:
     host, _, rest = record.owner.partition(":")
     number = rest.partition(":")[0]
     # On Windows, os.kill would end the process instead of checking it.
-    if host != socket.gethostname() or not number.isdigit() or os.name == "nt":
+    if host != socket.gethostname() or not number.isdecimal() or os.name == "nt":
         return "elsewhere"
     return "running" if _is_running(int(number)) else "gone"
 
@@ -267,7 +267,7 @@ def holder_of(record: RequestRecord) -> Holder:
 def _is_running(number: int) -> bool:
     try:
         os.kill(number, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except OSError:
         # The process exists and belongs to another user.

@@ -230,8 +230,16 @@ class ScreenHandler(logging.Handler):
             text = self.format(record)
         except Exception:
             # For example, the arguments do not fit the message.
-            text = f"{record.levelname} {record.name}: {record.msg!r} with {record.args!r}"
+            text = f"{record.levelname} {record.name}: {_unformatted(record)}"
         self._screen.report(clean(text))
+
+
+def _unformatted(record: logging.LogRecord) -> str:
+    try:
+        return f"{record.msg!r} with {record.args!r}"
+    except Exception:
+        # An argument's own code has failed, such as that of a database row after its session.
+        return f"{record.pathname}:{record.lineno} logs what cannot be shown"
 
 
 @contextlib.contextmanager

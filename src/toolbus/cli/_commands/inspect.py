@@ -65,7 +65,11 @@ def _source(options: argparse.Namespace) -> Source | None:
     """Return what is to be inspected, or None if the default store was never created."""
     if options.recording is not None:
         path = Path(options.recording)
-        if not path.is_file():
+        try:
+            is_there = path.is_file()
+        except OSError as exc:
+            raise ConfigurationError(f"--recording: {path} cannot be read: {exc.strerror or exc}") from exc
+        if not is_there:
             raise ConfigurationError(f"--recording: there is no file {path}")
         return RecordingSource(path)
     if options.url is not None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import orjson
 
-from ...core.plain_text import clean
+from ...core.plain_text import clean, one_line
 from ...events import EVENT_TYPES, json_schema
 from .._load import load_tools
 from .._mcp import tools_with
@@ -48,12 +48,13 @@ def list_tools(options: argparse.Namespace, screen: Screen) -> int:
             screen.data(f"  {line}".rstrip())
         required = each.parameters.get("required", ())
         for name, schema in each.parameters.get("properties", {}).items():
-            screen.data(clean(f"    {_parameter(name, schema, required=name in required)}"))
+            screen.data(f"    {one_line(_parameter(name, schema, required=name in required))}")
     return 0 if all_connected else 1
 
 
-def _parameter(name: str, schema: Mapping[str, Any], *, required: bool) -> str:
+def _parameter(name: str, given: Mapping[str, Any] | bool, *, required: bool) -> str:  # noqa: FBT001 -- a schema may be one
     """Describe one parameter on a line: `query (string, required): what to look for`."""
+    schema = _fields(given)
     notes = [" | ".join(_kind(each) for each in schema.get("anyOf", (schema,)))]
     if required:
         notes.append("required")
@@ -63,7 +64,12 @@ def _parameter(name: str, schema: Mapping[str, Any], *, required: bool) -> str:
     return f"{name} ({', '.join(notes)})" + (f": {description}" if description else "")
 
 
-def _kind(schema: Mapping[str, Any]) -> str:
+def _fields(schema: Mapping[str, Any] | bool) -> Mapping[str, Any]:  # noqa: FBT001 -- as above
+    return {} if isinstance(schema, bool) else schema
+
+
+def _kind(given: Mapping[str, Any] | bool) -> str:  # noqa: FBT001 -- as above
+    schema = _fields(given)
     if "enum" in schema:
         return " | ".join(orjson.dumps(each).decode() for each in schema["enum"])
     kinds = schema.get("type") or str(schema.get("$ref", "any")).rpartition("/")[2]

@@ -37,12 +37,14 @@ def show_process_status(options: argparse.Namespace, screen: Screen) -> int:
     try:
         answer = orjson.loads(body)
         health, lines = answer["health"], [*_lines(answer["health"], answer["statistics"])]
+        # This raises for an answer that is nested too deeply.
+        written = orjson.dumps(answer, option=orjson.OPT_INDENT_2).decode()
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as exc:
         raise ConfigurationError(
             f"{options.url} does not answer as create_status_app of this version of toolbus does"
         ) from exc
     if options.json:
-        screen.data(escape_json(orjson.dumps(answer, option=orjson.OPT_INDENT_2).decode()))
+        screen.data(escape_json(written))
     else:
         for line in lines:
             screen.data(clean(line))
@@ -77,12 +79,9 @@ def _fetched(url: str) -> bytes:
 
 
 def _lines(health: _Fields, found: _Fields) -> Iterator[str]:
-    word = "ready" if health["ready"] else "not ready"
-    yield (
-        f"degraded: {'; '.join(health['reasons'])}"
-        if health["ready"] and health["reasons"]
-        else (f"{word}: {'; '.join(health['reasons'])}" if health["reasons"] else word)
-    )
+    reasons = one_line("; ".join(health["reasons"]))
+    word = ("degraded" if reasons else "ready") if health["ready"] else "not ready"
+    yield f"{word}: {reasons}" if reasons else word
     stages, calls, bus = found["stages"], found["dispatcher"], found["bus"]
     yield (
         f"requests: {found['running']:,} running ({stages['model']:,} ask a model, {stages['tools']:,} run tools, "
@@ -90,7 +89,7 @@ def _lines(health: _Fields, found: _Fields) -> Iterator[str]:
         f"{found['refused']:,} refused"
     )
     yield f"questions to people: {found['approvals']:,}; for too long: {found['approvals_overdue']:,}"
-    overdue = f"; overdue: {', '.join(sorted(set(calls['overdue'])))}" if calls["overdue"] else ""
+    overdue = f"; overdue: {one_line(', '.join(sorted(set(calls['overdue']))))}" if calls["overdue"] else ""
     yield (
         f"calls: {calls['running']:,} running; {calls['queued']:,} queued; {calls['retrying']:,} to be tried again; "
         f"threads {calls['threads']:,}; processes {calls['processes']:,}{overdue}"

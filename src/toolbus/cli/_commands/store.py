@@ -213,7 +213,7 @@ def _moment(given: str) -> float:
         else:
             moment = time.time() - float(age[1]) * _SECONDS[age[2]]
         # This raises for a moment before the year 1, which cannot be displayed.
-        _when(moment)
+        _local(moment)
     except (ValueError, OverflowError, OSError):
         moment = math.nan
     if math.isnan(moment):
@@ -282,7 +282,15 @@ def _table(rows: Sequence[Sequence[str]], screen: Screen, *, indent: str = "") -
 
 
 def _when(moment: float) -> str:
-    return datetime.fromtimestamp(moment).strftime("%Y-%m-%d %H:%M")  # noqa: DTZ006 -- people expect local time
+    """Return a moment as people write it; "?" for one that no calendar has, which a damaged store may contain."""
+    try:
+        return _local(moment).strftime("%Y-%m-%d %H:%M")
+    except (ValueError, OverflowError, OSError):
+        return "?"
+
+
+def _local(moment: float) -> datetime:
+    return datetime.fromtimestamp(moment)  # noqa: DTZ006 -- people expect local time
 
 
 def _count(number: int, what: str) -> str:

@@ -221,7 +221,7 @@ class Narrator:
         done = "" if event.done is None else f"{event.done:g}"
         if done and event.total is not None:
             done += f"/{event.total:g}"
-        call.progress = f"{done} {one_line(event.message)}".strip()
+        call.progress = f"{done} {one_line(event.message[:_LONGEST_REASON])}".strip()
         self.tick()
 
     def _on_retry(self, event: ToolCallRetrying) -> None:

@@ -33,6 +33,11 @@ __all__ = [
 
 _UNFINISHED = re.compile(rf"(?:{CSI}|{STRING}\x1b?|\x1b[ -/]{{0,8}})\Z")
 _LONGEST_VALUE = 400  # characters of one argument that are examined; no terminal line shows more
+_LONGEST_LINE = 10_000  # characters of all arguments together after which no more are examined
+# Characters that most fonts show as nothing, although they count as printable: fillers and variation selectors.
+_UNSEEN = re.compile(
+    r"[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
 
 
 class Cleaner:
@@ -88,8 +93,14 @@ def cut(text: str, width: int, mark: str = "…") -> str:
 
 def indented(text: str, width: int, most_lines: int | None = None) -> str:
     """Return `text` in lines of at most `width` columns, each indented by two spaces, cut after `most_lines`."""
-    lines = textwrap.wrap(text, max(width - 2, 10), max_lines=most_lines, placeholder=" …")
-    return "\n".join(f"  {line}" for line in lines)
+    columns = max(width - 2, 10)
+    if not text.isascii():
+        # A wide character counts as two: a mark, which clean text does not contain, and itself. A line may break
+        # between them, so one column is left free.
+        text = "".join(f"\0{each}" if _cells_of(each) == 2 else each for each in text)
+        columns -= 1
+    lines = textwrap.wrap(text, columns, max_lines=most_lines, placeholder=" …")
+    return "\n".join(f"  {line}" for line in lines).replace("\0", "")
 
 
 def wrapped(text: str, width: int) -> list[str]:
@@ -110,7 +121,14 @@ def arguments_line(arguments: Mapping[str, Any] | str) -> str:
     """Return a call's arguments on one line: `query="limits" max_results=30`. Text is shown as it is."""
     if isinstance(arguments, str):
         return one_line(arguments[:_LONGEST_VALUE])
-    return " ".join(f"{one_line(name)}={_value(value)}" for name, value in arguments.items())
+    pairs: list[str] = []
+    left = _LONGEST_LINE
+    for name, value in arguments.items():
+        pairs.append(f"{one_line(name[:_LONGEST_VALUE])}={_value(value)}")
+        left -= len(pairs[-1])
+        if left < 0:
+            break
+    return " ".join(pairs)
 
 
 def _value(value: Any) -> str:
@@ -136,12 +154,13 @@ def escape_json(written: str) -> str:
 
 
 def visible(text: str) -> str:
-    """Return `text` with unprintable characters escaped as in JSON, so that they can be seen: nothing is removed."""
-    return text if text.isprintable() else "".join(each if each.isprintable() else _escape(each) for each in text)
+    """Return `text` with characters that cannot be seen escaped as in JSON: nothing is removed."""
+    shown = text if text.isprintable() else "".join(each if each.isprintable() else _escape(each) for each in text)
+    return _UNSEEN.sub(lambda found: _escape(found[0]), shown)
 
 
 def visible_json(value: Any) -> str:
-    """Return `value` as JSON on one line, with unprintable characters escaped. It parses back to the same value."""
+    """Return `value` as JSON on one line, with what cannot be seen escaped. It parses back to the same value."""
     return visible(json.dumps(value, ensure_ascii=False, default=str))
 
 

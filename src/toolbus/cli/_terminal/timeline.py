@@ -124,7 +124,7 @@ def _arguments(written: str) -> str:
     """Return a call's arguments on one line. In a model's reply they are text, and usually JSON."""
     try:
         found = json.loads(written)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     return arguments_line(cast("dict[str, Any]", found) if isinstance(found, dict) else written)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import orjson
 
-from ...errors import ToolError
+from ...errors import InvalidArguments, ToolError
 from ...protocols import ModelSettings
 from ...providers.scripted import ScriptedProvider, calls, text
 from ...schemas import JsonSchema, never_null, without_nulls
@@ -50,10 +50,16 @@ async def ask_people(context: ToolContext[Any], params: types.ElicitRequestParam
     form = params.requested_schema
     fields: dict[str, Any] = form.get("properties", {})
     schema, optional = JsonSchema(form), never_null(form)
-    answer = {name: cast("Mapping[str, Any]", each).get("default") for name, each in fields.items()}
+    # A field's schema may be a boolean.
+    answer = {
+        name: cast("Mapping[str, Any]", each).get("default") if isinstance(each, Mapping) else None
+        for name, each in fields.items()
+    }
 
     def read(given: Mapping[str, Any]) -> dict[str, Any]:
-        answered = without_nulls(given["answer"], optional)
+        if not isinstance(given["answer"], Mapping):
+            raise InvalidArguments("the answer is not an object")
+        answered = without_nulls(cast("Mapping[str, Any]", given["answer"]), optional)
         schema.check(answered)
         return answered
 
@@ -81,6 +87,8 @@ async def ask_model(
     if given is None:
         reason = "The user has refused to ask the model." if action == "decline" else "The model was not asked."
         return types.ErrorData(code=_REFUSED, message=reason)
+    if not (_are_messages(given["messages"]) and isinstance(given["system_prompt"], str)):
+        raise ToolError("what the model is to be asked was edited into another form")
     *earlier, newest = given["messages"] or [{"role": ""}]
     if newest["role"] != "user":
         raise ToolError("the last message for the model is not one of the user")
@@ -106,6 +114,17 @@ def _text_of(message: types.SamplingMessage) -> str:
     if any(each.type != "text" for each in parts):
         raise ToolError("the server sends more than text to the model, which is not supported")
     return clean("\n".join(cast("types.TextContent", each).text for each in parts))
+
+
+def _are_messages(edited: object) -> bool:
+    """Return whether a person has left the messages in their form: a list of objects with a role and a text."""
+    if not isinstance(edited, list):
+        return False
+    for each in cast("list[object]", edited):
+        message: Mapping[str, object] = cast("Any", each) if isinstance(each, Mapping) else {}
+        if not (isinstance(message.get("role"), str) and isinstance(message.get("content"), str)):
+            return False
+    return True
 
 
 def _nothing(_given: Mapping[str, Any]) -> None:

@@ -271,7 +271,8 @@ class McpTools:
         self._warn(f"tool {tool!r} of MCP server {self._servers[prefix].name!r} is left out: {why}")
 
     def _warn(self, text: str) -> None:
-        """Log a warning, unless it was logged before."""
+        """Log a warning of at most 2,000 characters, unless it was logged before."""
+        text = text[:2_000]
         if text not in self._logged and len(self._logged) < 1_000:
             self._logged.add(text)
             _logger.warning("%s", text)
