@@ -40,14 +40,22 @@ def test_tools_lists_names_descriptions_and_parameters(toolbus: Command):
 
 
 def test_parameters_of_any_shape_are_listed(toolbus: Command, folder: Path):
-    schema = {"properties": {"a": {"$ref": "#/$defs/StoreLocation"}, "b": {}, "c": {"type": ["string", "null"]}}}
+    properties = {
+        "a": {"$ref": "#/$defs/StoreLocation"}, "b": {}, "c": {"type": ["string", "null"]}, "d": True, "e": False,
+        "f": {"anyOf": [True, {"type": "null"}]}, "g\ng": {"type": "string", "description": "One.\ntwo\n\x1b[31mthree"},
+    }  # fmt: skip
+    schema = {"properties": properties}
     code = (
         "from toolbus import Tool\n"
         f"odd = Tool('odd', 'Odd\\x1b[31m.', {{'type': 'object', **{schema!r}}}, lambda: 0, validate=lambda _: None)\n"
     )
     (folder / "odd_tools.py").write_text(code, encoding="utf-8")
     ended = toolbus("tools", "--tools", "odd_tools:odd")
-    assert ended.out.endswith("odd\n  Odd.\n    a (StoreLocation)\n    b (any)\n    c (string | null)\n")
+    rows = [
+        *("odd", "  Odd.", "    a (StoreLocation)", "    b (any)", "    c (string | null)", "    d (any)"),
+        *("    e (nothing)", "    f (any | null)", "    g g (string): One. two three"),
+    ]
+    assert ended.out.splitlines()[-len(rows) :] == rows
 
 
 def test_tools_as_json_are_names_descriptions_and_schemas(toolbus: Command):

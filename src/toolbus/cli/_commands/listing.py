@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import orjson
 
-from ...core.plain_text import clean
+from ...core.plain_text import clean, one_line
 from ...events import EVENT_TYPES, json_schema
 from .._load import load_tools
 from .._mcp import tools_with
@@ -16,6 +16,8 @@ from .._terminal.screen import Screen
 from .._terminal.text import escape_json
 
 __all__ = ["list_events", "list_tools"]
+
+_Schema: TypeAlias = Mapping[str, Any] | bool
 
 
 def list_events(options: argparse.Namespace, screen: Screen) -> int:
@@ -48,12 +50,13 @@ def list_tools(options: argparse.Namespace, screen: Screen) -> int:
             screen.data(f"  {line}".rstrip())
         required = each.parameters.get("required", ())
         for name, schema in each.parameters.get("properties", {}).items():
-            screen.data(clean(f"    {_parameter(name, schema, required=name in required)}"))
+            screen.data(f"    {one_line(_parameter(name, schema, required=name in required))}")
     return 0 if all_connected else 1
 
 
-def _parameter(name: str, schema: Mapping[str, Any], *, required: bool) -> str:
-    """Describe one parameter on a line: `query (string, required): what to look for`."""
+def _parameter(name: str, given: _Schema, *, required: bool) -> str:
+    """Describe one parameter: `query (string, required): what to look for`."""
+    schema: Mapping[str, Any] = {"type": _kind(given)} if isinstance(given, bool) else given
     notes = [" | ".join(_kind(each) for each in schema.get("anyOf", (schema,)))]
     if required:
         notes.append("required")
@@ -63,7 +66,9 @@ def _parameter(name: str, schema: Mapping[str, Any], *, required: bool) -> str:
     return f"{name} ({', '.join(notes)})" + (f": {description}" if description else "")
 
 
-def _kind(schema: Mapping[str, Any]) -> str:
+def _kind(schema: _Schema) -> str:
+    if isinstance(schema, bool):
+        return "any" if schema else "nothing"
     if "enum" in schema:
         return " | ".join(orjson.dumps(each).decode() for each in schema["enum"])
     kinds = schema.get("type") or str(schema.get("$ref", "any")).rpartition("/")[2]
