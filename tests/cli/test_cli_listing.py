@@ -40,22 +40,14 @@ def test_tools_lists_names_descriptions_and_parameters(toolbus: Command):
 
 
 def test_parameters_of_any_shape_are_listed(toolbus: Command, folder: Path):
-    properties = {
-        "a": {"$ref": "#/$defs/StoreLocation"}, "b": {}, "c": {"type": ["string", "null"]}, "d": True, "e": False,
-        "f": {"anyOf": [True, {"type": "null"}]}, "g\ng": {"type": "string", "description": "One.\ntwo\n\x1b[31mthree"},
-    }  # fmt: skip
-    schema = {"properties": properties}
+    schema = {"properties": {"a": {"$ref": "#/$defs/StoreLocation"}, "b": {}, "c": {"type": ["string", "null"]}}}
     code = (
         "from toolbus import Tool\n"
         f"odd = Tool('odd', 'Odd\\x1b[31m.', {{'type': 'object', **{schema!r}}}, lambda: 0, validate=lambda _: None)\n"
     )
     (folder / "odd_tools.py").write_text(code, encoding="utf-8")
     ended = toolbus("tools", "--tools", "odd_tools:odd")
-    rows = [
-        *("odd", "  Odd.", "    a (StoreLocation)", "    b (any)", "    c (string | null)", "    d (any)"),
-        *("    e (nothing)", "    f (any | null)", "    g g (string): One. two three"),
-    ]
-    assert ended.out.splitlines()[-len(rows) :] == rows
+    assert ended.out.endswith("odd\n  Odd.\n    a (StoreLocation)\n    b (any)\n    c (string | null)\n")
 
 
 def test_tools_as_json_are_names_descriptions_and_schemas(toolbus: Command):
@@ -69,3 +61,11 @@ def test_tools_as_json_are_names_descriptions_and_schemas(toolbus: Command):
     ]
     assert listed[-1]["description"] == "Add two numbers."
     assert listed[-1]["parameters"]["required"] == ["a", "b"]
+
+
+def test_a_parameter_takes_one_line_so_that_it_cannot_look_like_another_tool(toolbus: Command, folder: Path):
+    schema = {"type": "object", "properties": {"a\nb": {"type": "string", "description": "One.\nforged\n  It."}}}
+    code = f"from toolbus import Tool\nodd = Tool('odd', 'Odd.', {schema!r}, lambda: 0, validate=lambda _: None)\n"
+    (folder / "forging_tools.py").write_text(code, encoding="utf-8")
+    ended = toolbus("tools", "--tools", "forging_tools:odd")
+    assert ended.out.endswith("\nodd\n  Odd.\n    a b (string): One. forged It.\n")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolbus.cli._terminal.text import Cleaner, arguments_line, cells, cut, duration, escape_json, indented
+from toolbus.cli._terminal.text import Cleaner, arguments_line, cells, cut, duration, escape_json
 from toolbus.core.plain_text import clean, one_line
 
 HOSTILE = [
@@ -73,13 +73,6 @@ def test_arguments_of_megabytes_are_not_looked_at_to_the_end():
 @given(st.text(), st.integers(1, 30))
 def test_what_is_cut_fits(text: str, width: int):
     assert cells(cut(text, width)) <= width
-
-
-@given(st.text(st.sampled_from("ab 日本語é\u0301-")), st.integers(12, 30))
-def test_indented_lines_fit_and_keep_all_characters(text: str, width: int):
-    lines = indented(text, width).splitlines()
-    assert max(map(cells, lines), default=0) <= width
-    assert "".join("".join(lines).split()) == "".join(text.split())
 
 
 def test_wide_characters_take_two_columns_and_accents_none():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import orjson
 
@@ -16,8 +16,6 @@ from .._terminal.screen import Screen
 from .._terminal.text import escape_json
 
 __all__ = ["list_events", "list_tools"]
-
-_Schema: TypeAlias = Mapping[str, Any] | bool
 
 
 def list_events(options: argparse.Namespace, screen: Screen) -> int:
@@ -54,9 +52,8 @@ def list_tools(options: argparse.Namespace, screen: Screen) -> int:
     return 0 if all_connected else 1
 
 
-def _parameter(name: str, given: _Schema, *, required: bool) -> str:
-    """Describe one parameter: `query (string, required): what to look for`."""
-    schema: Mapping[str, Any] = {"type": _kind(given)} if isinstance(given, bool) else given
+def _parameter(name: str, schema: Mapping[str, Any], *, required: bool) -> str:
+    """Describe one parameter on a line: `query (string, required): what to look for`."""
     notes = [" | ".join(_kind(each) for each in schema.get("anyOf", (schema,)))]
     if required:
         notes.append("required")
@@ -66,9 +63,7 @@ def _parameter(name: str, given: _Schema, *, required: bool) -> str:
     return f"{name} ({', '.join(notes)})" + (f": {description}" if description else "")
 
 
-def _kind(schema: _Schema) -> str:
-    if isinstance(schema, bool):
-        return "any" if schema else "nothing"
+def _kind(schema: Mapping[str, Any]) -> str:
     if "enum" in schema:
         return " | ".join(orjson.dumps(each).decode() for each in schema["enum"])
     kinds = schema.get("type") or str(schema.get("$ref", "any")).rpartition("/")[2]

@@ -32,7 +32,6 @@ __all__ = [
 ]
 
 _UNFINISHED = re.compile(rf"(?:{CSI}|{STRING}\x1b?|\x1b[ -/]{{0,8}})\Z")
-_FILLER = "\0"  # stands for the second column of a character, since `textwrap` counts characters
 _LONGEST_VALUE = 400  # characters of one argument that are examined; no terminal line shows more
 
 
@@ -88,17 +87,9 @@ def cut(text: str, width: int, mark: str = "…") -> str:
 
 
 def indented(text: str, width: int, most_lines: int | None = None) -> str:
-    """Return `text`, which is clean, in lines of at most `width` columns, each indented by two spaces.
-
-    It is cut after `most_lines`.
-    """
-    columns = max(width - 2, 10)
-    filled = text if text.isascii() else "".join(each + _FILLER * (_cells_of(each) - 1) for each in text)
-    if len(filled) > len(text):
-        # A line may end before the filler of its last character.
-        columns -= 1
-    lines = textwrap.wrap(filled, columns, max_lines=most_lines, placeholder=" …")
-    return "\n".join(f"  {line.replace(_FILLER, '')}" for line in lines)
+    """Return `text` in lines of at most `width` columns, each indented by two spaces, cut after `most_lines`."""
+    lines = textwrap.wrap(text, max(width - 2, 10), max_lines=most_lines, placeholder=" …")
+    return "\n".join(f"  {line}" for line in lines)
 
 
 def wrapped(text: str, width: int) -> list[str]:
