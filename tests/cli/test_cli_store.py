@@ -112,13 +112,6 @@ class TestLooking:
         facts = orjson.loads(toolbus("store", "show", request_id, "--json").out)["facts"]
         assert [each["type"] for each in facts][:2] == ["request_started", "message_appended"]
 
-    @pytest.mark.parametrize("moment", [1e30, -1e30, 9e999, -1e12])
-    def test_a_moment_that_no_calendar_has_is_unknown(self, toolbus: Command, kept: Path, talk: str, moment: float):
-        with contextlib.closing(sqlite3.connect(kept)) as database:
-            database.execute("UPDATE conversations SET changed_at = ?", (moment,))
-            database.commit()
-        assert toolbus("store", "list").out == f"{talk}  unknown  6 messages  What is one and one?\n"
-
     def test_one_that_is_unfinished_is_shown_as_such(self, toolbus: Command, kept: Path):
         request_id = cut_off(kept, ("send", {"to": "Ann"}), "Write to Ann")
         reported = toolbus("store", "show", request_id).out

@@ -226,6 +226,12 @@ def test_words_match_beginnings_parts_of_identifiers_and_ends_of_compounds(
     assert sorted(int(path.split(".")[0]) for path, _ in Workspace(tmp_path).found(word, mode="words")) == lines
 
 
+@pytest.mark.parametrize("end", ["\r\n", "\r\n\r\n"])
+def test_the_end_of_the_last_line_of_windows_is_before_its_line_break(tmp_path: Path, end: str) -> None:
+    (tmp_path / "a.txt").write_bytes(f"x\r\nfoo{end}".encode())
+    assert Workspace(tmp_path).found("foo$", mode="regex") == [("a.txt", 2)]
+
+
 @pytest.mark.parametrize("mode", ["text", "words"])
 @pytest.mark.parametrize(
     ("query", "text"),

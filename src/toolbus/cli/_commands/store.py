@@ -213,7 +213,7 @@ def _moment(given: str) -> float:
         else:
             moment = time.time() - float(age[1]) * _SECONDS[age[2]]
         # This raises for a moment before the year 1, which cannot be displayed.
-        datetime.fromtimestamp(moment)  # noqa: DTZ006 -- as people read it
+        _when(moment)
     except (ValueError, OverflowError, OSError):
         moment = math.nan
     if math.isnan(moment):
@@ -282,11 +282,7 @@ def _table(rows: Sequence[Sequence[str]], screen: Screen, *, indent: str = "") -
 
 
 def _when(moment: float) -> str:
-    try:
-        return datetime.fromtimestamp(moment).strftime("%Y-%m-%d %H:%M")  # noqa: DTZ006 -- people expect local time
-    except (ValueError, OverflowError, OSError):
-        # A damaged store, or a file that was imported, may have any number.
-        return "unknown"
+    return datetime.fromtimestamp(moment).strftime("%Y-%m-%d %H:%M")  # noqa: DTZ006 -- people expect local time
 
 
 def _count(number: int, what: str) -> str:
