@@ -276,11 +276,14 @@ def test_only_a_screen_with_a_live_line_is_redrawn_while_a_request_runs(
     screen, ticks = Screen(None, io.StringIO()), list[object]()
     screen.live = is_live
 
+    def open_it(*_: object) -> Screen:
+        return screen
+
     def stop(_options: object, _screen: object, _show: object, tick: object) -> NoReturn:
         ticks.append(tick)
         raise ConfigurationError("seen")
 
-    monkeypatch.setattr("toolbus.cli._main.open_screen", lambda *_: screen)
+    monkeypatch.setattr("toolbus.cli._main.open_screen", open_it)
     monkeypatch.setattr(f"toolbus.cli._commands.{command}.opened", stop)
     assert main([command, *(["q"] if command == "ask" else [])]) == 2
     assert [each is not None for each in ticks] == [is_live]
