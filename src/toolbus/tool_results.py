@@ -108,6 +108,10 @@ def render(value: Any) -> Rendered:
 
 def _render_result(result: ToolResult) -> Rendered:
     found = _Secrets()
+    if not isinstance(result.message, (str, *_SECRETS)):  # pyright: ignore[reportUnnecessaryIsInstance] -- untyped callers
+        raise UnserialisableResult(
+            f"the message of a ToolResult is of type {type(result.message).__name__}; give a text, and values as data"
+        )
     message = found.text(result.message)
     is_single = isinstance(result.affected, (str, *_SECRETS))
     names: Sequence[Any] = (result.affected,) if is_single else result.affected
@@ -346,7 +350,10 @@ def _write_slowly(value: Any, found: _Secrets) -> bytes:
                 raise
             del found[before:]
             return orjson.dumps(_without_surrogates(value, found), default=step, option=orjson.OPT_NON_STR_KEYS)
-    except (TypeError, RecursionError) as exc:
+    except UnserialisableResult:
+        raise
+    except Exception as exc:
+        # The code of a model or a mapping may raise anything.
         cause = exc.__cause__ or exc
         if isinstance(cause, UnserialisableResult):
             raise cause from exc

@@ -69,3 +69,11 @@ def test_tools_as_json_are_names_descriptions_and_schemas(toolbus: Command):
     ]
     assert listed[-1]["description"] == "Add two numbers."
     assert listed[-1]["parameters"]["required"] == ["a", "b"]
+
+
+def test_a_parameter_takes_one_line_so_that_it_cannot_look_like_another_tool(toolbus: Command, folder: Path):
+    schema = {"type": "object", "properties": {"a\nb": {"type": "string", "description": "One.\nforged\n  It."}}}
+    code = f"from toolbus import Tool\nodd = Tool('odd', 'Odd.', {schema!r}, lambda: 0, validate=lambda _: None)\n"
+    (folder / "forging_tools.py").write_text(code, encoding="utf-8")
+    ended = toolbus("tools", "--tools", "forging_tools:odd")
+    assert ended.out.endswith("\nodd\n  Odd.\n    a b (string): One. forged It.\n")

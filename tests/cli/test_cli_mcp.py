@@ -7,11 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import scenes
 from cut_off import COMMAND, cut_off
 from desk import Command
 
 import support
 from support import npm_servers
+from toolbus.testing import calls, text
 
 
 @pytest.fixture
@@ -32,6 +34,19 @@ def test_the_tools_of_servers_are_listed_beside_the_others(toolbus: Command, ser
     assert (ended.status, ended.err) == (0, "")
     names = [each["name"] for each in json.loads(ended.out)]
     assert names[:5] == ["list_files", "search_text", "read_lines", "request_code_context", "small__pid"]
+
+
+def test_lines_of_a_server_that_are_not_of_the_protocol_are_not_shown(
+    toolbus: Command, folder: Path, servers: str, caplog: pytest.LogCaptureFixture
+):
+    written = json.loads((folder / servers).read_text())
+    written["mcpServers"]["small"]["args"].append("--chatty")
+    (folder / servers).write_text(json.dumps(written))
+    assert toolbus("tools", "--mcp", servers, "--json").err == ""
+    scenes.play(calls(("small__pid", {})), text("Done."))
+    ended = toolbus("ask", "Go.", "--mcp", servers, "-p", "scenes:scripted", "--approve", "all", "-q")
+    assert (ended.status, ended.out, ended.err) == (0, "Done.\n", "")
+    assert caplog.messages == []
 
 
 def test_the_tools_of_a_server_from_npm_are_listed(toolbus: Command, folder: Path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import orjson
@@ -79,6 +80,25 @@ def test_a_damaged_file_is_told_with_its_line_and_the_others_are_compared(toolbu
     assert second == f"{recording}: the same (1 request, 9 facts)"
     same = orjson.loads(toolbus("replay", str(recording), "--json").out)
     assert same == {"file": str(recording), "same": True, "requests": 1, "facts": 9}
+
+
+def test_a_file_whose_name_is_not_utf8_is_compared_and_named_with_question_marks(toolbus: Command, recording: Path):
+    odd = recording.rename(recording.with_name("\udcff.jsonl"))
+    assert orjson.loads(toolbus("replay", odd.name, "--json").out)["file"] == "?.jsonl"
+    odd.write_bytes(b"{")
+    found = orjson.loads(toolbus("replay", odd.name, "--json").out)
+    assert (found["file"], found["same"]) == ("?.jsonl", False)
+
+
+def test_failures_of_recorded_calls_are_not_logged_again(
+    toolbus: Command, folder: Path, caplog: pytest.LogCaptureFixture
+):
+    scenes.play(calls(("add", {"a": "\x1b[31m", "b": 1})), text("No."))
+    toolbus("ask", "What is it?", "-p", "scenes:scripted", "-t", "scenes:add", "--record", "a.jsonl", "-q")
+    caplog.clear()
+    ended = toolbus("replay", "a.jsonl")
+    assert (ended.status, ended.err, caplog.messages) == (0, "", [])
+    assert logging.getLogger("toolbus").level == logging.NOTSET
 
 
 def test_a_file_that_is_not_there_is_wrong_usage(toolbus: Command):

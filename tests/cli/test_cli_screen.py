@@ -2,14 +2,18 @@ from __future__ import annotations
 
 import io
 import sys
+from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from desk import Terminal
 
+from toolbus.cli import main
 from toolbus.cli._terminal.live_screen import LiveScreen
 from toolbus.cli._terminal.screen import Line, Screen, open_screen
 from toolbus.cli._terminal.text import cells
 from toolbus.core.plain_text import clean
+from toolbus.errors import ConfigurationError
 
 WORK = Line(mark="work", name="Search Text", detail='query="limits"', tail="1.2 s")
 DONE = Line(mark="ok", name="Search Text", detail='query="limits"', tail="12 ms")
@@ -262,3 +266,24 @@ class TestWhileAQuestionStands:
     def test_what_is_asked_about_is_not_dimmed(self, terminal: Terminal):
         LiveScreen(None, terminal).ask_about(Line(mark="ask", name="Delete File", detail="a=1"))
         assert terminal.getvalue() == "\x1b[33m?\x1b[0m \x1b[1mDelete File\x1b[0m  a=1\n"
+
+
+@pytest.mark.parametrize("command", ["ask", "chat"])
+@pytest.mark.parametrize("is_live", [True, False])
+def test_only_a_screen_with_a_live_line_is_redrawn_while_a_request_runs(
+    command: str, is_live: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    screen, ticks = Screen(None, io.StringIO()), list[object]()
+    screen.live = is_live
+
+    def open_it(*_: object) -> Screen:
+        return screen
+
+    def stop(_options: object, _screen: object, _show: object, tick: object) -> NoReturn:
+        ticks.append(tick)
+        raise ConfigurationError("seen")
+
+    monkeypatch.setattr("toolbus.cli._main.open_screen", open_it)
+    monkeypatch.setattr(f"toolbus.cli._commands.{command}.opened", stop)
+    assert main([command, *(["q"] if command == "ask" else [])]) == 2
+    assert [each is not None for each in ticks] == [is_live]

@@ -177,7 +177,10 @@ def test_every_value_becomes_text_for_the_model_and_json_for_listeners(value: An
         (cyclic_list(), "list .* [Rr]ecursion"),
         (cyclic_dict_with_half(), "dict .* recursion"),
         (cyclic_model(), "Anything .* Circular"),
+        ([HALF, cyclic_model()], "list .* Circular"),
+        ([HALF, Anything(inside=object())], "list .* unknown type"),
         (ToolResult(data=b"raw"), "bytes"),
+        (ToolResult(message={"rows": 1}), "the message .* of type dict; .* as data"),  # type: ignore[arg-type]
         ({"chart": PLOT}, r"dict with an image or a file inside; .* ToolResult\(parts=\[...\]\)"),
         ([{"rows": 1}, PLOT], "list with an image or a file inside"),
         ([{"deep": (Holder(PLOT),)}], "list with an image or a file inside"),

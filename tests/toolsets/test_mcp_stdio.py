@@ -116,9 +116,11 @@ async def test_an_answer_that_cannot_be_read_ends_its_call_at_once():
 
 async def test_the_last_words_of_a_program_are_reported(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.DEBUG, "toolbus.mcp")
-    servers = [small("--fail"), McpServer("none", command="no-such-program")]
+    usage = McpServer("usage", command="echo", args=["Usage: serve [--stdio]\n{"])
+    servers = [small("--fail"), McpServer("none", command="no-such-program"), usage]
     async with McpTools(servers) as mcp:
-        failed, none = mcp.status()
+        failed, none, other = mcp.status()
+        assert other.why.endswith("it said: Usage: serve [--stdio]")
         assert failed.why.endswith("it said: the key is wrong | get another one")
         assert none.why == "there is no no-such-program"
     assert "MCP server small says: get another one" in caplog.text

@@ -226,6 +226,38 @@ def test_words_match_beginnings_parts_of_identifiers_and_ends_of_compounds(
     assert sorted(int(path.split(".")[0]) for path, _ in Workspace(tmp_path).found(word, mode="words")) == lines
 
 
+@pytest.mark.parametrize("end", ["\r\n", "\r\n\r\n"])
+def test_the_end_of_the_last_line_of_windows_is_before_its_line_break(tmp_path: Path, end: str) -> None:
+    (tmp_path / "a.txt").write_bytes(f"x\r\nfoo{end}".encode())
+    assert Workspace(tmp_path).found("foo$", mode="regex") == [("a.txt", 2)]
+
+
+@pytest.mark.parametrize("mode", ["text", "words"])
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("лимит", "Лимит запросов"),
+        ("ЛИМИТ", "лимита"),
+        ("Änderung", "die Änderung"),
+        ("οδος", "ΟΔΟΣ"),
+        # The lower case of these letters has more bytes, or fewer.
+        ("лимит", "\u0130\u0130 Лимит"),
+        ("лимит", "300 \u212a, Лимит"),
+    ],
+)
+def test_a_word_of_any_alphabet_is_found_in_both_cases(tmp_path: Path, mode: str, query: str, text: str) -> None:
+    (tmp_path / "a.txt").write_text(f"x\n{text}\n", encoding="utf-8")
+    assert Workspace(tmp_path).found(query, mode=mode) == [("a.txt", 2)]
+
+
+def test_letters_whose_other_case_is_longer_do_not_change_what_a_word_counts() -> None:
+    text = "\u0130maxLimit \u212a\xff Лимит".encode() + b"\xff"
+    folded = _rank._folded(text)  # pyright: ignore[reportPrivateUsage]
+    assert folded == "\u0130maxlimit \u212a\xff лимит".encode() + b"\xff"
+    looked_for = _rank._Word("limit", b"limit")  # pyright: ignore[reportPrivateUsage]
+    assert looked_for.count(text, folded) == 1
+
+
 def test_minified_text_ranks_below_what_people_wrote(tmp_path: Path) -> None:
     (tmp_path / "a.js").write_text("x;" * 400 + "kettle;" + "y;" * 400 + "\n")
     (tmp_path / "b.js").write_text("kettle;\n" + "// more\n" * 150)

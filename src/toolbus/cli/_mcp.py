@@ -9,7 +9,7 @@ import anyio
 
 from ..tools import Tool, ToolRegistry
 from ._terminal.screen import Screen
-from ._warnings import warnings_shown
+from ._warnings import MCP_SDK, silenced, warnings_shown
 
 if TYPE_CHECKING:
     from ..toolsets.mcp import McpTools
@@ -34,7 +34,7 @@ def tools_with(files: Sequence[str], registry: ToolRegistry, screen: Screen) -> 
 
     Raises `ConfigurationError`.
     """
-    with warnings_shown(screen, "toolbus.mcp"):
+    with warnings_shown(screen, "toolbus.mcp"), silenced(*MCP_SDK):
         mcp = mcp_tools(files, registry)
         if mcp is None:
             return list(registry), True

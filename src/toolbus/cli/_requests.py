@@ -27,7 +27,7 @@ from ._store_location import LEASE_SECONDS, location_of
 from ._terminal.prompt import take_any_bytes
 from ._terminal.screen import Screen
 from ._terminal.tool_output import printed_apart
-from ._warnings import warnings_shown
+from ._warnings import MCP_SDK, silenced, warnings_shown
 
 if TYPE_CHECKING:
     from ._open_store import OpenStore
@@ -245,16 +245,15 @@ def _unformatted(record: logging.LogRecord) -> str:
 @contextlib.contextmanager
 def _logging(level: str | None, screen: Screen) -> Generator[None]:
     """Inside, log to stderr. Without a level, toolbus's own records are left out: the screen shows the same facts."""
-    root, ours = logging.getLogger(), logging.getLogger("toolbus")
+    root = logging.getLogger()
     handler = ScreenHandler(screen)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    before = (root.level, ours.level)
+    before = root.level
     root.setLevel(logging.WARNING if level is None else level.upper())
-    ours.setLevel(logging.CRITICAL + 1 if level is None else logging.NOTSET)
     root.addHandler(handler)
     try:
-        yield
+        with silenced("toolbus", *MCP_SDK) if level is None else contextlib.nullcontext():
+            yield
     finally:
         root.removeHandler(handler)
-        root.setLevel(before[0])
-        ours.setLevel(before[1])
+        root.setLevel(before)

@@ -1,4 +1,4 @@
-"""Warnings of the library as lines on stderr, for commands that nobody has asked for a log."""
+"""Log records of the library: its warnings as lines on stderr, or nothing, where nobody has asked for a log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from collections.abc import Generator
 from ..core.plain_text import clean, one_line
 from ._terminal.screen import Screen
 
-__all__ = ["warnings_shown"]
+__all__ = ["MCP_SDK", "silenced", "warnings_shown"]
+
+MCP_SDK = ("mcp", "client")
+"""The loggers of the MCP SDK, which logs each line of a server that it cannot read, with a traceback."""
 
 
 @contextlib.contextmanager
@@ -27,6 +30,22 @@ def warnings_shown(screen: Screen, name: str) -> Generator[None]:
         logger.removeHandler(handler)
         logger.setLevel(before[0])
         logger.propagate = before[1]
+
+
+@contextlib.contextmanager
+def silenced(*names: str) -> Generator[None]:
+    """Inside, drop what the loggers of these names log, and those below them that have no level of their own.
+
+    Without any handler, Python writes warnings to stderr as they are, with what controls a terminal.
+    """
+    before = [(each, each.level) for each in map(logging.getLogger, names)]
+    for logger, _ in before:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for logger, level in before:
+            logger.setLevel(level)
 
 
 class _WarningHandler(logging.Handler):

@@ -90,7 +90,7 @@ def _stop(text: bytes, start: int, end: int, size: int, *, begins: bool) -> int:
     if not begins:
         # The block is the rest of a long line, without the lines after it.
         at = text.find(b"\n", start, min(start + size + 1, end))
-        if at >= 0:
+        if at != -1:
             return at
     if end - start <= size:
         return end

@@ -14,7 +14,16 @@ from pydantic import ValidationError
 
 from ...records import replace
 
-__all__ = ["repaired"]
+__all__ = ["not_json", "repaired"]
+
+
+def not_json(item: Any) -> str:
+    """Return the line for which the SDK's transport gives this error, if it is not even meant to be JSON, else ""."""
+    if not isinstance(item, ValidationError):
+        return ""
+    problem = item.errors(include_url=False, include_context=False)[0]
+    line = str(problem["input"]) if problem["type"] == "json_invalid" else ""
+    return "" if line.lstrip().startswith("{") else line
 
 
 def repaired(item: Any, version: Callable[[], str], left_out: Callable[[str, str], None]) -> Any:

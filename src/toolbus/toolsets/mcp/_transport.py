@@ -20,7 +20,7 @@ import anyio.lowlevel
 
 from ...errors import MissingExtra
 from ...network import check_allowed
-from ._repair import repaired
+from ._repair import not_json, repaired
 from ._servers import McpServer, environment_of
 
 if TYPE_CHECKING:
@@ -47,7 +47,10 @@ def need_sdk() -> None:
 
 
 class LastWords:
-    """The last lines of a program's stderr, or the statuses of an HTTP server: at most 20 lines of 500 characters."""
+    """The last lines of a program: its stderr, and what is not JSON on its stdout. Of an HTTP server, its statuses.
+
+    At most 20 lines of 500 characters are kept.
+    """
 
     def __init__(self, server: str) -> None:
         self._lines: deque[str] = deque(maxlen=20)
@@ -61,10 +64,14 @@ class LastWords:
         """Add a piece that was read, which is empty at the end."""
         *lines, self._rest = (self._rest + piece).split(b"\n") if piece else (self._rest, b"")
         for line in lines:
-            if text := line.decode("utf-8", "replace").strip()[:500]:
-                self._lines.append(text)
-                _logger.debug("MCP server %s says: %s", self._server, text)
+            self.add(line.decode("utf-8", "replace"))
         self._rest = self._rest[:500]
+
+    def add(self, line: str) -> None:
+        """Add a whole line."""
+        if text := line.strip()[:500]:
+            self._lines.append(text)
+            _logger.debug("MCP server %s says: %s", self._server, text)
 
 
 def client_for(
@@ -87,6 +94,8 @@ def client_for(
         await anyio.lowlevel.checkpoint()
 
     def repair(item: Any) -> Any:
+        if said := not_json(item):
+            words.add(said)
         return repaired(item, lambda: client.protocol_version, left_out)
 
     if server.connect is not None:

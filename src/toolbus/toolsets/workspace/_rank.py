@@ -7,6 +7,7 @@ that use it. Nothing is indexed or kept between calls, because files change.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
@@ -205,13 +206,31 @@ def _counts(scan: Scan, text: bytes, words: Sequence[_Word]) -> list[float]:
     """Return how often each word occurs in a text, by weight."""
     counts = [0.0] * len(words)
     for block in blocks(text, _BLOCK_BYTES):
-        folded = block.text.lower()
+        folded = _folded(block.text)
         for index, word in enumerate(words):
             if counts[index] < _COUNT_CAP and word.needle in folded:
                 counts[index] = min(_COUNT_CAP, counts[index] + word.count(block.text, folded))
         if scan.budget.over():
             break
     return counts
+
+
+def _folded(text: bytes) -> bytes:
+    """Return a text in lower case, in which each byte belongs to the same character as in `text`."""
+    if text.isascii():
+        return text.lower()
+    decoded = text.decode("utf-8", "surrogateescape")
+    folded = decoded.lower().encode("utf-8", "surrogateescape")
+    if len(folded) == len(text):
+        return folded
+    return "".join(map(_folded_evenly, decoded)).encode("utf-8", "surrogateescape")
+
+
+@functools.lru_cache(4_096)
+def _folded_evenly(char: str) -> str:
+    """Return a character in lower case, unless that takes another number of bytes, as for the Kelvin sign."""
+    folded = char.lower()
+    return folded if len(folded.encode("utf-8", "replace")) == len(char.encode("utf-8", "replace")) else char
 
 
 def _prior(file: _File) -> float:
@@ -300,7 +319,7 @@ def _hits(scan: Scan, text: bytes, words: Sequence[_Word], *, prose: bool) -> li
     """Return the lines that contain a word."""
     hits: list[_Hit] = []
     for index, line in _lines(text, words):
-        folded = line.lower()
+        folded = _folded(line)
         own: dict[int, float] = {}
         for number, word in enumerate(words):
             at = folded.find(word.needle)
@@ -319,7 +338,7 @@ def _lines(text: bytes, words: Sequence[_Word] = ()) -> Iterator[tuple[int, byte
     Only the first part of a line that is longer than a block counts, because no person wrote such a line.
     """
     for block in blocks(text, _BLOCK_BYTES):
-        folded = block.text.lower() if words else b""
+        folded = _folded(block.text) if words else b""
         if block.begins and (not words or any(word.needle in folded for word in words)):
             yield from enumerate(block.text.split(b"\n"), block.line)
 
