@@ -55,6 +55,7 @@ WRONG: dict[str, tuple[type[wrong.Right], ...]] = {
     "odd-ids": (wrong.StripsIds,),
     "large-messages": (wrong.RefusesLargeTurns,),
     "many-turns": (wrong.RemembersInPieces,),
+    "many-turns-of-two-stores": (wrong.WritesHistoriesAnew,),
     "remember-cancelled": (wrong.RemembersHalfWhenCancelled, wrong.RemembersLateWhenCancelled),
     "reads-cancelled": (wrong.BreaksWhenAReadingIsCancelled,),
     "listing": (wrong.ListsByBeginning, wrong.HasWildCardsInPrefixes, wrong.TitlesAreWholePrompts),
@@ -136,6 +137,7 @@ WRONG: dict[str, tuple[type[wrong.Right], ...]] = {
 
 ALSO: dict[type[wrong.Right], set[str]] = {
     wrong.ForgetsVendorData: {"survival"},
+    wrong.RemembersInPieces: {"many-turns-of-two-stores"},
     wrong.BreaksWhenAReadingIsCancelled: {"many-turns"},
     wrong.ListsByBeginning: {"listing-of-turns"},
     journals.ForgetsWhatWasAgreed: {"forgetting-requests", "half-characters-of-facts"},

@@ -9,7 +9,7 @@ import anyio
 from ....errors import ToolbusError
 from ....messages import AssistantMessage, Message, SystemMessage, TextPart, ToolMessage, UserMessage
 from ....storage import ConversationRecord
-from ._bench import EMPTY, MOMENTS, Bench, check, interrupted, turn
+from ._bench import EMPTY, MOMENTS, SHARED, Bench, check, interrupted, turn
 from ._samples import HALVES, ODD_IDS, UNUSUAL_IDS, all_messages
 
 __all__: list[str] = []
@@ -92,9 +92,7 @@ async def large_messages(bench: Bench) -> None:
 async def many_turns(bench: Bench) -> None:
     """Turns that are remembered at once do not mix: each is whole and in one piece, also for a concurrent reader."""
     conversation_id = bench.new_id("crowded")
-    turns = [
-        [UserMessage(content=f"{n}"), AssistantMessage(text=f"{n}a"), AssistantMessage(text=f"{n}b")] for n in range(20)
-    ]
+    turns = _turns_of_three(20)
     torn: list[int] = []
 
     async def read() -> None:
@@ -111,11 +109,33 @@ async def many_turns(bench: Bench) -> None:
                 writers.start_soon(bench.store.remember, conversation_id, each)
         readers.cancel_scope.cancel()
     bench.expect("lengths in the middle of a turn", [], torn)
+    await _expect_turns(bench, conversation_id, turns)
+
+
+@check("many-turns-of-two-stores", SHARED)
+async def many_turns_of_two_stores(bench: Bench) -> None:
+    """If two stores over the same data remember turns of one conversation at once, each turn is kept, whole."""
+    conversation_id = bench.new_id("crowded from two sides")
+    turns = _turns_of_three(20)
+    stores = [bench.store, await bench.another()]
+    async with anyio.create_task_group() as writers:
+        for number, each in enumerate(turns):
+            writers.start_soon(stores[number % 2].remember, conversation_id, each)
+    await _expect_turns(bench, conversation_id, turns)
+
+
+def _turns_of_three(count: int) -> list[list[Message]]:
+    return [
+        [UserMessage(content=f"{n}"), AssistantMessage(text=f"{n}a"), AssistantMessage(text=f"{n}b")]
+        for n in range(count)
+    ]
+
+
+async def _expect_turns(bench: Bench, conversation_id: str, turns: Sequence[Sequence[Message]]) -> None:
     kept = await bench.history(conversation_id)
     pieces = [kept[n : n + 3] for n in range(0, len(kept), 3)]
-    bench.require(
-        "the history", "20 whole turns of 3 messages, in any order", kept, ok=_sorted(turns) == _sorted(pieces)
-    )
+    wanted = f"{len(turns)} whole turns of 3 messages, in any order"
+    bench.require("the history", wanted, kept, ok=_sorted(turns) == _sorted(pieces))
 
 
 def _sorted(turns: Sequence[Sequence[Message]]) -> list[str]:
