@@ -206,3 +206,27 @@ async def test_a_runtime_that_began_to_close_while_it_looked_for_requests_watche
             group.start_soon(runtime.drain)
             with pytest.raises(NotRunning, match="is closing"):
                 await runtime.resume(watch=True)
+
+
+@pytest.mark.parametrize("fails", ["take", "unfinished"])
+async def test_a_store_that_fails_during_a_resumption_is_not_asked_for_the_rest(fails: str) -> None:
+    store, lab = JournaledStore(), Lab()
+    async with node(store, lab, drain_seconds=0) as old:
+        left = [old.start("go") for _ in range(4)]
+        await settle()
+    journal, asked = journal_of(store), list[str]()
+    works = getattr(journal, fails)
+
+    async def works_once(*args: Any, **options: Any) -> Any:
+        asked.append(fails)
+        if len(asked) > 1:
+            raise StoreUnavailable("away")
+        return await works(*args, **options)
+
+    setattr(journal, fails, works_once)
+    async with node(store, lab) as heir:
+        found = await heir.resume()
+        assert len({each.request_id for each in found} & {each.request_id for each in left}) == len(found)
+        assert len(found) == (1 if fails == "take" else 4)
+        assert [str(each.error) for each in found.problems] == ["away"] * (fails == "take")
+        assert len(asked) == 2
