@@ -95,6 +95,25 @@ async def test_a_server_reads_that_its_application_has_started_and_stopped(make:
     assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
 
 
+async def test_an_application_that_fails_after_its_start_leaves_the_runtime():
+    runtime = Runtime(ScriptedProvider([]))
+
+    async def fails(_scope: Any, receive: Any, _send: Any) -> None:
+        await receive()
+        assert runtime.health().ready
+        raise ValueError("no database")
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "lifespan.startup"}
+
+    async def send(_message: Any) -> None:
+        """Nobody reads it."""
+
+    with anyio.fail_after(5), pytest.raises(ValueError, match="no database"):
+        await RuntimeMiddleware(fails, runtime=runtime)({"type": "lifespan"}, receive, send)
+    assert not runtime.health().ready
+
+
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_runtime_that_cannot_be_entered_or_left_fails_the_server(backend: Any):
     class Fails(MemoryStore):

@@ -16,7 +16,18 @@ from ui_grammar import check_agui, check_vercel
 
 from toolbus import EventBus, RequestSession, Runtime, Tool, tool
 from toolbus.errors import ProviderUnavailable
-from toolbus.events import Event, RequestCancelled, RequestCompleted, RequestFailed, RequestStarted, TextDelta, decode
+from toolbus.events import (
+    Event,
+    ModelResponded,
+    RequestCancelled,
+    RequestCompleted,
+    RequestFailed,
+    RequestStarted,
+    SubscriberLagged,
+    TextDelta,
+    decode,
+)
+from toolbus.messages import AssistantMessage
 from toolbus.providers.scripted import ScriptedProvider, calls, error, hang, text
 from toolbus.testing import virtual_backends
 from toolbus.web import (
@@ -313,6 +324,16 @@ async def test_text_ends_with_the_outcome_in_words_for_people(ending: Any, outco
         "end",
         {"request_id": "r1", "outcome": outcome, "reason": ending.reason, "explanation": words},
     )
+
+
+async def test_text_after_a_gap_waits_for_the_whole_reply():
+    about: dict[str, Any] = {"request_id": "r1"}
+    lagged = SubscriberLagged(first_position=1, last_position=1, count=1)
+    pieces = [TextDelta(**about, message_id="m", text=each) for each in ("He", "o.")]
+    reply = ModelResponded(**about, round=0, message=AssistantMessage(message_id="m", text="Hello."))
+    started, ended = RequestStarted(**about, deadline=9), RequestCompleted(**about)
+    events = [started, pieces[0], lagged, pieces[1], reply, ended]
+    assert (await Client().read(TextResponse(Elsewhere(events)))).text == "Hello."
 
 
 @pytest.mark.parametrize("kind", ALL)
