@@ -84,11 +84,11 @@ class Record:
         return cls()
 
     def write(self, path: Path) -> None:
-        """Replace the file in one step."""
+        """Replace the file in one step, also while another process does."""
         places = {name: place for place, name in enumerate(self.seconds)}
         lines = {line: [places[name] for name in ran] for line, ran in self.lines.items()}
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")
+        partial = path.with_suffix(f".{os.getpid()}")
         written = {"files": self.files, "seconds": self.seconds, "lines": lines}
         partial.write_text(json.dumps(written), encoding="utf-8")
         partial.replace(path)
