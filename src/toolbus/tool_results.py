@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import decimal
+import inspect
 import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -382,6 +383,8 @@ def _default(value: Any, found: _Secrets) -> Any:
     if isinstance(value, (decimal.Decimal, pathlib.PurePath)):
         return str(value)
     hint = "; of an image, return ImagePart.from_bytes(data, media_type)" if issubclass(kind, _BINARY) else ""
+    if inspect.iscoroutine(value):
+        hint = "; await it, and return what it gives"
     raise TypeError(f"it holds a value of type {kind.__name__}{hint}")
 
 

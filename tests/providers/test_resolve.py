@@ -147,6 +147,18 @@ def test_what_is_neither_name_nor_provider_is_refused() -> None:
         resolve(wrong)
 
 
+@pytest.mark.parametrize(("has", "lacks"), [("vendor", "respond"), ("respond", "vendor")])
+def test_a_provider_of_ones_own_that_lacks_a_member_is_refused_with_its_name(has: str, lacks: str) -> None:
+    half: Any = type("Half", (), {has: "mine"})()
+    with pytest.raises(ConfigurationError, match=f"is not a provider: it has no `{lacks}`"):
+        resolve(half)
+
+
+def test_a_models_name_without_a_vendor_is_not_taken_for_another_vendor() -> None:
+    with pytest.raises(ConfigurationError, match="there is no provider 'gpt-5-mini': give 'openai:MODEL'"):
+        resolve("gpt-5-mini")
+
+
 @pytest.mark.parametrize("vendor", ["openai", "ollama"])
 def test_without_the_sdk_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, vendor: str) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")

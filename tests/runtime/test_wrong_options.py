@@ -214,6 +214,7 @@ async def test_in_a_notebook_the_error_shows_two_lines_that_work(slip: str) -> N
         ({"drain_seconds": "3"}, "drain_seconds is '3'; it must be at least 0 and finite"),
         ({"keep_ended_seconds": -1}, "keep_ended_seconds is -1; it must be at least 0 and finite"),
         ({"lease_seconds": None}, "lease_seconds is None; it must be above 0 and finite"),
+        ({"bus": {}}, "bus is {}; give an EventBus"),
         ({"provider": [text("Hi.")]}, r"is not a provider: give .*; of a script, ScriptedProvider\(\[...\]\)"),
     ],
     ids=shown,

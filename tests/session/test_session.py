@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from toolbus import EventBus, Limits, RequestSession, Tool, ToolContext, tool
+from toolbus import EventBus, Interceptor, Limits, RequestSession, Tool, ToolContext, tool
 from toolbus.core.transcript import validate
 from toolbus.errors import (
     ConfigurationError,
@@ -268,6 +268,22 @@ async def test_a_broken_provider_fails_the_request_and_not_the_host(caplog: pyte
     assert "Traceback" in caplog.text
     result = await RequestSession(EventBus(), Wrong(), "hi").run()
     assert "gave a str, not a ModelReply" in str(result.error)
+
+
+@pytest.mark.parametrize("interceptors", [[], [Interceptor()]], ids=["plain", "intercepted"])
+async def test_a_provider_that_gives_the_arguments_of_a_call_as_an_object_fails_with_what_to_give(
+    interceptors: list[Interceptor],
+) -> None:
+    class Wrong:
+        vendor = "wrong"
+
+        async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
+            arguments: Any = {"city": "Paris"}
+            return ModelReply(message=AssistantMessage(tool_calls=(ToolCall(name="get_weather", arguments=arguments),)))
+
+    result = await RequestSession(EventBus(), Wrong(), "hi", interceptors=interceptors).run()
+    assert (result.outcome, result.reason) == ("failed", "application_error")
+    assert str(result.error) == "the provider gave the arguments of get_weather as a dict; give the text of their JSON"
 
 
 @pytest.mark.guarantee("G10")

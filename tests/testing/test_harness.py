@@ -142,6 +142,15 @@ async def test_a_misspelt_field_is_reported_and_not_waited_for():
             await h.expect(ToolCallRequested, nane="get_weather")
 
 
+async def test_the_name_of_an_event_type_is_refused_where_the_type_belongs():
+    name: Any = "tool_call_requested"
+    async with harness() as h:
+        with pytest.raises(TypeError, match="'tool_call_requested' is not an event type"):
+            h.seen(name)
+        with pytest.raises(TypeError, match="'tool_call_requested' is not an event type"):
+            await h.expect(name)
+
+
 async def test_calls_without_an_answer_are_pending():
     async with harness() as h:
         session = h.start("?")

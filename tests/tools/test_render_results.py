@@ -275,3 +275,13 @@ def test_a_failure_is_an_object_that_says_so():
 def test_clean_leaves_what_is_whole_alone():
     assert (clean("ascii"), clean("größe"), clean(f"a{HALF}b")) == ("ascii", "größe", "a?b")
     assert type(clean(Colour.RED)) is str
+
+
+def test_a_coroutine_that_was_not_awaited_is_refused_with_what_to_do():
+    async def find() -> str:
+        return "found"
+
+    found = find()
+    with pytest.raises(UnserialisableResult, match="it holds a value of type coroutine; await it"):
+        render(found)
+    found.close()

@@ -25,6 +25,20 @@ def two() -> str:
     return "2"
 
 
+def test_a_name_in_place_of_the_function_is_refused_with_what_to_write():
+    name: Any = "find_order"
+    with pytest.raises(ConfigurationError, match=r"to name a tool, write @tool\(name='find_order'\)"):
+        tool(name)
+
+
+@pytest.mark.parametrize("given", ["no", 1, lambda: True])
+def test_a_tools_approval_is_a_flag_or_a_function_of_the_arguments(given: Any):
+    with pytest.raises(
+        ConfigurationError, match=r"needs_approval is .*; say True, False, or give a function of the arg"
+    ):
+        tool(needs_approval=given)(two)
+
+
 def test_tools_and_functions_are_registered_in_order():
     registry = ToolRegistry([one, two])
     assert [each.name for each in registry] == ["one", "two"] == list(registry.specs)

@@ -68,6 +68,8 @@ def resolve(provider: str | Provider) -> Provider:
         given = cast("object", provider)  # without a type checker, callers may give anything
         if isinstance(given, Provider) and not isinstance(given, type):
             return given
+        if lacking := _lacking(given):
+            raise ConfigurationError(f"{reprlib.repr(given)} is not a provider: it has no `{lacking}`")
         several = "; of several, providers=[...]; of a script, ScriptedProvider([...])"
         raise ConfigurationError(
             f"{reprlib.repr(given)} is not a provider: give {_KINDS}{several if type(given) is list else ''}"
@@ -82,6 +84,14 @@ def resolve(provider: str | Provider) -> Provider:
     if not model.strip():
         raise ConfigurationError(f"provider {provider!r} names no model: write {vendor}:MODEL")
     return _made(vendor, model.strip())
+
+
+def _lacking(given: object) -> str:
+    """Return the member of `Provider` that an object with the other one lacks; "" for anything else."""
+    has_vendor, has_respond = hasattr(given, "vendor"), hasattr(given, "respond")
+    if isinstance(given, type) or has_vendor == has_respond:
+        return ""
+    return "respond" if has_vendor else "vendor"
 
 
 def _made(vendor: str, model: str) -> Provider:
@@ -104,7 +114,8 @@ def no_provider(name: str) -> str:
     """Return the beginning of the error text for an unknown name, with the name that was probably meant."""
     vendor, _, model = name.strip().partition(":")
     others = {other: known for known, each in VENDORS.items() for other in each.other_names}
-    near = difflib.get_close_matches(vendor.lower(), [*NAMED, *others], 1)
+    # Without a colon, the name is probably that of a model, such as "gpt-5-mini", which resembles "gemini".
+    near = difflib.get_close_matches(vendor.lower(), [*NAMED, *others], 1, 0.6 if model else 0.75)
     meant = f" (did you mean '{others.get(near[0], near[0])}:{model or 'MODEL'}'?)" if near else ""
     return f"there is no provider {name!r}{meant}"
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Never, Self, TypeVar, Unpack, ge
 import anyio
 
 from .._open_scopes import StrandedTasks
-from .._option_checks import FLAG, NOT_NEGATIVE, POSITIVE, check, one_of, or_none
+from .._option_checks import FLAG, NOT_NEGATIVE, POSITIVE, Rule, check, one_of, or_none
 from ..bus import EventBus
 from ..core.tokens import Calibration
 from ..core.transcript import repair
@@ -74,6 +74,7 @@ __all__ = ["RequestOptions", "Runtime"]
 _logger = logging.getLogger("toolbus.runtime")
 _CANCELLED = "the runtime was cancelled"
 _CLOSING = "the runtime is closing"
+_IS_BUS = Rule(lambda given: isinstance(given, EventBus), "give an EventBus")
 
 _TWO_LINES = """
 
@@ -196,7 +197,7 @@ class Runtime(Generic[DepsT]):
         self.providers = self._models.given(provider, providers) or self._models.from_environment()
         self.provider = self.providers[0]
         self.tools = tool_registry(tools)
-        self.bus = bus if bus is not None else EventBus()
+        self.bus = EventBus() if bus is None else check("bus", bus, _IS_BUS)
         self._ended = EndedRequests(self.bus, keep_ended_seconds)
         self._tally = Tally(self.bus) if check("detailed_statistics", detailed_statistics, FLAG) else None
         self.store: Store = store if store is not None else MemoryStore()

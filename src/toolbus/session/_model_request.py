@@ -265,6 +265,7 @@ class Asker:
                     reply = await self._asked.respond(request, emit)
                 if not isinstance(reply, ModelReply) or len(reply.message.tool_calls) > MAX_REPLY_CALLS:  # pyright: ignore[reportUnnecessaryIsInstance] -- it may be an application's own
                     return self._not_taken(reply)
+                _check_arguments(reply)
                 self._window.answered(reply.usage)
                 if self._state.needs_price:
                     _check_usage(reply, call)
@@ -374,6 +375,7 @@ class Asker:
                     _check_usage(reply, call)
                 if len(reply.message.tool_calls) > MAX_REPLY_CALLS:
                     raise too_many_calls(reply.vendor)
+                _check_arguments(reply)
                 if mask is not None:
                     reply = mask.whole(reply)
             return reply
@@ -462,6 +464,16 @@ def native_output(provider: Provider, output: ToolSpec) -> NativeOutput:
     """Return the provider's ability to enforce the output's schema; "" if it cannot."""
     can: Callable[[Mapping[str, Any]], NativeOutput] | None = getattr(provider, "native_output", None)
     return "" if can is None else can(output.parameters)
+
+
+def _check_arguments(reply: ModelReply) -> None:
+    """Refuse arguments that are not text: an application's own provider may give them as the object that they mean."""
+    for call in reply.message.tool_calls:
+        arguments = cast("object", call.arguments)
+        if not isinstance(arguments, str):
+            given = type(arguments).__name__
+            problem = f"the provider gave the arguments of {call.name} as a {given}; give the text of their JSON"
+            raise ApplicationError(problem)
 
 
 def _check_usage(reply: ModelReply, call: ModelCall) -> None:

@@ -421,6 +421,8 @@ def _messages(history: MessagesLike, prompt: PromptLike) -> Any:
 
 
 def _check_fields(kind: type[Event], fields: dict[str, Any]) -> None:
+    if not (isinstance(kind, type) and issubclass(kind, Event)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"{kind!r} is not an event type; see toolbus.events")
     known = kind.__struct_fields__
     if unknown := fields.keys() - set(known):
         wrong = ", ".join(sorted(unknown))

@@ -182,6 +182,14 @@ _RULES: Mapping[str, Rule] = {
     "transcript": FLAG,
     "kind": Rule(lambda given: given in get_args(ToolKind), "say 'query' or 'action', or nothing"),
     "sensitive_history": FLAG,
+    "destructive": FLAG,
+    "needs_approval": or_none(
+        Rule(
+            lambda given: isinstance(given, bool) or takes(given, 1),
+            "say True, False, or give a function of the arguments that does",
+        )
+    ),
+    "sequential": FLAG,
     "idempotent": FLAG,
     "repeatable": FLAG,
     "background": FLAG,

@@ -310,6 +310,10 @@ def _spec_of(name: str, description: str, binder: ArgumentBinder, options: ToolO
 def _check_handler(handler: Any) -> None:
     if isinstance(handler, Tool):
         raise ConfigurationError(f"{handler!r} is a tool already; register it as it is")
+    if isinstance(handler, str):
+        raise ConfigurationError(
+            f"{handler!r} is a text, not a function; to name a tool, write @tool(name={handler!r})"
+        )
     if not callable(handler):
         raise ConfigurationError(
             f"{handler!r} cannot be called; to make a tool of a method, give the bound one: Tool(handler=thing.method)"
