@@ -33,7 +33,7 @@ from toolbus.records import replace
 pytestmark = pytest.mark.guarantee("G08")
 
 INTERRUPTED = '{"ok":false,"reason":"interrupted","error":"The call was interrupted; its result is not known."}'
-WAY_OUT = "toolbus.core.transcript.repair(messages) gives a valid list"
+WAY_OUT = "repair_history=True, or toolbus.core.transcript.repair(messages), makes it valid"
 DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
 ANY = settings(suppress_health_check=[HealthCheck.too_slow])
 THINKING = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
@@ -490,6 +490,8 @@ def test_all_that_is_said_and_asked_stays_in_its_order(history: list[Message]) -
 
 def test_the_refusal_names_the_way_out_and_the_way_out_works() -> None:
     broken = [UserMessage(content="Hello"), ToolMessage(call_id="c", name="echo", content="hi")]
-    with pytest.raises(InvalidHistory, match=r"history\[1\]: .*; toolbus\.core\.transcript\.repair\(messages\)"):
+    with pytest.raises(
+        InvalidHistory, match=r"history\[1\]: .*; repair_history=True, or toolbus\.core\.transcript\.repair\(messages\)"
+    ):
         validate(broken)
     validate(repair(broken))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from toolbus import Limits, Runtime, ToolRegistry, subrequest_tool, tool
+from toolbus.errors import BusError
 from toolbus.events import ApprovalDecided, ApprovalRequested
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
@@ -190,3 +192,19 @@ async def test_an_open_question_shows_no_secret() -> None:
         await settle()
         (question,) = session.pending_approvals
         assert "hunter2" not in str(question)
+
+
+async def test_the_id_of_a_call_is_no_question() -> None:
+    async with Runtime(removing("a"), tools=[remove], on_approval="wait", store=MemoryStore(journal=True)) as runtime:
+        session = runtime.start("Remove it.")
+        await settle()
+        [question] = session.pending_approvals
+        wrong: Any = question.call_id
+        handle = runtime.request(session.request_id)
+        for decide in (session.approve, session.deny):
+            with pytest.raises(BusError, match="is no question; give one of pending_approvals"):
+                decide(wrong)
+        for answer in (handle.approve, handle.deny):
+            with pytest.raises(BusError, match="is no question; give one of pending_approvals"):
+                await answer(wrong)
+        assert session.deny(question)

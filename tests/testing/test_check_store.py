@@ -247,12 +247,13 @@ async def test_a_store_that_raises_or_hangs_is_reported_and_the_other_checks_go_
         checks = ["histories", "forgetting", "sizes", "renewing", "giving-back"]
         await run(Breaks, clock, only=checks, patience_seconds=0.05)
     assert caught.value.checks == ("forgetting", "renewing", "closing")
+    breaks, closes = Breaks.forget.__code__.co_firstlineno + 1, Breaks.aclose.__code__.co_firstlineno + 1
     assert [(each.what, each.came) for each in caught.value.failures] == [
-        ("the check", "ZeroDivisionError: a bug of mine"),
-        ("the store after the check", "StoreError: will not close"),
+        ("the check", f"ZeroDivisionError: a bug of mine ({__file__}:{breaks})"),
+        ("the store after the check", f"StoreError: will not close ({__file__}:{closes})"),
         ("the check", "it did not in 0.05 s"),
-        ("the store after the check", "StoreError: will not close"),
-        ("the store after all checks", "StoreError: will not close"),
+        ("the store after the check", f"StoreError: will not close ({__file__}:{closes})"),
+        ("the store after all checks", f"StoreError: will not close ({__file__}:{closes})"),
     ]
 
 

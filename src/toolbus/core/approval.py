@@ -2,7 +2,9 @@
 
 Example:
     from toolbus import Tool
-    from toolbus.core.approval import ApprovalHook, ApprovalPolicy, OnApproval, bound, definition_of, needs_approval
+    from toolbus.core.approval import (
+        ApprovalHook, ApprovalPolicy, OnApproval, bound, definition_of, needs_approval, question_of,
+    )
     from toolbus.events import ApprovalDecided, ApprovalRequested
 
     def refund(order: int, amount: float) -> str:
@@ -18,6 +20,7 @@ Example:
     hook: ApprovalHook = decide
     on_approval: OnApproval = hook
     decision = bound(ApprovalDecided(call_id="c1", approved=True, definition=definition_of(spec)))
+    question = question_of(ApprovalRequested(call_id="c1", name="refund", arguments={}, deadline=60.0))
 """
 
 from __future__ import annotations
@@ -29,11 +32,13 @@ from typing import Any, Literal, TypeAlias
 
 import orjson
 
+from .._option_checks import shown
+from ..errors import BusError
 from ..events import ApprovalDecided, ApprovalRequested
 from ..protocols import ToolSpec
 from ..records import replace
 
-__all__ = ["ApprovalHook", "ApprovalPolicy", "OnApproval", "bound", "definition_of", "needs_approval"]
+__all__ = ["ApprovalHook", "ApprovalPolicy", "OnApproval", "bound", "definition_of", "needs_approval", "question_of"]
 
 ApprovalPolicy: TypeAlias = bool | Callable[[ToolSpec, Mapping[str, Any]], bool]
 """The calls of a request that have to be approved: all (True), none (False), or those for which a function says so.
@@ -90,3 +95,10 @@ def bound(decided: ApprovalDecided) -> ApprovalDecided:
         with contextlib.suppress(TypeError):
             return replace(decided, arguments=orjson.loads(orjson.dumps(decided.arguments)))
     return decided
+
+
+def question_of(given: object) -> ApprovalRequested:
+    """Return the question that a person decides on. Raises `BusError` for anything else, such as the id of its call."""
+    if isinstance(given, ApprovalRequested):
+        return given
+    raise BusError(f"{shown(given)} is no question; give one of pending_approvals, or the ApprovalRequested event")

@@ -123,7 +123,9 @@ class Rules:
             self._refuse("an empty user message")
 
     def _refuse(self, problem: str) -> None:
-        raise InvalidHistory(self._count, problem, "toolbus.core.transcript.repair(messages) gives a valid list")
+        raise InvalidHistory(
+            self._count, problem, "repair_history=True, or toolbus.core.transcript.repair(messages), makes it valid"
+        )
 
 
 def validate(messages: Iterable[Message], dialect: Dialect = "anthropic") -> None:

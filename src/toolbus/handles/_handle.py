@@ -12,6 +12,7 @@ import anyio
 from .._option_checks import POSITIVE, check
 from ..bus import Cursor, TextStream
 from ..clock import wall_time
+from ..core.approval import question_of
 from ..durability import ReadAlong, StoredRequests, call_store_in_time
 from ..errors import BusError, ConfigurationError, NotAuthorized, StoreError, UnknownRequest
 from ..events import (
@@ -208,14 +209,16 @@ class RequestHandle:
     ) -> CommandAnswer:
         """Let the call of one of `pending_approvals` run: see `RequestSession.approve`. The first decision counts."""
         return await self._command(
-            question.decided(approved=True, arguments=arguments, by=by, reason=reason, remember=remember)
+            question_of(question).decided(approved=True, arguments=arguments, by=by, reason=reason, remember=remember)
         )
 
     async def deny(
         self, question: ApprovalRequested, *, by: str = "", reason: str = "", remember: bool = False
     ) -> CommandAnswer:
         """Deny the call of one of `pending_approvals`. The model reads `reason`."""
-        return await self._command(question.decided(approved=False, by=by, reason=reason, remember=remember))
+        return await self._command(
+            question_of(question).decided(approved=False, by=by, reason=reason, remember=remember)
+        )
 
     async def inject(self, answer: Event) -> CommandAnswer:
         """Answer a call of an `external` tool: see `RequestSession.inject`.

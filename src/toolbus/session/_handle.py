@@ -13,6 +13,7 @@ import anyio
 
 from .._option_checks import shown
 from ..bus import Cursor, EventBus, EventT, Mailbox, Overflow, Subscription, TextStream
+from ..core.approval import question_of
 from ..core.turn import Phase, TurnState, ends_at_once, with_messages
 from ..errors import BusError, ConfigurationError, StoreError, ToolbusError
 from ..events import (
@@ -332,15 +333,16 @@ class SessionHandle:
 
         Returns whether this decision counts: False if somebody has decided already, or the question is not one of this
         request and its sub-requests. It decides on the tool as `question` shows it; if the tool has changed since, the
-        call does not run, and the question is asked again. See `ApprovalDecided` for the rest, `steer` for threads.
+        call does not run, and the question is asked again. Raises `BusError` for what is no question. See
+        `ApprovalDecided` for the rest, `steer` for threads.
         """
         return self._decide(
-            question.decided(approved=True, arguments=arguments, by=by, reason=reason, remember=remember)
+            question_of(question).decided(approved=True, arguments=arguments, by=by, reason=reason, remember=remember)
         )
 
     def deny(self, question: ApprovalRequested, *, by: str = "", reason: str = "", remember: bool = False) -> bool:
         """Deny the call of one of `pending_approvals`. The model reads `reason`. Returns what `approve` returns."""
-        return self._decide(question.decided(approved=False, by=by, reason=reason, remember=remember))
+        return self._decide(question_of(question).decided(approved=False, by=by, reason=reason, remember=remember))
 
     def _decide(self, decision: ApprovalDecided) -> bool:
         """Publish a decision. One from another process is addressed to this request, also if a sub-request asks."""
