@@ -155,7 +155,7 @@ async def test_a_thread_that_outlives_its_call_is_named_and_keeps_its_place_unti
     [
         (None, ValueError("secret"), "internal error"),
         (object(), None, "type object"),
-        (ToolResult(message=3), None, "internal error"),  # type: ignore[arg-type]
+        (ToolResult(affected=3), None, "internal error"),  # type: ignore[arg-type]
     ],
     ids=["raises", "unwritable", "broken"],
 )

@@ -392,7 +392,7 @@ def test_input_tokens_include_what_the_cache_gave_and_took() -> None:
 
 def test_a_zero_in_the_last_count_does_not_undo_what_the_first_one_has_counted() -> None:
     begun = start(input_tokens=10, cache_read_input_tokens=5, cache_creation_input_tokens=3, output_tokens=1)
-    zeros = {"input_tokens": 0, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 0}
+    zeros: dict[str, Any] = {"input_tokens": 0, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 0}
     found = read([begun, *said(0, "hi"), *end(**zeros, output_tokens=7)])
     assert found.usage == Usage(input_tokens=18, output_tokens=7, cached_tokens=5, cache_write_tokens=3)
 
