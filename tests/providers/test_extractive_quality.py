@@ -20,7 +20,7 @@ QUESTIONS = [
     ("How does calendar know leap years?", "calendar.py", r"def isleap|leap years"),
     ("What happens when a queue is full?", "queue.py", r"class Full|raise Full"),
 ]
-ENOUGH = 8  # all ten are right with the library of Python 3.11; others move lines about
+ENOUGH = 7  # Eight are right with the library of Python 3.11, and seven with that of 3.13.
 
 
 @pytest.mark.repeats("ten questions to a large tree")
