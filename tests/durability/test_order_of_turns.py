@@ -301,6 +301,20 @@ async def test_a_turn_that_waits_for_another_process_takes_no_slot_from_other_co
         assert (await waiting.result()).history_count == 4
 
 
+async def test_a_turn_that_waits_for_another_process_is_not_overtaken_by_all_that_come_later() -> None:
+    store = JournaledStore()
+    async with node(store) as here, node(store, 10, max_sessions=1) as there:
+        here.start("one", conversation_id="c")
+        await settle()
+        waiting = there.start("two", conversation_id="c")
+        others = [there.start("more", conversation_id=f"d{number}") for number in range(5)]
+        await advance(25)
+        assert waiting.snapshot().facts
+        assert [bool(each.snapshot().facts) for each in others] == [True, True, False, False, False]
+        await advance(60)
+        assert all(each.snapshot().result for each in others)
+
+
 async def away(*_given: Any) -> bool:
     raise StoreUnavailable("no answer")
 

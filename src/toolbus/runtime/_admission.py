@@ -1,8 +1,8 @@
 """Admission: slots for requests, a bounded queue, and one turn at a time for each conversation.
 
 A request begins once its `Ticket` is ready. Turns and slots are given in the order in which they were asked for, on
-every backend. A request that finds that another process runs its conversation stands aside, because that process may
-itself wait for a request which is to be continued here. Knows anyio. Must not know sessions.
+every backend. A request that finds that another process runs its conversation stands aside for a time, because that
+process may itself wait for a request which is to be continued here. Knows anyio. Must not know sessions.
 """
 
 from __future__ import annotations
@@ -29,16 +29,25 @@ class Ticket:
 
     `is_continued` is true for a request that another process has begun: other processes may wait for it. `running` is
     true while the ticket has a slot, and `is_lined_up` while it has or waits for one: in each conversation, at most one
-    ticket does. `is_aside` is true while it lets others go first.
+    ticket does. `is_aside` is true while it lets others go first, and `was_aside` from then on.
     """
 
-    __slots__ = ("_admission", "_begins", "conversation_id", "is_aside", "is_continued", "is_lined_up", "running")
+    __slots__ = (
+        "_admission",
+        "_begins",
+        "conversation_id",
+        "is_aside",
+        "is_continued",
+        "is_lined_up",
+        "running",
+        "was_aside",
+    )
 
     def __init__(self, admission: Admission, conversation_id: str, *, is_continued: bool) -> None:
         self._admission = admission
         self._begins: anyio.Event | None = None
         self.is_continued = is_continued
-        self.running = self.is_lined_up = self.is_aside = False
+        self.running = self.is_lined_up = self.is_aside = self.was_aside = False
         self.conversation_id = conversation_id
 
     async def ready(self) -> None:
@@ -76,7 +85,8 @@ class Admission:
         self._max_queued = check("max_queued", max_queued, at_least(0))
         self._running = 0
         self._held = 0
-        # The tickets that wait for a slot only, in order of `take`, or of the end of their conversation's earlier turn.
+        # The tickets that wait for a slot only, in order of `take`, or of the end of their conversation's earlier turn;
+        # those that have stood aside, behind the first of the others.
         self._waiting: deque[Ticket] = deque()
         # The tickets of each conversation, oldest first. They are lists, because an empty deque takes 0.6 KiB, and most
         # conversations have one ticket at a time.
@@ -143,6 +153,10 @@ class Admission:
         if self._running < self._max_running:
             self._running += 1
             ticket.begin()
+        elif ticket.was_aside:
+            # It has waited before, so it goes in front of all but one, which still gets a slot between two attempts.
+            others = (at for at, each in enumerate(self._waiting) if not each.was_aside)
+            self._waiting.insert(next(others, len(self._waiting)) + 1, ticket)
         else:
             self._waiting.append(ticket)
 
@@ -161,7 +175,7 @@ class Admission:
 
     def put_aside(self, ticket: Ticket) -> None:
         """Take the slot of a ticket. Only `Ticket.stand_aside` calls this."""
-        ticket.running, ticket.is_lined_up, ticket.is_aside = False, False, True
+        ticket.running, ticket.is_lined_up, ticket.is_aside, ticket.was_aside = False, False, True, True
         self._free_slot()
         turns = self._turns[ticket.conversation_id]
         if ticket.is_continued:  # Another continued request may be the one that is waited for.
