@@ -27,26 +27,26 @@ _WEIGHT = 0.2
 class Ticket:
     """The right to begin, once `ready` has returned. It has to be given back exactly once, whatever happened.
 
-    `is_continued` is true for a request that another process has begun: other processes may wait for it. `running` is
-    true while the ticket has a slot, and `is_lined_up` while it has or waits for one: in each conversation, at most one
+    `begun_at` is set for a request that another process has begun: other processes may wait for it. `running` is true
+    while the ticket has a slot, and `is_lined_up` while it has or waits for one: in each conversation, at most one
     ticket does. `is_aside` is true while it lets others go first, and `was_aside` from then on.
     """
 
     __slots__ = (
         "_admission",
         "_begins",
+        "begun_at",
         "conversation_id",
         "is_aside",
-        "is_continued",
         "is_lined_up",
         "running",
         "was_aside",
     )
 
-    def __init__(self, admission: Admission, conversation_id: str, *, is_continued: bool) -> None:
+    def __init__(self, admission: Admission, conversation_id: str, begun_at: float | None) -> None:
         self._admission = admission
         self._begins: anyio.Event | None = None
-        self.is_continued = is_continued
+        self.begun_at = begun_at
         self.running = self.is_lined_up = self.is_aside = self.was_aside = False
         self.conversation_id = conversation_id
 
@@ -112,11 +112,11 @@ class Admission:
         """The number of requests that wait for a slot or for their conversation."""
         return self._held - self._running
 
-    def take(self, conversation_id: str, *, queue: bool = True, continued: bool = False) -> Ticket:
+    def take(self, conversation_id: str, *, queue: bool = True, begun_at: float | None = None) -> Ticket:
         """Return a ticket, without waiting. Raises `Overloaded` if the slots and the queue are full.
 
-        `continued` is for a request that another process has begun. Without `queue`, raises `ConversationBusy` while
-        another ticket of the conversation has not been given back.
+        `begun_at` is the moment at which another process has begun the request. Without `queue`, raises
+        `ConversationBusy` while another ticket of the conversation has not been given back.
         """
         if not queue and conversation_id in self._turns:
             raise ConversationBusy(
@@ -131,7 +131,7 @@ class Admission:
             raise Overloaded(seconds, self._running, self.queued)
         self._is_full = False
         self._held += 1
-        ticket = Ticket(self, conversation_id, is_continued=continued)
+        ticket = Ticket(self, conversation_id, begun_at)
         turns = self._turns.get(conversation_id)
         if turns is None:
             self._turns[conversation_id] = [ticket]
@@ -161,24 +161,24 @@ class Admission:
             self._waiting.append(ticket)
 
     def _line_up_next(self, turns: list[Ticket]) -> None:
-        """Let the next ticket of a conversation line up, if none does: one of a continued request, or else the first.
+        """Let the next ticket of a conversation line up, if none does: the oldest continued request, or else the first.
 
-        A request that is continued does not wait for another one that stands aside: that one may wait for it.
+        A request that is continued does not wait for another one that stands aside, unless that one is older: a process
+        that waits for a request waits for the oldest of its conversation first.
         """
         if any(each.is_lined_up for each in turns):
             return
-        continued = [each for each in turns if each.is_continued]
-        for each in continued or turns[:1]:
-            if not each.is_aside:
-                self._line_up(each)
-                return
+        continued = [(each.begun_at, at) for at, each in enumerate(turns) if each.begun_at is not None]
+        following = turns[min(continued)[1] if continued else 0]
+        if not following.is_aside:
+            self._line_up(following)
 
     def put_aside(self, ticket: Ticket) -> None:
         """Take the slot of a ticket. Only `Ticket.stand_aside` calls this."""
         ticket.running, ticket.is_lined_up, ticket.is_aside, ticket.was_aside = False, False, True, True
         self._free_slot()
         turns = self._turns[ticket.conversation_id]
-        if ticket.is_continued:  # Another continued request may be the one that is waited for.
+        if ticket.begun_at is not None:  # Of those that were begun at the same moment, the next one goes.
             turns.remove(ticket)
             turns.append(ticket)
         self._line_up_next(turns)
