@@ -301,6 +301,34 @@ async def test_a_turn_that_waits_for_another_process_takes_no_slot_from_other_co
         assert (await waiting.result()).history_count == 4
 
 
+async def test_requests_that_continue_in_one_process_keep_their_order_while_they_wait_for_another() -> None:
+    for number in range(10):
+        store = JournaledStore()
+        for prompt in ["one", "two", "three"]:
+            async with node(store, drain_seconds=0) as old:
+                old.start(prompt, conversation_id="c")
+                await advance(0.1)
+        async with node(store) as here, node(store) as there:
+            sessions = [*await here.resume(limit=1), *await there.resume()]
+            await advance(40 + number / 10)
+            assert [(await each.result()).outcome for each in sessions] == ["completed"] * 3
+        assert prompts(await history(store)) == ["one", "two", "three"]
+
+
+async def test_a_turn_that_waits_for_another_process_is_not_overtaken_by_all_that_come_later() -> None:
+    store = JournaledStore()
+    async with node(store) as here, node(store, 10, max_sessions=1) as there:
+        here.start("one", conversation_id="c")
+        await settle()
+        waiting = there.start("two", conversation_id="c")
+        others = [there.start("more", conversation_id=f"d{number}") for number in range(5)]
+        await advance(25)
+        assert waiting.snapshot().facts
+        assert [bool(each.snapshot().facts) for each in others] == [True, True, False, False, False]
+        await advance(60)
+        assert all(each.snapshot().result for each in others)
+
+
 async def away(*_given: Any) -> bool:
     raise StoreUnavailable("no answer")
 

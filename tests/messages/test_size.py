@@ -57,3 +57,11 @@ def test_messages_calls_and_values_of_vendors_count_without_their_texts() -> Non
     assert size_of([bare, bare]) == size_of([call]) == 800
     # Two objects, a list, their two names, and three values.
     assert size_of([AssistantMessage(vendor_data={"a": {"b": [1, None, "c"]}})]) == 400 + 3 * 60 + 2 * 61 + 2 * 60 + 61
+
+
+def test_data_of_a_vendor_counts_however_deeply_it_is_nested() -> None:
+    data: Any = 1
+    for _ in range(2_000):
+        data = [{"a": data}]
+    bare = size_of([AssistantMessage(vendor_data={"vendor": 1})])
+    assert size_of([AssistantMessage(vendor_data={"vendor": data})]) == bare + 2_000 * (60 + 60 + 61)

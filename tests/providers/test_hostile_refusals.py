@@ -105,6 +105,23 @@ async def test_a_compressed_refusal_is_read_up_to_a_smaller_size() -> None:
     assert len(whole) / 20 < len(await response.aread()) < len(whole) / 2
 
 
+@pytest.mark.parametrize("vendor", ["openai", "anthropic"])
+async def test_refusals_are_asked_for_in_codings_whose_beginning_can_be_read(
+    vendor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The HTTP library asks for all that it knows, and refuses zstd that has no end."""
+    monkeypatch.setattr("httpx2._client.ACCEPT_ENCODING", "gzip, deflate, br, zstd")
+    asked: list[str] = []
+
+    def refuse(request: RecordedRequest) -> Answer:
+        asked.append(request.headers["accept-encoding"])
+        return Answer(status=400, frames=(b"no",), streamed=False)
+
+    with LoopbackServer(refuse) as server:
+        await failure_of(PROVIDERS[vendor], server)
+    assert asked == ["gzip, deflate"]
+
+
 @pytest.mark.parametrize("vendor", PROVIDERS)
 @pytest.mark.parametrize("key", ["error", "message", "code"])
 def test_a_refusal_that_is_nested_deeply_is_the_providers_error(vendor: str, key: str) -> None:

@@ -221,6 +221,12 @@ def test_reasoning_that_is_only_in_the_total_counts_as_output(
     assert found == Usage(input_tokens=9, output_tokens=output, reasoning_tokens=5)
 
 
+@pytest.mark.parametrize("name", ["cache_read_input_tokens", "cache_creation_input_tokens"])
+def test_a_cache_that_is_only_in_the_total_is_no_output(name: str) -> None:
+    usage = {"prompt_tokens": 368, "completion_tokens": 19, "total_tokens": 10_923, name: 10_536}
+    assert read(text("hi", usage=usage)).usage == Usage(input_tokens=368, output_tokens=19)
+
+
 def test_usage_that_comes_with_each_chunk_is_the_last_one() -> None:
     growing = [chunk({"content": "x"}, usage={"completion_tokens": n}) for n in (1, 2, 3)]
     assert read(Reply(chunks=[*growing, chunk(finish_reason="stop")])).usage == Usage(output_tokens=3)

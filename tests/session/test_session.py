@@ -38,7 +38,7 @@ from toolbus.events import (
     ToolCallRequested,
     encode,
 )
-from toolbus.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
+from toolbus.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, Usage, UserMessage
 from toolbus.protocols import ArgumentsPiece, Emit, ModelReply, ModelRequest, ReasoningPiece, TextPiece, ToolSpec
 from toolbus.providers.scripted import ScriptedProvider, Step, calls, error, text
 
@@ -279,10 +279,11 @@ async def test_a_provider_that_gives_the_arguments_of_a_call_as_an_object_fails_
 
         async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
             arguments: Any = {"city": "Paris"}
-            return ModelReply(message=AssistantMessage(tool_calls=(ToolCall(name="get_weather", arguments=arguments),)))
+            message = AssistantMessage(tool_calls=(ToolCall(name="get_weather", arguments=arguments),))
+            return ModelReply(message=message, usage=Usage(input_tokens=7))
 
     result = await RequestSession(EventBus(), Wrong(), "hi", interceptors=interceptors).run()
-    assert (result.outcome, result.reason) == ("failed", "application_error")
+    assert (result.outcome, result.reason, result.usage.input_tokens) == ("failed", "application_error", 7)
     assert str(result.error) == "the provider gave the arguments of get_weather as a dict; give the text of their JSON"
 
 

@@ -73,7 +73,7 @@ class UnfinishedRequests:
         self._writer = writer
 
     async def resume(
-        self, start: Callable[[RequestSession], None], limit: int, *, without: Collection[str] = ()
+        self, start: Callable[[RequestSession, float], None], limit: int, *, without: Collection[str] = ()
     ) -> Resumption:
         """Take the leases that are free, and hand each request's session to `start`, which may refuse it by raising.
 
@@ -106,7 +106,7 @@ class UnfinishedRequests:
     async def _take(
         self,
         records: Sequence[RequestRecord],
-        start: Callable[[RequestSession], None],
+        start: Callable[[RequestSession, float], None],
         found: _Found,
         passed: set[str],
     ) -> int:
@@ -150,7 +150,9 @@ class UnfinishedRequests:
     def _is_ours(self, request_id: str) -> bool:
         return self._writer.is_registered(request_id) or self._writer.is_pending(request_id)
 
-    async def watch(self, start: Callable[[RequestSession], None], places: Callable[[], int], seen: Resumption) -> None:
+    async def watch(
+        self, start: Callable[[RequestSession, float], None], places: Callable[[], int], seen: Resumption
+    ) -> None:
         """Resume what becomes free from now on, at most `places()` requests at a time. Runs until it is cancelled.
 
         A request that could not continue is tried again after a minute, also those of `seen`.
@@ -176,7 +178,9 @@ class UnfinishedRequests:
                 logger.info("the store answers again, and requests are taken over")
             is_away = False
 
-    async def _resumed(self, record: RequestRecord, start: Callable[[RequestSession], None]) -> RequestSession | None:
+    async def _resumed(
+        self, record: RequestRecord, start: Callable[[RequestSession, float], None]
+    ) -> RequestSession | None:
         """Return the session that continues a request; None if somebody else has it. A failure gives the lease back."""
         writer, taken = self._writer, None
         # The shield is bounded by the store's time limit. A cancellation here could leave a lease without a request,
@@ -192,7 +196,7 @@ class UnfinishedRequests:
             session = found.session
             _compare_providers(taken, session)
             writer.register(session, resumed=taken)
-            start(session)
+            start(session, taken.begun_at)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await writer.return_lease(taken)

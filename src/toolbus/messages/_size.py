@@ -53,11 +53,18 @@ def _of_text(text: str) -> int:
 
 
 def _of_data(data: object) -> int:
-    if isinstance(data, str):
-        return _VALUE_BYTES + _of_text(data)
-    if isinstance(data, Mapping):
-        fields = cast("Mapping[Any, Any]", data)
-        return _VALUE_BYTES + sum(_of_data(name) + _of_data(value) for name, value in fields.items())
-    if isinstance(data, (list, tuple)):
-        return _VALUE_BYTES + sum(map(_of_data, cast("Sequence[Any]", data)))
-    return _VALUE_BYTES
+    """Estimate the bytes of JSON without recursion, because a server may nest it deeper than Python calls functions."""
+    size = 0
+    left = [data]
+    while left:
+        value = left.pop()
+        size += _VALUE_BYTES
+        if isinstance(value, str):
+            size += _of_text(value)
+        elif isinstance(value, Mapping):
+            fields = cast("Mapping[Any, Any]", value)
+            left += fields
+            left += fields.values()
+        elif isinstance(value, (list, tuple)):
+            left += cast("Sequence[Any]", value)
+    return size

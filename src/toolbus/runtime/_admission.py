@@ -1,8 +1,8 @@
 """Admission: slots for requests, a bounded queue, and one turn at a time for each conversation.
 
 A request begins once its `Ticket` is ready. Turns and slots are given in the order in which they were asked for, on
-every backend. A request that finds that another process runs its conversation stands aside, because that process may
-itself wait for a request which is to be continued here. Knows anyio. Must not know sessions.
+every backend. A request that finds that another process runs its conversation stands aside for a time, because that
+process may itself wait for a request which is to be continued here. Knows anyio. Must not know sessions.
 """
 
 from __future__ import annotations
@@ -27,18 +27,27 @@ _WEIGHT = 0.2
 class Ticket:
     """The right to begin, once `ready` has returned. It has to be given back exactly once, whatever happened.
 
-    `is_continued` is true for a request that another process has begun: other processes may wait for it. `running` is
-    true while the ticket has a slot, and `is_lined_up` while it has or waits for one: in each conversation, at most one
-    ticket does. `is_aside` is true while it lets others go first.
+    `begun_at` is set for a request that another process has begun: other processes may wait for it. `running` is true
+    while the ticket has a slot, and `is_lined_up` while it has or waits for one: in each conversation, at most one
+    ticket does. `is_aside` is true while it lets others go first, and `was_aside` from then on.
     """
 
-    __slots__ = ("_admission", "_begins", "conversation_id", "is_aside", "is_continued", "is_lined_up", "running")
+    __slots__ = (
+        "_admission",
+        "_begins",
+        "begun_at",
+        "conversation_id",
+        "is_aside",
+        "is_lined_up",
+        "running",
+        "was_aside",
+    )
 
-    def __init__(self, admission: Admission, conversation_id: str, *, is_continued: bool) -> None:
+    def __init__(self, admission: Admission, conversation_id: str, begun_at: float | None) -> None:
         self._admission = admission
         self._begins: anyio.Event | None = None
-        self.is_continued = is_continued
-        self.running = self.is_lined_up = self.is_aside = False
+        self.begun_at = begun_at
+        self.running = self.is_lined_up = self.is_aside = self.was_aside = False
         self.conversation_id = conversation_id
 
     async def ready(self) -> None:
@@ -76,7 +85,8 @@ class Admission:
         self._max_queued = check("max_queued", max_queued, at_least(0))
         self._running = 0
         self._held = 0
-        # The tickets that wait for a slot only, in order of `take`, or of the end of their conversation's earlier turn.
+        # The tickets that wait for a slot only, in order of `take`, or of the end of their conversation's earlier turn;
+        # those that have stood aside, behind the first of the others.
         self._waiting: deque[Ticket] = deque()
         # The tickets of each conversation, oldest first. They are lists, because an empty deque takes 0.6 KiB, and most
         # conversations have one ticket at a time.
@@ -102,11 +112,11 @@ class Admission:
         """The number of requests that wait for a slot or for their conversation."""
         return self._held - self._running
 
-    def take(self, conversation_id: str, *, queue: bool = True, continued: bool = False) -> Ticket:
+    def take(self, conversation_id: str, *, queue: bool = True, begun_at: float | None = None) -> Ticket:
         """Return a ticket, without waiting. Raises `Overloaded` if the slots and the queue are full.
 
-        `continued` is for a request that another process has begun. Without `queue`, raises `ConversationBusy` while
-        another ticket of the conversation has not been given back.
+        `begun_at` is the moment at which another process has begun the request. Without `queue`, raises
+        `ConversationBusy` while another ticket of the conversation has not been given back.
         """
         if not queue and conversation_id in self._turns:
             raise ConversationBusy(
@@ -121,7 +131,7 @@ class Admission:
             raise Overloaded(seconds, self._running, self.queued)
         self._is_full = False
         self._held += 1
-        ticket = Ticket(self, conversation_id, is_continued=continued)
+        ticket = Ticket(self, conversation_id, begun_at)
         turns = self._turns.get(conversation_id)
         if turns is None:
             self._turns[conversation_id] = [ticket]
@@ -143,28 +153,32 @@ class Admission:
         if self._running < self._max_running:
             self._running += 1
             ticket.begin()
+        elif ticket.was_aside:
+            # It has waited before, so it goes in front of all but one, which still gets a slot between two attempts.
+            others = (at for at, each in enumerate(self._waiting) if not each.was_aside)
+            self._waiting.insert(next(others, len(self._waiting)) + 1, ticket)
         else:
             self._waiting.append(ticket)
 
     def _line_up_next(self, turns: list[Ticket]) -> None:
-        """Let the next ticket of a conversation line up, if none does: one of a continued request, or else the first.
+        """Let the next ticket of a conversation line up, if none does: the oldest continued request, or else the first.
 
-        A request that is continued does not wait for another one that stands aside: that one may wait for it.
+        A request that is continued does not wait for another one that stands aside, unless that one is older: a process
+        that waits for a request waits for the oldest of its conversation first.
         """
         if any(each.is_lined_up for each in turns):
             return
-        continued = [each for each in turns if each.is_continued]
-        for each in continued or turns[:1]:
-            if not each.is_aside:
-                self._line_up(each)
-                return
+        continued = [(each.begun_at, at) for at, each in enumerate(turns) if each.begun_at is not None]
+        following = turns[min(continued)[1] if continued else 0]
+        if not following.is_aside:
+            self._line_up(following)
 
     def put_aside(self, ticket: Ticket) -> None:
         """Take the slot of a ticket. Only `Ticket.stand_aside` calls this."""
-        ticket.running, ticket.is_lined_up, ticket.is_aside = False, False, True
+        ticket.running, ticket.is_lined_up, ticket.is_aside, ticket.was_aside = False, False, True, True
         self._free_slot()
         turns = self._turns[ticket.conversation_id]
-        if ticket.is_continued:  # Another continued request may be the one that is waited for.
+        if ticket.begun_at is not None:  # Of those that were begun at the same moment, the next one goes.
             turns.remove(ticket)
             turns.append(ticket)
         self._line_up_next(turns)

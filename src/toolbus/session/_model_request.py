@@ -265,6 +265,7 @@ class Asker:
                     reply = await self._asked.respond(request, emit)
                 if not isinstance(reply, ModelReply) or len(reply.message.tool_calls) > MAX_REPLY_CALLS:  # pyright: ignore[reportUnnecessaryIsInstance] -- it may be an application's own
                     return self._not_taken(reply)
+                spent.append(reply.usage)
                 _check_arguments(reply)
                 self._window.answered(reply.usage)
                 if self._state.needs_price:

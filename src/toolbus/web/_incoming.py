@@ -6,7 +6,7 @@ Only the newest message is read: the history in a body is what the page says, an
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, cast
@@ -303,7 +303,9 @@ def _results(messages: Sequence[Any]) -> tuple[list[ClientAnswer], list[ClientAn
         if role == "tool" and names is None and len(tail) <= _MAX_ANSWERS:
             tail.append((index, message))
         elif role == "assistant" and tail:  # A reply that was shown anew has several messages.
-            names = {**_names_of(index, message), **(names or {})}
+            names = {} if names is None else names
+            for call_id, name in _names_of(index, message):
+                names.setdefault(call_id, name)
         elif role != "reasoning":
             break
     own: list[ClientAnswer] = []
@@ -318,13 +320,12 @@ def _results(messages: Sequence[Any]) -> tuple[list[ClientAnswer], list[ClientAn
     return own, shown
 
 
-def _names_of(index: int, reply: _Wire) -> dict[str, str]:
-    names: dict[str, str] = {}
+def _names_of(index: int, reply: _Wire) -> Iterator[tuple[str, str]]:
+    """Yield the id and the name of each call of a reply."""
     for each in list_at(index, reply.get("toolCalls"), "toolCalls"):
         call = mapping_at(index, each, "a call")
         function = mapping_at(index, call.get("function"), "function")
-        names[text_at(index, call.get("id"), "id")] = text_at(index, function.get("name"), "name")
-    return names
+        yield text_at(index, call.get("id"), "id"), text_at(index, function.get("name"), "name")
 
 
 def _agui_part(index: int, part: _Wire) -> Part:

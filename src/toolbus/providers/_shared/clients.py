@@ -17,6 +17,8 @@ __all__ = ["Clients", "bound_refusal", "make_client"]
 _CONNECT_SECONDS = 5.0  # the SDKs' own limit for connecting
 _LONGEST_REFUSAL_BYTES = 65_536
 _LONGEST_PACKED_REFUSAL_BYTES = 8_192  # a compressed body may become a thousand times as long
+# Of a body in another coding, such as zstd, the HTTP libraries do not read the beginning without the end.
+_CODINGS = {"Accept-Encoding": "gzip, deflate"}
 
 
 class Clients:
@@ -64,7 +66,7 @@ def make_client(sdk: str, kind: str, *, api_key: ApiKey, timeout_seconds: float,
         module = import_module(sdk)
     except ImportError as exc:
         raise MissingExtra(sdk, sdk) from exc
-    http = module.DefaultAsyncHttpxClient(timeout=timeout, event_hooks={"response": [bound_refusal]})
+    http = module.DefaultAsyncHttpxClient(timeout=timeout, headers=_CODINGS, event_hooks={"response": [bound_refusal]})
     key = NO_KEY if callable(api_key) else api_key  # a callable is asked before each request
     return getattr(module, kind)(api_key=key, timeout=timeout, max_retries=0, http_client=http, **options)
 

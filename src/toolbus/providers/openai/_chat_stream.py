@@ -220,13 +220,15 @@ def _is_error(fields: Mapping[str, Any]) -> bool:
 def usage_of(wire: Mapping[str, Any], read: str, written: str) -> Usage:
     """Return the usage, whose fields begin with what the API calls the tokens that it read and wrote.
 
-    OpenAI counts reasoning as written. xAI and Gemini count it only in the total, and Gemini nowhere else.
+    OpenAI counts reasoning as written. xAI and Gemini count it only in the total, and Gemini nowhere else. Gateways to
+    Claude count there what it has read from its cache, or written to it, and say so in fields of Claude's names.
     """
     details = wire.get(f"{read}_details")
     input_tokens, output_tokens = count_at(wire, read), count_at(wire, written)
     reasoning_tokens = count_at(wire.get(f"{written}_details"), "reasoning_tokens")
     beside_tokens = count_at(wire, "total_tokens") - input_tokens - output_tokens
-    if beside_tokens > 0 and reasoning_tokens in {0, beside_tokens}:
+    of_cache = count_at(wire, "cache_read_input_tokens") + count_at(wire, "cache_creation_input_tokens")
+    if beside_tokens > 0 and reasoning_tokens in {0, beside_tokens} and not of_cache:
         output_tokens, reasoning_tokens = output_tokens + beside_tokens, beside_tokens
     return Usage(
         input_tokens=input_tokens,
