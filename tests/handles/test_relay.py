@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -616,3 +616,31 @@ async def test_events_of_another_request_and_damaged_ones_end_the_stream_and_nev
 async def test_a_relay_needs_a_store_that_processes_share() -> None:
     with pytest.raises(ConfigurationError, match="relay needs a store that processes share"):
         Runtime(ScriptedProvider([]), relay=LocalRelay())
+
+
+class CountedStore(MemoryStore):
+    """A store that counts how often it is open."""
+
+    opened = 0
+
+    async def open(self) -> None:
+        self.opened += 1
+
+    async def aclose(self) -> None:
+        self.opened = 0
+
+
+class NoRelay(LocalRelay):
+    @asynccontextmanager
+    async def connected(self, address: str, heard: Callable[[bytes], None]) -> AsyncGenerator[LocalRelay]:
+        raise ConfigurationError("no server answers")
+        yield self
+
+
+@pytest.mark.parametrize("make", [Client, lambda store, relay: node(store, relay)])
+async def test_a_relay_that_is_out_of_reach_leaves_no_store_open(make: Callable[..., Any]) -> None:
+    store = CountedStore(journal=True)
+    with pytest.raises(ConfigurationError, match="no server answers"):
+        async with make(store, relay=NoRelay()):
+            pass
+    assert not store.opened

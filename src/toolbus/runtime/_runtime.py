@@ -271,9 +271,10 @@ class Runtime(Generic[DepsT]):
                 await stack.enter_async_context(self._reminders.on(self.bus))
             if (seconds := self._blocked_loop_seconds) is not None:
                 stack.enter_context(watch_loop(self.bus, seconds, lambda: self.dispatcher.statistics().blocked))
-            await self._link.open()
             if self._link.exchange is not None:
                 await stack.enter_async_context(self._link.exchange)
+            # The store is the last part: if another one fails, nobody would close it.
+            await self._link.open()
             self._parts = stack.pop_all()
         self._stranded = StrandedTasks()
         self._group = await self._stranded.open()
