@@ -613,6 +613,20 @@ async def test_events_of_another_request_and_damaged_ones_end_the_stream_and_nev
     assert all(each.request_id == session.request_id for each in heard)
 
 
+async def test_a_reader_that_gives_up_while_it_asks_for_a_stream_leaves_none_behind() -> None:
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    async with node(store, relay, spoken()) as runtime, Client(store, relay=relay) as client:
+        session = runtime.start("go")
+        await settle()
+        relay.hangs = True
+        with anyio.move_on_after(1):
+            await read(client.request(session.request_id), [])
+        relay.hangs = False
+        await advance(6)
+        said = [msgspec.json.decode(body.partition(b"\n")[0])["do"] for _, body in relay.sent]
+    assert said == ["read", "stop"]
+
+
 async def test_a_relay_needs_a_store_that_processes_share() -> None:
     with pytest.raises(ConfigurationError, match="relay needs a store that processes share"):
         Runtime(ScriptedProvider([]), relay=LocalRelay())

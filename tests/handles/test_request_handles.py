@@ -824,6 +824,29 @@ async def test_closed_events_end() -> None:
         session.cancel()
 
 
+async def test_events_that_are_closed_while_another_task_waits_for_the_next_one_end_in_that_task(where: str) -> None:
+    async with node(store_of()) as runtime:
+        session = runtime.start("go")
+        await settle()
+        async with handle_on(session, runtime, where) as handle:
+            reads, found = handle.events(), list[Event]()
+
+            async def read() -> None:
+                async for event in reads:
+                    found.append(event)
+
+            with anyio.fail_after(10):
+                async with anyio.create_task_group() as group:
+                    group.start_soon(read)
+                    await advance(5)
+                    before = len(found)
+                    reads.close()
+            assert before
+            assert len(found) == before
+            assert not runtime.bus.statistics().subscriptions
+        session.cancel()
+
+
 async def test_the_result_of_an_abandoned_request_says_that_its_ending_is_missing() -> None:
     store = store_of()
     async with node(store, drain_seconds=0) as runtime:
