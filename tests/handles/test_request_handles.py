@@ -478,14 +478,22 @@ async def test_a_runtime_asks_its_inbox_only_while_requests_run() -> None:
         await session.result()
 
 
-async def test_a_session_that_has_not_continued_yet_gets_many_inputs_afterwards_without_a_look_at_each_moment() -> None:
+@pytest.mark.parametrize("between", [False, True], ids=["", "which continues between two looks"])
+async def test_a_session_that_has_not_continued_yet_gets_many_inputs_in_order_without_a_look_at_each_moment(
+    *, between: bool
+) -> None:
     store, lab = store_of(), Lab()
     journal: Any = store.journal
-    append = journal.append
+    append, waiting = journal.append, journal.waiting
 
     async def append_late(entry: Any) -> int:
         await anyio.sleep(2)
         return await append(entry)
+
+    async def waiting_late(owner: str, **bounds: Any) -> Any:
+        if between and bounds["without"]:
+            await anyio.sleep(3)
+        return await waiting(owner, **bounds)
 
     async with node(store, lab=lab, drain_seconds=0) as old:
         session = old.start("go")
@@ -493,11 +501,13 @@ async def test_a_session_that_has_not_continued_yet_gets_many_inputs_afterwards_
     for number in range(25):
         await journal.send(SteeringAdded(request_id=session.request_id, text=str(number)))
     async with node(store, lab=lab) as heir:
-        journal.append = append_late
+        journal.append, journal.waiting = append_late, waiting_late
         [resumed] = await heir.resume()
         await advance(1)
         assert not resumed.is_accepted
         journal.append = append
+        await advance(5)
+        journal.waiting = waiting
         await advance(5)
         resumed.approve(*resumed.pending_approvals)
         result = await resumed.result()
