@@ -21,6 +21,7 @@ from toolbus.events import (
     ModelResponded,
     RequestCompleted,
     RequestResumed,
+    StatusChanged,
     TextDelta,
     ToolCallCompleted,
     ToolCallRequested,
@@ -625,6 +626,24 @@ async def test_a_reader_that_gives_up_while_it_asks_for_a_stream_leaves_none_beh
         await advance(6)
         said = [msgspec.json.decode(body.partition(b"\n")[0])["do"] for _, body in relay.sent]
     assert said == ["read", "stop"]
+
+
+async def test_an_event_of_the_application_that_is_not_json_stops_no_runtime_and_a_reader_elsewhere_misses_no_fact() -> (
+    None
+):
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    async with node(store, relay, spoken()) as runtime, Client(store, relay=relay) as client:
+        session = runtime.start("go")
+        await settle()
+        heard: list[Event] = []
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read, client.request(session.request_id), heard)
+            await advance(3)
+            runtime.bus.publish(
+                StatusChanged(request_id=session.request_id, stage="model", text="Wait.", metadata={"user": object()})
+            )
+        facts = [each async for each in session.events() if each.is_fact]
+    assert [each for each in heard if each.is_fact] == facts
 
 
 async def test_a_relay_needs_a_store_that_processes_share() -> None:

@@ -273,7 +273,8 @@ class Exchange:
                         part, over = part + 1, is_last
                 finally:
                     events.close()
-        except ToolbusError as exc:
+        except (ToolbusError, TypeError) as exc:
+            # A `TypeError` comes from an event of the application with something inside that is not JSON.
             _logger.debug("a reader of request %s in another process is not served: %s", message.request, exc)
         finally:
             del self._served[message.id]
