@@ -642,12 +642,12 @@ class Runtime(Generic[DepsT]):
             start = SessionStart(calibration=self._start.calibration, prepare=prepare) if waits else self._start
             newest = read_prompt(prompt)
             session = self._make([*given, newest] if given else newest, output, options, request_id, start)
+            if self._journal_writer is not None:
+                self._journal_writer.register(session, history_length=len(given))
         except BaseException:
             ticket.give_back()
             raise
         self._sessions[request_id] = session
-        if self._journal_writer is not None:
-            self._journal_writer.register(session, history_length=len(given))
         return session, ticket
 
     def _continue(
