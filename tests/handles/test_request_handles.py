@@ -233,6 +233,19 @@ async def test_an_answer_to_a_call_of_another_kind_is_refused_with_the_reason(
             assert (await handle.result()).tool_calls[0].content == "look 1"
 
 
+@pytest.mark.parametrize("data", [2**70, object()])
+async def test_an_answer_that_no_journal_can_keep_is_refused_and_another_one_counts(where: str, data: object) -> None:
+    async with node(store_of(), calls(("outside", {})), text("Done.")) as runtime:
+        session = runtime.start("go")
+        await settle()
+        requested = [each async for each in _until_requested(session)][-1]
+        async with handle_on(session, runtime, where) as handle:
+            with pytest.raises(BusError, match="it is not JSON"):
+                await handle.inject(replace(requested.completed("42"), data={"n": data}))
+            assert await handle.inject(requested.completed("42")) == "done"
+            assert (await handle.result()).text == "Done."
+
+
 async def test_an_unknown_request_is_answered_at_once() -> None:
     for handle in (Client(store_of()).request("no such"), node(store_of()).request("no such")):
         before = anyio.current_time()
