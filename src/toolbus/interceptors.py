@@ -34,6 +34,7 @@ from .errors import ApplicationError, Denied
 from .events import ToolCallRequested
 from .messages import UserMessage
 from .protocols import ModelReply, ModelRequest
+from .records import json_bytes
 from .tool_results import Rendered
 from .tools import ToolContext
 
@@ -115,7 +116,8 @@ async def screened(
 ) -> Rendered:
     """Return the result after all of `interceptors`. Raises `Denied`, anything that they raise, and `ApplicationError`.
 
-    The latter is for an interceptor that does not return a `Rendered`.
+    The latter is for an interceptor that does not return a `Rendered`, or one whose content is no text or whose data is
+    not JSON.
     """
     for each in interceptors:
         given = cast("object", await each.after_tool(call, result, context))
@@ -123,8 +125,20 @@ async def screened(
         if not isinstance(given, Rendered):
             name = f"{type(each).__name__}.after_tool"
             raise ApplicationError(f"{name} returned a {type(given).__name__}; it has to return a Rendered")
+        if given is not result:
+            _check_edited(f"{type(each).__name__}.after_tool", given)
         result = given
     return result
+
+
+def _check_edited(name: str, edited: Rendered) -> None:
+    if not isinstance(cast("object", edited.content), str):
+        raise ApplicationError(f"{name} returned content of type {type(edited.content).__name__}; it has to be a text")
+    try:
+        # In events and their journals it is a few levels down, and orjson writes no more than 254 levels.
+        json_bytes([[[[edited.data]]]])
+    except TypeError as exc:
+        raise ApplicationError(f"{name} returned data that is not JSON: {exc}") from exc
 
 
 def edits_replies(interceptors: Sequence[Interceptor]) -> bool:

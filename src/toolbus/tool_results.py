@@ -301,11 +301,13 @@ def _to_json(value: Any, found: _Secrets | None = None) -> tuple[str, Any, tuple
     `found` holds the secrets that were marked before; new ones are added to it.
     """
     secrets: tuple[str | float, ...] = ()
+    # In events and their journals the value is a few levels down, and orjson writes no more than 254 levels.
+    nested = [[[[value]]]]
     try:
-        written = orjson.dumps(value)
+        written = orjson.dumps(nested)[4:-4]
     except TypeError:
         found = _Secrets() if found is None else found
-        written = _write_slowly(value, found)
+        written = _write_slowly(nested, found, type(value).__name__)[4:-4]
         secrets = tuple(found)
     text = written.decode()
     if '"type":"' in text and _holds_part(value, text):
@@ -337,7 +339,7 @@ def _holds_part(value: Any, written: str) -> bool:
     return found
 
 
-def _write_slowly(value: Any, found: _Secrets) -> bytes:
+def _write_slowly(value: Any, found: _Secrets, kind: str) -> bytes:
     before = len(found)
 
     def step(each: Any) -> Any:
@@ -359,7 +361,7 @@ def _write_slowly(value: Any, found: _Secrets) -> bytes:
         if isinstance(cause, UnserialisableResult):
             raise cause from exc
         raise UnserialisableResult(
-            f"the tool returned a value of type {type(value).__name__} that cannot be written as JSON: {cause}"
+            f"the tool returned a value of type {kind} that cannot be written as JSON: {cause}"
         ) from exc
 
 

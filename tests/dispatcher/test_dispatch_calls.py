@@ -7,6 +7,7 @@ import contextvars
 import gc
 import threading
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import anyio
@@ -195,6 +196,8 @@ async def test_progress_is_reported_in_order_from_async_and_from_sync_handlers()
     async def work(context: ToolContext[None]) -> str:
         """Work."""
         await context.progress("begun \ud83d", done=1, total=2)
+        counted: Any = Decimal("0.5")
+        await context.progress(done=counted, total=counted)
         await context.progress()
         return "done"
 
@@ -213,6 +216,7 @@ async def test_progress_is_reported_in_order_from_async_and_from_sync_handlers()
     reported = desk.seen(ToolCallProgress)
     assert [(each.call_id, each.message, each.done, each.total) for each in reported] == [
         ("c1", "begun ?", 1, 2),
+        ("c1", "", 0.5, 0.5),
         ("c1", "", None, None),
         ("c2", "half way", None, None),
     ]

@@ -19,7 +19,7 @@ from dispatch_desk import Desk
 from toolbus import EventBus, RequestSession, ToolDispatcher, ToolError, ToolRegistry, ToolRetry, tool
 from toolbus.core import backoff
 from toolbus.errors import InvalidArguments
-from toolbus.events import ToolCallFailed, encode
+from toolbus.events import ToolCallFailed, ToolCallStarted, encode
 from toolbus.testing import ScriptedProvider, calls, text
 from toolbus.tools import Tool
 
@@ -580,3 +580,29 @@ async def test_a_group_of_cancellations_from_trios_own_nursery_is_a_cancellation
     assert len(desk.endings("c1")) == 1
     assert (await desk.failed("c2")).reason == "cancelled"
     assert caplog.records == []
+
+
+async def test_a_receiver_that_interrupts_the_end_of_the_dispatcher_leaves_no_handler_running():
+    class Interrupt(BaseException):
+        """What only the host may raise."""
+
+    @tool
+    async def endless() -> str:
+        """Wait."""
+        await anyio.sleep_forever()
+        return ""
+
+    def interrupt(event: ToolCallFailed) -> None:
+        if event.call_id == "queued":
+            raise Interrupt
+
+    desk = Desk()
+    dispatcher = ToolDispatcher(desk.bus, ToolRegistry([endless]), max_concurrency=1)
+    with pytest.raises(Interrupt):
+        async with dispatcher:
+            desk.bus.connect(ToolCallFailed, interrupt)
+            desk.ask("endless", "running")
+            desk.ask("endless", "queued")
+            await desk.hear(ToolCallStarted)
+    assert dispatcher.statistics().running == 0
+    assert {each.call_id for each in desk.seen(ToolCallFailed)} == {"queued", "running"}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import anyio
 import pytest
 
-from toolbus import Runtime, tool
+from toolbus import Runtime, Tool, tool
 from toolbus.core.transcript import validate
 from toolbus.errors import NotRunning
 from toolbus.events import ApprovalDecided, ApprovalRequested, ToolCallCompleted
@@ -48,6 +49,27 @@ async def test_while_it_drains_no_request_begins_and_those_that_run_have_their_g
             runtime.start("too late")
         await advance(5)
         assert (await session.result()).text == "All done."
+
+
+@pytest.mark.guarantee("G18")
+async def test_requests_that_take_longer_than_the_grace_to_leave_are_counted_once() -> None:
+    store = MemoryStore(journal=True)
+    journal: Any = store.journal
+    append = journal.append
+
+    async def append_late(entry: Any) -> Any:
+        await anyio.sleep(1)
+        return await append(entry)
+
+    asking: Tool[..., Any] = Tool("ask", handler=quick.handler, needs_approval=True)
+    model = ScriptedProvider(lambda _request: calls(("ask", {})))
+    async with Runtime(model, tools=[asking], store=store, on_approval="wait") as runtime:
+        sessions = [runtime.start("go") for _ in range(2)]
+        await settle()
+        journal.append = append_late
+        for each in sessions:
+            each.steer("Quickly!")
+        assert await runtime.drain(grace_seconds=0) == 2
 
 
 @pytest.mark.guarantee("G18")

@@ -240,12 +240,13 @@ async def test_with_warn_a_result_is_not_final_while_another_process_may_give_an
         assert (result.journaled, result.resumable) == ((False, True) if taken_over else (True, False))
 
 
-async def test_a_request_that_is_left_while_its_store_fails_is_whole_when_it_works_again() -> None:
+@pytest.mark.parametrize("reason", ["moving", ""])
+async def test_a_request_that_is_left_while_its_store_fails_is_whole_when_it_works_again(reason: str) -> None:
     store, lab = Faulty("fails", 2, 10), Lab()
     async with WORK.runtime(store, lab, on_store_failure="warn", drain_seconds=0) as runtime:
         session = runtime.start(PROMPT, conversation_id="c")
         await advance(1.5)  # a step is done that the store has not taken
-        assert session.leave("moving")
+        assert session.leave(reason)
         result = await session.result()
         store.last = -1
         await advance(5)

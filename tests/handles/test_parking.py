@@ -224,6 +224,16 @@ async def test_a_thousand_parked_requests_hold_no_session() -> None:
         assert not await store.journal.unfinished()
 
 
+async def test_a_runtime_that_watched_itself_the_last_time_only_parks_nothing() -> None:
+    runtime = node(MemoryStore(journal=True))
+    async with runtime:
+        await runtime.resume(watch=True)
+    async with runtime:
+        session = runtime.start("go")
+        await advance(200)
+        assert runtime.session(session.request_id) is session
+
+
 async def test_parking_needs_an_inbox() -> None:
     with pytest.raises(ConfigurationError, match="park_seconds needs a store with an inbox"):
         Runtime(ScriptedProvider([]), park_seconds=60)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -21,6 +21,7 @@ from toolbus.events import (
     ModelResponded,
     RequestCompleted,
     RequestResumed,
+    StatusChanged,
     TextDelta,
     ToolCallCompleted,
     ToolCallRequested,
@@ -613,6 +614,66 @@ async def test_events_of_another_request_and_damaged_ones_end_the_stream_and_nev
     assert all(each.request_id == session.request_id for each in heard)
 
 
+async def test_a_reader_that_gives_up_while_it_asks_for_a_stream_leaves_none_behind() -> None:
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    async with node(store, relay, spoken()) as runtime, Client(store, relay=relay) as client:
+        session = runtime.start("go")
+        await settle()
+        relay.hangs = True
+        with anyio.move_on_after(1):
+            await read(client.request(session.request_id), [])
+        relay.hangs = False
+        await advance(6)
+        said = [msgspec.json.decode(body.partition(b"\n")[0])["do"] for _, body in relay.sent]
+    assert said == ["read", "stop"]
+
+
+async def test_an_event_of_the_application_that_is_not_json_stops_no_runtime_and_a_reader_elsewhere_misses_no_fact() -> (
+    None
+):
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    async with node(store, relay, spoken()) as runtime, Client(store, relay=relay) as client:
+        session = runtime.start("go")
+        await settle()
+        heard: list[Event] = []
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read, client.request(session.request_id), heard)
+            await advance(3)
+            runtime.bus.publish(
+                StatusChanged(request_id=session.request_id, stage="model", text="Wait.", metadata={"user": object()})
+            )
+        facts = [each async for each in session.events() if each.is_fact]
+    assert [each for each in heard if each.is_fact] == facts
+
+
 async def test_a_relay_needs_a_store_that_processes_share() -> None:
     with pytest.raises(ConfigurationError, match="relay needs a store that processes share"):
         Runtime(ScriptedProvider([]), relay=LocalRelay())
+
+
+class CountedStore(MemoryStore):
+    """A store that counts how often it is open."""
+
+    opened = 0
+
+    async def open(self) -> None:
+        self.opened += 1
+
+    async def aclose(self) -> None:
+        self.opened = 0
+
+
+class NoRelay(LocalRelay):
+    @asynccontextmanager
+    async def connected(self, address: str, heard: Callable[[bytes], None]) -> AsyncGenerator[LocalRelay]:
+        raise ConfigurationError("no server answers")
+        yield self
+
+
+@pytest.mark.parametrize("make", [Client, lambda store, relay: node(store, relay)])
+async def test_a_relay_that_is_out_of_reach_leaves_no_store_open(make: Callable[..., Any]) -> None:
+    store = CountedStore(journal=True)
+    with pytest.raises(ConfigurationError, match="no server answers"):
+        async with make(store, relay=NoRelay()):
+            pass
+    assert not store.opened

@@ -233,6 +233,19 @@ async def test_an_answer_to_a_call_of_another_kind_is_refused_with_the_reason(
             assert (await handle.result()).tool_calls[0].content == "look 1"
 
 
+@pytest.mark.parametrize("data", [2**70, object()])
+async def test_an_answer_that_no_journal_can_keep_is_refused_and_another_one_counts(where: str, data: object) -> None:
+    async with node(store_of(), calls(("outside", {})), text("Done.")) as runtime:
+        session = runtime.start("go")
+        await settle()
+        requested = [each async for each in _until_requested(session)][-1]
+        async with handle_on(session, runtime, where) as handle:
+            with pytest.raises(BusError, match="it is not JSON"):
+                await handle.inject(replace(requested.completed("42"), data={"n": data}))
+            assert await handle.inject(requested.completed("42")) == "done"
+            assert (await handle.result()).text == "Done."
+
+
 async def test_an_unknown_request_is_answered_at_once() -> None:
     for handle in (Client(store_of()).request("no such"), node(store_of()).request("no such")):
         before = anyio.current_time()
@@ -478,14 +491,22 @@ async def test_a_runtime_asks_its_inbox_only_while_requests_run() -> None:
         await session.result()
 
 
-async def test_a_session_that_has_not_continued_yet_gets_many_inputs_afterwards_without_a_look_at_each_moment() -> None:
+@pytest.mark.parametrize("between", [False, True], ids=["", "which continues between two looks"])
+async def test_a_session_that_has_not_continued_yet_gets_many_inputs_in_order_without_a_look_at_each_moment(
+    *, between: bool
+) -> None:
     store, lab = store_of(), Lab()
     journal: Any = store.journal
-    append = journal.append
+    append, waiting = journal.append, journal.waiting
 
     async def append_late(entry: Any) -> int:
         await anyio.sleep(2)
         return await append(entry)
+
+    async def waiting_late(owner: str, **bounds: Any) -> Any:
+        if between and bounds["without"]:
+            await anyio.sleep(3)
+        return await waiting(owner, **bounds)
 
     async with node(store, lab=lab, drain_seconds=0) as old:
         session = old.start("go")
@@ -493,11 +514,13 @@ async def test_a_session_that_has_not_continued_yet_gets_many_inputs_afterwards_
     for number in range(25):
         await journal.send(SteeringAdded(request_id=session.request_id, text=str(number)))
     async with node(store, lab=lab) as heir:
-        journal.append = append_late
+        journal.append, journal.waiting = append_late, waiting_late
         [resumed] = await heir.resume()
         await advance(1)
         assert not resumed.is_accepted
         journal.append = append
+        await advance(5)
+        journal.waiting = waiting
         await advance(5)
         resumed.approve(*resumed.pending_approvals)
         result = await resumed.result()
@@ -821,6 +844,29 @@ async def test_closed_events_end() -> None:
             with pytest.raises(StopAsyncIteration):
                 await anext(reads)
         assert not runtime.bus.statistics().subscriptions
+        session.cancel()
+
+
+async def test_events_that_are_closed_while_another_task_waits_for_the_next_one_end_in_that_task(where: str) -> None:
+    async with node(store_of()) as runtime:
+        session = runtime.start("go")
+        await settle()
+        async with handle_on(session, runtime, where) as handle:
+            reads, found = handle.events(), list[Event]()
+
+            async def read() -> None:
+                async for event in reads:
+                    found.append(event)
+
+            with anyio.fail_after(10):
+                async with anyio.create_task_group() as group:
+                    group.start_soon(read)
+                    await advance(5)
+                    before = len(found)
+                    reads.close()
+            assert before
+            assert len(found) == before
+            assert not runtime.bus.statistics().subscriptions
         session.cancel()
 
 

@@ -272,6 +272,21 @@ async def test_a_call_for_another_executor_or_one_that_has_to_wait_is_not_sent(n
         assert here.broker.did == []
 
 
+@pytest.mark.parametrize("wrong", [{"metadata": {"user": object()}}, {"arguments": {"number": 2**70}}])
+async def test_a_call_that_cannot_be_written_as_json_fails_and_the_executor_still_sends_others(wrong: Any) -> None:
+    async with scene() as here:
+        right, here.requested = here.requested, replace(here.requested, **wrong)
+        await here.request()
+        [ended] = here.ended
+        assert isinstance(ended, ToolCallFailed)
+        assert (ended.reason, ended.outcome_unknown) == ("error", False)
+        assert ended.error.startswith("The call cannot be sent to a worker: ")
+        here.bus.arbitration.open_calls(here.bus.arbitration.mailboxes[KEY[0]], [KEY[1]])
+        here.bus.arbitration.announce(right)
+        await settle()
+        assert here.broker.did == ["send"]
+
+
 @pytest.mark.guarantee("G24")
 @pytest.mark.parametrize(
     ("resumed", "reconnects", "seconds"), [(True, False, 1.0), (False, True, 1.0), (False, False, 10.0)]

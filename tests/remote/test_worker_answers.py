@@ -107,12 +107,16 @@ class FakeBroker:
         return "mine"
 
 
-async def done_by(broker: FakeBroker) -> list[str]:
+def worker_of(broker: FakeBroker) -> Worker:
     @asynccontextmanager
     async def connect() -> AsyncGenerator[Any]:
         yield broker
 
-    worker = Worker(TOOLS, "gpu", connect, max_concurrency=1)
+    return Worker(TOOLS, "gpu", connect, max_concurrency=1)
+
+
+async def done_by(broker: FakeBroker) -> list[str]:
+    worker = worker_of(broker)
     began = anyio.current_time()
     with anyio.fail_after(100):
         async with anyio.create_task_group() as group:
@@ -151,3 +155,30 @@ async def test_an_answer_whose_acknowledgement_was_lost_is_this_worker_s_own_and
 @pytest.mark.guarantee("G24")
 async def test_an_answer_after_another_worker_s_is_not_told() -> None:
     assert await done_by(FakeBroker(False, kept="another's")) == ["answer", "done"]
+
+
+async def test_a_worker_that_is_drained_before_it_runs_returns_at_once_and_runs_the_next_time() -> None:
+    broker = FakeBroker(True)
+    broker.calls, broker.did = [], ["nothing"]
+    worker = worker_of(broker)
+    worker.drain()
+    with anyio.fail_after(1):
+        await worker.run()
+    with anyio.move_on_after(1) as scope:
+        await worker.run()
+    assert scope.cancelled_caught
+
+
+async def test_a_call_that_was_cancelled_with_its_worker_runs_when_it_is_delivered_to_the_same_one_again() -> None:
+    broker = FakeBroker(True)
+    worker = worker_of(broker)
+    with anyio.move_on_after(10):
+        await worker.run()
+    assert not worker.running
+    broker.calls = [broker]
+    with anyio.fail_after(100):
+        async with anyio.create_task_group() as group:
+            group.start_soon(worker.run)
+            await broker.over.wait()
+            worker.drain()
+    assert broker.did == ["answer", "done", "tell"]

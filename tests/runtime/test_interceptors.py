@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 import anyio
@@ -16,6 +17,7 @@ from toolbus.interceptors import Ask
 from toolbus.messages import AssistantMessage, Message, UserMessage
 from toolbus.protocols import ModelReply, ModelRequest
 from toolbus.records import replace
+from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, advance, calls, error, settle, text, virtual_backends
 from toolbus.tool_results import Rendered
 
@@ -562,6 +564,29 @@ async def test_an_interceptor_that_gives_no_result_back_fails_the_call_and_nothi
     ]
     assert "Forgetful.after_tool returned a NoneType; it has to return a Rendered" in caplog.text
     assert (failed.text, worked.text, worked.tool_calls[0].ok) == ("It failed.", "Sunny.", True)
+
+
+@pytest.mark.parametrize(
+    ("edit", "problem"),
+    [
+        ({"data": {"price": Decimal(1)}}, "returned data that is not JSON: Type is not JSON serializable"),
+        ({"content": 7}, "returned content of type int; it has to be a text"),
+    ],
+)
+async def test_an_edited_result_that_no_event_can_carry_fails_its_call_and_not_the_journal(
+    edit: dict[str, Any], problem: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Editing(Interceptor):
+        async def after_tool(self, call: ToolCallRequested, result: Rendered, context: ToolContext[Any]) -> Rendered:
+            """Edit."""
+            return replace(result, **edit)
+
+    script = ScriptedProvider([calls(PARIS), text("It failed.")])
+    async with Runtime(script, tools=[get_weather], store=MemoryStore(journal=True)) as runtime:
+        result = await runtime.run("Where?", interceptors=[Editing()])
+    assert result.text == "It failed."
+    assert [each.error for each in result.tool_calls] == ["The tool failed with an internal error."]
+    assert f"Editing.after_tool {problem}" in caplog.text
 
 
 async def test_an_interceptor_that_waits_can_be_cancelled_with_its_request() -> None:

@@ -248,6 +248,16 @@ async def test_ended_requests_are_bounded_in_number_and_bytes(monkeypatch: pytes
         assert [await runtime.recall(each) is not None for each in [*ids, *large]] == [False] * 5 + [True]
 
 
+async def test_a_request_that_ends_twice_in_a_process_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolbus.runtime._ended._MAX_BYTES", 150_000)
+    async with Runtime(ScriptedProvider([text("x" * 50_000)])) as runtime:
+        session = runtime.start("Hi")
+        await session.result()
+        ended: Any = runtime._ended  # pyright: ignore[reportPrivateUsage]
+        ended.add(session, session.snapshot())
+        assert await runtime.recall(session.request_id) is not None
+
+
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
 async def test_a_reader_who_comes_back_with_its_cursor_gets_the_facts_that_it_has_not(
     store: str, tmp_path: Path

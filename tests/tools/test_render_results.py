@@ -8,6 +8,7 @@ import enum
 import pathlib
 import types
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -196,6 +197,23 @@ def test_every_value_becomes_text_for_the_model_and_json_for_listeners(value: An
 def test_what_cannot_be_written_is_refused_by_the_name_of_its_type(value: Any, reported: str):
     with pytest.raises(UnserialisableResult, match=reported):
         render(value)
+
+
+@pytest.mark.parametrize(
+    "wraps", [lambda value: value, lambda value: [HALF, value], lambda value: ToolResult(data=value)]
+)
+def test_a_result_that_is_accepted_can_also_be_sent_however_deep_it_is(wraps: Callable[[Any], Any]):
+    value: Any = 1
+    refused = 0
+    for _ in range(260):
+        value = [value]
+        try:
+            rendered = render(wraps(value))
+        except UnserialisableResult:
+            refused += 1
+        else:
+            through_the_wire(rendered)
+    assert 0 < refused < 20
 
 
 def test_artifacts_and_what_was_affected_are_kept_beside_the_text():

@@ -169,7 +169,7 @@ def test_the_names_of_ag_uis_results_are_those_of_their_reply_in_however_many_me
             "messages[2]: approval.approved must be true or false",
         ),
         (
-            vercel({"role": "assistant", "parts": [{**STEP[5], "output": json.loads("[" * 300 + "]" * 300)}]}),
+            vercel({"role": "assistant", "parts": [{**STEP[5], "output": json.loads("[" * 253 + "]" * 253)}]}),
             "the output of call 'r_1_2~2' cannot be kept",
         ),
         (vercel({"role": "assistant", "parts": [STEP[6]] * 1_001}), "the body has more than 1000 answers"),

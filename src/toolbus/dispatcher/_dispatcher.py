@@ -172,18 +172,21 @@ class ToolDispatcher:
         assert group is not None
         self._disconnect()
         self._reports.is_closing = True
-        for job in self._schedule.waiting():
-            # A call with a worker waits to take its slots again; its handler is cancelled below, with the others.
-            if job.worker is None:
-                self._schedule.unqueue(job)
-                self._fail(job, Failure("cancelled", _CLOSED))
-        self._overdue.close(self._workers.running())
-        group.cancel_scope.cancel()
         try:
-            await self._stranded.leave()
+            for job in self._schedule.waiting():
+                # A call with a worker waits to take its slots again; its handler is cancelled below, with the others.
+                if job.worker is None:
+                    self._schedule.unqueue(job)
+                    # A receiver may interrupt this.
+                    self._fail(job, Failure("cancelled", _CLOSED))
         finally:
-            self._workers.close()
-            self._group = None
+            self._overdue.close(self._workers.running())
+            group.cancel_scope.cancel()
+            try:
+                await self._stranded.leave()
+            finally:
+                self._workers.close()
+                self._group = None
 
     # ------------------------------------------------------------------------------------------------- receivers
 

@@ -77,8 +77,8 @@ class Reports:
                 ToolCallProgress(
                     **_envelope(request, self._bus.clock()),
                     message=clean(message),
-                    done=done,
-                    total=total,
+                    done=_plain(done),
+                    total=_plain(total),
                 )
             )
 
@@ -181,6 +181,11 @@ class Reports:
         """Note that a call is settled from here, so that its watch does nothing. Returns the present time."""
         job.settled = True
         return self._bus.clock()
+
+
+def _plain(number: Any) -> float | None:
+    """Return a number as one of JSON: a handler may count in decimals, or with NumPy."""
+    return number if number is None or type(number) in {int, float} else float(number)
 
 
 def _masked(job: Job, event: Event) -> Event:

@@ -64,18 +64,19 @@ class InboxReader:
                 with anyio.move_on_after(self._seconds):
                     await self._wake.wait()
                 self._wake = anyio.Event()
-                asked, seen = [*self._asked], set[str]()
-                while await self._look(tasks, seen):
+                asked, seen, early = [*self._asked], set[str](), set[str]()
+                while await self._look(tasks, seen, early):
                     await anyio.lowlevel.checkpoint()
                 for event_id in asked:
                     if event_id not in self._writer.received:
                         self._say_settled(event_id)
 
-    async def _look(self, tasks: anyio.abc.TaskGroup, seen: set[str]) -> bool:
+    async def _look(self, tasks: anyio.abc.TaskGroup, seen: set[str], early: set[str]) -> bool:
         """Give the inputs that wait to their sessions, and return whether to look for more of them at once.
 
         Those in `seen` were looked at before. Otherwise many inputs of one request that cannot have them yet would keep
-        the inputs of all others waiting.
+        the inputs of all others waiting. The requests of these are in `early`: they wait for the next pass, as a later
+        input would come before those in `seen`.
         """
         try:
             known = self._writer.received | seen
@@ -92,7 +93,9 @@ class InboxReader:
             seen.add(given.event_id)
             session = self._writer.session(given.request_id)
             # A session that has not continued yet has not asked its open questions again.
-            if session is not None and session.is_accepted:
+            if session is None or not session.is_accepted:
+                early.add(given.request_id)
+            elif given.request_id not in early:
                 self._writer.received.add(given.event_id)
                 self._give(session, given, tasks)
         return len(waiting) == _AT_ONCE

@@ -22,6 +22,7 @@ from ..clock import SessionClock
 from ..core.limits import Limits
 from ..errors import ConfigurationError, ConversationBusy, LeaseLost, StoreDamaged, StoreError
 from ..events import Event, ToolCallRequested, new_id
+from ..records import json_bytes
 from ..session import RequestSession
 from ..storage import ANSWER_SECONDS, Entry, Inbox, JournalStore, RequestRecord, Store, ending_of
 from ._agreed_options import agreed_options, fields_of, messages_to_json, provider_name
@@ -160,8 +161,14 @@ class JournalWriter:
     ) -> None:
         """Take a request on, before it runs. `history_length` is the number of messages that `history=` gave.
 
-        `resumed` is the store's record of a request that continues here, as it was when its lease was taken.
+        `resumed` is the store's record of a request that continues here, as it was when its lease was taken. Raises
+        `ConfigurationError` for metadata that no journal can keep.
         """
+        if session.metadata and resumed is None:
+            try:
+                json_bytes([[[[dict(session.metadata)]]]])
+            except TypeError as exc:
+                raise ConfigurationError(f"metadata is not JSON, so the journal cannot keep it: {exc}") from exc
         limits = session.snapshot().view.state.limits
         request = self._requests[session.request_id] = _JournaledRequest(session, limits, history_length)
         self._begun.set()

@@ -88,7 +88,7 @@ class RequestEvents:
         return str(self._cursor)
 
     def close(self) -> None:
-        """Stop reading. Idempotent."""
+        """Stop reading, also in another task, which ends then. Idempotent."""
         self._is_over = True
         self._ready.clear()
         if self._heard is not None:
@@ -110,7 +110,7 @@ class RequestEvents:
                 except StopAsyncIteration:
                     # Unless the request had ended before, it was left, so that another process continues it.
                     self._heard = None
-                    self._is_over = self._had_ended
+                    self._is_over = self._is_over or self._had_ended
                 else:
                     self._move(event)
                     self._is_over = isinstance(event, RequestEnding) and event.request_id == self._cursor.request_id
@@ -160,6 +160,8 @@ class RequestEvents:
             facts_only = all(kind.is_fact for kind in self._kinds)
             self._live = await self._join(str(self._cursor), facts_only)
             if self._live is not None:
+                if self._is_over:  # It was closed meanwhile.
+                    self._live.close()
                 return
         if self._reads is None:
             reads = self._stored()
@@ -170,8 +172,9 @@ class RequestEvents:
             events = await self._reads.read()
         # On the loop's clock: a reader that gives up and comes back waits no longer for the next look at the store.
         self._looks_at = anyio.current_time() + self._seconds
-        self._ready.extend(events)
-        self._is_over = self._reads.has_ended
+        if not self._is_over:  # Otherwise it was closed meanwhile.
+            self._ready.extend(events)
+            self._is_over = self._reads.has_ended
 
     def _with_rest(self, events: list[Event]) -> list[Event]:
         """Put the rest of a reply before its fact, if only the beginning of its text came from another process."""

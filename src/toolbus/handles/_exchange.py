@@ -181,7 +181,12 @@ class Exchange:
         asked = _Message(
             do="read", id=live.stream, to=self.address, request=request_id, after=after, facts_only=facts_only
         )
-        await self._link.send(owner, _body(asked))
+        try:
+            await self._link.send(owner, _body(asked))
+        except BaseException:
+            # The owner may have the message already, and would send events for as long as this process lives.
+            self.leave(live)
+            raise
         return live
 
     def begins_here(self, request_id: str) -> None:
@@ -268,7 +273,8 @@ class Exchange:
                         part, over = part + 1, is_last
                 finally:
                     events.close()
-        except ToolbusError as exc:
+        except (ToolbusError, TypeError) as exc:
+            # A `TypeError` comes from an event of the application with something inside that is not JSON.
             _logger.debug("a reader of request %s in another process is not served: %s", message.request, exc)
         finally:
             del self._served[message.id]

@@ -267,7 +267,11 @@ class RequestHandle:
         if command.request_id != self.request_id:
             # A sub-request has no record in the store: its question is answered through the request above it.
             command = replace(command, request_id=self.request_id)
-        if len(encode(command)) > _MAX_BYTES:
+        try:
+            size = len(encode(command))
+        except TypeError as exc:
+            raise BusError(f"this {command.type} is refused: it is not JSON: {exc}") from exc
+        if size > _MAX_BYTES:
             raise ConfigurationError(f"this {command.type} has over {_MAX_BYTES:,} bytes; give a shorter one")
         if not isinstance(journal, Inbox):
             record = await self._stored.record(self.request_id)

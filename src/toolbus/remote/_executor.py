@@ -210,7 +210,12 @@ class RemoteExecutor:
                     await self._write(key, call)
 
     async def _write(self, key: Key, call: _Open) -> None:
-        body = call_body(call.requested, call.messages)
+        try:
+            body = call_body(call.requested, call.messages)
+        except TypeError as exc:
+            # For example, the metadata of the request has a value that is not JSON.
+            self._publish(key, call.requested.failed(f"The call cannot be sent to a worker: {exc}.", reason="error"))
+            return
         if len(body) <= self._link.max_bytes:
             await self._post(key, call, body)
         else:

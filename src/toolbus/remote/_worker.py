@@ -126,18 +126,27 @@ class Worker:
         self._most = max_concurrency
         self.is_away = False
         self._refused: set[str] = set()
+        self._draining = False
         self._changed = anyio.Event()
         self._steps: deque[tuple[_Step, Key, _Running]] = deque()
         self._some_steps = anyio.Event()
 
     def drain(self) -> None:
-        """Take no more calls, and let `run` return when those that run are answered."""
+        """Take no more calls, and let `run` return when those that run are answered; before `run`, let it return."""
         self._draining = True
         self._changed.set()
 
     async def run(self, ready: Callable[[], object] = lambda: None) -> None:
         """Run calls. `ready` is called when the worker is connected and takes calls."""
-        self._draining = False
+        try:
+            await self._run(ready)
+        finally:
+            # The calls that were cancelled here are delivered again, and may run here, too.
+            self._draining = False
+            self.running.clear()
+            self._steps.clear()
+
+    async def _run(self, ready: Callable[[], object]) -> None:
         async with (
             self._connect() as self._link,
             anyio.create_task_group() as self._group,

@@ -346,19 +346,23 @@ class _Post:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        try:
-            while self._bodies:
-                subject, bodies = next(iter(self._bodies.items()))
-                count = _count_of(bodies, _LETTER_BYTES)
-                await self._connection.client.publish(subject, b"\n".join(bodies[:count]))
-                self._bytes -= sum(map(len, bodies[:count]))
-                del bodies[:count]
-                if not bodies:
-                    del self._bodies[subject]
-        except Exception as exc:
-            # The driver's buffer is full, while it reconnects.
-            _logger.debug("answers and signals wait for the server: %s", exc)
-            self._timer = asyncio.get_running_loop().call_later(_GIVE_BACK_SECONDS, self._some.set)
+        while self._bodies:
+            subject, bodies = next(iter(self._bodies.items()))
+            count = _count_of(bodies, _LETTER_BYTES)
+            # They are taken before the driver waits until its buffer is written, as another `flush` may run meanwhile.
+            letter, bodies[:count] = bodies[:count], []
+            if not bodies:
+                del self._bodies[subject]
+            self._bytes -= sum(map(len, letter))
+            try:
+                await self._connection.client.publish(subject, b"\n".join(letter))
+            except Exception as exc:
+                # The driver's buffer is full, while it reconnects.
+                _logger.debug("answers and signals wait for the server: %s", exc)
+                self._bodies[subject] = letter + self._bodies.get(subject, [])
+                self._bytes += sum(map(len, letter))
+                self._timer = asyncio.get_running_loop().call_later(_GIVE_BACK_SECONDS, self._some.set)
+                return
 
 
 def _count_of(bodies: list[bytes], most: int) -> int:

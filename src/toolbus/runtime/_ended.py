@@ -113,8 +113,9 @@ class EndedRequests:
             )
         else:
             size = size_of(state.messages) + _OBJECT_BYTES * state.facts
+        _, _, before = self._kept.pop(session.request_id, (None, 0.0, 0))
         self._kept[session.request_id] = (kept, anyio.current_time(), size)
-        self._bytes += size
+        self._bytes += size - before
         self._drop_old()
 
     def get(self, request_id: str) -> RequestSession | None:

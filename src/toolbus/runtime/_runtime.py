@@ -271,9 +271,10 @@ class Runtime(Generic[DepsT]):
                 await stack.enter_async_context(self._reminders.on(self.bus))
             if (seconds := self._blocked_loop_seconds) is not None:
                 stack.enter_context(watch_loop(self.bus, seconds, lambda: self.dispatcher.statistics().blocked))
-            await self._link.open()
             if self._link.exchange is not None:
                 await stack.enter_async_context(self._link.exchange)
+            # The store is the last part: if another one fails, nobody would close it.
+            await self._link.open()
             self._parts = stack.pop_all()
         self._stranded = StrandedTasks()
         self._group = await self._stranded.open()
@@ -311,7 +312,7 @@ class Runtime(Generic[DepsT]):
                 for request_id, ticket in list(self._tickets.items()):
                     await self._carry_out(self._sessions[request_id], ticket, _CANCELLED)
             finally:
-                self._group = None
+                self._group = self._watch = None
                 self._ended.clear()
                 await self._parts.aclose()
 
@@ -352,13 +353,12 @@ class Runtime(Generic[DepsT]):
         """
         self._close_entrance()
         seconds = self._drain_seconds if grace_seconds is None else grace_seconds
-        left = 0
+        left = set[str]()
 
         def leave_if_it_only_waits(request_id: str) -> None:
-            nonlocal left
             session = self._sessions.get(request_id)
-            if session is not None and session.snapshot().view.only_waits:
-                left += session.leave(_CLOSING)
+            if session is not None and session.snapshot().view.only_waits and session.leave(_CLOSING):
+                left.add(request_id)
 
         with ExitStack() as stack, anyio.move_on_after(seconds):
             if self._journal_writer is not None:
@@ -367,15 +367,16 @@ class Runtime(Generic[DepsT]):
                 for request_id in list(self._sessions):
                     leave_if_it_only_waits(request_id)
             await self._admission.wait_empty()
-        left += self._cancel_all(_CLOSING)
+        left |= self._cancel_all(_CLOSING)
         await self._admission.wait_empty()
         if left and self._journal_writer is not None:
-            _logger.info("%d request%s left for resume", left, "s were" if left > 1 else " was")
-        return left
+            _logger.info("%d request%s left for resume", len(left), "s were" if len(left) > 1 else " was")
+        return len(left)
 
-    def _cancel_all(self, reason: str) -> int:
+    def _cancel_all(self, reason: str) -> set[str]:
+        """Stop all requests, and return the ids of those that had not ended."""
         stops = RequestSession.cancel if self._journal_writer is None else RequestSession.leave
-        return sum(stops(session, reason) for session in list(self._sessions.values()))
+        return {request_id for request_id, session in [*self._sessions.items()] if stops(session, reason)}
 
     # ------------------------------------------------------------------------------------------------- requests
 
@@ -641,12 +642,12 @@ class Runtime(Generic[DepsT]):
             start = SessionStart(calibration=self._start.calibration, prepare=prepare) if waits else self._start
             newest = read_prompt(prompt)
             session = self._make([*given, newest] if given else newest, output, options, request_id, start)
+            if self._journal_writer is not None:
+                self._journal_writer.register(session, history_length=len(given))
         except BaseException:
             ticket.give_back()
             raise
         self._sessions[request_id] = session
-        if self._journal_writer is not None:
-            self._journal_writer.register(session, history_length=len(given))
         return session, ticket
 
     def _continue(

@@ -27,6 +27,7 @@ from ..events import (
     TextDelta,
     ToolCallCompleted,
     ToolCallFailed,
+    encode,
 )
 from ..messages import Message
 from ..protocols import LateResults
@@ -293,7 +294,10 @@ class SessionHandle:
                 return True
             if self._view.left:
                 return False
-            return self._bus.publish(replace(answer, **self._state.envelope(self._bus.clock())))
+            answer = replace(answer, **self._state.envelope(self._bus.clock()))
+            problem = "" if self._journal is None else _why_unwritable(answer)
+            if not problem:
+                return self._bus.publish(answer)
         raise BusError(f"the answer to call {answer.call_id!r} is refused: {problem}")
 
     def deliver(self, given: Event) -> bool:
@@ -486,3 +490,12 @@ class SessionHandle:
         """Note a failure or a cancellation that makes the session give up its open calls, before its task runs."""
         if isinstance(event, CancelRequested) or ends_at_once(self._state.limits, event.reason, own=False):
             self._view.stops = True
+
+
+def _why_unwritable(answer: Event) -> str:
+    """Return why no journal can have an event, or an empty text."""
+    try:
+        encode(answer)
+    except TypeError as exc:
+        return f"it is not JSON: {exc}"
+    return ""

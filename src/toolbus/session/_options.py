@@ -62,7 +62,8 @@ class SessionOptions(TypedDict, Generic[DepsT], total=False):
     """The application's own object, which handlers get as `ToolContext.deps`. A request without it is refused if the
     handler of one of its tools asks for a `ToolContext[Deps]`."""
     metadata: Mapping[str, Any] | None
-    """The application's own data, which every event and log record of the request carries."""
+    """The application's own data, which every event and log record of the request carries. With a journal, values of
+    JSON."""
     needs_approval: ApprovalPolicy | None
     """The calls that a person has to approve: all (True), none (False), or those for which a function of
     (spec, arguments) returns True. Without it, the calls of tools that are marked `needs_approval` or `destructive`."""

@@ -534,7 +534,7 @@ class RequestSession(SessionHandle):
             return self.cancel(reason)
         if self._state.ending is not None:
             return False
-        self._view.left = reason
+        self._view.left = reason or "left"
         if self._scope is not None:
             self._scope.cancel()
         return True

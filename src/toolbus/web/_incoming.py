@@ -417,7 +417,8 @@ def content_of(call_id: str, output: object) -> tuple[str, Any]:
     Raises `DecodeError` for an output that cannot be written as JSON.
     """
     try:
-        written = json_bytes(output).decode()
+        # In a journal it is a few levels down, and orjson writes no more than 254 levels.
+        written = json_bytes([[[[output]]]]).decode()[4:-4]
     except (TypeError, RecursionError) as exc:
         raise DecodeError(f"the output of call {call_id[:80]!r} cannot be kept: {exc}") from None
     return (output, None) if isinstance(output, str) else (written, output)

@@ -21,6 +21,8 @@ from toolbus.events import (
     ToolCallCompleted,
     ToolCallFailed,
     ToolCallRequested,
+    decode,
+    encode,
 )
 from toolbus.messages import ToolMessage
 from toolbus.protocols import ToolSpec
@@ -46,6 +48,10 @@ def asked(*arguments: str, **agreed: Any) -> Turn:
 
 def requests(turn: Turn) -> list[tuple[str, dict[str, Any]]]:
     return [(each.call_id, each.arguments) for each in of(ToolCallRequested, turn.facts)]
+
+
+def deep(levels: int) -> list[Any]:
+    return [deep(levels - 1)] if levels else []
 
 
 def failures(facts: list[Event]) -> list[tuple[str, str, str]]:
@@ -159,12 +165,16 @@ def test_empty_edited_arguments_are_arguments_too() -> None:
         ({"n": {1, 2}}, "they are not JSON"),
         ({"text": "\ud800"}, "they are not JSON"),
         ({1: 2}, "they are not JSON"),
+        ({"n": 2**70}, "they are not JSON"),
+        ({"n": deep(251)}, "they are not JSON"),
         ([1], "they are not an object"),
     ],
 )
 def test_edited_arguments_are_validated_again_and_a_slip_refuses_the_call(edited: Any, why: str) -> None:
     turn = asked()
-    ((call_id, reason, error),) = failures(turn.approve("r_0_0", arguments=edited))
+    facts = turn.approve("r_0_0", arguments=edited)
+    ((call_id, reason, error),) = failures(facts)
+    assert all(decode(encode(each)) == each for each in facts), "a journal can keep them"
     assert (call_id, reason) == ("r_0_0", "invalid_arguments")
     assert error.startswith("The arguments that it was approved with are invalid")
     assert why in error

@@ -229,6 +229,14 @@ def decide_approval(state: TurnState, decided: ApprovalDecided, facts: Facts, no
     if spec is not None and decided.definition not in ("", each.definition):  # It answers an earlier question.
         _ask(state, each.call, spec, own_arguments(each.arguments or {}), facts)
         return
+    edited: dict[str, Any] | None = None
+    wrong: str | None = None
+    if decided.arguments is not None:
+        try:
+            edited = _own_copy(decided.arguments)
+        except InvalidArguments as exc:
+            # No journal could have them, so the fact has none. The call is refused.
+            decided, wrong = replace(decided, arguments=None), str(exc)
     facts.accept(decided)
     if state.cancel is not None or (state.stop is not None and state.stop.at_once):
         return  # The request was ended earlier in the same step, so the call is given up next.
@@ -241,15 +249,17 @@ def decide_approval(state: TurnState, decided: ApprovalDecided, facts: Facts, no
     elif definition_of(spec) != each.definition:  # The tool is not the one that the person was shown.
         _ask(state, call, spec, own_arguments(each.arguments or {}), facts)
     else:
-        try:
-            edited = decided.arguments
-            arguments = own_arguments(each.arguments or {}) if edited is None else _own_copy(edited)
-            # A validator may change its copy, but not what was approved.
-            each.bound = spec, spec.validate(own_arguments(arguments))
-        except Exception as exc:  # The person's edits or the application's validator are wrong: the tool does not run.
-            facts.refuse(call, "invalid_arguments", f"The arguments that it was approved with are invalid: {exc}")
-        else:
+        arguments = own_arguments(each.arguments or {}) if edited is None else edited
+        if wrong is None:
+            try:
+                # A validator may change its copy, but not what was approved.
+                each.bound = spec, spec.validate(own_arguments(arguments))
+            except Exception as exc:
+                wrong = str(exc)
+        if wrong is None:
             request_call(state, call, spec, arguments, facts, now)
+        else:  # The person's edits or the application's validator are wrong: the tool does not run.
+            facts.refuse(call, "invalid_arguments", f"The arguments that it was approved with are invalid: {wrong}")
 
 
 def _own_copy(arguments: object) -> dict[str, Any]:
@@ -258,7 +268,8 @@ def _own_copy(arguments: object) -> dict[str, Any]:
     Raises `InvalidArguments` for arguments that are not a JSON object.
     """
     try:
-        copied = orjson.loads(orjson.dumps(arguments))
+        # In a journal they are a few levels down, and orjson writes no more than 254 levels.
+        [[[[copied]]]] = orjson.loads(orjson.dumps([[[[arguments]]]]))
     except TypeError as exc:
         raise InvalidArguments(f"they are not JSON: {exc}") from None
     if not isinstance(copied, dict):

@@ -1,0 +1,56 @@
+"""What a worker sends to the nodes, over a driver that makes it wait until its buffer is written."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+
+from toolbus.remote import nats as over_nats
+from toolbus.testing import settle, virtual_backends
+
+letters: Any = over_nats
+
+
+anyio_backend = virtual_backends("asyncio")  # nats-py works on asyncio only
+
+
+class Driver:
+    """A driver whose buffer is full until it is `written`, or that `refuses` what is published."""
+
+    def __init__(self) -> None:
+        self.written, self.refuses = anyio.Event(), False
+        self.letters: list[bytes] = []
+
+    async def publish(self, subject: str, body: bytes) -> None:
+        assert subject == "node"
+        if self.refuses:
+            raise ConnectionError("the buffer is full")
+        self.letters.append(body)
+        await self.written.wait()
+
+
+async def test_an_answer_that_comes_while_another_one_is_written_is_sent_once() -> None:
+    driver = Driver()
+    post = letters._Post(SimpleNamespace(client=driver))
+    async with anyio.create_task_group() as group:
+        for body in (b"first", b"second", b"third"):
+            post.put("node", body, may_be_lost=False)
+            group.start_soon(post.flush)
+            await settle()
+        driver.written.set()
+    assert driver.letters == [b"first", b"second", b"third"]
+
+
+async def test_what_the_driver_refuses_is_sent_later_and_before_what_came_meanwhile() -> None:
+    driver = Driver()
+    driver.refuses = True
+    driver.written.set()
+    post = letters._Post(SimpleNamespace(client=driver))
+    post.put("node", b"first", may_be_lost=False)
+    await post.flush()
+    post.put("node", b"second", may_be_lost=False)
+    driver.refuses = False
+    await post.flush()
+    assert driver.letters == [b"first\nsecond"]
