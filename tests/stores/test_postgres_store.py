@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 import anyio
 import psycopg
@@ -25,6 +27,7 @@ from toolbus.errors import (
 from toolbus.storage import Durability
 from toolbus.stores.archive import verify
 from toolbus.stores.postgres import PostgresStore
+from toolbus.stores.sql import upkeep
 
 
 def run(url: str, statement: str) -> list[tuple[object, ...]]:
@@ -183,6 +186,36 @@ async def test_old_requests_are_pruned_with_their_large_texts(postgres_url: str)
         done = await store.prune(before=record.ended_at + 60, conversations=True)
         assert (done.requests, done.conversations) == (1, 1)
         assert run(postgres_url, "SELECT count(*) FROM toolbus.blobs") == [(0,)]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("how", ["prune", "forget"])
+async def test_a_turn_that_comes_while_its_conversation_is_deleted_begins_it_anew(
+    postgres_url: str, how: str, anyio_backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, delete = anyio.Event(), upkeep._delete_conversations
+    token = anyio.lowlevel.current_token()
+
+    def slowly(database: Any, ids: Sequence[str]) -> set[bytes]:
+        anyio.from_thread.run_sync(begun.set, token=token)
+        waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        while not run(postgres_url, f"{waiting} UNION SELECT 1 FROM toolbus.conversations WHERE messages > 2"):
+            pass
+        return delete(database, ids)
+
+    monkeypatch.setattr(upkeep, "_delete_conversations", slowly)
+    async with closing(PostgresStore(postgres_url)) as ours, closing(PostgresStore(postgres_url)) as theirs:
+        await ours.remember("c", turn("old"))
+        await theirs.open()
+        async with anyio.create_task_group() as tasks:
+            if how == "prune":
+                tasks.start_soon(lambda: ours.prune(before=4e9, conversations=True))
+            else:
+                tasks.start_soon(ours.forget, "c")
+            await begun.wait()
+            tasks.start_soon(theirs.remember, "c", turn("new"))
+        assert await ours.history("c") == turn("new")
+        assert (await verify(ours)).problems == []
 
 
 async def test_what_cannot_be_a_store_is_refused_and_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

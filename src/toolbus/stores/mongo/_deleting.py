@@ -43,13 +43,18 @@ def delete_requests(database: ServerConnection, found: Sequence[Document]) -> tu
 
 
 def sweep(database: ServerConnection) -> None:
-    """Delete the steps, inputs and large values of requests that are marked as deleted, and then their documents."""
-    while found := [each["_id"] for each in database.requests.find({"ending": DELETED}, {"_id": 1}).limit(_BATCH)]:
-        for request_id in found:
+    """Delete all that belongs to the requests that are marked as deleted, and then their documents."""
+    marked, fields = {"ending": DELETED}, {"conversation_id": 1}
+    while found := {
+        each["_id"]: each["conversation_id"] for each in database.requests.find(marked, fields).limit(_BATCH)
+    }:
+        for request_id, conversation_id in found.items():
+            # Without its request, the turn would look like one of a request that has not begun yet.
+            database.turns.delete_one({"_id": conversation_id, "request_id": request_id})
             for collection in (database.steps, database.inbox):
                 collection.delete_many({"_id": prefix_of(request_id), "request_id": request_id})
         database.delete_blobs(request_owner(each) for each in found)
-        database.requests.delete_many({"_id": {"$in": found}, "ending": DELETED})
+        database.requests.delete_many({"_id": {"$in": [*found]}, **marked})
 
 
 def finish_forgetting(database: ServerConnection, state: Document) -> None:

@@ -19,6 +19,7 @@ from pymongo.collection import Collection
 from ...errors import InboxFull, StoreError
 from ...events import Event, decode, encode
 from ...storage import MAX_WAITING_INPUTS, InboxReceipt
+from .._encoding import UNREADABLE
 from ._connection import Document, ServerConnection, moment_of
 from ._deleting import DELETED
 
@@ -153,13 +154,16 @@ def waiting(database: ServerConnection, owner: str, without: Ids[str], limit: in
             request_id, event_id = each["request_id"], each["event_id"]
             if request_id not in taken or event_id in taken[request_id] or event_id in without:
                 continue
+            if each["_id"] in database.unreadable:
+                continue
             if len(found) == limit:
                 break
             document = database.inbox.find_one({"_id": each["_id"]})
             try:
                 if document is not None:
                     found.append(decode(bytes(document["data"])))
-            except (StoreError, ValueError) as exc:
+            except (StoreError, *UNREADABLE) as exc:
+                database.unreadable.add(each["_id"])
                 _logger.warning("request %s: input %s in its inbox cannot be read: %s", request_id, event_id, exc)
         return found
 
