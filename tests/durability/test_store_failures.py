@@ -1,5 +1,7 @@
 """A store that fails, hangs or comes back, under a runtime: what is told, what is begun, and what is written in the end."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import logging
