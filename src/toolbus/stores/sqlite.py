@@ -379,7 +379,7 @@ class _Sqlite(Database):
 
 
 def _file_at(path: Path) -> tuple[int, int] | None:
-    """Return the identity of the file at a path; None without a file there. Raises `OSError` if the system cannot say."""
+    """Return the identity of the file at a path, if there is one. Raises `OSError` if the system cannot say."""
     try:
         found = os.stat(path)  # noqa: PTH116 -- each transaction does this, and `Path.stat` takes twice as long
     except FileNotFoundError:

@@ -33,7 +33,7 @@ _OLD_CONVERSATIONS = """SELECT count(*), coalesce(sum(size_bytes), 0) FROM conve
 class FoundRequest:
     """A request and its prompt, which is empty if the first fact cannot be read.
 
-    Of a request whose record is damaged, only the ids are there: it must not hide the others.
+    Of a request whose record is damaged, at least the ids are there: it must not hide the others.
     """
 
     record: RequestRecord

@@ -5,6 +5,7 @@ Every function is called within a reading transaction, so that the rows of sever
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -220,13 +221,17 @@ def _check_row(row: Row, data: bytes, digest: bytes, seq: int, step_end: int, be
 
 def record_of(database: Database, row: Row) -> RequestRecord:
     """Return a request's record from its row. Raises `StoreDamaged` if the row or the agreed options are unreadable."""
-    request_id = row[0]
+    record = _without_agreed(row)
     try:
-        agreed = {} if row[10] is None else dict(agreed_from(stored(row[10]), _Blobs(database)))
+        record.agreed = {} if row[10] is None else dict(agreed_from(stored(row[10]), _Blobs(database)))
     except UNREADABLE as exc:
-        raise _damaged(request_id, 0, f"the request's agreed options cannot be read: {exc}") from exc
+        raise _damaged(row[0], 0, f"the request's agreed options cannot be read: {exc}") from exc
+    return record
+
+
+def _without_agreed(row: Row) -> RequestRecord:
     record = RequestRecord(
-        request_id=request_id,
+        request_id=row[0],
         conversation_id=row[1],
         epoch=row[2],
         owner=row[3],
@@ -236,10 +241,9 @@ def record_of(database: Database, row: Row) -> RequestRecord:
         ending=row[7],
         facts=row[8],
         size_bytes=row[9],
-        agreed=agreed,
     )
     if not has_right_types(record):
-        raise _damaged(request_id, 0, "its row cannot be read")
+        raise _damaged(row[0], 0, "its row cannot be read")
     return record
 
 
@@ -250,7 +254,7 @@ def request(database: Database, request_id: str) -> RequestRecord | None:
 
 
 def request_listed(database: Database, request_id: str) -> RequestRecord | None:
-    """Return a request's record, with only the ids if it is damaged; None for an unknown request."""
+    """Return a request's record, as far as it can be read; None for an unknown request."""
     row = database.one(f"{_RECORD} WHERE r.request_id = ?", (request_id,))
     return None if row is None else _listed(database, row)
 
@@ -269,13 +273,15 @@ def unfinished(database: Database, limit: int) -> Sequence[RequestRecord]:
 
 
 def _listed(database: Database, row: Row) -> RequestRecord:
-    """Return a request's record, with only the ids if it is damaged.
+    """Return a request's record, without the agreed options if they are damaged, or with only the ids if its row is.
 
     So the other requests can be resumed; taking the damaged one raises `StoreDamaged`.
     """
     try:
         return record_of(database, row)
     except StoreDamaged:
+        with contextlib.suppress(StoreDamaged):
+            return _without_agreed(row)
         request_id, conversation_id = (each if isinstance(each, str) else "" for each in row[:2])
         return RequestRecord(request_id=request_id, conversation_id=conversation_id)
 
