@@ -21,7 +21,7 @@ from ...events import Event, decode, encode
 from ...storage import MAX_WAITING_INPUTS, InboxReceipt
 from .._encoding import UNREADABLE
 from ._connection import Document, ServerConnection, moment_of
-from ._deleting import DELETED
+from ._deleting import DELETED, input_prefix
 
 __all__ = ["mark_taken", "park", "receipt", "send_all", "settle", "waiting"]
 
@@ -203,4 +203,4 @@ def _wake(database: ServerConnection, request_ids: Sequence[str]) -> None:
 
 
 def _id(request_id: str, event_id: str) -> str:
-    return f"{request_id}:{event_id}"
+    return f"{input_prefix(request_id)}:{event_id}"
