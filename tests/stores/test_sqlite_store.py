@@ -645,3 +645,10 @@ async def test_nothing_is_written_to_a_file_that_was_deleted_or_replaced_while_i
         async with closing(SqliteStore(store.path)) as reader:
             assert {each.request_id for each in await reader.requests()} == expected
     assert "was deleted or replaced while it was open" in caplog.text
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_number_that_is_too_large_for_the_database_is_refused(tmp_path: Path, anyio_backend: str) -> None:
+    async with closing(SqliteStore(tmp_path / "store.db")) as store:
+        with pytest.raises(StoreError, match="cannot take a value: Python int too large"):
+            await store.conversations(limit=2**63)

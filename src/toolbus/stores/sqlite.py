@@ -334,7 +334,8 @@ class _Sqlite(Database):
         if isinstance(exc, _Replaced):
             return StoreUnavailable(f"{self.path} was deleted or replaced while it was open")
         if not isinstance(exc, sqlite3.Error):
-            return StoreError(f"{self.path} cannot take a value: {exc}") if isinstance(exc, UnicodeError) else exc
+            is_value = isinstance(exc, (UnicodeError, OverflowError))
+            return StoreError(f"{self.path} cannot take a value: {exc}") if is_value else exc
         code = _code(exc)
         if str(exc).startswith("Could not decode to UTF-8"):
             return StoreDamaged(f"{self.path} is damaged: {exc}")

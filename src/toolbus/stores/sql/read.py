@@ -338,7 +338,7 @@ def conversations(database: Database, search: str, prefix: str, limit: int) -> S
         conditions.append("substr(conversation_id, 1, ?) = ?")
         values += [len(prefix), prefix]
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    rows = database.rows(f"{_LIST}{where} ORDER BY changed_at DESC, conversation_id LIMIT ?", (*values, limit))
+    rows = database.rows(f"{_LIST}{where} ORDER BY changed_at DESC, conversation_id LIMIT ?", (*values, max(0, limit)))
     return [conversation_from(row) for row in rows]
 
 
