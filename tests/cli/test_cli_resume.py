@@ -141,11 +141,16 @@ class TestWhatItNeeds:
         scenes.play(text("Done."))
         assert toolbus(*RESUME).status == 0
 
-    def test_one_that_is_damaged_is_reported_with_what_to_do_and_the_others_go_on(self, toolbus: Command, kept: Path):
+    @pytest.mark.parametrize(
+        "damage", ["UPDATE facts SET data = ? WHERE seq = 2 AND", "UPDATE agreements SET data = ? WHERE"]
+    )
+    def test_one_that_is_damaged_is_reported_with_what_to_do_and_the_others_go_on(
+        self, toolbus: Command, kept: Path, damage: str
+    ):
         damaged = cut_off(kept, WRITE, "one")
         cut_off(kept, WRITE, "two")
         with contextlib.closing(sqlite3.connect(kept)) as database:
-            database.execute("UPDATE facts SET data = ? WHERE request_id = ? AND seq = 2", (b"{}", damaged))
+            database.execute(f"{damage} request_id = ?", (b"{", damaged))
             database.commit()
         scenes.play(text("Done."))
         ended = toolbus(*RESUME)
@@ -155,6 +160,8 @@ class TestWhatItNeeds:
         assert reported.startswith(f"toolbus: request {damaged} cannot be resumed: ")
         assert reported.endswith("; toolbus store verify checks the whole store, toolbus resume --abandon drops it")
         assert "Done." not in toolbus(*RESUME).out
+        assert toolbus("resume", "--abandon").out == f"{damaged}  abandoned  one\n"
+        assert toolbus("resume").out == NOTHING
 
 
 class TestPeople:

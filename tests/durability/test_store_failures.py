@@ -1,5 +1,7 @@
 """A store that fails, hangs or comes back, under a runtime: what is told, what is begun, and what is written in the end."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import logging
@@ -17,6 +19,7 @@ from support.journaled import JournaledStore
 from support.results import result_of
 from support.resuming import PROMPT, Lab, Scene, Wall, facts_of, model, virtual_wall
 from toolbus import Compression, Limits, RequestResult, Runtime
+from toolbus.durability import _journal_writer
 from toolbus.durability._store_calls import PendingCalls
 from toolbus.errors import LeaseLost, StoreError, StoreUnavailable
 from toolbus.events import ApprovalRequested, HistoryCompressed, RequestStarted, ToolCallRequested
@@ -216,6 +219,31 @@ async def test_with_warn_a_store_that_never_comes_back_keeps_nothing_and_stops_n
     assert (result.outcome, result.journaled, len(lab.runs)) == ("completed", False, 4)
     assert len([each for each in caplog.records if each.levelno == logging.WARNING]) == 2  # not one a second
     assert await store.history("c") == ()
+
+
+@pytest.mark.parametrize("first", [0, 1])
+async def test_with_warn_steps_that_a_store_refuses_for_long_are_given_up_and_nobody_continues_the_request(
+    first: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_journal_writer, "_REFUSED_SECONDS", 30.0)
+    store, lab = Faulty("fails", first, 100_000), Lab()
+    async with WORK.runtime(store, lab, on_store_failure="warn") as runtime:
+        session = runtime.start(PROMPT, conversation_id="c")
+        await advance(1.5)
+        assert session.leave("moving")
+        await session.result()
+        await advance(25)
+        assert [each for each in caplog.records if each.levelno == logging.ERROR] == []
+        await advance(10)
+        count = store.count
+        await advance(30)
+        assert store.count == count
+    assert store.journal is not None
+    record = await store.journal.request(session.request_id)
+    assert (record and record.ending) == ("abandoned" if first else None)
+    assert [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR] == [
+        f"request {session.request_id}: the store refuses its last steps, which are given up: the disk is full"
+    ]
 
 
 @pytest.mark.guarantee("G19")

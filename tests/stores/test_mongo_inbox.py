@@ -105,6 +105,21 @@ async def test_an_input_whose_sender_died_before_waking_its_request_wakes_it_whe
         assert [each.request_id for each in await store.unfinished()] == ["r"]
 
 
+async def test_inputs_that_cannot_be_read_are_logged_once_and_do_not_keep_the_others_waiting(
+    opened: Callable[[], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with closing(opened()) as store:
+        await store.append(entry("r"))
+        for each in ("a", "b", "c"):
+            await store.send(cancel(each))
+        await put(store, "inbox", "r:a", data=b'{"type": "of_tomorrow"}')
+        await put(store, "inbox", "r:b", data="text")
+        for _ in range(2):
+            assert [each.event_id for each in await store.waiting("worker")] == ["c"]
+    logged = [each.getMessage().partition(" in its inbox cannot be read")[0] for each in caplog.records]
+    assert logged == ["request r: input a", "request r: input b"]
+
+
 async def test_inputs_that_are_sent_at_once_keep_their_bound_and_their_order(opened: Callable[[], Any]) -> None:
     sent: list[str] = []
     outcomes: dict[str, str] = {}

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from typing import Any, cast
 
 import anyio
 import psycopg
@@ -25,6 +27,7 @@ from toolbus.errors import (
 from toolbus.storage import Durability
 from toolbus.stores.archive import verify
 from toolbus.stores.postgres import PostgresStore
+from toolbus.stores.sql import upkeep
 
 
 def run(url: str, statement: str) -> list[tuple[object, ...]]:
@@ -129,6 +132,17 @@ async def test_a_row_that_somebody_else_locks_is_unavailable_until_he_lets_go(
         await store.append(entry("r", 1))
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_check_of_all_data_may_take_longer_than_a_request_waits(postgres_url: str, anyio_backend: str) -> None:
+    def limits(database: Any) -> Any:
+        names = "'statement_timeout', 'idle_in_transaction_session_timeout'"
+        return {int(row[0]) for row in database.rows(f"SELECT setting FROM pg_settings WHERE name IN ({names})")}
+
+    async with closing(PostgresStore(postgres_url, answer_seconds=2)) as store:
+        for seconds, least, most in ((None, 2_000, 2_000), (600, 500_000, 600_000), (None, 2_000, 2_000)):
+            assert all(least <= each <= most for each in await store._read(limits, seconds))
+
+
 async def test_two_stores_make_the_tables_at_once_and_others_tables_are_left_alone(postgres_url: str) -> None:
     one, two = PostgresStore(postgres_url, schema="mine"), PostgresStore(postgres_url, schema="mine")
     async with closing(one), closing(two), anyio.create_task_group() as tasks:
@@ -183,6 +197,38 @@ async def test_old_requests_are_pruned_with_their_large_texts(postgres_url: str)
         done = await store.prune(before=record.ended_at + 60, conversations=True)
         assert (done.requests, done.conversations) == (1, 1)
         assert run(postgres_url, "SELECT count(*) FROM toolbus.blobs") == [(0,)]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("how", ["prune", "forget"])
+async def test_a_turn_that_comes_while_its_conversation_is_deleted_begins_it_anew(
+    postgres_url: str, how: str, anyio_backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, delete = anyio.Event(), upkeep._delete_conversations
+    token = anyio.lowlevel.current_token()
+
+    def slowly(database: Any, ids: Sequence[str]) -> set[bytes]:
+        anyio.from_thread.run_sync(begun.set, token=token)
+        waits = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        for _ in range(1_000):
+            if run(postgres_url, f"{waits} UNION SELECT 1 FROM toolbus.conversations WHERE messages > 2"):
+                break
+        return delete(database, ids)
+
+    monkeypatch.setattr(upkeep, "_delete_conversations", slowly)
+    async with closing(PostgresStore(postgres_url)) as ours, closing(PostgresStore(postgres_url)) as theirs:
+        await ours.remember("c", turn("old"))
+        await theirs.open()
+        [[now]] = run(postgres_url, "SELECT extract(epoch from clock_timestamp())::float")
+        async with anyio.create_task_group() as tasks:
+            if how == "prune":
+                tasks.start_soon(lambda: ours.prune(before=cast("float", now), conversations=True))
+            else:
+                tasks.start_soon(ours.forget, "c")
+            await begun.wait()
+            tasks.start_soon(theirs.remember, "c", turn("new"))
+        assert await ours.history("c") == turn("new")
+        assert (await verify(ours)).problems == []
 
 
 async def test_what_cannot_be_a_store_is_refused_and_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

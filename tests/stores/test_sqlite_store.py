@@ -621,3 +621,34 @@ async def test_pruning_deletes_old_requests_and_the_large_texts_that_nobody_else
         assert await blobs() == 0
         assert (await store.statistics()).size_bytes == 0
         assert (await verify(store)).problems == []
+
+
+@pytest.mark.guarantee("G20")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("how", ["deleted", "replaced"])
+async def test_nothing_is_written_to_a_file_that_was_deleted_or_replaced_while_it_was_open(
+    tmp_path: Path, how: str, anyio_backend: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with closing(SqliteStore(tmp_path / "store.db")) as store:
+        await store.append(entry("before"))
+        assert len(await store.requests()) == 1
+        for each in tmp_path.iterdir():
+            each.unlink()
+        if how == "replaced":
+            async with closing(SqliteStore(store.path)) as other:
+                await other.append(entry("of another"))
+        await store.append(entry("after"))
+        with pytest.raises(StoreError, match="request before is not in the journal"):
+            await store.append(entry("before", 1))
+        expected = {"after", "of another"} if how == "replaced" else {"after"}
+        assert {each.request_id for each in await store.requests()} == expected
+        async with closing(SqliteStore(store.path)) as reader:
+            assert {each.request_id for each in await reader.requests()} == expected
+    assert "was deleted or replaced while it was open" in caplog.text
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_number_that_is_too_large_for_the_database_is_refused(tmp_path: Path, anyio_backend: str) -> None:
+    async with closing(SqliteStore(tmp_path / "store.db")) as store:
+        with pytest.raises(StoreError, match="cannot take a value: Python int too large"):
+            await store.conversations(limit=2**63)

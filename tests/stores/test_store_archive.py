@@ -167,3 +167,18 @@ async def test_a_request_that_ends_while_it_is_exported_is_written_as_its_record
         await import_from(target, path)
         [left] = await target.unfinished()
         assert (left.ending, left.facts, len(await target.facts("r"))) == (None, 1, 1)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_conversation_without_messages_does_not_keep_an_archive_from_being_read(
+    tmp_path: Path, anyio_backend: str
+) -> None:
+    async with closing(SqliteStore(tmp_path / "one.db")) as one, closing(SqliteStore(tmp_path / "two.db")) as two:
+        await one.remember("c", turn("hello"))
+        await one.remember("d", [])
+        for each in "cd":
+            await two.remember(each, [])
+        await export_to(one, tmp_path / "all.jsonl")
+        await import_from(two, tmp_path / "all.jsonl")
+        assert [await two.history(each) for each in "cd"] == [turn("hello"), []]
+        assert (await verify(two)).problems == []

@@ -8,11 +8,13 @@ import sqlite3
 from contextlib import closing as closed
 from pathlib import Path
 
+import anyio
 import pytest
 
 from support.store_entries import closing, entry, text_of, turn, write_whole
 from toolbus import Runtime
-from toolbus.errors import StoreDamaged
+from toolbus.cli._open_store import CommandStore
+from toolbus.errors import StoreDamaged, StoreError
 from toolbus.stores._encoding import chained
 from toolbus.stores.archive import verify
 from toolbus.stores.sqlite import SqliteStore
@@ -162,6 +164,57 @@ async def test_a_request_whose_record_is_damaged_keeps_no_other_from_going_on(
             assert (problem.request.request_id, resumption.held) == (left[1], 0)
             assert isinstance(problem.error, StoreDamaged)
             assert [(await each.result()).outcome for each in resumption] == ["completed"] * len(goes_on)
+
+
+@pytest.mark.parametrize("column", ["begun_at", "lease_until", "size_bytes", "owner", "conversation_id"])
+async def test_a_value_of_another_type_in_a_request_hides_no_other_request(
+    tmp_path: Path, column: str, anyio_backend: str
+) -> None:
+    async with closing(CommandStore(tmp_path / "store.db")) as store:
+        for each in ("r", "s"):
+            await store.append(entry(each, conversation_id=each, lease_seconds=0))
+        with closed(sqlite3.connect(store.path, isolation_level=None)) as database:
+            database.execute(f"UPDATE requests SET {column} = x'00' WHERE request_id = 'r'")
+        found = await store.found_requests(is_unfinished=True)
+        assert {each.record.request_id for each in found} == {"r", "s"}
+        assert {each.request_id for each in await store.requests()} == {"r", "s"}
+        with pytest.raises(StoreDamaged, match="its row cannot be read"):
+            await store.take("r", "me", 60)
+
+
+async def test_a_value_of_another_type_in_a_conversation_hides_no_other_one(tmp_path: Path, anyio_backend: str) -> None:
+    async with closing(CommandStore(tmp_path / "store.db")) as store:
+        for each in ("c", "d"):
+            await store.remember(each, turn(each))
+        with closed(sqlite3.connect(store.path, isolation_level=None)) as database:
+            database.execute("UPDATE conversations SET changed_at = 'x', messages = 'y' WHERE conversation_id = 'c'")
+        listed = {each.conversation_id: each for each in await store.conversations()}
+        assert [(each, listed[each].changed_at > 0, listed[each].messages) for each in "cd"] == [
+            ("c", False, 0),
+            ("d", True, 2),
+        ]
+        assert await store.conversation("c") == listed["c"]
+        assert "there are times of another type in the row of conversation 'c'" in [
+            str(each) for each in (await verify(store)).problems
+        ]
+        with pytest.raises(StoreDamaged, match="conversation 'c' is damaged"):
+            await store.remember("c", turn("more"))
+        await store.append(entry("s"))
+        outcomes = dict[str, str]()
+
+        async def end(request_id: str, conversation_id: str, seq: int) -> None:
+            last = entry(request_id, seq, conversation_id=conversation_id, ending="completed", turn=turn("end"))
+            try:
+                await store.append(last)
+                outcomes[request_id] = "written"
+            except StoreError as exc:
+                outcomes[request_id] = str(exc).partition(" at ")[0]
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(end, "r", "c", 0)
+            tasks.start_soon(end, "s", "d", 1)
+        assert outcomes == {"r": "conversation 'c' is damaged", "s": "written"}
+        assert len(await store.history("d")) == 4
 
 
 async def test_a_conversation_that_was_changed_is_not_given(tmp_path: Path, anyio_backend: str) -> None:

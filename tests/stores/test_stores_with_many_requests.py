@@ -130,9 +130,20 @@ async def test_inputs_that_cannot_be_read_do_not_keep_the_others_waiting(
     for event_id in ("a", "b", "c", "d", "e"):
         await store.send(cancel("r", event_id))
     await _run(store, "UPDATE inbox SET data = ? WHERE event_id < 'c'", (b'{"type": "of_tomorrow"}',))
-    assert [each.event_id for each in await store.waiting("worker", without=["c"], limit=1)] == ["d"]
+    for _ in range(2):
+        assert [each.event_id for each in await store.waiting("worker", without=["c"], limit=1)] == ["d"]
     logged = [each.getMessage().partition(" in its inbox cannot be read")[0] for each in caplog.records]
     assert logged == ["request r: input a", "request r: input b"]
+
+
+async def test_an_input_with_a_text_in_place_of_its_bytes_does_not_keep_the_others_waiting(tmp_path: Path) -> None:
+    async with closing(SqliteStore(tmp_path / "store.db", durability="process")) as store:
+        await store.append(entry("r"))
+        for event_id, data in (("a", "text"), ("b", 10**12), ("c", None)):
+            await store.send(cancel("r", event_id))
+            if data is not None:
+                await _run(store, "UPDATE inbox SET data = ? WHERE event_id = ?", (data, event_id))
+        assert [each.event_id for each in await store.waiting("worker")] == ["c"]
 
 
 async def test_looking_for_free_requests_reads_no_others(tmp_path: Path) -> None:

@@ -40,6 +40,8 @@ _RENEWALS = 3
 _RESULT_SECONDS = 4.8
 # The time between two attempts to take the turn of a conversation: the first, and the longest.
 _TURN_SECONDS, _LONGEST_TURN_SECONDS = 0.1, 1.0
+# The time after which a step that the store refuses each time is given up: before, the disk may only have been full.
+_REFUSED_SECONDS = 3_600.0
 # The log warns when this part of a limit is used up.
 _WARN_AT = 0.8
 
@@ -54,7 +56,8 @@ class _JournaledRequest:
     be in the store. `has_ended` and `is_abandoned` are true once the store has its ending, or has it as abandoned.
     `has_turn` is true if the request was given the turn of its conversation, which other processes wait for.
     `tries_since` is the time, on the loop's clock, at which the first step was first given to the store, and
-    `began_at` the time at which the write under way was, also after a cancellation has cut it short.
+    `began_at` the time at which the write under way was, also after a cancellation has cut it short. `refused_since` is
+    the time at which the store first refused what is missing at the end, and `is_given_up` true once that is given up.
     """
 
     session: RequestSession
@@ -69,6 +72,8 @@ class _JournaledRequest:
     has_turn: bool = False
     tries_since: float = 0.0
     began_at: float | None = None
+    refused_since: float | None = None
+    is_given_up: bool = False
     has_warned_of_failure: bool = False
     has_warned_of_size: bool = False
 
@@ -406,7 +411,7 @@ class JournalWriter:
         if request.unwritten is not None and was_accepted:
             await self._write_missing(request, request.unwritten)
         if not request.has_ended:
-            is_left = session.snapshot().view.is_left and was_accepted
+            is_left = session.snapshot().view.is_left and was_accepted and not request.is_given_up
             await (self._release_lease(request) if is_left else self._abandon(request))
         self._note_end(request)
 
@@ -420,7 +425,8 @@ class JournalWriter:
         """Write the steps that the store has refused, so that no result and no input from a person is lost.
 
         With "stop", a step that requests tool calls is left out: its calls have not begun, and in the journal they
-        would look as if they had. With "warn" they have begun.
+        would look as if they had. With "warn" they have begun, so that only a step that is refused for long is left
+        out, and then nobody continues the request.
         """
         stops_on_failure = self._on_failure == "stop"
         if stops_on_failure and any(isinstance(fact, ToolCallRequested) for fact in entry.facts):
@@ -429,8 +435,20 @@ class JournalWriter:
         try:
             await self._write(request, entry)
         except StoreError as exc:
-            if exc.retryable or not stops_on_failure:
+            if exc.retryable or not (stops_on_failure or self._gives_up(request, exc)):
                 raise
+
+    def _gives_up(self, request: _JournaledRequest, exc: StoreError) -> bool:
+        """Return whether the end of a request was refused for so long that it is not tried any more."""
+        now = anyio.current_time()
+        if request.refused_since is None:
+            request.refused_since = now
+        if now >= request.refused_since + _REFUSED_SECONDS and not request.is_given_up:
+            request.is_given_up = True
+            request_id = request.session.request_id
+            text = "request %s: the store refuses its last steps, which are given up: %s"
+            _logger.error(text, request_id, exc, extra={"request_id": request_id})
+        return request.is_given_up
 
     async def _release_lease(self, request: _JournaledRequest) -> None:
         session, seconds = request.session, request.session.snapshot().view.parks_for

@@ -30,7 +30,7 @@ from ..errors import DecodeError, StoreError, StoreFormat
 from ..events import Event, decode, encode
 from ..messages import Message
 from ..records import JsonForm, json_bytes
-from ..storage import Entry
+from ..storage import ConversationRecord, Entry, RequestRecord
 from ._texts import message_text, title_of
 
 __all__ = [
@@ -44,9 +44,11 @@ __all__ = [
     "agreed_from",
     "chain_start",
     "chained",
+    "conversation_from",
     "conversation_start",
     "digests_in",
     "fact_from",
+    "has_right_types",
     "message_from",
     "searchable",
     "split",
@@ -268,6 +270,36 @@ def message_from(data: bytes, fetch: Fetch, where: str) -> Message:
 def agreed_from(data: bytes, fetch: Fetch) -> Mapping[str, Any]:
     """Return the agreed options of a request. Raises the errors of `whole`."""
     return orjson.loads(whole(data, fetch))
+
+
+_TYPES: Mapping[str, Any] = {
+    **dict.fromkeys(("request_id", "conversation_id", "owner"), str),
+    **dict.fromkeys(("epoch", "facts", "size_bytes"), int),
+    **dict.fromkeys(("lease_until", "begun_at"), (int, float)),
+    "ended_at": (int, float, type(None)),
+    "ending": (str, type(None)),
+}
+
+
+def has_right_types(record: RequestRecord) -> bool:
+    """Return whether the fields of a record have their types: a database may have kept a text in place of a number."""
+    return all(isinstance(getattr(record, name), kind) for name, kind in _TYPES.items())
+
+
+def conversation_from(values: Sequence[object]) -> ConversationRecord:
+    """Return a conversation's record from its id, title, number of messages, and times.
+
+    A value of another type becomes empty or 0, so that the other conversations can be listed.
+    """
+    conversation_id, title = (each if isinstance(each, str) else "" for each in values[:2])
+    messages, begun_at, changed_at = (each if isinstance(each, (int, float)) else 0 for each in values[2:])
+    return ConversationRecord(
+        conversation_id=conversation_id,
+        title=title,
+        messages=int(messages),
+        begun_at=float(begun_at),
+        changed_at=float(changed_at),
+    )
 
 
 # ----------------------------------------------------------------------------------------------- the chain

@@ -154,13 +154,14 @@ class _Postgres(Database):
         self._psycopg = _psycopg()
         self._schema = schema
         self._connection: Any = None
+        self._seconds = seconds
         self.deadline = deadline
         _check_conninfo(conninfo)
         try:
             # libpq takes whole seconds, at least 2.
             whole = max(2, int(self.seconds_left))
             self._connection = _connection_class().connect(conninfo, autocommit=True, connect_timeout=whole)
-            self._prepare(durability, int(seconds * 1_000), reads=reads)
+            self._prepare(durability, reads=reads)
         except self._psycopg.Error as exc:
             self.close()
             raise self.translated(exc) from exc
@@ -179,21 +180,29 @@ class _Postgres(Database):
         if getattr(self, "_connection", None) is not None:
             self._connection.deadline = moment
 
-    def _prepare(self, durability: Durability, wait: int, *, reads: bool) -> None:
+    def _prepare(self, durability: Durability, *, reads: bool) -> None:
         self._connection.deadline = self._deadline
         run = self._connection.execute
         run(
             "SELECT set_config('search_path', %s, false), set_config('synchronous_commit', %s, false), "
-            "set_config('statement_timeout', %s, false), set_config('client_min_messages', 'warning', false), "
-            "set_config('idle_in_transaction_session_timeout', %s, false)",
-            (self._schema, "on" if durability == "power" else "off", f"{wait}ms", f"{wait}ms"),
+            "set_config('client_min_messages', 'warning', false)",
+            (self._schema, "on" if durability == "power" else "off"),
         )
+        self._limit(self._seconds)
         if self._format() < FORMAT:
             with self.transaction():
                 run("SELECT pg_advisory_xact_lock(%s)", (_lock_key("tables", self._schema),))
                 self._make_tables()
         if reads:
             run("SET default_transaction_read_only = on")
+
+    def _limit(self, seconds: float, *, is_local: bool = False) -> None:
+        """Have the server give up a statement, and a transaction without one, after so long."""
+        self._connection.execute(
+            "SELECT set_config('statement_timeout', %(limit)s, %(local)s), "
+            "set_config('idle_in_transaction_session_timeout', %(limit)s, %(local)s)",
+            {"limit": f"{int(seconds * 1_000)}ms", "local": is_local},
+        )
 
     def _format(self) -> int:
         """Return the format of the tables; 0 if they do not exist."""
@@ -257,6 +266,8 @@ class _Postgres(Database):
     def begin(self, *, reading: bool = False) -> None:
         """See `Database`."""
         self._connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if reading else "BEGIN")
+        if self.seconds_left > self._seconds:  # A job that may take longer than other calls.
+            self._limit(self.seconds_left, is_local=True)
 
     def commit(self) -> None:
         """See `Database`."""

@@ -49,13 +49,18 @@ _OWN_FAULTS = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError
 _has_warned: list[bool] = []
 
 
+class _Replaced(Exception):
+    """The path leads to another file than the open one, or to none."""
+
+
 class SqliteStore(DatabaseStore):
     """A store in the file `path`: see `Store` and `JournalStore`.
 
     The file is created when the store is opened, readable and writable only for its owner (0600), and so are the two
     files that SQLite keeps beside it (`-wal`, `-shm`). Its folder has to exist. The mode of an existing file is not
     changed. Several processes of one machine may use the file at once; it has to be on a disk of that machine, because
-    SQLite's log cannot be shared over a network (https://sqlite.org/wal.html, 1.).
+    SQLite's log cannot be shared over a network (https://sqlite.org/wal.html, 1.). If the file is deleted or replaced
+    while it is open, this is logged, and the next call uses the file that is at the path then.
 
     `durability` sets what a commit survives. With "power" each commit is synced to the disk before it counts: it
     survives a loss of power, if the disk really writes what it reports as synced (`synchronous=FULL` in WAL mode). With
@@ -160,6 +165,7 @@ class _Sqlite(Database):
         self.deadline = deadline
         _make_file(path)
         try:
+            self._file = _file_at(path)
             self._connection = sqlite3.connect(
                 path, timeout=self.seconds_left, isolation_level=None, check_same_thread=False
             )
@@ -170,7 +176,7 @@ class _Sqlite(Database):
         self._now = 0.0
         try:
             self._prepare(durability, reads=reads)
-        except sqlite3.Error as exc:
+        except (sqlite3.Error, _Replaced) as exc:
             self.close()
             raise self.translated(exc) from exc
         except BaseException:
@@ -293,7 +299,10 @@ class _Sqlite(Database):
         yield from found
 
     def begin(self, *, reading: bool = False) -> None:
-        """See `Database`."""
+        """See `Database`. A commit to a file that nobody can open any more would be lost."""
+        with contextlib.suppress(OSError):  # What is wrong with the disk, SQLite says better.
+            if _file_at(self.path) != self._file:
+                raise _Replaced
         self._wait_for_locks()
         self._connection.execute("BEGIN" if reading else "BEGIN IMMEDIATE")
         self._now = wall_time()
@@ -322,8 +331,11 @@ class _Sqlite(Database):
 
     def translated(self, exc: Exception) -> Exception:
         """See `Database`."""
+        if isinstance(exc, _Replaced):
+            return StoreUnavailable(f"{self.path} was deleted or replaced while it was open")
         if not isinstance(exc, sqlite3.Error):
-            return StoreError(f"{self.path} cannot take a value: {exc}") if isinstance(exc, UnicodeError) else exc
+            is_value = isinstance(exc, (UnicodeError, OverflowError))
+            return StoreError(f"{self.path} cannot take a value: {exc}") if is_value else exc
         code = _code(exc)
         if str(exc).startswith("Could not decode to UTF-8"):
             return StoreDamaged(f"{self.path} is damaged: {exc}")
@@ -343,8 +355,17 @@ class _Sqlite(Database):
             )
         return StoreError(f"{self.path}: {exc}")
 
+    def may_try_again(self, exc: Exception) -> bool:
+        """See `Database`."""
+        return isinstance(exc, _Replaced)
+
     def is_broken(self, exc: Exception) -> bool:
         """See `Database`. After the disk failed, SQLite's cache of the file may be out of date."""
+        if isinstance(exc, _Replaced):
+            _logger.warning(
+                "%s was deleted or replaced while it was open; the file that is there now is used", self.path
+            )
+            return True
         return isinstance(exc, sqlite3.Error) and _code(exc) in (
             *_DAMAGED,
             sqlite3.SQLITE_IOERR,
@@ -356,6 +377,15 @@ class _Sqlite(Database):
     def is_own_fault(self, exc: Exception) -> bool:
         """See `Database`."""
         return isinstance(exc, _OWN_FAULTS)
+
+
+def _file_at(path: Path) -> tuple[int, int] | None:
+    """Return the identity of the file at a path, if there is one. Raises `OSError` if the system cannot say."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 -- each transaction does this, and `Path.stat` takes twice as long
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _code(exc: sqlite3.Error) -> int:

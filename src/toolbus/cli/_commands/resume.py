@@ -107,7 +107,10 @@ async def _abandoned(store: CommandStore, ready: Sequence[FoundRequest]) -> Sequ
     done: list[FoundRequest] = []
     async with closing(store):
         for each in ready:
-            taken = await store.take(each.record.request_id, "toolbus resume --abandon", LEASE_SECONDS)
+            try:
+                taken = await store.take(each.record.request_id, "toolbus resume --abandon", LEASE_SECONDS)
+            except StoreDamaged:
+                taken = each.record  # Nobody can take it, and the command has to drop it nevertheless.
             if taken is not None and await store.abandon(taken.request_id, taken.epoch):
                 done.append(each)
     return done

@@ -82,7 +82,7 @@ class MemoryConversations:
                 begun_at=kept.begun_at,
                 changed_at=kept.changed_at,
             )
-            for conversation_id, kept in found[:limit]
+            for conversation_id, kept in found[: max(0, limit)]
         ]
 
     def drop(self, conversation_id: str) -> bool:

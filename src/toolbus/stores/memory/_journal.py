@@ -347,6 +347,7 @@ class MemoryJournal:
         ]
         for record in old:
             del self._requests[record.request_id]
+            await self.return_turn(record.conversation_id, record.request_id)
         pruned = Pruned(requests=len(old), size_bytes=sum(record.size_bytes for record in old))
         now = wall_time()
         self._turns = {each: holder for each, holder in self._turns.items() if self._has_turn(holder, now)}

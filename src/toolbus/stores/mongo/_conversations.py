@@ -15,7 +15,7 @@ from ...core.transcript import repair
 from ...errors import StoreDamaged
 from ...messages import AssistantMessage, Message, ToolCall, ToolMessage
 from ...storage import ConversationRecord
-from .._encoding import searchable
+from .._encoding import conversation_from, searchable
 from .._texts import folded, message_text, title_of
 from ._connection import Document, ServerConnection
 from ._deleting import finish_forgetting
@@ -154,13 +154,7 @@ def conversations(database: ServerConnection, search: str, prefix: str, limit: i
 
 
 def _record_of(state: Document) -> ConversationRecord:
-    return ConversationRecord(
-        conversation_id=state["_id"],
-        title=state["title"],
-        messages=state["messages"],
-        begun_at=state["begun_at"],
-        changed_at=state["changed_at"],
-    )
+    return conversation_from([state.get(each) for each in ("_id", "title", "messages", "begun_at", "changed_at")])
 
 
 def _others(database: ServerConnection, limit: int, prefix: str, chosen: set[str] | None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ._connection import Document, ServerConnection, prefix_of
 
-__all__ = ["DELETED", "delete_requests", "finish_forgetting", "request_owner", "sweep", "turn_owner"]
+__all__ = ["DELETED", "delete_requests", "finish_forgetting", "input_prefix", "request_owner", "sweep", "turn_owner"]
 
 DELETED = "deleted"
 """The ending of a request that is being deleted."""
@@ -28,6 +28,11 @@ def turn_owner(turn_id: str) -> str:
     return f"turn {turn_id}"
 
 
+def input_prefix(request_id: str) -> str:
+    """Return the beginning of the ids of a request's inputs, which ends at the first colon of such an id."""
+    return request_id.replace("%", "%25").replace(":", "%3A")
+
+
 def delete_requests(database: ServerConnection, found: Sequence[Document]) -> tuple[int, int]:
     """Delete ended requests, and return their number and bytes, without those that another process has deleted."""
     count = size_bytes = 0
@@ -43,13 +48,18 @@ def delete_requests(database: ServerConnection, found: Sequence[Document]) -> tu
 
 
 def sweep(database: ServerConnection) -> None:
-    """Delete the steps, inputs and large values of requests that are marked as deleted, and then their documents."""
-    while found := [each["_id"] for each in database.requests.find({"ending": DELETED}, {"_id": 1}).limit(_BATCH)]:
-        for request_id in found:
-            for collection in (database.steps, database.inbox):
-                collection.delete_many({"_id": prefix_of(request_id), "request_id": request_id})
+    """Delete all that belongs to the requests that are marked as deleted, and then their documents."""
+    marked, fields = {"ending": DELETED}, {"conversation_id": 1}
+    while found := {
+        each["_id"]: each["conversation_id"] for each in database.requests.find(marked, fields).limit(_BATCH)
+    }:
+        for request_id, conversation_id in found.items():
+            # Without its request, the turn would look like one of a request that has not begun yet.
+            database.turns.delete_one({"_id": conversation_id, "request_id": request_id})
+            for collection, prefix in ((database.steps, request_id), (database.inbox, input_prefix(request_id))):
+                collection.delete_many({"_id": prefix_of(prefix), "request_id": request_id})
         database.delete_blobs(request_owner(each) for each in found)
-        database.requests.delete_many({"_id": {"$in": found}, "ending": DELETED})
+        database.requests.delete_many({"_id": {"$in": [*found]}, **marked})
 
 
 def finish_forgetting(database: ServerConnection, state: Document) -> None:

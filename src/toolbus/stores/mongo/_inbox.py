@@ -19,8 +19,9 @@ from pymongo.collection import Collection
 from ...errors import InboxFull, StoreError
 from ...events import Event, decode, encode
 from ...storage import MAX_WAITING_INPUTS, InboxReceipt
+from .._encoding import UNREADABLE
 from ._connection import Document, ServerConnection, moment_of
-from ._deleting import DELETED
+from ._deleting import DELETED, input_prefix
 
 __all__ = ["mark_taken", "park", "receipt", "send_all", "settle", "waiting"]
 
@@ -153,13 +154,16 @@ def waiting(database: ServerConnection, owner: str, without: Ids[str], limit: in
             request_id, event_id = each["request_id"], each["event_id"]
             if request_id not in taken or event_id in taken[request_id] or event_id in without:
                 continue
+            if each["_id"] in database.unreadable:
+                continue
             if len(found) == limit:
                 break
             document = database.inbox.find_one({"_id": each["_id"]})
             try:
                 if document is not None:
                     found.append(decode(bytes(document["data"])))
-            except (StoreError, ValueError) as exc:
+            except (StoreError, *UNREADABLE) as exc:
+                database.unreadable.add(each["_id"])
                 _logger.warning("request %s: input %s in its inbox cannot be read: %s", request_id, event_id, exc)
         return found
 
@@ -199,4 +203,4 @@ def _wake(database: ServerConnection, request_ids: Sequence[str]) -> None:
 
 
 def _id(request_id: str, event_id: str) -> str:
-    return f"{request_id}:{event_id}"
+    return f"{input_prefix(request_id)}:{event_id}"

@@ -8,7 +8,7 @@ from pymongo import ReturnDocument
 
 from ...errors import StoreDamaged
 from ...storage import RequestRecord
-from .._encoding import agreed_from
+from .._encoding import UNREADABLE, agreed_from, has_right_types
 from ._connection import Document, ServerConnection, moment_of
 from ._deleting import DELETED, request_owner
 from ._journal import agreed_in
@@ -21,10 +21,10 @@ def _record(database: ServerConnection, state: Document) -> RequestRecord:
     fetch = database.blobs_of(request_owner(request_id))
     try:
         agreed = dict(agreed_from(agreed_in(state, fetch), fetch))
-    except (KeyError, ValueError, TypeError, IndexError) as exc:
+    except UNREADABLE as exc:
         text = f"the journal of request {request_id} is damaged: its agreed options cannot be read"
         raise StoreDamaged(text, request_id=request_id) from exc
-    return RequestRecord(
+    record = RequestRecord(
         request_id=request_id,
         conversation_id=state["conversation_id"],
         epoch=state["epoch"],
@@ -37,6 +37,10 @@ def _record(database: ServerConnection, state: Document) -> RequestRecord:
         size_bytes=state["size_bytes"],
         agreed=agreed,
     )
+    if not has_right_types(record):
+        text = f"the journal of request {request_id} is damaged: its document cannot be read"
+        raise StoreDamaged(text, request_id=request_id)
+    return record
 
 
 def request(database: ServerConnection, request_id: str) -> RequestRecord | None:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ...errors import LeaseLost, StoreError
+from ...errors import LeaseLost, StoreDamaged, StoreError
 from .._encoding import Begun, Head, Turn, Written, chain_start, chained, conversation_start
 from . import inbox
 from .database import Database, Row, Rows
+from .read import conversation_damaged
 
 __all__ = ["MANY", "OWN", "append_all", "remember", "restore"]
 
@@ -100,11 +101,16 @@ def append_all(database: Database, entries: Sequence[Written]) -> Sequence[int |
             group = _Group(database, entries)
             group.write()
     except Exception as exc:
-        if not isinstance(exc, _Refused) and not database.is_own_fault(exc):
+        if not _concerns_one(database, exc):
             raise
         return _one_by_one(database, entries)
     database.keep_heads(group.heads)
     return group.outcomes
+
+
+def _concerns_one(database: Database, exc: Exception) -> bool:
+    """Return whether one entry of a group cannot be written, and the others can."""
+    return isinstance(exc, (_Refused, StoreDamaged)) or database.is_own_fault(exc)
 
 
 def _one_by_one(database: Database, entries: Sequence[Written]) -> Sequence[int | StoreError]:
@@ -118,7 +124,7 @@ def _one_by_one(database: Database, entries: Sequence[Written]) -> Sequence[int 
                 group = _Group(database, [entry])
                 group.write()
             except Exception as exc:
-                if not isinstance(exc, _Refused) and not database.is_own_fault(exc):
+                if not _concerns_one(database, exc):
                     raise
                 database.run("ROLLBACK TO SAVEPOINT entry")
                 heads.append((entry.request_id, None))
@@ -298,15 +304,22 @@ def _write_blobs(database: Database, blobs: dict[bytes, bytes], uses: Iterable[t
         database.insert(_USES, sorted(uses))
 
 
+def _tail(database: Database, conversation_id: str) -> tuple[int, int, bytes, str]:
+    """Return the end of a conversation, which is locked until the end of the transaction, and no title."""
+    while (found := database.one(_TAIL + database.for_update, (conversation_id,))) is None:
+        # The row was there, and another process has deleted it since.
+        database.insert(_CONVERSATION, [(conversation_id, conversation_start(conversation_id))])
+    messages, size_bytes, last = found
+    if not (isinstance(messages, int) and isinstance(size_bytes, int) and isinstance(last, bytes)):
+        raise conversation_damaged(conversation_id, 0)
+    return messages, size_bytes, last, ""
+
+
 def _write_turns(database: Database, turns: Sequence[Turn]) -> None:
     """Add turns to the ends of their conversations, in their order."""
     ids = sorted({turn.conversation_id for turn in turns})
     database.insert(_CONVERSATION, [(each, conversation_start(each)) for each in ids])
-    tails: dict[str, tuple[int, int, bytes, str]] = {}
-    for conversation_id in ids:
-        found = database.one(_TAIL + database.for_update, (conversation_id,))
-        assert found is not None  # the statement before has inserted it
-        tails[conversation_id] = (found[0], found[1], bytes(found[2]), "")
+    tails = {each: _tail(database, each) for each in ids}
     rows: list[Row] = []
     for turn in turns:
         position, size_bytes, last, title = tails[turn.conversation_id]

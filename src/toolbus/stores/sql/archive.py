@@ -13,10 +13,9 @@ from ...errors import StoreError
 from ...events import Event
 from ...messages import Message
 from ...storage import ConversationRecord, Entry, RequestRecord, StoredFact
-from .._encoding import searchable, stored, turn_of, written
+from .._encoding import conversation_from, searchable, stored, turn_of, written
 from .append import remember, restore
 from .database import Database
-from .read import conversation_record
 
 __all__ = [
     "conversation_ids",
@@ -33,6 +32,8 @@ _ORPHANS = {
  WHERE NOT EXISTS (SELECT 1 FROM requests r WHERE r.request_id = f.request_id) LIMIT ?""",
     "messages of conversation {!r}, which is not in the list": """SELECT DISTINCT m.conversation_id FROM messages m
  WHERE NOT EXISTS (SELECT 1 FROM conversations c WHERE c.conversation_id = m.conversation_id) LIMIT ?""",
+    "times of another type in the row of conversation {!r}": """SELECT conversation_id FROM conversations
+ WHERE NOT (begun_at < 1e99 AND changed_at < 1e99) LIMIT ?""",
     "a large text of {!r} is missing": """SELECT DISTINCT u.owner FROM blob_uses u
  WHERE NOT EXISTS (SELECT 1 FROM blobs b WHERE b.digest = u.digest) LIMIT ?""",
 }
@@ -50,7 +51,7 @@ def request_ids(database: Database, after: str, limit: int) -> Sequence[str]:
 def conversation_ids(database: Database, after: str | None, limit: int) -> Sequence[ConversationRecord]:
     """Return at most `limit` conversations after the id `after`, in the order of ids; from the first on with None."""
     return [
-        conversation_record(row)
+        conversation_from(row)
         for row in database.rows(
             "SELECT conversation_id, title, messages, begun_at, changed_at FROM conversations "
             "WHERE conversation_id > ? OR ? = 1 ORDER BY conversation_id LIMIT ?",
@@ -65,11 +66,11 @@ def faults(database: Database) -> Sequence[str]:
     for text, statement in _ORPHANS.items():
         found += [f"there are {text}".format(row[0]) for row in database.rows(statement, (_SHOWN,))]
     after = b""
-    while page := database.rows(
-        "SELECT digest, data FROM blobs WHERE digest > ? ORDER BY digest LIMIT ?", (after, _PAGE)
-    ):
-        for digest, data in page:
-            if sha256(stored(data)).digest() != stored(digest):
+    while page := database.rows("SELECT digest FROM blobs WHERE digest > ? ORDER BY digest LIMIT ?", (after, _PAGE)):
+        for (digest,) in page:
+            # One at a time: each may have many megabytes.
+            row = database.one("SELECT data FROM blobs WHERE digest = ?", (digest,))
+            if row is not None and sha256(stored(row[0])).digest() != stored(digest):
                 found.append(f"the large text {stored(digest).hex()} is not what was written")
         after = stored(page[-1][0])
     return found
@@ -116,7 +117,8 @@ def restore_conversation(database: Database, record: ConversationRecord, turns: 
         for request_id, of_it in groupby(turns, key=lambda each: each[0])
     ]
     with database.transaction():
-        if database.rows("SELECT 1 FROM conversations WHERE conversation_id = ?", (conversation_id,)):
+        # One without messages is as good as none: `import_from` cannot see it before it writes.
+        if database.rows("SELECT 1 FROM conversations WHERE conversation_id = ? AND messages > 0", (conversation_id,)):
             raise StoreError(f"conversation {conversation_id!r} is in the store already")
         remember(database, written_turns or [turn_of(conversation_id, ())])
         database.run(

@@ -43,7 +43,8 @@ class Database(ABC):
 
     `deadline`, on the clock `time.monotonic`, is the moment by which the running call has to be done or have failed.
     `heads` are the ends of the journals that this connection has written itself; they may be out of date, which is
-    safe, because each append is guarded by a condition in its statement.
+    safe, because each append is guarded by a condition in its statement. `unreadable` are the inputs that this
+    connection could not read, by request and id: each is logged once, and not read again.
     """
 
     for_update = ""
@@ -53,6 +54,7 @@ class Database(ABC):
         self.deadline = 0.0
         self.in_doubt = False
         self.heads: dict[str, Head] = {}
+        self.unreadable: set[tuple[str, str]] = set()
 
     @property
     def seconds_left(self) -> float:

@@ -12,9 +12,9 @@ from typing import Literal
 from ...errors import StoreError
 from ...events import RequestStarted
 from ...storage import ConversationRecord, Pruned, RequestRecord
-from .._encoding import fact_from
+from .._encoding import UNREADABLE, conversation_from, fact_from, stored
 from .database import Database
-from .read import request
+from .read import request_listed
 
 __all__ = ["FoundRequest", "conversation", "ids_that_begin", "prunable", "requests"]
 
@@ -31,7 +31,10 @@ _OLD_CONVERSATIONS = """SELECT count(*), coalesce(sum(size_bytes), 0) FROM conve
 
 @dataclass(slots=True, frozen=True)
 class FoundRequest:
-    """A request and its prompt; the prompt is empty if the first fact cannot be read."""
+    """A request and its prompt, which is empty if the first fact cannot be read.
+
+    Of a request whose record is damaged, at least the ids are there: it must not hide the others.
+    """
 
     record: RequestRecord
     prompt: str
@@ -53,7 +56,7 @@ def requests(
     statement = _IDS.format(where=where, order="ASC" if is_unfinished else "DESC")
     found: list[FoundRequest] = []
     for (request_id,) in database.rows(statement, (*values, limit)):
-        record = request(database, request_id)
+        record = request_listed(database, request_id)
         if record is not None:
             found.append(FoundRequest(record, _prompt_of(database, request_id)))
     return found
@@ -63,12 +66,12 @@ def _prompt_of(database: Database, request_id: str) -> str:
     """Return the prompt in the first fact. Only that fact is read, so that damage after it does no harm."""
 
     def fetch(digest: bytes) -> bytes:
-        return bytes(database.rows("SELECT data FROM blobs WHERE digest = ?", (digest,))[0][0])
+        return stored(database.rows("SELECT data FROM blobs WHERE digest = ?", (digest,))[0][0])
 
     rows = database.rows("SELECT data FROM facts WHERE request_id = ? AND seq = 0", (request_id,))
     try:
-        first = fact_from(bytes(rows[0][0]), fetch, "the first fact") if rows else None
-    except (StoreError, IndexError, KeyError, ValueError, TypeError):
+        first = fact_from(stored(rows[0][0]), fetch, "the first fact") if rows else None
+    except (StoreError, *UNREADABLE):
         return ""
     return first.prompt if isinstance(first, RequestStarted) else ""
 
@@ -84,13 +87,10 @@ def ids_that_begin(
 def conversation(database: Database, conversation_id: str) -> ConversationRecord | None:
     """Return the record of one conversation; None for an unknown one."""
     row = database.one(
-        "SELECT title, messages, begun_at, changed_at FROM conversations WHERE conversation_id = ?", (conversation_id,)
+        "SELECT conversation_id, title, messages, begun_at, changed_at FROM conversations WHERE conversation_id = ?",
+        (conversation_id,),
     )
-    if row is None:
-        return None
-    return ConversationRecord(
-        conversation_id=conversation_id, title=row[0], messages=row[1], begun_at=row[2], changed_at=row[3]
-    )
+    return None if row is None else conversation_from(row)
 
 
 def prunable(database: Database, before: float, *, conversations: bool) -> Pruned:

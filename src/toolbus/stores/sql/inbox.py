@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 from ...errors import InboxFull, StoreError, ToolbusError
 from ...events import Event, decode, encode
 from ...storage import MAX_WAITING_INPUTS, InboxReceipt
+from .._encoding import stored
 from .database import Database, Row, Rows
 
 __all__ = ["TAKE", "park", "receipt", "send_all", "settle", "waiting"]
@@ -123,12 +124,13 @@ def waiting(database: Database, owner: str, without: Collection[str], limit: int
     for request_id, event_id in database.rows(_WAITING, (owner, _MOST_LISTED)):
         if len(found) >= limit:
             break
-        if event_id in without:
+        if event_id in without or (request_id, event_id) in database.unreadable:
             continue
         [[data]] = database.rows(_DATA, (request_id, event_id))
         try:
-            found.append(decode(bytes(data)))
+            found.append(decode(stored(data)))
         except (StoreError, ValueError) as exc:
+            database.unreadable.add((request_id, event_id))
             _logger.warning("request %s: input %s in its inbox cannot be read: %s", request_id, event_id, exc)
     return found
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from .database import Database
 
-__all__ = ["DELETE", "WantedTurn", "drop_old", "return_turn", "take_all"]
+__all__ = ["DELETE", "DELETE_OF", "WantedTurn", "drop_old", "return_turn", "take_all"]
 
 # A process has the request `r`.
 _RUNS = """r.ending IS NULL AND r.owner <> '' AND (r.lease_until > {now}
@@ -32,6 +32,12 @@ _UPDATE = "UPDATE turns SET request_id = ?, owner = ?, lease_until = {now} + ? W
 _RETURN = "DELETE FROM turns WHERE conversation_id = ? AND request_id = ?"
 DELETE = "DELETE FROM turns WHERE conversation_id = ?"
 """The statement that forgets who had the turn of a conversation."""
+DELETE_OF = """DELETE FROM turns WHERE request_id = ?
+ AND conversation_id = (SELECT r.conversation_id FROM requests r WHERE r.request_id = ?)"""
+"""The statement that forgets the turn of a request that is about to be deleted; its id is given twice.
+
+Without it, the turn would look like one of a request that has not begun yet.
+"""
 _OLD = """DELETE FROM turns WHERE lease_until < ?
  AND NOT EXISTS (SELECT 1 FROM requests r WHERE r.request_id = turns.request_id AND r.ending IS NULL)"""
 

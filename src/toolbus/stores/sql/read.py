@@ -5,6 +5,7 @@ Every function is called within a reading transaction, so that the rows of sever
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -18,8 +19,10 @@ from .._encoding import (
     agreed_from,
     chain_start,
     chained,
+    conversation_from,
     conversation_start,
     fact_from,
+    has_right_types,
     message_from,
     searchable,
     stored,
@@ -29,12 +32,13 @@ from .database import Database, Row
 
 __all__ = [
     "Salvage",
-    "conversation_record",
+    "conversation_damaged",
     "conversations",
     "facts",
     "history",
     "record_of",
     "request",
+    "request_listed",
     "requests",
     "salvage",
     "start_of",
@@ -217,15 +221,17 @@ def _check_row(row: Row, data: bytes, digest: bytes, seq: int, step_end: int, be
 
 def record_of(database: Database, row: Row) -> RequestRecord:
     """Return a request's record from its row. Raises `StoreDamaged` if the row or the agreed options are unreadable."""
-    request_id = row[0]
-    if not all(isinstance(each, int) for each in (row[2], row[8], row[9])) or not isinstance(row[1], str):
-        raise _damaged(request_id, 0, "its row cannot be read")
+    record = _without_agreed(row)
     try:
-        agreed = {} if row[10] is None else dict(agreed_from(stored(row[10]), _Blobs(database)))
+        record.agreed = {} if row[10] is None else dict(agreed_from(stored(row[10]), _Blobs(database)))
     except UNREADABLE as exc:
-        raise _damaged(request_id, 0, f"the request's agreed options cannot be read: {exc}") from exc
-    return RequestRecord(
-        request_id=request_id,
+        raise _damaged(row[0], 0, f"the request's agreed options cannot be read: {exc}") from exc
+    return record
+
+
+def _without_agreed(row: Row) -> RequestRecord:
+    record = RequestRecord(
+        request_id=row[0],
         conversation_id=row[1],
         epoch=row[2],
         owner=row[3],
@@ -235,14 +241,22 @@ def record_of(database: Database, row: Row) -> RequestRecord:
         ending=row[7],
         facts=row[8],
         size_bytes=row[9],
-        agreed=agreed,
     )
+    if not has_right_types(record):
+        raise _damaged(row[0], 0, "its row cannot be read")
+    return record
 
 
 def request(database: Database, request_id: str) -> RequestRecord | None:
     """See `JournalStore.request`."""
     row = database.one(f"{_RECORD} WHERE r.request_id = ?", (request_id,))
     return None if row is None else record_of(database, row)
+
+
+def request_listed(database: Database, request_id: str) -> RequestRecord | None:
+    """Return a request's record, as far as it can be read; None for an unknown request."""
+    row = database.one(f"{_RECORD} WHERE r.request_id = ?", (request_id,))
+    return None if row is None else _listed(database, row)
 
 
 def requests(database: Database, conversation_id: str | None, limit: int) -> Sequence[RequestRecord]:
@@ -259,13 +273,15 @@ def unfinished(database: Database, limit: int) -> Sequence[RequestRecord]:
 
 
 def _listed(database: Database, row: Row) -> RequestRecord:
-    """Return a request's record, with only the ids if it is damaged.
+    """Return a request's record, without the agreed options if they are damaged, or with only the ids if its row is.
 
     So the other requests can be resumed; taking the damaged one raises `StoreDamaged`.
     """
     try:
         return record_of(database, row)
     except StoreDamaged:
+        with contextlib.suppress(StoreDamaged):
+            return _without_agreed(row)
         request_id, conversation_id = (each if isinstance(each, str) else "" for each in row[:2])
         return RequestRecord(request_id=request_id, conversation_id=conversation_id)
 
@@ -283,7 +299,7 @@ def turns(database: Database, conversation_id: str) -> Sequence[tuple[str, Messa
     head = database.one("SELECT messages, hash FROM conversations WHERE conversation_id = ?", (conversation_id,))
     if head is None:
         if database.rows("SELECT 1 FROM messages WHERE conversation_id = ? LIMIT 1", (conversation_id,)):
-            raise _conversation_damaged(conversation_id, 0)
+            raise conversation_damaged(conversation_id, 0)
         return []
     found: list[tuple[str, Message]] = []
     fetch, last = _Blobs(database), conversation_start(conversation_id)
@@ -294,17 +310,18 @@ def turns(database: Database, conversation_id: str) -> Sequence[tuple[str, Messa
             data = stored(value)
             last = chained(last, seq, seq, data)
             if position != seq or last != stored(digest):
-                raise _conversation_damaged(conversation_id, seq)
+                raise conversation_damaged(conversation_id, seq)
             message = message_from(data, fetch, f"message {seq} of conversation {conversation_id!r}")
         except UNREADABLE as exc:
-            raise _conversation_damaged(conversation_id, seq) from exc
+            raise conversation_damaged(conversation_id, seq) from exc
         found.append((request_id, message))
     if len(found) != head[0] or last != stored(head[1]):
-        raise _conversation_damaged(conversation_id, len(found))
+        raise conversation_damaged(conversation_id, len(found))
     return found
 
 
-def _conversation_damaged(conversation_id: str, position: int) -> StoreDamaged:
+def conversation_damaged(conversation_id: str, position: int) -> StoreDamaged:
+    """Return the error for a message that is not what was written."""
     return StoreDamaged(
         f"conversation {conversation_id!r} is damaged at message {position}: it is not what was written"
     )
@@ -321,13 +338,8 @@ def conversations(database: Database, search: str, prefix: str, limit: int) -> S
         conditions.append("substr(conversation_id, 1, ?) = ?")
         values += [len(prefix), prefix]
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    rows = database.rows(f"{_LIST}{where} ORDER BY changed_at DESC, conversation_id LIMIT ?", (*values, limit))
-    return [conversation_record(row) for row in rows]
-
-
-def conversation_record(row: Row) -> ConversationRecord:
-    """Return a conversation's record from its row."""
-    return ConversationRecord(conversation_id=row[0], title=row[1], messages=row[2], begun_at=row[3], changed_at=row[4])
+    rows = database.rows(f"{_LIST}{where} ORDER BY changed_at DESC, conversation_id LIMIT ?", (*values, max(0, limit)))
+    return [conversation_from(row) for row in rows]
 
 
 def statistics(database: Database) -> StoreStatistics:

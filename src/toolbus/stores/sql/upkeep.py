@@ -39,6 +39,11 @@ _DELETE = (
     "DELETE FROM agreements WHERE request_id = ?",
     "DELETE FROM requests WHERE request_id = ?",
 )
+_LOCK_CONVERSATION = "SELECT 1 FROM conversations WHERE conversation_id = ?"
+_DELETE_CONVERSATION = (
+    "DELETE FROM messages WHERE conversation_id = ?",
+    "DELETE FROM conversations WHERE conversation_id = ?",
+)
 _UNUSED = "DELETE FROM blobs WHERE digest = ? AND NOT EXISTS (SELECT 1 FROM blob_uses u WHERE u.digest = blobs.digest)"
 
 
@@ -110,10 +115,10 @@ def forget(database: Database, conversation_id: str) -> bool:
             if ending is None:
                 raise StoreError(f"conversation {conversation_id!r} has an unfinished request: {request_id}")
         digests = _delete_requests(database, [each for each, _ in found])
+        there_was = bool(database.rows(_LOCK_CONVERSATION + database.for_update, (conversation_id,)))
         digests |= _delete_conversations(database, [conversation_id])
-        there_was = database.run("DELETE FROM conversations WHERE conversation_id = ?", (conversation_id,))
         _collect(database, digests)
-    return bool(found) or bool(there_was)
+    return bool(found) or there_was
 
 
 def prune_requests(database: Database, before: float, limit: int) -> Pruned:
@@ -133,12 +138,11 @@ def prune_conversations(database: Database, before: float, limit: int) -> Pruned
     """Delete at most `limit` conversations that have not changed since `before` and have no newer request."""
     with database.transaction():
         database.lock_blobs(exclusive=True)
-        found = database.rows(_OLD_CONVERSATIONS, (before, before, limit))
+        # The rows are locked, so that no turn is added while its conversation is being deleted.
+        found = database.rows(_OLD_CONVERSATIONS + database.for_update, (before, before, limit))
         if not found:
             return Pruned()
-        ids = [each for each, _ in found]
-        _collect(database, _delete_conversations(database, ids))
-        database.run_many("DELETE FROM conversations WHERE conversation_id = ?", [(each,) for each in ids])
+        _collect(database, _delete_conversations(database, [each for each, _ in found]))
     return Pruned(conversations=len(found), size_bytes=sum(size for _, size in found))
 
 
@@ -146,15 +150,16 @@ def _delete_requests(database: Database, ids: Sequence[str]) -> set[bytes]:
     """Delete requests, and return the digests of the large texts that they used."""
     digests = _delete_uses(database, [f"request {each}" for each in ids])
     if ids:
+        database.run_many(order.DELETE_OF, [(each, each) for each in ids])
         for statement in _DELETE:
             database.run_many(statement, [(each,) for each in ids])
     return digests
 
 
 def _delete_conversations(database: Database, ids: Sequence[str]) -> set[bytes]:
-    """Delete the messages of conversations, and return the digests of the large texts that they used."""
+    """Delete conversations whose rows are locked, and return the digests of the large texts that they used."""
     digests = _delete_uses(database, [f"conversation {each}" for each in ids])
-    for statement in ("DELETE FROM messages WHERE conversation_id = ?", order.DELETE):
+    for statement in (*_DELETE_CONVERSATION, order.DELETE):
         database.run_many(statement, [(each,) for each in ids])
     return digests
 

@@ -52,7 +52,7 @@ async def inbox(bench: Bench) -> None:
 
 @check("inbox-sent-twice", JOURNAL, INBOX)
 async def inbox_sent_twice(bench: Bench) -> None:
-    """An input that is sent twice waits once, and is not sent again after it was settled."""
+    """An input that is sent twice waits once, and is not sent again after it was settled; similar ids are others."""
     journal, owner = _inbox(bench), bench.new_id("owner")
     writing = await bench.begun(owner=owner)
     given = _input(writing)
@@ -62,6 +62,19 @@ async def inbox_sent_twice(bench: Bench) -> None:
     await journal.settle(writing.request_id, given.event_id, "taken")
     bench.expect("the receipt of an input that was taken and is sent again", _TAKEN, await journal.send(given))
     bench.expect("the inputs after that", [], [*await journal.waiting(owner)])
+    longer = bench.writing(request_id=f"{writing.request_id}:a")
+    await longer.begin(owner=owner)
+    similar = {
+        (each.request_id, event_id): SteeringAdded(request_id=each.request_id, event_id=event_id, text=event_id)
+        for each, event_id in ((writing, "a:b"), (longer, "b"))
+    }
+    for each in similar.values():
+        await journal.send(each)
+    waiting = {(each.request_id, each.event_id): each for each in await journal.waiting(owner)}
+    came = {key: waiting.get(key) for key in similar}
+    bench.expect("inputs whose ids look alike together with those of their requests", similar, came)
+    for request_id, event_id in similar:
+        await journal.settle(request_id, event_id, "refused")
 
 
 @check("inbox-endings", JOURNAL, INBOX)

@@ -119,7 +119,7 @@ async def turns_of_parked_requests(bench: Bench) -> None:
 
 @check("turns-after-deletions", JOURNAL)
 async def turns_after_deletions(bench: Bench) -> None:
-    """A conversation that was forgotten, or pruned, has no turn; a prune leaves the turns of running requests."""
+    """A conversation or a request that was forgotten or pruned has no turn; a prune leaves running requests theirs."""
     a, b = bench.new_id("owner"), bench.new_id("owner")
     talk = bench.new_id("talk")
     await bench.store.remember(talk, turn("forgotten"))
@@ -133,6 +133,17 @@ async def turns_after_deletions(bench: Bench) -> None:
     before = (await (await bench.begun()).record()).begun_at
     await bench.journal.prune(before=before, conversations=True)
     await _waits(bench, "the turn of a request that runs, after a prune", running.conversation_id, bench.new_id("x"), b)
+    ended = bench.writing()
+    await _gets(bench, "the turn of a conversation", ended.conversation_id, ended.request_id, a)
+    await ended.begin(owner=a)
+    await ended.end()
+    await bench.tick()
+    before = (await (await bench.begun()).record()).begun_at
+    await bench.journal.prune(before=before)
+    bench.expect(
+        "whether a request that has ended before is pruned", None, await bench.journal.request(ended.request_id)
+    )
+    await _gets(bench, "the turn of a request that was pruned", ended.conversation_id, bench.new_id("y"), b)
 
 
 @check("one-turn", JOURNAL)
