@@ -640,7 +640,7 @@ async def test_an_event_of_the_application_that_is_not_json_stops_no_runtime_and
             tasks.start_soon(read, client.request(session.request_id), heard)
             await advance(3)
             runtime.bus.publish(
-                StatusChanged(request_id=session.request_id, stage="model", text="Wait.", metadata={"user": object()})
+                StatusChanged(request_id=session.request_id, stage="waiting", text="Wait.", metadata={"user": object()})
             )
         facts = [each async for each in session.events() if each.is_fact]
     assert [each for each in heard if each.is_fact] == facts
@@ -670,7 +670,7 @@ class NoRelay(LocalRelay):
         yield self
 
 
-@pytest.mark.parametrize("make", [Client, lambda store, relay: node(store, relay)])
+@pytest.mark.parametrize("make", [Client, node])
 async def test_a_relay_that_is_out_of_reach_leaves_no_store_open(make: Callable[..., Any]) -> None:
     store = CountedStore(journal=True)
     with pytest.raises(ConfigurationError, match="no server answers"):
