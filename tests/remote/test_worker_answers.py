@@ -90,7 +90,7 @@ class FakeBroker:
             self.did.append("tell")
 
     async def flush(self) -> None:
-        if self.did[-1] == "tell":
+        if self.did[-1:] == ["tell"]:
             self.over.set()
 
     async def renew(self) -> None:

@@ -266,7 +266,9 @@ class Asker:
                 if not isinstance(reply, ModelReply) or len(reply.message.tool_calls) > MAX_REPLY_CALLS:  # pyright: ignore[reportUnnecessaryIsInstance] -- it may be an application's own
                     return self._not_taken(reply)
                 spent.append(reply.usage)
-                _check_arguments(reply)
+                for each in reply.message.tool_calls:
+                    if type(each.arguments) is not str:
+                        raise _not_text(each)  # noqa: TRY301 -- a function that checks would cost more than this
                 self._window.answered(reply.usage)
                 if self._state.needs_price:
                     _check_usage(reply, call)
@@ -376,7 +378,9 @@ class Asker:
                     _check_usage(reply, call)
                 if len(reply.message.tool_calls) > MAX_REPLY_CALLS:
                     raise too_many_calls(reply.vendor)
-                _check_arguments(reply)
+                for each in reply.message.tool_calls:
+                    if type(each.arguments) is not str:
+                        raise _not_text(each)
                 if mask is not None:
                     reply = mask.whole(reply)
             return reply
@@ -467,14 +471,10 @@ def native_output(provider: Provider, output: ToolSpec) -> NativeOutput:
     return "" if can is None else can(output.parameters)
 
 
-def _check_arguments(reply: ModelReply) -> None:
-    """Refuse arguments that are not text: an application's own provider may give them as the object that they mean."""
-    for call in reply.message.tool_calls:
-        arguments = cast("object", call.arguments)
-        if not isinstance(arguments, str):
-            given = type(arguments).__name__
-            problem = f"the provider gave the arguments of {call.name} as a {given}; give the text of their JSON"
-            raise ApplicationError(problem)
+def _not_text(call: ToolCall) -> ApplicationError:
+    """Return the error for arguments that an application's own provider gives as the object that they mean."""
+    given = type(call.arguments).__name__
+    return ApplicationError(f"the provider gave the arguments of {call.name} as a {given}; give the text of their JSON")
 
 
 def _check_usage(reply: ModelReply, call: ModelCall) -> None:
