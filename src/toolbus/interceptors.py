@@ -34,7 +34,7 @@ from .errors import ApplicationError, Denied
 from .events import ToolCallRequested
 from .messages import UserMessage
 from .protocols import ModelReply, ModelRequest
-from .records import json_bytes
+from .records import event_json
 from .tool_results import Rendered
 from .tools import ToolContext
 
@@ -135,8 +135,7 @@ def _check_edited(name: str, edited: Rendered) -> None:
     if not isinstance(cast("object", edited.content), str):
         raise ApplicationError(f"{name} returned content of type {type(edited.content).__name__}; it has to be a text")
     try:
-        # In events and their journals it is a few levels down, and orjson writes no more than 254 levels.
-        json_bytes([[[[edited.data]]]])
+        event_json(edited.data)
     except TypeError as exc:
         raise ApplicationError(f"{name} returned data that is not JSON: {exc}") from exc
 

@@ -11,12 +11,12 @@ from JSON checks each field. Knows msgspec, orjson and pydantic's core. Must not
 
 Example:
     from toolbus.events import ToolCallStarted
-    from toolbus.records import Record, asdict, defaults_of, fields_of, json_bytes, replace
+    from toolbus.records import Record, asdict, defaults_of, event_json, fields_of, json_bytes, replace
 
     event: Record = ToolCallStarted(call_id="c1", name="add", event_id="e1", at=0.0)
     print(replace(event, attempt=2).attempt, asdict(event)["type"])  # 2 tool_call_started
     print(fields_of(event)["name"], defaults_of(ToolCallStarted)["attempt"])  # add 1
-    print(json_bytes({"a": 1}))  # b'{"a":1}'
+    print(json_bytes({"a": 1}), event_json([]))  # b'{"a":1}' b'[]'
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler
     from pydantic_core.core_schema import CoreSchema
 
-__all__ = ["JsonForm", "Record", "asdict", "defaults_of", "field", "fields_of", "json_bytes", "replace"]
+__all__ = ["JsonForm", "Record", "asdict", "defaults_of", "event_json", "field", "fields_of", "json_bytes", "replace"]
 
 T = TypeVar("T")
 
@@ -142,6 +142,14 @@ def json_bytes(value: Any, default: Callable[[Any], Any] | None = None) -> bytes
         return orjson.dumps(value, default=plain)
     except TypeError:
         return orjson.dumps(_without_surrogates(value), default=plain)
+
+
+def event_json(value: Any) -> bytes:
+    """Return the JSON of a value, if an event can hold it. Raises `TypeError` as `json_bytes` does.
+
+    In an event and its journal a value is up to four levels down, so it may have no more than 250 levels itself.
+    """
+    return json_bytes([[[[value]]]])[4:-4]
 
 
 def _without_surrogates(value: Any) -> Any:

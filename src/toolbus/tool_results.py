@@ -301,7 +301,7 @@ def _to_json(value: Any, found: _Secrets | None = None) -> tuple[str, Any, tuple
     `found` holds the secrets that were marked before; new ones are added to it.
     """
     secrets: tuple[str | float, ...] = ()
-    # In events and their journals the value is a few levels down, and orjson writes no more than 254 levels.
+    # As deep as `event_json` allows. That function does not write values of other types, which a tool may return.
     nested = [[[[value]]]]
     try:
         written = orjson.dumps(nested)[4:-4]

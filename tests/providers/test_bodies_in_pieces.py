@@ -105,9 +105,9 @@ async def test_other_tasks_run_between_the_slices_of_a_large_piece() -> None:
         group.start_soon(count)
         await anyio.lowlevel.checkpoint()
         before = steps
-        await read(Body(EVENTS, [b":" + b" " * (9 * SLICE) + b"\n" + STREAM]))
+        await read(Body(EVENTS, [b":" + b" " * (10 * SLICE) + b"\n" + STREAM]))
         is_read = True
-        assert steps - before >= 8  # trio runs tasks in any order
+        assert steps - before >= 9  # trio runs tasks in any order, so one of the ten may be missed
 
 
 @pytest.mark.parametrize(

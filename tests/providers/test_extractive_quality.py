@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -20,7 +21,7 @@ QUESTIONS = [
     ("How does calendar know leap years?", "calendar.py", r"def isleap|leap years"),
     ("What happens when a queue is full?", "queue.py", r"class Full|raise Full"),
 ]
-ENOUGH = 7  # Eight are right with the library of Python 3.11, and seven with that of 3.13.
+ENOUGH = 8 if sys.version_info < (3, 12) else 7  # as many as are right with the library of each version
 
 
 @pytest.mark.repeats("ten questions to a large tree")

@@ -111,7 +111,7 @@ WRONG: dict[str, tuple[type[wrong.Right], ...]] = {
         orders.ForgetsTheTurnOfWhatRuns,
     ),
     "turns-of-parked-requests": (orders.KeepsTheTurnOfTheParked,),
-    "turns-after-deletions": (orders.PrunesTheTurnsOfWhatRuns,),
+    "turns-after-deletions": (orders.PrunesTheTurnsOfWhatRuns, orders.KeepsTheTurnOfThePruned),
     "one-turn": (orders.LooksBeforeItTakesTheTurn,),
     "one-turn-of-two-stores": (orders.OrdersTurnsInItsProcess,),
     "inbox": (
@@ -120,7 +120,7 @@ WRONG: dict[str, tuple[type[wrong.Right], ...]] = {
         inboxes.GivesTheInputsOfAll,
         inboxes.SettlesAgain,
     ),
-    "inbox-sent-twice": (inboxes.SendsAgain,),
+    "inbox-sent-twice": (inboxes.SendsAgain, inboxes.JoinsIds),
     "inbox-endings": (inboxes.KeepsWhatNobodyTakes,),
     "inbox-appends": (inboxes.TakesBeforeItAppends, inboxes.NeverTakes),
     "inbox-bound": (inboxes.HasNoBound,),
@@ -249,11 +249,11 @@ async def test_a_store_that_raises_or_hangs_is_reported_and_the_other_checks_go_
     assert caught.value.checks == ("forgetting", "renewing", "closing")
     breaks, closes = Breaks.forget.__code__.co_firstlineno + 1, Breaks.aclose.__code__.co_firstlineno + 1
     assert [(each.what, each.came) for each in caught.value.failures] == [
-        ("the check", f"ZeroDivisionError: a bug of mine ({__file__}:{breaks})"),
-        ("the store after the check", f"StoreError: will not close ({__file__}:{closes})"),
+        ("the check", f"ZeroDivisionError: a bug of mine at {__file__}:{breaks}"),
+        ("the store after the check", f"StoreError: will not close at {__file__}:{closes}"),
         ("the check", "it did not in 0.05 s"),
-        ("the store after the check", f"StoreError: will not close ({__file__}:{closes})"),
-        ("the store after all checks", f"StoreError: will not close ({__file__}:{closes})"),
+        ("the store after the check", f"StoreError: will not close at {__file__}:{closes}"),
+        ("the store after all checks", f"StoreError: will not close at {__file__}:{closes}"),
     ]
 
 

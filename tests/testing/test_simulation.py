@@ -20,10 +20,10 @@ from toolbus.events import Event
 from toolbus.testing.simulation import SimulationFailed, _parallel, run_seed, simulate
 from toolbus.testing.simulation._loop import PausingLoop, SteadyLoop
 
-SEEN = [f"G{number:02}" for number in (*range(1, 14), 16, 17, 19, 20, 26, 28)]
+SEEN = [f"G{number:02}" for number in (*range(1, 14), 16, 17, 19, 20, 26, 28, 34)]
 """The guarantees that a world can show to be broken."""
 
-SEEN_LESS = ["G18", "G21", "G34"]
+SEEN_LESS = ["G18", "G21"]
 """Those for which a process has to be drained or killed, or a store to fail."""
 
 SIMULATE = [sys.executable, "-m", "toolbus", "simulate"]
@@ -48,7 +48,7 @@ def test_five_hundred_worlds_hold() -> None:
     assert report["requests"] > 1_000
     assert set(SEEN) <= report["checks"].keys()
     assert min(report["checks"][each] for each in SEEN) > 200
-    assert min(report["checks"][each] for each in SEEN_LESS) > 5
+    assert min(report["checks"][each] for each in SEEN_LESS) > 10
     assert {"process killed", "process paused", "resumed", "store: no answer"} <= report["faults"].keys()
     assert min(report["faults"].values()) > 10
 

@@ -10,6 +10,7 @@ from wrong_stores import Right
 from toolbus.events import Event
 from toolbus.records import replace
 from toolbus.storage import Entry, InboxReceipt, SettledState
+from toolbus.stores.memory import MemoryStore
 
 
 def requests_in(store: Right) -> dict[str, Any]:
@@ -56,6 +57,20 @@ class SendsAgain(Right):
         known = await self.receipt(event.request_id, event.event_id)
         if known.state in ("taken", "refused"):
             requests_in(self)[event.request_id].settled.pop(event.event_id, None)
+        return await super().send(event)
+
+
+class JoinsIds(Right):
+    """Keeps an input under one text of both ids, which two inputs can share."""
+
+    def __init__(self, data: MemoryStore | None = None) -> None:
+        super().__init__(data)
+        self.owners: dict[str, str] = {}
+
+    async def send(self, event: Event) -> InboxReceipt:
+        joined = f"{event.request_id}:{event.event_id}"
+        if self.owners.setdefault(joined, event.request_id) != event.request_id:
+            return InboxReceipt(state="waiting")
         return await super().send(event)
 
 

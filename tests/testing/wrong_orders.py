@@ -119,3 +119,12 @@ class OrdersTurnsInItsProcess(LooksBeforeItTakesTheTurn):
     async def take_turn(self, conversation_id: str, request_id: str, owner: str, seconds: float) -> bool:
         async with self.lock:
             return await super().take_turn(conversation_id, request_id, owner, seconds)
+
+
+class KeepsTheTurnOfThePruned(Right):
+    async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
+        journal: Any = self.records
+        turns = {} if conversations else dict(journal._turns)
+        pruned = await super().prune(before=before, conversations=conversations)
+        journal._turns.update({each: turn for each, turn in turns.items() if each not in journal._turns})
+        return pruned

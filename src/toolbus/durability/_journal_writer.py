@@ -22,7 +22,7 @@ from ..clock import SessionClock
 from ..core.limits import Limits
 from ..errors import ConfigurationError, ConversationBusy, LeaseLost, StoreDamaged, StoreError
 from ..events import Event, ToolCallRequested, new_id
-from ..records import json_bytes
+from ..records import event_json
 from ..session import RequestSession
 from ..storage import ANSWER_SECONDS, Entry, Inbox, JournalStore, RequestRecord, Store, ending_of
 from ._agreed_options import agreed_options, fields_of, messages_to_json, provider_name
@@ -171,7 +171,7 @@ class JournalWriter:
         """
         if session.metadata and resumed is None:
             try:
-                json_bytes([[[[dict(session.metadata)]]]])
+                event_json(dict(session.metadata))
             except TypeError as exc:
                 raise ConfigurationError(f"metadata is not JSON, so the journal cannot keep it: {exc}") from exc
         limits = session.snapshot().view.state.limits

@@ -6,6 +6,7 @@ it is.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -273,8 +274,7 @@ class Exchange:
                         part, over = part + 1, is_last
                 finally:
                     events.close()
-        except (ToolbusError, TypeError) as exc:
-            # A `TypeError` comes from an event of the application with something inside that is not JSON.
+        except ToolbusError as exc:
             _logger.debug("a reader of request %s in another process is not served: %s", message.request, exc)
         finally:
             del self._served[message.id]
@@ -294,8 +294,10 @@ async def _some(events: Subscription[Any], max_bytes: int, *, facts_only: bool) 
         return bodies, not beat.cancelled_caught
     while event is not None:
         if event.is_fact or not facts_only:
-            bodies.append(encode(event))
-            left -= len(bodies[-1])
+            # An application's own signal that is not JSON reaches no other process. Facts are in the journal.
+            with contextlib.suppress(TypeError):
+                bodies.append(encode(event))
+                left -= len(bodies[-1])
         event = events.receive_nowait() if left > 0 else None
     return bodies, False
 

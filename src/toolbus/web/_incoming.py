@@ -17,7 +17,7 @@ from ..errors import BusError, DecodeError, InvalidHistory
 from ..events import ApprovalRequested, Event, ToolCallCompleted, ToolCallFailed
 from ..messages import FilePart, ImagePart, Part, TextPart, UserMessage, from_vercel
 from ..messages.wire import label, list_at, mapping_at, text_at
-from ..records import json_bytes
+from ..records import event_json
 from ..schemas import MAX_VALUES, has_many_values
 
 __all__ = [
@@ -417,8 +417,7 @@ def content_of(call_id: str, output: object) -> tuple[str, Any]:
     Raises `DecodeError` for an output that cannot be written as JSON.
     """
     try:
-        # In a journal it is a few levels down, and orjson writes no more than 254 levels.
-        written = json_bytes([[[[output]]]]).decode()[4:-4]
+        written = event_json(output).decode()
     except (TypeError, RecursionError) as exc:
         raise DecodeError(f"the output of call {call_id[:80]!r} cannot be kept: {exc}") from None
     return (output, None) if isinstance(output, str) else (written, output)

@@ -268,7 +268,7 @@ def _own_copy(arguments: object) -> dict[str, Any]:
     Raises `InvalidArguments` for arguments that are not a JSON object.
     """
     try:
-        # In a journal they are a few levels down, and orjson writes no more than 254 levels.
+        # As deep as `event_json` allows, but nothing is replaced: what runs is what a person has approved.
         [[[[copied]]]] = orjson.loads(orjson.dumps([[[[arguments]]]]))
     except TypeError as exc:
         raise InvalidArguments(f"they are not JSON: {exc}") from None

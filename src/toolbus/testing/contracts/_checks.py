@@ -15,7 +15,7 @@ from typing import Generic, TypeAlias, TypeVar
 import anyio
 
 from ...errors import ConfigurationError
-from ...failures import leaves_of, line_of
+from ...failures import detail_of, leaves_of
 
 __all__ = [
     "Abandoned",
@@ -217,8 +217,4 @@ def is_ours(exc: BaseException) -> bool:
 
 def words_of(exc: BaseException) -> str:
     """Return an exception in words, with its line in the checked code; for a group, all exceptions in it."""
-    found: list[str] = []
-    for each in leaves_of(exc):
-        line = line_of(each)
-        found.append(f"{type(each).__name__}: {each}{f' ({line})' if line else ''}")
-    return "; ".join(found)
+    return "; ".join(map(detail_of, leaves_of(exc)))

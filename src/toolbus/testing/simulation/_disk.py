@@ -295,12 +295,10 @@ class Handle:
                 return  # Without its store, a request may continue without the turn.
             taken_at = self._turns.get(request_id, now)
             if now < taken_at + self._process.world.lease_seconds:
-                for other in [each for each, process in running.items() if process is not self._process]:
-                    record = await self._journal.request(other)
-                    is_held = record is not None and record.owner != "" and record.lease_until > wall_time()
-                    self._process.watch.note(
-                        "G34", not is_held or other == request_id, f"{request_id} runs beside {other}"
-                    )
+                others = [each for each, process in running.items() if process is not self._process]
+                found = [await self._journal.request(each) for each in others if each != request_id]
+                held = [each.request_id for each in found if each and each.owner and each.lease_until > wall_time()]
+                self._process.watch.note("G34", not held, f"{request_id} runs beside {', '.join(held)}")
             running[request_id] = self._process
         if entry.ending is not None:
             running.pop(request_id, None)
