@@ -61,10 +61,12 @@ _A_ROW = 15e-6  # seconds for each request in a list
 _ROUND_TRIP = 0.5e-3  # seconds between a process and the store
 _MODEL_SECONDS = (1.0, 60.0)
 _TOOL_SECONDS = 0.5
+_OF_MEMORY = ("history", "remember", "conversations", "forget")
 _CALLS = (
     *("append", "facts", "request", "requests", "unfinished", "take", "renew", "release", "abandon"),
     *("take_turn", "return_turn"),
-    *("prune", "statistics", "send", "receipt", "waiting", "settle", "park", "history", "remember"),
+    *("prune", "statistics", "send", "receipt", "waiting", "settle", "park"),
+    *_OF_MEMORY,
 )
 _ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 _EPOCH = 1_000_000_000.0
@@ -184,7 +186,7 @@ class _Link:
         """Ask the database, in the time that it takes."""
         database = self.database
         await self._wait(name, 0)
-        owner: Any = database.memory if name in ("history", "remember") else database.journal
+        owner: Any = database.memory if name in _OF_MEMORY else database.journal
         answer = await getattr(owner, name)(*args, **options)
         if name == "append":
             entry: Entry = args[0]

@@ -24,7 +24,6 @@ __all__ = [
     "NUMBER",
     "POSITIVE",
     "Rule",
-    "at_least",
     "check",
     "hints_at_names",
     "is_async",
@@ -59,22 +58,19 @@ def check(name: str, given: T, *rules: Rule) -> T:
 
 
 NUMBER = Rule(lambda given: isinstance(given, (int, float)) and not isinstance(given, bool), "it must be a number")
-ABOVE_ZERO = Rule(lambda given: NUMBER.holds(given) and given > 0, "it must be above 0")
-POSITIVE = Rule(lambda given: NUMBER.holds(given) and 0 < given < math.inf, "it must be above 0 and finite")
-NOT_NEGATIVE = Rule(lambda given: NUMBER.holds(given) and 0 <= given < math.inf, "it must be at least 0 and finite")
+ABOVE_ZERO = Rule(lambda given: NUMBER.holds(given) and given > 0, "it must be a number above 0")
+POSITIVE = Rule(lambda given: NUMBER.holds(given) and 0 < given < math.inf, "it must be a finite number above 0")
+NOT_NEGATIVE = Rule(
+    lambda given: NUMBER.holds(given) and 0 <= given < math.inf, "it must be a finite number of at least 0"
+)
 FLAG = Rule(lambda given: isinstance(given, bool), "say True or False")
-
-
-def at_least(least: int) -> Rule:
-    """Return the rule for a number of at least `least`."""
-    return Rule(lambda given: NUMBER.holds(given) and given >= least, f"it must be at least {least}")
 
 
 def whole(least: int) -> Rule:
     """Return the rule for a whole number of at least `least`."""
-    rule = at_least(least)
     return Rule(
-        lambda given: isinstance(given, int) and rule.holds(given), f"it must be a whole number of at least {least}"
+        lambda given: isinstance(given, int) and NUMBER.holds(given) and given >= least,
+        f"it must be a whole number of at least {least}",
     )
 
 

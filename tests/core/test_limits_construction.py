@@ -58,7 +58,7 @@ def refused(name: str, value: object) -> str:
 @pytest.mark.parametrize("name", NUMBERS)
 @pytest.mark.parametrize("value", [0, -1, 0.0, -0.5, math.nan, math.inf, -math.inf])
 def test_zero_negative_nan_and_infinite_are_refused_by_name(name: str, value: float) -> None:
-    assert refused(name, value) == f"{name} is {value!r}; it must be above 0 and finite"
+    assert refused(name, value) == f"{name} is {value!r}; it must be a finite number above 0"
 
 
 @pytest.mark.parametrize("name", NUMBERS)

@@ -486,7 +486,7 @@ async def test_a_dispatcher_without_requests_binds_its_bus_to_the_event_loop():
 
 @pytest.mark.parametrize("options", [{"max_concurrency": 0}, {"max_threads": 0}])
 def test_bounds_below_one_are_refused(options: dict[str, Any]):
-    with pytest.raises(ConfigurationError, match="must be at least 1"):
+    with pytest.raises(ConfigurationError, match="a whole number of at least 1"):
         ToolDispatcher(EventBus(), **options)
 
 

@@ -86,7 +86,7 @@ def test_a_function_that_is_decorated_where_it_is_local_is_refused():
 
 @pytest.mark.parametrize("bound", [0, -1])
 def test_fewer_processes_than_one_are_refused(bound: int):
-    with pytest.raises(ConfigurationError, match=f"max_processes is {bound}; it must be at least 1"):
+    with pytest.raises(ConfigurationError, match=f"max_processes is {bound}; it must be a whole number of at least 1"):
         ToolDispatcher(EventBus(), max_processes=bound)
 
 

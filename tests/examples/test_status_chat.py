@@ -233,7 +233,7 @@ def test_what_is_typed_is_one_conversation(capsys: pytest.CaptureFixture[str], m
     [
         (["--provider", "nobody:x"], "there is no provider 'nobody:x'"),
         (["--provider", "openai:gpt-5-mini"], "OPENAI_API_KEY"),
-        (["--timeout", "0"], "it must be above 0"),
+        (["--timeout", "0"], "it must be a finite number above 0"),
     ],
 )
 def test_what_cannot_be_is_a_sentence_and_no_traceback(

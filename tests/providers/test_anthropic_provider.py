@@ -329,7 +329,7 @@ async def test_a_callable_that_fails_is_the_applications_fault(server: WireServe
         ({"timeout_seconds": 0}, "timeout_seconds is 0"),
         ({"max_reply_bytes": 0}, "max_reply_bytes is 0"),
         ({"max_output_tokens": 0}, "max_output_tokens is 0"),
-        ({"cache": "5m"}, "cache is '5m'; it must be 'auto', '1h' or 'off'"),
+        ({"cache": "5m"}, "cache is '5m'; it must be one of 'auto', '1h', 'off'"),
         ({"base_url": "localhost:8000"}, "base_url 'localhost:8000' is not a server's URL"),
         ({"api_key": "two words"}, "api_key is not a key"),
         ({"client": anthropic.AsyncAnthropic(api_key="k"), "api_key": "k"}, "client= has its own key"),

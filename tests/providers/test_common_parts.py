@@ -44,7 +44,7 @@ async def test_a_provider_that_was_closed_before_its_first_request_has_a_new_cli
 def test_bounds_of_one_are_accepted_and_none_of_zero() -> None:
     check_limits("m", 1, 1)
     assert OllamaProvider("m", context_tokens=1).model == "m"
-    with pytest.raises(ConfigurationError, match="max_reply_bytes is 0; it must be at least 1"):
+    with pytest.raises(ConfigurationError, match="max_reply_bytes is 0; it must be a whole number of at least 1"):
         check_limits("m", 1, 0)
 
 

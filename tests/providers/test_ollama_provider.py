@@ -472,7 +472,7 @@ async def test_a_path_and_the_compatible_endpoint_of_a_host_are_understood(serve
         ({"model": ""}, "the model's name is empty"),
         ({"timeout_seconds": 0}, "timeout_seconds is 0"),
         ({"max_reply_bytes": 0}, "max_reply_bytes is 0"),
-        ({"context_tokens": 0}, "context_tokens is 0; it must be at least 1"),
+        ({"context_tokens": 0}, "context_tokens is 0; it must be a whole number of at least 1"),
         ({"host": "host:port"}, "host is 'host:port', which is not a host"),
         ({"host": "ftp://host"}, "its scheme 'ftp' is neither http nor https"),
         ({"api_key": "two words"}, "api_key is not a key"),

@@ -226,7 +226,7 @@ async def test_a_recording_of_a_request_that_ran_out_of_budget_can_be_replayed(t
     ("bounds", "reported"),
     [
         ({}, "a Budget has no bound; give max_cost, max_tokens or both"),
-        ({"max_cost": 0}, "max_cost is 0; it must be above 0 and finite"),
+        ({"max_cost": 0}, "max_cost is 0; it must be a finite number above 0"),
         ({"max_tokens": 1.5}, "max_tokens is 1.5; it must be a whole number of at least 1"),
     ],
 )

@@ -9,6 +9,7 @@ import re
 import textwrap
 from collections.abc import Callable
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -207,13 +208,15 @@ async def test_in_a_notebook_the_error_shows_two_lines_that_work(slip: str) -> N
     [
         ({"store": "app.db"}, r"store is a str \('app.db'\); give a Store, such as SqliteStore\('toolbus.db'\)"),
         ({"store": MemoryStore}, "store is the class MemoryStore; give a Store"),
-        ({"max_sessions": "3"}, "max_sessions is '3'; it must be at least 1"),
-        ({"max_queued": -1}, "max_queued is -1; it must be at least 0"),
-        ({"max_threads": "3"}, "max_threads is '3'; it must be at least 1"),
-        ({"grace_seconds": None}, "grace_seconds is None; it must be at least 0 and finite"),
-        ({"drain_seconds": "3"}, "drain_seconds is '3'; it must be at least 0 and finite"),
-        ({"keep_ended_seconds": -1}, "keep_ended_seconds is -1; it must be at least 0 and finite"),
-        ({"lease_seconds": None}, "lease_seconds is None; it must be above 0 and finite"),
+        ({"store": Mock(spec=["journal", "history"])}, "a Mock .* is not a Store: it lacks remember, conversations, "),
+        ({"store": Mock(spec=MemoryStore, journal=Mock(spec=["append"]))}, "is not a JournalStore: it lacks facts, "),
+        ({"max_sessions": "3"}, "max_sessions is '3'; it must be a whole number of at least 1"),
+        ({"max_queued": -1}, "max_queued is -1; it must be a whole number of at least 0"),
+        ({"max_threads": "3"}, "max_threads is '3'; it must be a whole number of at least 1"),
+        ({"grace_seconds": None}, "grace_seconds is None; it must be a finite number of at least 0"),
+        ({"drain_seconds": "3"}, "drain_seconds is '3'; it must be a finite number of at least 0"),
+        ({"keep_ended_seconds": -1}, "keep_ended_seconds is -1; it must be a finite number of at least 0"),
+        ({"lease_seconds": None}, "lease_seconds is None; it must be a finite number above 0"),
         ({"bus": {}}, "bus is {}; give an EventBus"),
         ({"provider": [text("Hi.")]}, r"is not a provider: give .*; of a script, ScriptedProvider\(\[...\]\)"),
     ],
@@ -234,8 +237,8 @@ def test_the_options_of_the_dispatcher_have_the_same_defaults_in_a_runtime() -> 
 @pytest.mark.parametrize(
     ("options", "reported"),
     [
-        ({"timeout_seconds": "3"}, "tool 'shout': timeout_seconds is '3'; it must be above 0 and finite"),
-        ({"max_concurrency": "3"}, "tool 'shout': max_concurrency is '3'; it must be at least 1"),
+        ({"timeout_seconds": "3"}, "tool 'shout': timeout_seconds is '3'; it must be a finite number above 0"),
+        ({"max_concurrency": "3"}, "tool 'shout': max_concurrency is '3'; it must be a whole number of at least 1"),
         ({"retries": "3"}, "tool 'shout': retries is '3'; it must be 0 to 10"),
     ],
     ids=shown,
@@ -275,10 +278,10 @@ async def test_steering_and_cancelling_with_what_is_no_text_are_refused_and_the_
         ({"on_failure": "stop"}, "on_failure is 'stop'; it must be 'collect' or 'fail_fast'"),
         ({"stop_on": {"timeouts"}}, "stop_on has 'timeouts'; a call fails for one of: .*timeout"),
         ({"stop_on": 3}, "stop_on is 3; it must be a set of reasons"),
-        ({"max_cost": 0}, "max_cost is 0; it must be above 0 and finite"),
+        ({"max_cost": 0}, "max_cost is 0; it must be a finite number above 0"),
         ({"max_cost": "5 euros"}, "max_cost is '5 euros'; it must be a number"),
         ({"max_rounds": 2.5}, "max_rounds is 2.5; it must be a whole number"),
-        ({"approval_timeout_seconds": -1}, "approval_timeout_seconds is -1; it must be above 0 and finite"),
+        ({"approval_timeout_seconds": -1}, "approval_timeout_seconds is -1; it must be a finite number above 0"),
     ],
     ids=shown,
 )

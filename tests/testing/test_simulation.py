@@ -107,7 +107,7 @@ def test_time_that_is_up_begins_no_more_seeds() -> None:
 
 @pytest.mark.parametrize("options", [{"seeds": 0}, {"seeds": 1, "jobs": 0}])
 def test_numbers_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match="is 0; it must be at least 1"):
+    with pytest.raises(ConfigurationError, match="is 0; it must be a whole number of at least 1"):
         simulate(**options)
 
 

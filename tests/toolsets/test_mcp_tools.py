@@ -444,7 +444,7 @@ async def test_pins_that_cannot_be_written_hold_for_this_process(tmp_path: Path,
 
 @pytest.mark.parametrize("options", [{"ping_seconds": 0}, {"connect_seconds": float("inf")}])
 def test_seconds_that_make_no_sense_are_refused(options: Mapping[str, Any]):
-    with pytest.raises(ConfigurationError, match="must be above 0 and finite"):
+    with pytest.raises(ConfigurationError, match="must be a finite number above 0"):
         McpTools([McpServer("s", command="x")], **options)
 
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Literal, TypeAlias, get_args
 
-from .._option_checks import at_least, check, one_of
+from .._option_checks import check, one_of, whole
 from ..events import Event, ReasoningDelta, SubscriberLagged, TextDelta, ToolArgumentsDelta
 from ..records import replace
 
@@ -74,7 +74,7 @@ class EventBuffer:
     def __init__(
         self, capacity: int, policy: Overflow, on_full: Callable[[EventBuffer], None] = lambda _: None
     ) -> None:
-        self.capacity = check("capacity", capacity, at_least(1))
+        self.capacity = check("capacity", capacity, whole(1))
         self.policy: Overflow = check("overflow", policy, _OVERFLOWS)
         self.length = 0
         self.peak = 0

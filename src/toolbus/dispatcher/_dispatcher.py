@@ -22,7 +22,7 @@ import anyio.from_thread
 import anyio.lowlevel
 
 from .._open_scopes import StrandedTasks, raise_elsewhere
-from .._option_checks import NOT_NEGATIVE, at_least, check
+from .._option_checks import NOT_NEGATIVE, check, whole
 from ..errors import NotRunning
 from ..events import ToolCallRequested
 from ..failures import Failure, classify, is_being_cancelled, is_cancellation, keyboard_interrupt_of, leaves_of
@@ -135,9 +135,9 @@ class ToolDispatcher:
     ) -> None:
         if max_processes is None:
             max_processes = os.cpu_count() or 1
-        check("max_concurrency", max_concurrency, at_least(1))
-        check("max_threads", max_threads, at_least(1))
-        check("max_processes", max_processes, at_least(1))
+        check("max_concurrency", max_concurrency, whole(1))
+        check("max_threads", max_threads, whole(1))
+        check("max_processes", max_processes, whole(1))
         check("grace_seconds", grace_seconds, NOT_NEGATIVE)
         self.registry = registry if registry is not None else ToolRegistry()
         self._bus = bus

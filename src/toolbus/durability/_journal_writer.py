@@ -82,7 +82,16 @@ def journal_of(store: Store) -> JournalStore | None:
     """Return the journal of a store, or None if it has none. Raises `ConfigurationError` for what is not a store."""
     if isinstance(store, type) or not hasattr(store, "journal"):
         raise ConfigurationError(f"store is {shown(store)}; give a Store, such as SqliteStore('toolbus.db')")
+    _check_methods(store, Store)
+    if store.journal is not None:
+        _check_methods(store.journal, JournalStore)
     return store.journal
+
+
+def _check_methods(given: object, protocol: type) -> None:
+    missing = [name for name in vars(protocol) if not name.startswith("_") and not hasattr(given, name)]
+    if missing:
+        raise ConfigurationError(f"{shown(given)} is not a {protocol.__name__}: it lacks {', '.join(missing)}")
 
 
 def journal_writer_of(store: Store, lease_seconds: float, on_failure: OnStoreFailure) -> JournalWriter | None:

@@ -13,7 +13,7 @@ from collections import deque
 
 import anyio
 
-from .._option_checks import at_least, check
+from .._option_checks import check, whole
 from ..errors import ConversationBusy, Overloaded
 
 __all__ = ["Admission", "Ticket"]
@@ -81,8 +81,8 @@ class Admission:
     """
 
     def __init__(self, max_running: int, max_queued: int) -> None:
-        self._max_running = check("max_sessions", max_running, at_least(1))
-        self._max_queued = check("max_queued", max_queued, at_least(0))
+        self._max_running = check("max_sessions", max_running, whole(1))
+        self._max_queued = check("max_queued", max_queued, whole(0))
         self._running = 0
         self._held = 0
         # The tickets that wait for a slot only, in order of `take`, or of the end of their conversation's earlier turn;

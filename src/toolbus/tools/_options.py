@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
 
-from .._option_checks import FLAG, POSITIVE, Rule, at_least, check, is_async, no_option, one_of, or_none, takes, whole
+from .._option_checks import FLAG, POSITIVE, Rule, check, is_async, no_option, one_of, or_none, takes, whole
 from ..core.shorten import MIN_CHARS
 from ..errors import ConfigurationError
 from ..protocols import ApprovalRule, ToolKind
@@ -167,7 +167,7 @@ _OPTIONS = tuple(ToolOptions.__annotations__)
 _RULES: Mapping[str, Rule] = {
     "timeout_seconds": or_none(POSITIVE),
     "cache_seconds": or_none(POSITIVE),
-    "max_concurrency": or_none(at_least(1)),
+    "max_concurrency": or_none(whole(1)),
     # The waits double, so the tenth retry would come minutes after any sensible deadline.
     "retries": Rule(lambda given: isinstance(given, int) and 0 <= given <= 10, "it must be 0 to 10"),
     "retry_on": or_none(

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import anyio
 
-from .._option_checks import FLAG, POSITIVE, at_least, check
+from .._option_checks import FLAG, POSITIVE, check, whole
 from ..durability import call_store_in_time
 from ..errors import ConfigurationError, MissingExtra, UnknownRequest
 from ..events import MessageAppended, ToolCallCompleted, ToolCallFailed
@@ -100,7 +100,7 @@ def create_app(
             "heartbeat_seconds": check("heartbeat_seconds", heartbeat_seconds, POSITIVE),
             "cancel_on_disconnect": check("cancel_on_disconnect", cancel_on_disconnect, FLAG),
         },
-        check("max_body_bytes", max_body_bytes, at_least(1)),
+        check("max_body_bytes", max_body_bytes, whole(1)),
     )
     pages = page_routes() if check("page", page, FLAG) else []
     return Starlette(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
 
+from ..._option_checks import POSITIVE, check, whole
 from ...errors import ApplicationError, ConfigurationError
 from ..vendors import Vendor
 
@@ -40,10 +40,8 @@ def check_limits(model: str, timeout_seconds: float, max_reply_bytes: int) -> No
     """Raise `ConfigurationError` for an empty name and for impossible limits."""
     if not model:
         raise ConfigurationError("the model's name is empty")
-    if not 0 < timeout_seconds < math.inf:
-        raise ConfigurationError(f"timeout_seconds is {timeout_seconds}; it must be above 0 and finite")
-    if max_reply_bytes < 1:
-        raise ConfigurationError(f"max_reply_bytes is {max_reply_bytes}; it must be at least 1")
+    check("timeout_seconds", timeout_seconds, POSITIVE)
+    check("max_reply_bytes", max_reply_bytes, whole(1))
 
 
 def clean_key(key: object) -> str:

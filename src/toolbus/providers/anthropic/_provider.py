@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from ..._option_checks import check, one_of, whole
 from ...errors import ConfigurationError, ProviderUnavailable
 from ...protocols import Emit, NativeOutput
 from .._shared.adapter import Adapter
@@ -82,10 +83,8 @@ class AnthropicProvider(Adapter[MessageBuilder]):
         max_reply_bytes: int = MAX_REPLY_BYTES,
     ) -> None:
         check_limits(model, timeout_seconds, max_reply_bytes)
-        if max_output_tokens < 1:
-            raise ConfigurationError(f"max_output_tokens is {max_output_tokens}; it must be at least 1")
-        if cache not in {"auto", "1h", "off"}:
-            raise ConfigurationError(f"cache is {cache!r}; it must be 'auto', '1h' or 'off'")
+        check("max_output_tokens", max_output_tokens, whole(1))
+        check("cache", cache, one_of("auto", "1h", "off"))
         if any(kind.__name__ == "BaseBedrockClient" for kind in type(client).__mro__):
             raise ConfigurationError(
                 "client= is for Bedrock, whose stream has a different format that toolbus cannot read; "

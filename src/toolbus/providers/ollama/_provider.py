@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 import orjson
 
-from ...errors import ConfigurationError
+from ..._option_checks import check, or_none, whole
 from ...protocols import NativeOutput
 from .._shared.adapter import Adapter
 from .._shared.clients import Clients
@@ -90,8 +90,7 @@ class OllamaProvider(Adapter[ReplyBuilder]):
         images: bool = True,
     ) -> None:
         check_limits(model, timeout_seconds, max_reply_bytes)
-        if context_tokens is not None and context_tokens < 1:
-            raise ConfigurationError(f"context_tokens is {context_tokens}; it must be at least 1")
+        check("context_tokens", context_tokens, or_none(whole(1)))
         if host is None:
             url = host_url(os.environ.get("OLLAMA_HOST", ""), option="OLLAMA_HOST")
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..._option_checks import at_least, check
+from ..._option_checks import check, whole
 from ...messages import Message
 from ...storage import ConversationRecord, JournalStore
 from ._conversations import MemoryConversations
@@ -43,8 +43,8 @@ class MemoryStore:
     def __init__(
         self, *, max_conversations: int = 1_000, max_bytes: int = 64 * 1024 * 1024, journal: bool = False
     ) -> None:
-        check("max_conversations", max_conversations, at_least(1))
-        check("max_bytes", max_bytes, at_least(1))
+        check("max_conversations", max_conversations, whole(1))
+        check("max_bytes", max_bytes, whole(1))
         self._conversations = MemoryConversations(max_conversations, max_bytes)
         self._journal = MemoryJournal(self._conversations) if journal else None
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from ..._option_checks import at_least, check
+from ..._option_checks import check, whole
 from ._findings import SeedReport, SimulationFailed
 from ._parallel import run_in_processes
 from ._run import run_seed
@@ -66,8 +66,8 @@ def simulate(
     usual `if __name__ == "__main__":`. `on_seed` is called with each seed's report or failure. Raises
     `SimulationFailed`, and `ConfigurationError` for numbers below 1.
     """
-    check("seeds", seeds, at_least(1))
-    check("jobs", jobs, at_least(1))
+    check("seeds", seeds, whole(1))
+    check("jobs", jobs, whole(1))
     report = SimulationReport()
     began = time.monotonic()
     chosen = range(first, first + seeds)

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from ..._option_checks import POSITIVE, Rule, at_least, check, no_option, or_none, takes
+from ..._option_checks import POSITIVE, Rule, check, no_option, or_none, takes, whole
 from ...errors import ConfigurationError
 from ...protocols import ApprovalRule, ToolKind
 from ...tools import Summarize, ToolContext, ToolOptions, check_options
@@ -130,7 +130,7 @@ class McpServer:
         for name, callback in (("on_elicitation", self.on_elicitation), ("on_sampling", self.on_sampling)):
             check(f"MCP server {self.name!r}: {name}", callback, or_none(_ASKED))
         check(f"MCP server {self.name!r}: timeout_seconds", self.timeout_seconds, or_none(POSITIVE))
-        check(f"MCP server {self.name!r}: max_response_bytes", self.max_response_bytes, at_least(1))
+        check(f"MCP server {self.name!r}: max_response_bytes", self.max_response_bytes, whole(1))
 
 
 def _check_tool_options(where: str, tool: str, options: McpToolOptions) -> None:
