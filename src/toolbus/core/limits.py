@@ -49,7 +49,7 @@ class Limits:
     max_calls_per_round: calls in one reply; those past it get an error result, and the request continues.
     max_tool_calls: calls over the whole request.
     max_consecutive_errors: replies in a row whose calls all failed. The model always gets to answer its first errors
-        with tools, so 1 is as 2.
+        with tools, so 1 means the same as 2.
     max_repeats: replies in a row that make only one call, with the same arguments and the same result each time. The
         next such call is refused, and the model reads why; the one after that ends the request. Tools that are
         `repeatable` do not count.

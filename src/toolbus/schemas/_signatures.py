@@ -251,7 +251,7 @@ def _is_named(where: str, parameter: inspect.Parameter) -> bool:
         )
     if parameter.name in ("self", "cls"):
         raise ConfigurationError(
-            f"tool {where}: {parameter.name!r} is for Python to fill; "
+            f"tool {where}: {parameter.name!r} is filled in by Python, and not by a model; "
             "make a tool of the bound method: Tool(handler=thing.method)"
         )
     return True
