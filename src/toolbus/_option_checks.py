@@ -154,8 +154,8 @@ def no_option(unknown: Iterable[str], known: Iterable[str], what: str = "option"
     """Return the error text for options that do not exist: it names the known options, and those that are meant."""
     wrong, names = sorted(unknown), list(known)
     alike = [near for each in wrong if (near := option_meant(each, names))]
-    meant = f"; did you mean {', '.join(alike)}?" if alike else ""
-    return f"there is no {what} {', '.join(wrong)}; the {what}s are {', '.join(names)}{meant}"
+    meant = f" (did you mean {', '.join(alike)}?)" if alike else ""
+    return f"there is no {what} {', '.join(wrong)}{meant}; the {what}s are {', '.join(names)}"
 
 
 def option_meant(wrong: str, names: Sequence[str]) -> str:
