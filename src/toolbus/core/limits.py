@@ -64,7 +64,7 @@ class Limits:
     approval_timeout_seconds: a person's decision on one call, from the question; then the call is `denied`.
     stream_idle_seconds: the silence of a stream that has begun (kept to within a tenth of it). A stream begins with the
         first piece of the reply; after that, work of a server's own tools, pings and comments count as activity too,
-        and a stream that does not stand still is bounded only by `timeout_seconds`.
+        and a stream that does not stall is bounded only by `timeout_seconds`.
     max_input_tokens, max_output_tokens: over all calls of the model, as the provider counts them.
     max_facts: facts of the request, which are what a journal keeps of it.
     max_journal_bytes: size of these facts in the journal, as the store counts it. Facts of a sub-request are not kept,
