@@ -23,6 +23,7 @@ __all__ = [
     "NOT_NEGATIVE",
     "NUMBER",
     "POSITIVE",
+    "TEXT",
     "Rule",
     "at_least",
     "check",
@@ -63,6 +64,7 @@ ABOVE_ZERO = Rule(lambda given: NUMBER.holds(given) and given > 0, "it must be a
 POSITIVE = Rule(lambda given: NUMBER.holds(given) and 0 < given < math.inf, "it must be above 0 and finite")
 NOT_NEGATIVE = Rule(lambda given: NUMBER.holds(given) and 0 <= given < math.inf, "it must be at least 0 and finite")
 FLAG = Rule(lambda given: isinstance(given, bool), "say True or False")
+TEXT = Rule(lambda given: isinstance(given, str), "give a text")
 
 
 def at_least(least: int) -> Rule:

@@ -178,6 +178,8 @@ _RULES: Mapping[str, Rule] = {
         )
     ),
     "isolation": one_of(*get_args(Isolation)),
+    "external": FLAG,
+    "status": Rule(lambda given: isinstance(given, str), "give a sentence, such as 'Looking {city} up'"),
     "pool": Rule(lambda given: isinstance(given, str), "give the name of a pool, such as 'gpu'"),
     "transcript": FLAG,
     "kind": Rule(lambda given: given in get_args(ToolKind), "say 'query' or 'action', or nothing"),
