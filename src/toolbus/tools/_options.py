@@ -81,7 +81,7 @@ class ToolOptions(TypedDict, total=False):
     option. Text does not count as data. Listeners always get all of it."""
     summarize: Summarize | None
     """A function that takes the data as JSON values (for a text result, the text) and returns the text that the model
-    gets instead. It runs on the event loop, so it must be quick. If it raises, the model gets the data, and a warning
+    gets instead. It runs on the event loop, so it must be quick. If it raises, the model gets the data, and the error
     is logged."""
 
 
