@@ -18,7 +18,6 @@ import sysconfig
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import anyio
 import orjson
@@ -327,16 +326,14 @@ def _quietly(_delta: Delta) -> None:
     """Drop the event, since nobody listens."""
 
 
-def _run(tool: Tool[..., Any], arguments: str) -> tuple[str, bool]:
+def _run(tool: Tool, arguments: str) -> tuple[str, bool]:
     try:
         return render(tool.prepare(orjson.loads(arguments), None)()).content, False
     except ToolbusError as exc:
         return failure_content("error", str(exc)), True
 
 
-async def ask(
-    question: str, root: Path, *, run: Callable[[Tool[..., Any], str], tuple[str, bool]] = _run
-) -> tuple[str, int]:
+async def ask(question: str, root: Path, *, run: Callable[[Tool, str], tuple[str, bool]] = _run) -> tuple[str, int]:
     """The answer, and the number of rounds that it took: a loop without a bus, to measure only the provider."""
     tools = {tool.name: tool for tool in workspace_tools(root)}
     provider = ExtractiveProvider()

@@ -164,7 +164,7 @@ def print_parked(count: int) -> None:
 
     The requests are in a SQLite file. Some are parked before, so that the caches of the driver and of Python are full.
     """
-    outside: Tool[..., Any] = Tool(
+    outside: Tool = Tool(
         "outside", "Ask outside.", {"type": "object"}, external=True, background=True, validate=lambda _arguments: None
     )
 

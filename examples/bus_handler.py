@@ -12,7 +12,6 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import anyio
 
@@ -23,7 +22,7 @@ from toolbus.protocols import ModelRequest
 from toolbus.providers.scripted import Step
 from toolbus.testing import ScriptedProvider, calls, text
 
-get_price: Tool[..., Any] = Tool(
+get_price: Tool = Tool(
     "get_price",
     "The price of a drink, in euros.",
     {"type": "object", "properties": {"drink": {"enum": ["coffee", "tea"]}}, "required": ["drink"]},

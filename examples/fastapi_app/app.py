@@ -34,7 +34,7 @@ async def send_message(to: str, text: str) -> str:
 
 
 # An external tool has no handler here. The page answers its calls: see `client_tools` below, and pages/chat.js.
-local_time: Tool[..., Any] = Tool(
+local_time: Tool = Tool(
     name="local_time",
     description="The time and the time zone where the user is.",
     schema={"type": "object", "properties": {}},

@@ -53,7 +53,7 @@ class Source:
             return answer[0] if answer else f"run {run}"
 
         settings: dict[str, Any] = {"cache_seconds": 60, **options}
-        self.tool: Tool[..., Any] = Tool("fetch", handler=fetch, **settings)
+        self.tool: Tool = Tool("fetch", handler=fetch, **settings)
 
     def _end(self, run: int) -> tuple[anyio.Event, list[Any]]:
         return self._ends.setdefault(run, (anyio.Event(), []))
@@ -205,7 +205,7 @@ async def test_at_most_a_thousand_results_are_kept_and_the_one_unused_for_longes
 
 
 async def test_a_tool_of_one_request_is_not_kept_alive_by_its_results():
-    def made() -> Tool[..., Any]:
+    def made() -> Tool:
         async def fetch() -> str:
             return "x"
 

@@ -319,7 +319,7 @@ async def test_a_requests_own_tool_comes_before_the_registrys():
 
 
 async def test_an_external_tool_is_left_to_others():
-    approve: Tool[..., Any] = Tool("approve", "Ask a person.", {"type": "object"}, external=True)
+    approve: Tool = Tool("approve", "Ask a person.", {"type": "object"}, external=True)
     desk = Desk(view=View([approve]))
     async with ToolDispatcher(desk.bus, ToolRegistry([Tool("approve", handler=echo.handler)])):
         desk.ask("approve")

@@ -39,7 +39,7 @@ class Speechless(ToolError):
         raise AttributeError("city")
 
 
-def raising(exception: BaseException, *, sync: bool) -> Tool[..., Any]:
+def raising(exception: BaseException, *, sync: bool) -> Tool:
     async def fail() -> None:
         await anyio.lowlevel.checkpoint()
         raise exception
@@ -56,7 +56,7 @@ async def fine() -> str:
     return "fine"
 
 
-def through_a_future(exception: BaseException) -> Tool[..., Any]:
+def through_a_future(exception: BaseException) -> Tool:
     def in_thread() -> None:
         raise exception
 
@@ -66,14 +66,14 @@ def through_a_future(exception: BaseException) -> Tool[..., Any]:
     return Tool("fail", handler=fail)
 
 
-MADE: dict[str, Callable[[BaseException], Tool[..., Any]]] = {
+MADE: dict[str, Callable[[BaseException], Tool]] = {
     "async": lambda exception: raising(exception, sync=False),
     "sync": lambda exception: raising(exception, sync=True),
     "future": through_a_future,
 }
 
 
-async def failure_of(failing: Tool[..., Any]) -> ToolCallFailed:
+async def failure_of(failing: Tool) -> ToolCallFailed:
     """How the call fails; and afterwards the dispatcher still runs tools."""
     desk = Desk()
     async with ToolDispatcher(desk.bus, ToolRegistry([failing, fine])) as dispatcher:
@@ -449,7 +449,7 @@ async def test_the_result_has_the_exception_and_the_model_the_generic_sentence()
 # ------------------------------------------------------------------------------------------------- the host's
 
 
-def interrupted(backend: str, failing: Tool[..., Any]) -> tuple[BaseException, list[ToolCallFailed]]:
+def interrupted(backend: str, failing: Tool) -> tuple[BaseException, list[ToolCallFailed]]:
     """What reaches the host, and what was told of the call."""
     reported: list[ToolCallFailed] = []
 

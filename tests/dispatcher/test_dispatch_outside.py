@@ -42,7 +42,7 @@ class Queue:
 
     def __init__(self, places: int = 1, **options: Any) -> None:
         self.schedule = Schedule(places, 1, 1, deque(), lambda _: None)
-        self.tool: Tool[..., Any] = Tool("it", handler=nothing, **options)
+        self.tool: Tool = Tool("it", handler=nothing, **options)
         self.desk = Desk()
 
     def enter(self, number: int) -> Job:
@@ -204,17 +204,17 @@ def leaf_in_thread() -> str:
 @pytest.mark.guarantee("G10")
 @pytest.mark.parametrize("depth", [1, 3])
 @pytest.mark.parametrize("child", [leaf, leaf_in_thread], ids=["async", "sync"])
-async def test_parents_that_hold_all_places_wait_for_children_with_tools_and_all_end(depth: int, child: Tool[..., Any]):
+async def test_parents_that_hold_all_places_wait_for_children_with_tools_and_all_end(depth: int, child: Tool):
     bus = EventBus()
 
-    async def ask(tools: list[Tool[..., Any]]) -> str:
+    async def ask(tools: list[Tool]) -> str:
         arguments: dict[str, Any] = {}
         script = ScriptedProvider([calls(*((each.name, arguments) for each in tools)), text("Done.")])
         result = await RequestSession(bus, script, "Go.", tools=tools).run()
         assert [each.ok for each in result.tool_calls] == [True] * len(tools)
         return result.text
 
-    def parent_of(inner: Tool[..., Any]) -> Tool[..., Any]:
+    def parent_of(inner: Tool) -> Tool:
         # The dispatcher gives the deps here, and the request has none.
         async def parent(context: ToolContext[Any]) -> str:
             async with context.deps():

@@ -113,7 +113,7 @@ def is_alive(pid: int) -> bool:
 
 
 def registry() -> ToolRegistry:
-    tools: list[Tool[..., Any]] = [each for each in vars(process_tools).values() if isinstance(each, Tool)]
+    tools: list[Tool] = [each for each in vars(process_tools).values() if isinstance(each, Tool)]
     return ToolRegistry(tools)
 
 
@@ -174,7 +174,7 @@ async def test_arguments_that_do_not_fit_are_refused_before_a_process_is_asked(s
 
 
 SCHEMA = {"type": "object"}
-MADE: list[tuple[Tool[..., Any], dict[str, Any], str]] = [
+MADE: list[tuple[Tool, dict[str, Any], str]] = [
     (Tool("it", handler=process_tools.plain, isolation="process"), {"day": "2026-02-28"}, "date"),
     (Tool("it", "Of it.", SCHEMA, process_tools.plain, isolation="process"), {"day": "2026-02-28"}, "str"),
     (Tool("it", handler=process_tools.Shop.open, isolation="process"), {"day": 3}, "Shop 3"),
@@ -183,9 +183,7 @@ MADE: list[tuple[Tool[..., Any], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("made", "arguments", "content"), MADE, ids=["types", "schema", "class method", "static"])
-async def test_a_tool_that_is_made_elsewhere_finds_its_handler(
-    made: Tool[..., Any], arguments: dict[str, Any], content: str
-):
+async def test_a_tool_that_is_made_elsewhere_finds_its_handler(made: Tool, arguments: dict[str, Any], content: str):
     desk = Desk()
     async with ToolDispatcher(desk.bus, ToolRegistry([made])):
         desk.ask("it", **arguments)
@@ -321,7 +319,7 @@ async def test_a_handler_that_loops_for_ever_is_killed_at_its_deadline(door: Doo
     async with ToolDispatcher(bus, grace_seconds=60) as dispatcher, anyio.create_task_group() as group:
         limits = Limits(timeout_seconds=60, tool_timeout_seconds=30)
         spin = Tool("spin", handler=process_tools.spin.handler, isolation="process", timeout_seconds=1)
-        tools: list[Tool[..., Any]] = [process_tools.where, spin]
+        tools: list[Tool] = [process_tools.where, spin]
         session = RequestSession(bus, provider, "Go.", tools=tools, limits=limits)
         group.start_soon(session.run)
         visit = await door.visit()

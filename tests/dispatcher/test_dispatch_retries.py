@@ -51,7 +51,7 @@ class Flaky:
             self.began.append(anyio.from_thread.run_sync(clock))
             return self._end()
 
-        self.tool: Tool[..., Any] = Tool("work", handler=work_in_thread if sync else work, **options)
+        self.tool: Tool = Tool("work", handler=work_in_thread if sync else work, **options)
 
     def _end(self) -> str:
         if self._failures:

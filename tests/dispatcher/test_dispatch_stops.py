@@ -41,7 +41,7 @@ class Bench:
         def note_in_thread(number: int) -> None:
             self.seen.append(f"{number} begins")
 
-        self.tools: list[Tool[..., Any]] = [
+        self.tools: list[Tool] = [
             Tool("fail", handler=fail_in_thread if sync else fail),
             Tool("note", handler=note_in_thread if sync else note),
         ]

@@ -34,7 +34,7 @@ class Threads:
         self._gates: dict[int, threading.Event] = {}
         self._lock = threading.Lock()
 
-    def tool(self, name: str = "block", **options: Any) -> Tool[..., Any]:
+    def tool(self, name: str = "block", **options: Any) -> Tool:
         return Tool(name, handler=self._block, **options)
 
     def _block(self, number: int) -> Any:

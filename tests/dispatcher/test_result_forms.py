@@ -29,20 +29,20 @@ def count_rows(data: Any) -> str:
     return f"{len(data)} rows"
 
 
-def giving(value: Any, **options: Any) -> Tool[..., Any]:
+def giving(value: Any, **options: Any) -> Tool:
     async def look() -> Any:
         return value
 
     return Tool("look", handler=look, **options)
 
 
-async def result_of(made: Tool[..., Any], **options: Any) -> RequestResult[Any]:
+async def result_of(made: Tool, **options: Any) -> RequestResult[Any]:
     provider = ScriptedProvider([calls(("look", {})), text("Done.")])
     async with Runtime(provider, tools=[made], **options) as runtime:
         return await runtime.run("Look.")
 
 
-async def content_of(made: Tool[..., Any], **options: Any) -> str:
+async def content_of(made: Tool, **options: Any) -> str:
     """What the model reads."""
     result = await result_of(made, **options)
     (message,) = [each for each in result.messages if isinstance(each, ToolMessage)]

@@ -363,7 +363,7 @@ class _Inside:
         return await _living[-1].respond(request, emit)
 
 
-def _tool(name: str, seconds: float = 0.002, **options: Any) -> Tool[..., Any]:
+def _tool(name: str, seconds: float = 0.002, **options: Any) -> Tool:
     async def handler(context: ToolContext[Any], n: int = 0) -> str:
         life = _living[-1]
         await anyio.sleep(seconds)
@@ -378,7 +378,7 @@ def _tool(name: str, seconds: float = 0.002, **options: Any) -> Tool[..., Any]:
 
 
 @functools.cache
-def _tools() -> list[Tool[..., Any]]:
+def _tools() -> list[Tool]:
     """Made once, before any life: schemas take time."""
     inside = _tool("pay_inside", 0.01, needs_approval=True)
     handed = subrequest_tool("hand_over", "Hand over.", provider=_Inside(), tools=[inside])

@@ -61,7 +61,7 @@ async def test_requests_that_take_longer_than_the_grace_to_leave_are_counted_onc
         await anyio.sleep(1)
         return await append(entry)
 
-    asking: Tool[..., Any] = Tool("ask", handler=quick.handler, needs_approval=True)
+    asking: Tool = Tool("ask", handler=quick.handler, needs_approval=True)
     model = ScriptedProvider(lambda _request: calls(("ask", {})))
     async with Runtime(model, tools=[asking], store=store, on_approval="wait") as runtime:
         sessions = [runtime.start("go") for _ in range(2)]

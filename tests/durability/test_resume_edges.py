@@ -177,7 +177,7 @@ async def test_a_runtime_that_is_entered_again_runs_calls_that_it_gave_up_itself
 @pytest.mark.guarantee("G19")
 async def test_an_answer_that_comes_while_the_request_waits_for_its_turn_is_reported_once() -> None:
     schema: dict[str, Any] = {"type": "object", "properties": {}}
-    waits: Tool[..., Any] = Tool("wait", "", schema, external=True, validate=lambda _arguments: None)
+    waits: Tool = Tool("wait", "", schema, external=True, validate=lambda _arguments: None)
 
     def tools(lab: Lab) -> list[Any]:
         return [waits, lab.tool("look")]

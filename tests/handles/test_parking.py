@@ -32,9 +32,7 @@ pytestmark = pytest.mark.guarantee("G32")
 
 LONG, DAY = 600.0, 86_400.0  # LONG has twenty leases, and the store is looked at each second of it
 LIMITS = Limits(timeout_seconds=10 * DAY, tool_timeout_seconds=10 * DAY, approval_timeout_seconds=10 * DAY)
-EXTERNAL: Tool[..., Any] = Tool(
-    "outside", "Ask outside.", {"type": "object"}, external=True, validate=lambda _arguments: None
-)
+EXTERNAL: Tool = Tool("outside", "Ask outside.", {"type": "object"}, external=True, validate=lambda _arguments: None)
 
 
 @pytest.fixture(autouse=True)

@@ -49,9 +49,7 @@ from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virt
 anyio_backend = virtual_backends()
 pytestmark = pytest.mark.guarantee("G32")
 
-External: Tool[..., Any] = Tool(
-    "outside", "Ask outside.", {"type": "object"}, external=True, validate=lambda _arguments: None
-)
+External: Tool = Tool("outside", "Ask outside.", {"type": "object"}, external=True, validate=lambda _arguments: None)
 
 
 @pytest.fixture(autouse=True)

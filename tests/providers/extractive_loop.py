@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -27,7 +26,7 @@ _QUOTED = r" *(\d+)(?:  (.*))?$"
 class Conversation:
     """What was said, what was called in each round, and every piece that was emitted."""
 
-    tools: list[Tool[..., Any]]
+    tools: list[Tool]
     messages: list[Message] = field(default_factory=list[Message])
     rounds: list[list[str]] = field(default_factory=list[list[str]])
     pieces: list[Delta] = field(default_factory=list[Delta])
@@ -80,7 +79,7 @@ class Conversation:
 async def respond(
     provider: ExtractiveProvider,
     messages: Sequence[Message],
-    tools: Sequence[Tool[..., Any]],
+    tools: Sequence[Tool],
     number: int = 0,
     pieces: list[Delta] | None = None,
 ) -> ModelReply:

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.leaves("buses", reason="requests are opened by hand, an
 
 KEY = ("r", "c")
 PAYLOAD = Reference(*KEY, "a" * 64, 1_000, 1)
-EXTERNAL: Tool[..., Any] = Tool("outside", "Ask outside.", {"type": "object"}, external=True)
+EXTERNAL: Tool = Tool("outside", "Ask outside.", {"type": "object"}, external=True)
 
 
 @pytest.fixture(autouse=True)

@@ -79,7 +79,7 @@ async def listening(broker: Broker, subject: str) -> AsyncGenerator[tuple[Any, A
         heard.close()
 
 
-def work(handler: Callable[[ToolContext[Any]], Any], **options: Any) -> Tool[..., Any]:
+def work(handler: Callable[[ToolContext[Any]], Any], **options: Any) -> Tool:
     async def run(context: ToolContext[Any]) -> Any:
         """Work with the model's help."""
         return await handler(context)
@@ -87,7 +87,7 @@ def work(handler: Callable[[ToolContext[Any]], Any], **options: Any) -> Tool[...
     return tool(name="work", pool="gpu", **options)(run)
 
 
-def runtime_of(broker: Broker, model: Model, worked: Tool[..., Any], **options: Any) -> Runtime[None]:
+def runtime_of(broker: Broker, model: Model, worked: Tool, **options: Any) -> Runtime[None]:
     executor = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
     return Runtime(model.provider, tools=[worked], executors=[executor], **options)
 

@@ -27,7 +27,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-def runtime_of(broker: Broker, tools: list[Tool[..., Any]], reference: str = "", **options: Any) -> Runtime[None]:
+def runtime_of(broker: Broker, tools: list[Tool], reference: str = "", **options: Any) -> Runtime[None]:
     def reply(request: Any) -> Any:
         if not request.tools:
             return text("I have read: " + request.messages[-1].text)

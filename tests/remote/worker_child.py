@@ -94,10 +94,10 @@ async def work_once(number: int, seconds: float) -> str:
     return f"work_once {number}"
 
 
-TOOLS: list[Tool[..., Any]] = [safe, once, quick, recall, wait_again, wait_once, work_again, work_once]
+TOOLS: list[Tool] = [safe, once, quick, recall, wait_again, wait_once, work_again, work_once]
 
 
-def in_pool(pool: str) -> list[Tool[..., Any]]:
+def in_pool(pool: str) -> list[Tool]:
     """The tools of `check_executor`, declared for a pool."""
     return [
         Tool(handler=each.handler, pool=pool) if each.handler and not each.spec.pool else each

@@ -33,7 +33,7 @@ anyio_backend = virtual_backends()
 pytestmark = pytest.mark.guarantee("G33")
 
 HOUR, DAY = 3_600.0, 86_400.0
-OUTSIDE: Tool[..., Any] = Tool(
+OUTSIDE: Tool = Tool(
     "outside",
     "Ask outside.",
     {"type": "object"},

@@ -43,9 +43,7 @@ class Bank:
             self.paid.append({"amount": amount, "to": to})
             return "paid"
 
-        self.tool: Tool[..., Any] = tool(
-            needs_approval=needs_approval, cache_seconds=cache_seconds, description=description
-        )(pay)
+        self.tool: Tool = tool(needs_approval=needs_approval, cache_seconds=cache_seconds, description=description)(pay)
 
     def runtime(self, times: int = 1, tools: ToolRegistry | None = None, store: Store | None = None) -> Runtime:
         script = [*([calls(("pay", copy.deepcopy(ASKED)))] * times), text("Done.")]

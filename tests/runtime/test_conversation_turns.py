@@ -129,7 +129,7 @@ class Reports:
         self.woken = anyio.Event()
         self.fails = False
 
-    def tool(self) -> Tool[..., Any]:
+    def tool(self) -> Tool:
         if self.kind == "thread":
 
             def make_report(month: int) -> str:

@@ -154,7 +154,7 @@ async def test_calls_in_a_pool_are_left_for_resume_when_the_runtime_is_cancelled
 async def test_a_pool_of_this_process_does_not_run_a_call_again_that_may_have_had_its_effect() -> None:
     store, ran = MemoryStore(journal=True), list[str]()
 
-    def recorded(name: str, *, idempotent: bool) -> Tool[..., Any]:
+    def recorded(name: str, *, idempotent: bool) -> Tool:
         async def handler() -> str:
             ran.append(name)
             await anyio.sleep(5)

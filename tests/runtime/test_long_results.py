@@ -67,7 +67,7 @@ async def test_a_long_result_is_sent_cut_and_kept_whole_and_can_be_read_to_its_e
 
 
 async def test_what_somebody_else_on_the_bus_has_answered_is_read_in_the_next_turn():
-    away: Tool[..., Any] = Tool("away", "Somewhere else.", {"type": "object"}, external=True)
+    away: Tool = Tool("away", "Somewhere else.", {"type": "object"}, external=True)
 
     def read(request: ModelRequest) -> Any:
         wanted = next(each.call_id for each in request.messages if isinstance(each, ToolMessage))

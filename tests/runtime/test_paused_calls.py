@@ -33,9 +33,7 @@ async def remove(path: str) -> str:
     return f"{path} is gone"
 
 
-sign: Tool[..., Any] = Tool(
-    "sign", "Have a paper signed.", {"type": "object"}, external=True, validate=lambda _arguments: None
-)
+sign: Tool = Tool("sign", "Have a paper signed.", {"type": "object"}, external=True, validate=lambda _arguments: None)
 
 
 def calling(name: str, arguments: dict[str, Any]) -> ScriptedProvider:
@@ -43,11 +41,11 @@ def calling(name: str, arguments: dict[str, Any]) -> ScriptedProvider:
     return ScriptedProvider(lambda request: text("done") if request.round else calls((name, arguments)))
 
 
-def desk(name: str, provider: ScriptedProvider, tools: list[Any]) -> Tool[..., Any]:
+def desk(name: str, provider: ScriptedProvider, tools: list[Any]) -> Tool:
     return subrequest_tool(name, "Does what it is told.", provider=provider, tools=tools, limits=LIMITS)
 
 
-def removing_desk(name: str = "desk") -> Tool[..., Any]:
+def removing_desk(name: str = "desk") -> Tool:
     return desk(name, calling("remove", {"path": "x"}), [remove])
 
 

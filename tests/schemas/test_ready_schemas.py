@@ -31,7 +31,7 @@ def look_up(word: str, options: dict[str, Any] | None = None, marks: list[int] |
     return word, options, marks
 
 
-def made(**options: Any) -> Tool[..., Any]:
+def made(**options: Any) -> Tool:
     return Tool("look_up", "Look up.", SCHEMA, look_up, **options)
 
 
@@ -147,7 +147,7 @@ def find(word: str, context: ToolContext[str]) -> str:
 
 @pytest.mark.parametrize("handler", [find, Finder(), functools.partial(find), Finder().__call__])
 def test_the_context_is_found_in_the_handlers_signature(handler: Any):
-    tool: Tool[..., Any] = Tool("find", "", {}, handler)
+    tool: Tool = Tool("find", "", {}, handler)
     assert tool.wants_context
     ours = ToolContext(deps="Ada")
     assert tool.prepare({"word": "tea"}, ours)() == "tea for Ada"
@@ -159,7 +159,7 @@ def test_a_schema_that_asks_for_no_more_than_an_object_needs_no_library(
     monkeypatch: pytest.MonkeyPatch, schema: dict[str, Any]
 ):
     monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
-    tool: Tool[..., Any] = Tool("ask", "Ask.", schema, external=True)
+    tool: Tool = Tool("ask", "Ask.", schema, external=True)
     tool.spec.validate({})
     tool.spec.validate({"anything": [1]})
     not_an_object: Any = [1]

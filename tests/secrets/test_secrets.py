@@ -467,7 +467,7 @@ async def test_a_secret_that_comes_in_the_middle_of_a_request_is_hidden_in_what_
             bus.publish(event.completed(f"it is {VALUE}"))
 
     bus.connect(ToolCallRequested, answer)
-    ask: Tool[..., Any] = Tool("ask", "Ask elsewhere.", {"type": "object"}, external=True, validate=lambda _given: None)
+    ask: Tool = Tool("ask", "Ask elsewhere.", {"type": "object"}, external=True, validate=lambda _given: None)
     script = ScriptedProvider([calls(first), calls(("ask", {})), text("ok")])
     async with Runtime(script, tools=[login, delegate, ask, Taker().tool], bus=bus) as runtime:
         result = await runtime.run("go")

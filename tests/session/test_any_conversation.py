@@ -85,7 +85,7 @@ class Conversation:
         self.shares = rnd.random() < 0.5  # reports what it counts
         self.reported: list[HistoryCompressed] = []
 
-    def tool(self, name: str) -> Tool[..., Any]:
+    def tool(self, name: str) -> Tool:
         kinds: dict[str, Any] = {
             "look": {"kind": "query"},
             "shot": {"kind": "query"},

@@ -49,7 +49,7 @@ def removing(*paths: str) -> ScriptedProvider:
     return ScriptedProvider(lambda request: text("done") if request.round else calls(*wanted))
 
 
-def desk() -> Tool[..., Any]:
+def desk() -> Tool:
     return subrequest_tool("desk", "Does what it is told.", provider=removing(), tools=[remove])
 
 

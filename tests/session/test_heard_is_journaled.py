@@ -29,7 +29,7 @@ anyio_backend = virtual_backends()
 pytestmark = pytest.mark.guarantee("G31")
 
 
-def external(**options: Any) -> Tool[..., Any]:
+def external(**options: Any) -> Tool:
     schema: dict[str, Any] = {"type": "object", "properties": {}}
     return Tool("wait", "", schema, external=True, validate=lambda _arguments: None, **options)
 

@@ -43,7 +43,7 @@ async def wait_here() -> str:
     return ""
 
 
-def outside(**options: Any) -> Tool[..., Any]:
+def outside(**options: Any) -> Tool:
     schema: dict[str, Any] = {"type": "object", "properties": {}}
     return Tool("ask", "Ask somebody.", schema, external=True, validate=lambda _arguments: None, **options)
 

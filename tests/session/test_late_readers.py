@@ -93,7 +93,7 @@ async def test_who_comes_in_mid_reply_gets_the_text_so_far_and_then_its_pieces()
 
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
 async def test_who_comes_right_after_an_answer_hears_it_once(store: str, tmp_path: Path) -> None:
-    ask: Tool[..., Any] = Tool(name="ask", description="Ask outside.", schema={"type": "object"}, external=True)
+    ask: Tool = Tool(name="ask", description="Ask outside.", schema={"type": "object"}, external=True)
     kept = MemoryStore() if store == "memory" else SqliteStore(tmp_path / "toolbus.db")
     model = ScriptedProvider([calls(("ask", {})), text("Good.")])
     async with Runtime(model, tools=[ask], store=kept) as runtime:

@@ -38,7 +38,7 @@ def schema(*names: str) -> dict[str, Any]:
     return {"type": "object", "properties": {name: {} for name in names}}
 
 
-def plain(name: str, result: str | Callable[[], str], **options: Any) -> Tool[..., Any]:
+def plain(name: str, result: str | Callable[[], str], **options: Any) -> Tool:
     """A tool that takes anything and gives `result`."""
 
     async def handler(**_arguments: Any) -> str:
@@ -128,7 +128,7 @@ async def test_a_result_that_somebody_published_on_the_bus_is_cut_as_well() -> N
     provider = ScriptedProvider([calls(("fetch", {})), text("done")])
     bus = EventBus()
     bus.connect(ToolCallRequested, lambda event: bus.publish(event.completed(LONG)))
-    tools: list[Tool[..., Any]] = [Tool("fetch", "", schema(), external=True, validate=lambda _arguments: None)]
+    tools: list[Tool] = [Tool("fetch", "", schema(), external=True, validate=lambda _arguments: None)]
     await RequestSession(bus, provider, "go", tools=tools, max_result_chars=500).run()
     assert 400 < len(results(sent(provider))[0]) <= 500
 

@@ -37,7 +37,7 @@ class SlowModel:
         return await ScriptedProvider([text("an answer")]).respond(request, emit)
 
 
-def external(**options: Any) -> Tool[..., Any]:
+def external(**options: Any) -> Tool:
     schema: dict[str, Any] = {"type": "object", "properties": {}}
     return Tool("wait", "", schema, external=True, validate=lambda _arguments: None, **options)
 

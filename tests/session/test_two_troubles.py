@@ -45,7 +45,7 @@ class Journal(SlowJournal):
     with_sub_requests = True
 
 
-def external(**options: Any) -> Tool[..., Any]:
+def external(**options: Any) -> Tool:
     schema: dict[str, Any] = {"type": "object", "properties": {}}
     return Tool("wait", "", schema, external=True, validate=lambda _arguments: None, **options)
 
@@ -56,7 +56,7 @@ def waiting(bus: EventBus, journal: Journal | None = None, **options: Any) -> Re
     return RequestSession(bus, model, "hi", tools=[external(**options)], journal=journal)
 
 
-def asking(*tools: Any) -> Tool[..., Any]:
+def asking(*tools: Any) -> Tool:
     """A tool that hands its task over, and goes on for ever when that has failed."""
 
     @tool

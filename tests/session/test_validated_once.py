@@ -32,7 +32,7 @@ def nothing_seen() -> None:
     seen.clear()
 
 
-async def request(tools: Sequence[Tool[..., Any]], *asked: tuple[str, dict[str, Any]], bus: EventBus) -> list[str]:
+async def request(tools: Sequence[Tool], *asked: tuple[str, dict[str, Any]], bus: EventBus) -> list[str]:
     """The results that the model reads."""
     registry = ToolRegistry(tools)
     async with ToolDispatcher(bus, registry):

@@ -49,7 +49,7 @@ anyio_backend = virtual_backends()
 LONG = "0123456789" * 1000
 
 
-def fetch(result: str = "word " * 100, description: str = "", **options: Any) -> Tool[..., Any]:
+def fetch(result: str = "word " * 100, description: str = "", **options: Any) -> Tool:
     async def handler(**_arguments: Any) -> str:
         return result
 

@@ -95,7 +95,7 @@ class Lab:
     def keys(self, name: str = "") -> Counter[str]:
         return Counter(key for each, key in self.runs if name in ("", each))
 
-    def tool(self, name: str, seconds: float = 1.0, result: Any = None, **options: Any) -> Tool[..., Any]:
+    def tool(self, name: str, seconds: float = 1.0, result: Any = None, **options: Any) -> Tool:
         """A tool that records its run, takes `seconds`, and returns `result`, or its name and key."""
 
         async def handler(context: ToolContext[Any], n: int = 0) -> Any:
@@ -108,7 +108,7 @@ class Lab:
         handler.__name__, handler.__doc__ = name, f"Run {name}."
         return tool(**options)(handler)
 
-    def standard(self) -> list[Tool[..., Any]]:
+    def standard(self) -> list[Tool]:
         """One tool of each kind."""
         return [
             self.tool("pay", 2),

@@ -120,7 +120,7 @@ class SecretScene:
     def _got(self, name: str, *values: Any) -> None:
         self.delivered.setdefault(name, []).extend(values)
 
-    def _tools(self) -> list[Tool[..., Any]]:
+    def _tools(self) -> list[Tool]:
         got = self._got
 
         @tool

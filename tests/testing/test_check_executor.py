@@ -19,7 +19,7 @@ from toolbus.testing.contract_tools import CONTRACT_TOOLS
 
 anyio_backend = virtual_backends()
 
-Tools = Sequence[Tool[..., Any]]
+Tools = Sequence[Tool]
 BOUND = {"max_concurrency": 3}
 
 # ------------------------------------------------------------------------------------------------- the dispatcher

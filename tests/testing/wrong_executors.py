@@ -28,7 +28,7 @@ class Right:
 
     max_concurrency: ClassVar[int | None] = None
 
-    def __init__(self, bus: EventBus, tools: Sequence[Tool[..., Any]]) -> None:
+    def __init__(self, bus: EventBus, tools: Sequence[Tool]) -> None:
         self.bus = bus
         self.tools = ToolRegistry(tools)
         self.places = anyio.CapacityLimiter(self.max_concurrency or 1_000)
@@ -45,7 +45,7 @@ class Right:
         await self.group.__aexit__(None, None, None)
         return None
 
-    def find(self, requested: ToolCallRequested) -> Tool[..., Any] | None:
+    def find(self, requested: ToolCallRequested) -> Tool | None:
         tool = self.tools.get(requested.name)
         return None if tool is None or tool.spec.external or tool.spec.pool else tool
 
@@ -54,12 +54,12 @@ class Right:
         if tool is not None:
             self.take_on(tool, requested)
 
-    def take_on(self, tool: Tool[..., Any], requested: ToolCallRequested) -> None:
+    def take_on(self, tool: Tool, requested: ToolCallRequested) -> None:
         scope = anyio.CancelScope()
         if self.bus.arbitration.watch(requested.request_id, requested.call_id, scope.cancel):
             self.group.start_soon(self.run, tool, requested, scope)
 
-    async def run(self, tool: Tool[..., Any], requested: ToolCallRequested, scope: anyio.CancelScope) -> None:
+    async def run(self, tool: Tool, requested: ToolCallRequested, scope: anyio.CancelScope) -> None:
         answer: Terminal = requested.failed("the executor was closed", reason="cancelled", outcome_unknown=True)
         try:
             with scope:
@@ -76,7 +76,7 @@ class Right:
     def tell(self, answer: Terminal) -> None:
         self.bus.publish(answer)
 
-    async def answer(self, tool: Tool[..., Any], requested: ToolCallRequested) -> Terminal:
+    async def answer(self, tool: Tool, requested: ToolCallRequested) -> Terminal:
         try:
             return self.completed(requested, await self.call(tool, requested))
         except (KeyboardInterrupt, anyio.get_cancelled_exc_class()):
@@ -84,7 +84,7 @@ class Right:
         except BaseException as exc:
             return self.failed(requested, exc)
 
-    async def call(self, tool: Tool[..., Any], requested: ToolCallRequested) -> Any:
+    async def call(self, tool: Tool, requested: ToolCallRequested) -> Any:
         call = tool.prepare(self.arguments(requested), self.context(requested))
         if tool.is_async:
             return await call()
@@ -146,7 +146,7 @@ class StripsTexts(Right):
 class AwaitsEverything(Right):
     """A handler that is not async gives what cannot be awaited."""
 
-    async def call(self, tool: Tool[..., Any], requested: ToolCallRequested) -> Any:
+    async def call(self, tool: Tool, requested: ToolCallRequested) -> Any:
         if requested.name == "contract_echo_sync" and requested.arguments["said"] != "on":
             raise ToolError("its result cannot be awaited")
         return await super().call(tool, requested)
@@ -218,7 +218,7 @@ class TellsSecrets(Right):
 
 
 class LetsExitsThrough(Right):
-    async def answer(self, tool: Tool[..., Any], requested: ToolCallRequested) -> Terminal:
+    async def answer(self, tool: Tool, requested: ToolCallRequested) -> Terminal:
         try:
             return self.completed(requested, await self.call(tool, requested))
         except Exception as exc:
@@ -237,7 +237,7 @@ class TellsSecretsOfThreads(Right):
 
 
 class TrustsArguments(Right):
-    async def call(self, tool: Tool[..., Any], requested: ToolCallRequested) -> Any:
+    async def call(self, tool: Tool, requested: ToolCallRequested) -> Any:
         if requested.name == "contract_add":
             try:
                 return await super().call(tool, requested)
@@ -248,7 +248,7 @@ class TrustsArguments(Right):
 
 
 class SharesArguments(Right):
-    async def call(self, tool: Tool[..., Any], requested: ToolCallRequested) -> Any:
+    async def call(self, tool: Tool, requested: ToolCallRequested) -> Any:
         if requested.name == "contract_scribble":
             assert tool.handler is not None
             return await tool.handler(**requested.arguments)
@@ -283,13 +283,13 @@ class RefusesUnknownTools(Right):
 
 
 class TakesExternalTools(Right):
-    def find(self, requested: ToolCallRequested) -> Tool[..., Any] | None:
+    def find(self, requested: ToolCallRequested) -> Tool | None:
         tool = self.tools.get(requested.name)
         return None if tool is None or tool.spec.pool else tool
 
 
 class TakesOtherPools(Right):
-    def find(self, requested: ToolCallRequested) -> Tool[..., Any] | None:
+    def find(self, requested: ToolCallRequested) -> Tool | None:
         tool = self.tools.get(requested.name)
         return None if tool is None or tool.spec.external else tool
 
@@ -309,7 +309,7 @@ class StaysConnected(Right):
 class DoesNotAskWhoWasFirst(Right):
     """Takes on what is answered already."""
 
-    def take_on(self, tool: Tool[..., Any], requested: ToolCallRequested) -> None:
+    def take_on(self, tool: Tool, requested: ToolCallRequested) -> None:
         if self.bus.arbitration.is_open(requested.request_id, requested.call_id):
             super().take_on(tool, requested)
         elif requested.call_id not in {*self.open, "of nobody"}:
@@ -320,7 +320,7 @@ class DoesNotAskWhoWasFirst(Right):
 class RunsWhatIsForged(Right):
     """Asks whether a call is taken or answered, and not whether there is such a call."""
 
-    def take_on(self, tool: Tool[..., Any], requested: ToolCallRequested) -> None:
+    def take_on(self, tool: Tool, requested: ToolCallRequested) -> None:
         if requested.call_id == "of nobody":
             self.group.start_soon(self.run, tool, requested, anyio.CancelScope())
         else:
@@ -330,7 +330,7 @@ class RunsWhatIsForged(Right):
 class RunsWhatComesAgain(Right):
     """Knows which calls it runs, and not those that it has run."""
 
-    def take_on(self, tool: Tool[..., Any], requested: ToolCallRequested) -> None:
+    def take_on(self, tool: Tool, requested: ToolCallRequested) -> None:
         again = requested.call_id in self.open
         self.open[requested.call_id] = requested
         super().take_on(tool, requested)
@@ -341,7 +341,7 @@ class RunsWhatComesAgain(Right):
 class IgnoresItsNeighbours(Right):
     """Takes on what another executor has taken on; not what it has itself, or what is answered."""
 
-    def take_on(self, tool: Tool[..., Any], requested: ToolCallRequested) -> None:
+    def take_on(self, tool: Tool, requested: ToolCallRequested) -> None:
         before = requested.call_id in self.open
         is_open = self.bus.arbitration.is_open(requested.request_id, requested.call_id)
         self.open[requested.call_id] = requested
@@ -355,11 +355,11 @@ class IgnoresItsNeighbours(Right):
 
 
 class MixesResultsUp(Right):
-    def __init__(self, bus: EventBus, tools: Sequence[Tool[..., Any]]) -> None:
+    def __init__(self, bus: EventBus, tools: Sequence[Tool]) -> None:
         super().__init__(bus, tools)
         self.last: Any = None
 
-    async def call(self, tool: Tool[..., Any], requested: ToolCallRequested) -> Any:
+    async def call(self, tool: Tool, requested: ToolCallRequested) -> Any:
         self.last = value = await super().call(tool, requested)
         if requested.name == "contract_echo" and str(value).startswith("caller"):
             await anyio.lowlevel.checkpoint()
@@ -380,7 +380,7 @@ class RunsWhatWasSettled(Right):
 
     max_concurrency = 2
 
-    async def run(self, tool: Tool[..., Any], requested: ToolCallRequested, scope: anyio.CancelScope) -> None:
+    async def run(self, tool: Tool, requested: ToolCallRequested, scope: anyio.CancelScope) -> None:
         if requested.name == "contract_add":
             async with self.places:
                 if scope.cancel_called:
@@ -391,11 +391,11 @@ class RunsWhatWasSettled(Right):
 class WaitsForTheDeaf(Right):
     """No other call while one that was stopped goes on."""
 
-    def __init__(self, bus: EventBus, tools: Sequence[Tool[..., Any]]) -> None:
+    def __init__(self, bus: EventBus, tools: Sequence[Tool]) -> None:
         super().__init__(bus, tools)
         self.stopping = anyio.Lock()
 
-    async def call(self, tool: Tool[..., Any], requested: ToolCallRequested) -> Any:
+    async def call(self, tool: Tool, requested: ToolCallRequested) -> Any:
         if requested.arguments.get("deaf") and requested.name == "contract_hold":
             async with self.stopping:
                 return await super().call(tool, requested)
@@ -406,11 +406,11 @@ class WaitsForTheDeaf(Right):
 
 
 class OneThread(Right):
-    def __init__(self, bus: EventBus, tools: Sequence[Tool[..., Any]]) -> None:
+    def __init__(self, bus: EventBus, tools: Sequence[Tool]) -> None:
         super().__init__(bus, tools)
         self.thread = anyio.Lock()
 
-    async def call(self, tool: Tool[..., Any], requested: ToolCallRequested) -> Any:
+    async def call(self, tool: Tool, requested: ToolCallRequested) -> Any:
         if tool.is_async:
             return await super().call(tool, requested)
         async with self.thread:
@@ -425,11 +425,11 @@ class ForgetsTheKey(Right):
 
 
 class SharesTheContext(Right):
-    def __init__(self, bus: EventBus, tools: Sequence[Tool[..., Any]]) -> None:
+    def __init__(self, bus: EventBus, tools: Sequence[Tool]) -> None:
         super().__init__(bus, tools)
         self.shared = copy_context()
 
-    async def call(self, tool: Tool[..., Any], requested: ToolCallRequested) -> Any:
+    async def call(self, tool: Tool, requested: ToolCallRequested) -> Any:
         if requested.name != "contract_mark":
             return await super().call(tool, requested)
         coroutine = tool.prepare(requested.arguments, None)()
@@ -453,12 +453,12 @@ class KeepsProgressToItself(Right):
 class NeverStops(Right):
     """Lets handlers go on whose call is settled, and says nothing of them; stops them when it is left."""
 
-    def take_on(self, tool: Tool[..., Any], requested: ToolCallRequested) -> None:
+    def take_on(self, tool: Tool, requested: ToolCallRequested) -> None:
         settled = anyio.Event()
         if self.bus.arbitration.watch(requested.request_id, requested.call_id, settled.set):
             self.group.start_soon(self.run_on, tool, requested, settled)
 
-    async def run_on(self, tool: Tool[..., Any], requested: ToolCallRequested, settled: anyio.Event) -> None:
+    async def run_on(self, tool: Tool, requested: ToolCallRequested, settled: anyio.Event) -> None:
         answer: Terminal = requested.failed("the executor was closed", reason="cancelled")
         try:
             answer = await self.answer(tool, requested)
@@ -497,7 +497,7 @@ class TellsLateResultsTwice(Right):
 
 
 class KeepsTimers(Right):
-    async def call(self, tool: Tool[..., Any], requested: ToolCallRequested) -> Any:
+    async def call(self, tool: Tool, requested: ToolCallRequested) -> Any:
         with anyio.move_on_after(requested.deadline):
             return await super().call(tool, requested)
         raise ToolError("too slow")

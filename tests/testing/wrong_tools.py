@@ -17,7 +17,7 @@ from toolbus.errors import ConfigurationError
 from toolbus.records import replace
 from toolbus.testing import ExampleCall
 
-Given = tuple[list[Tool[..., Any]], list[ExampleCall]]
+Given = tuple[list[Tool], list[ExampleCall]]
 OBJECT: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 

@@ -308,7 +308,7 @@ def test_options_of_the_decorator_reach_the_tool():
 
 
 def test_an_external_tool_needs_a_name_and_a_schema_or_a_handler_to_take_them_from():
-    made: Tool[..., Any] = Tool("approve", "Ask a person.", {"type": "object"}, external=True)
+    made: Tool = Tool("approve", "Ask a person.", {"type": "object"}, external=True)
     assert made.handler is None
     with pytest.raises(ConfigurationError, match="'approve' is external"):
         made.prepare({}, None)

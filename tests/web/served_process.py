@@ -32,7 +32,7 @@ async def remove(path: str) -> list[TextPart | ImagePart]:
     return [TextPart(text=f"removed {path}"), ImagePart(url=PIXEL)]
 
 
-LOCATE: Tool[..., Any] = Tool(name="locate", description="Ask.", schema={"type": "object"}, external=True)
+LOCATE: Tool = Tool(name="locate", description="Ask.", schema={"type": "object"}, external=True)
 
 
 class Model:

@@ -50,7 +50,7 @@ async def whoami(context: ToolContext[Any]) -> str:
     return str(context.deps)
 
 
-def _external(name: str) -> Tool[..., Any]:
+def _external(name: str) -> Tool:
     return Tool(name=name, description="Ask.", schema={"type": "object"}, external=True)
 
 

@@ -247,7 +247,7 @@ def remove(path: str) -> str:
     return f"removed {path}"
 
 
-def external(name: str) -> Tool[..., Any]:
+def external(name: str) -> Tool:
     return Tool(name=name, description="Ask.", schema={"type": "object"}, external=True)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
@@ -23,7 +22,7 @@ async def remove(path: str) -> str:
     return f"removed {path}"
 
 
-LOCATE: Tool[..., Any] = Tool(name="locate", description="Ask.", schema={"type": "object"}, external=True)
+LOCATE: Tool = Tool(name="locate", description="Ask.", schema={"type": "object"}, external=True)
 
 
 def worker(path: Path) -> Runtime:

@@ -240,7 +240,7 @@ async def test_a_client_that_goes_away_cancels_the_request_only_where_that_was_a
 
 
 async def test_a_response_that_has_ended_cancels_nothing():
-    ask: Tool[..., Any] = Tool(name="ask", description="Ask.", schema={"type": "object"}, external=True)
+    ask: Tool = Tool(name="ask", description="Ask.", schema={"type": "object"}, external=True)
     async with Runtime(ScriptedProvider([calls(("ask", {})), text("Good.")]), tools=[ask]) as runtime:
         session = runtime.start("Ask.")
         client = await Client().read(VercelResponse(session, client_tools=["ask"], cancel_on_disconnect=True))
@@ -263,7 +263,7 @@ async def test_the_background_task_of_a_response_runs_after_its_last_frame(kind:
 
 
 async def test_a_stream_that_stays_open_waits_for_the_answers_of_others():
-    ask: Tool[..., Any] = Tool(name="ask", description="Ask.", schema={"type": "object"}, external=True)
+    ask: Tool = Tool(name="ask", description="Ask.", schema={"type": "object"}, external=True)
     async with Runtime(ScriptedProvider([calls(("ask", {})), text("Good.")]), tools=[ask]) as runtime:
         session = runtime.start("Ask.")
 

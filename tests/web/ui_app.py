@@ -49,13 +49,13 @@ async def photo() -> list[TextPart | ImagePart]:
     return [TextPart(text="a pixel"), ImagePart(url=PIXEL)]
 
 
-LOCATE: Tool[..., Any] = Tool(
+LOCATE: Tool = Tool(
     name="locate",
     description="Ask the page where the user is.",
     schema={"type": "object", "properties": {"precise": {"type": "boolean"}}},
     external=True,
 )
-TOOLS: list[Tool[..., Any]] = [weather, remove, photo, LOCATE]
+TOOLS: list[Tool] = [weather, remove, photo, LOCATE]
 CLIENT_TOOLS = ["locate"]
 
 SCENES: dict[str, Callable[[], list[Step]]] = {

@@ -146,7 +146,7 @@ def load_own_tools(source: str, option: str, registry: ToolRegistry) -> None:
             raise ConfigurationError(f"{option} {source}: {exc}") from exc
 
 
-def _tools_of(source: str, found: Any) -> list[Tool[..., Any] | Callable[..., Any]]:
+def _tools_of(source: str, found: Any) -> list[Tool | Callable[..., Any]]:
     if isinstance(found, ToolRegistry) or (isinstance(found, Iterable) and not isinstance(found, (str, bytes))):
         try:
             each_of = list(cast("Iterable[Any]", found))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -29,7 +29,7 @@ def mcp_tools(files: Sequence[str], registry: ToolRegistry) -> McpTools | None:
     return McpTools([server for file in files for server in servers_from(file)], registry=registry)
 
 
-def tools_with(files: Sequence[str], registry: ToolRegistry, screen: Screen) -> tuple[list[Tool[..., Any]], bool]:
+def tools_with(files: Sequence[str], registry: ToolRegistry, screen: Screen) -> tuple[list[Tool], bool]:
     """Return all tools, those of the files' servers included, and whether all servers could be reached.
 
     Raises `ConfigurationError`.
@@ -39,7 +39,7 @@ def tools_with(files: Sequence[str], registry: ToolRegistry, screen: Screen) -> 
         if mcp is None:
             return list(registry), True
 
-        async def look() -> tuple[list[Tool[..., Any]], bool]:
+        async def look() -> tuple[list[Tool], bool]:
             async with mcp:
                 return list(registry), all(each.connected for each in mcp.status())
 

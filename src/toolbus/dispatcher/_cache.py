@@ -8,7 +8,7 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import orjson
 
@@ -28,7 +28,7 @@ __all__ = ["ResultCache"]
 
 _MAX_RESULTS = 1_000
 
-CacheKey: TypeAlias = "tuple[weakref.ref[Tool[..., Any]], bytes]"
+CacheKey: TypeAlias = "tuple[weakref.ref[Tool], bytes]"
 """A weak reference to a tool, and a call's arguments as JSON with sorted keys."""
 
 

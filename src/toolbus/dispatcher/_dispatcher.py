@@ -221,10 +221,10 @@ class ToolDispatcher:
         else:
             self._schedule.admit(job)
 
-    def _find(self, request: ToolCallRequested, view: RequestView | None) -> tuple[Tool[..., Any] | None, bool]:
+    def _find(self, request: ToolCallRequested, view: RequestView | None) -> tuple[Tool | None, bool]:
         """Return the tool to run, if this dispatcher has to run it, and whether it has to refuse an unknown tool."""
         source = None if view is None else view.tools
-        tool: Tool[..., Any] | None = None
+        tool: Tool | None = None
         if isinstance(source, ToolRegistry):
             tool = source.get(request.name)
         if tool is None:

@@ -42,9 +42,7 @@ class ProcessFailure(ReportedFailure):
         self.kinds = kinds
 
 
-async def run_in_process(
-    tool: Tool[..., Any], arguments: Mapping[str, Any], carried: Sequence[CarriedBy] = ()
-) -> Rendered:
+async def run_in_process(tool: Tool, arguments: Mapping[str, Any], carried: Sequence[CarriedBy] = ()) -> Rendered:
     """Run the handler of `tool` in one of anyio's worker processes, which are kept until the event loop ends.
 
     Returns the handler's value, rendered. `carried` is what instrumentations make current there. When cancelled, it
@@ -156,7 +154,7 @@ def run_handler(
 def _prepared(module: str, name: str, arguments: dict[str, Any], *, has_schema: bool) -> Callable[[], Any]:
     found = _find(module, name)
     if isinstance(found, Tool):
-        return cast("Tool[..., Any]", found).prepare(arguments, None)
+        return cast("Tool", found).prepare(arguments, None)
     if has_schema:
         return functools.partial(found, **arguments)
     return _as_tool(found).prepare(arguments, None)
@@ -173,14 +171,14 @@ def _find(module: str, name: str) -> Any:
         raise ConfigurationError(
             f"the tool's process found no {name} in {module}; define it where an import of the module reaches it"
         ) from exc
-    handler: Any = cast("Tool[..., Any]", found).handler if isinstance(found, Tool) else found
+    handler: Any = cast("Tool", found).handler if isinstance(found, Tool) else found
     if getattr(handler, "__qualname__", None) != name:
         raise ConfigurationError(f"{name} in {module} is {found!r} in the tool's process, and not the tool's handler")
     return cast("Any", found)
 
 
 @functools.cache
-def _as_tool(handler: Callable[..., Any]) -> Tool[..., Any]:
+def _as_tool(handler: Callable[..., Any]) -> Tool:
     return Tool("handler", handler=handler)
 
 

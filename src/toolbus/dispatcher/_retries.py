@@ -6,7 +6,7 @@ Knows tools and exceptions. Waits for nothing.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from ..core.backoff import backoff_seconds
 from ..errors import InvalidArguments, ToolError, ToolRetry, UnserialisableResult
@@ -38,7 +38,7 @@ def retry_delay(job: Job, exc: Exception, now: float) -> float | None:
     return delay if is_retried(job.tool, exc) else None
 
 
-def is_retried(tool: Tool[..., Any], exc: BaseException) -> bool:
+def is_retried(tool: Tool, exc: BaseException) -> bool:
     """Return whether `tool` allows another attempt after `exc`. For an exception group, each exception must allow it.
 
     A group comes from a handler's task group. A `retry_on` function that raises counts as False, and is logged.
@@ -48,7 +48,7 @@ def is_retried(tool: Tool[..., Any], exc: BaseException) -> bool:
     return all(_is_retried(tool, each) for each in leaves_of(exc))
 
 
-def _is_retried(tool: Tool[..., Any], exc: BaseException | Kinds) -> bool:
+def _is_retried(tool: Tool, exc: BaseException | Kinds) -> bool:
     if not _is_a(exc, (Exception,)) or _is_a(exc, _FINAL):
         return False
     retry_on = tool.retry_on

@@ -49,7 +49,7 @@ class Job(Struct, eq=False):
     """
 
     request: ToolCallRequested
-    tool: Tool[..., Any]
+    tool: Tool
     gates: tuple[Gate, ...]
     view: RequestView | None = None
     call: CallView | None = None
@@ -138,14 +138,14 @@ class Schedule:
         self.threads = Gate(max_threads)
         self.processes = Gate(max_processes)
         # The references are weak, because a request may bring tools of its own.
-        self._per_tool: WeakKeyDictionary[Tool[..., Any], Gate] = WeakKeyDictionary()
+        self._per_tool: WeakKeyDictionary[Tool, Gate] = WeakKeyDictionary()
         self.ready = ready
         self.queued = 0
         self.queued_peak = 0
         self.outside = 0
         self._on_ready = on_ready
 
-    def gates_of(self, tool: Tool[..., Any]) -> tuple[Gate, ...]:
+    def gates_of(self, tool: Tool) -> tuple[Gate, ...]:
         """Return the gates that a call of `tool` has to pass. The first one is shared by all calls."""
         gates = self._all
         if tool.max_concurrency is not None:

@@ -125,7 +125,7 @@ class ToolWorker:
     def __init__(
         self,
         url: str,
-        tools: Iterable[Tool[..., Any] | Callable[..., Any]],
+        tools: Iterable[Tool | Callable[..., Any]],
         *,
         pool: str,
         deps: Any = None,

@@ -32,7 +32,6 @@ from ..instrumentation import observed_process
 from ..messages import Message, PromptLike, UserMessage
 from ..protocols import Provider
 from ..session import (
-    DepsT,
     Earlier,
     OnBusy,
     RequestOptions,
@@ -50,7 +49,7 @@ from ..session import (
 from ..status import Narrator
 from ..storage import WRITE_SECONDS, Journal, RequestRecord, Store
 from ..stores.memory import MemoryStore
-from ..tools import Tool, Toolish, ToolRegistry
+from ..tools import DepsT, Tool, Toolish, ToolRegistry
 from ..toolsets.subrequest import subrequest_tool
 from ._admission import Admission, Ticket
 from ._conversations import ConversationState
@@ -456,7 +455,7 @@ class Runtime(Generic[DepsT]):
             )
         return anyio.run(once, backend=backend)
 
-    def as_tool(self, name: str, description: str) -> Tool[..., Any]:
+    def as_tool(self, name: str, description: str) -> Tool:
         """Return a tool that hands a task to a sub-request with this runtime's model, tools and defaults.
 
         The sub-requests run on the caller's bus and dispatcher; this runtime need not be entered for them. See

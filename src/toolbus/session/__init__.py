@@ -61,7 +61,7 @@ from ._inputs import (
     tool_registry,
     tool_source,
 )
-from ._options import DepsT, OnBusy, RequestOptions, SessionOptions, check_options, merged_options
+from ._options import OnBusy, RequestOptions, SessionOptions, check_options, merged_options
 from ._session import RequestSession
 from ._snapshot import SessionSnapshot
 from ._start import Earlier, Resumed, SessionStart
@@ -69,7 +69,6 @@ from ._view import SessionView
 
 __all__ = [
     "ContextWindow",
-    "DepsT",
     "Earlier",
     "Instructions",
     "MessagesLike",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypedDict, cast, get_args
+from typing import Any, Generic, Literal, TypeAlias, TypedDict, cast, get_args
 
 from pydantic import SecretStr
 
@@ -18,20 +18,10 @@ from ..instrumentation import Instrumentation
 from ..interceptors import Interceptor
 from ..protocols import LateResults, ModelSettings, OutputMode, Provider
 from ..secrets import SHORTEST, NamedSecret
-from ..tools import Toolish, ToolRegistry
+from ..tools import DepsT, Toolish, ToolRegistry
 from ._inputs import Instructions, MessagesLike
 
-if TYPE_CHECKING:
-    from typing_extensions import TypeVar  # with a default, which Python itself has from 3.13 on
-
-    DepsT = TypeVar("DepsT", default=Any)
-else:
-    from typing import TypeVar
-
-    DepsT = TypeVar("DepsT")
-
 __all__ = [
-    "DepsT",
     "OnBusy",
     "ProviderForRound",
     "RequestOptions",

@@ -307,7 +307,7 @@ _HANDLERS: tuple[Callable[..., Any], ...] = (
     contract_progress,
 )
 
-CONTRACT_TOOLS: tuple[Tool[..., Any], ...] = (
+CONTRACT_TOOLS: tuple[Tool, ...] = (
     *ToolRegistry(_HANDLERS),
     Tool("contract_external", "A tool that others answer.", {"type": "object"}, validate=_any, external=True),
     Tool(handler=contract_elsewhere, pool="contract-elsewhere"),

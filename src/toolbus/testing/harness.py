@@ -407,9 +407,9 @@ def _provider_of(given: Provider | Script | None) -> Provider | None:
     return ScriptedProvider(cast("Script", given))
 
 
-def _tool_of(given: Any) -> Tool[..., Any] | ToolSpec:
+def _tool_of(given: Any) -> Tool | ToolSpec:
     if isinstance(given, (ToolSpec, Tool)):
-        return cast("Tool[..., Any] | ToolSpec", given)
+        return cast("Tool | ToolSpec", given)
     return ToolSpec(name=given) if isinstance(given, str) else Tool(handler=given)
 
 

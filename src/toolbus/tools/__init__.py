@@ -38,9 +38,10 @@ from __future__ import annotations
 
 from ..tool_results import ToolResult
 from ._options import Isolation, Summarize, ToolOptions, check_options
-from ._tool import Tool, ToolContext, Toolish, ToolRegistry, tool
+from ._tool import DepsT, Tool, ToolContext, Toolish, ToolRegistry, tool
 
 __all__ = [
+    "DepsT",
     "Isolation",
     "Summarize",
     "Tool",

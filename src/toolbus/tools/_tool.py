@@ -12,7 +12,7 @@ import re
 import types
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, Unpack, cast, overload
 
 from .._option_checks import TEXT, check, is_async
 from ..errors import ConfigurationError, InvalidArguments, NotRunning
@@ -32,11 +32,18 @@ from ..secrets import Marks, find_marks
 from ..tool_results import ToolResult
 from ._options import Isolation, ToolOptions, check_options, check_running
 
-__all__ = ["Isolation", "Tool", "ToolContext", "ToolOptions", "ToolRegistry", "ToolResult", "Toolish", "tool"]
+if TYPE_CHECKING:
+    from typing_extensions import ParamSpec, TypeVar  # with defaults, which Python itself has from 3.13 on
 
-P = ParamSpec("P")
-R = TypeVar("R")
-DepsT = TypeVar("DepsT")
+    P = ParamSpec("P", default=...)
+    R = TypeVar("R", default=Any)
+    DepsT = TypeVar("DepsT", default=Any)
+else:
+    from typing import ParamSpec, TypeVar
+
+    P, R, DepsT = ParamSpec("P"), TypeVar("R"), TypeVar("DepsT")
+
+__all__ = ["Isolation", "Tool", "ToolContext", "ToolOptions", "ToolRegistry", "ToolResult", "Toolish", "tool"]
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # the function names that both OpenAI and Anthropic accept
 
@@ -273,7 +280,7 @@ class Tool(Generic[P, R]):
         return f"Tool({self.name!r})"
 
 
-Toolish: TypeAlias = Tool[..., Any] | Callable[..., Any]
+Toolish: TypeAlias = Tool | Callable[..., Any]
 
 
 def _checked_name(name: str) -> str:
@@ -389,7 +396,7 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         # Type checkers refuse options together with a function, but at run time they must not be lost.
         return Tool(handler=function, **options)
 
-    def decorate(decorated: Callable[..., Any]) -> Tool[..., Any]:
+    def decorate(decorated: Callable[..., Any]) -> Tool:
         return Tool(handler=decorated, **options)
 
     return decorate
@@ -406,13 +413,13 @@ class ToolRegistry(KnowsMarks):
 
     def __init__(self, tools: Iterable[Toolish] = ()) -> None:
         self._marked: Mapping[str, Marks] = {}
-        self._tools: dict[str, Tool[..., Any]] = {}
+        self._tools: dict[str, Tool] = {}
         self.needs_deps: dict[str, str] = {}  # the type of deps that handlers ask for, by tool name
         self._specs: Mapping[str, ToolSpec] | None = None
         for each in tools:
             self.add(each)
 
-    def add(self, tool: Toolish) -> Tool[..., Any]:
+    def add(self, tool: Toolish) -> Tool:
         """Add a tool, or a plain function as a tool. Raises `ConfigurationError` if the name is taken."""
         made = _as_tool(tool)
         if made.name in self._tools:
@@ -420,7 +427,7 @@ class ToolRegistry(KnowsMarks):
         self._set(made)
         return made
 
-    def replace(self, tool: Toolish) -> Tool[..., Any]:
+    def replace(self, tool: Toolish) -> Tool:
         """Add a tool, and replace the tool of the same name if there is one."""
         made = _as_tool(tool)
         self._set(made)
@@ -432,7 +439,7 @@ class ToolRegistry(KnowsMarks):
         self.needs_deps.pop(name, None)
         self._specs = None
 
-    def get(self, name: str) -> Tool[..., Any] | None:
+    def get(self, name: str) -> Tool | None:
         """Return the tool of that name, or None."""
         return self._tools.get(name)
 
@@ -449,7 +456,7 @@ class ToolRegistry(KnowsMarks):
         """The marks of secret arguments in the newest snapshot, by tool name, without tools that have none."""
         return self._marked if self.specs else {}
 
-    def _set(self, tool: Tool[..., Any]) -> None:
+    def _set(self, tool: Tool) -> None:
         self._tools[tool.name] = tool
         self.needs_deps.pop(tool.name, None)
         if tool.needs_deps and not tool.spec.pool:  # Otherwise the executor of the pool has them.
@@ -459,16 +466,16 @@ class ToolRegistry(KnowsMarks):
     def __contains__(self, name: object) -> bool:
         return name in self._tools
 
-    def __iter__(self) -> Iterator[Tool[..., Any]]:
+    def __iter__(self) -> Iterator[Tool]:
         return iter(tuple(self._tools.values()))
 
     def __len__(self) -> int:
         return len(self._tools)
 
 
-def _as_tool(tool: Toolish) -> Tool[..., Any]:
+def _as_tool(tool: Toolish) -> Tool:
     if isinstance(tool, Tool):
-        return cast("Tool[..., Any]", tool)
+        return cast("Tool", tool)
     if callable(tool):
         return Tool(handler=tool)
     raise ConfigurationError(f"{tool!r} is not a tool; give a function, a @tool or a Tool")

@@ -18,7 +18,7 @@ Example:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Literal, NotRequired
 
 from pydantic import Field
 from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
@@ -39,7 +39,7 @@ class _Step(TypedDict):
 
 def _control(control: Control) -> Callable[[Callable[..., None]], Tool[..., None]]:
     def decorate(function: Callable[..., None]) -> Tool[..., None]:
-        made: Tool[..., Any] = Tool(handler=function)
+        made: Tool = Tool(handler=function)
         made.spec = replace(made.spec, control=control)
         return made
 

@@ -27,7 +27,7 @@ def subrequest_tool(
     tools: ToolsLike = (),
     output: Any = None,
     **options: Unpack[SessionOptions],
-) -> Tool[..., Any]:
+) -> Tool:
     """Return a tool `name(task)` that runs a sub-request: see `ToolContext.ask` for the options that it inherits.
 
     `description` tells the calling model what to hand over. The result is the answer's text, or with `output` its data;

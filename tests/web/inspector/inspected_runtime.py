@@ -65,7 +65,7 @@ async def look(page: int) -> str:
     return f"page {page}: " + "lorem ipsum " * 60
 
 
-PAYMENT: Tool[..., Any] = Tool(
+PAYMENT: Tool = Tool(
     name="wait_for_payment",
     description="Wait until the payment has come in.",
     schema={"type": "object", "properties": {"invoice": {"type": "string"}}},
@@ -108,7 +108,7 @@ SCENES: dict[str, Any] = {
     "plain": lambda: [calls(("weather", {"city": "Rome"})), text("Clear.")],
     "long": lambda: [*(calls(("look", {"page": page})) for page in range(6)), text("I have read six pages.")],
 }
-RESEARCH: Tool[..., Any] = subrequest_tool(
+RESEARCH: Tool = subrequest_tool(
     "research",
     "Hand a question to a researcher.",
     provider=ScriptedProvider(lambda _request: text("Avenida has good reviews.", usage=USAGE)),

@@ -203,7 +203,7 @@ async def test_a_store_is_opened_and_closed_once():
 
 
 async def test_open_calls_have_what_their_own_request_says_of_its_tools():
-    own: Tool[..., Any] = Tool(name="sign", description="Sign it.", schema={"type": "object"}, external=True)
+    own: Tool = Tool(name="sign", description="Sign it.", schema={"type": "object"}, external=True)
     async with quick(tools=[PAYMENT]) as runtime:
         source = LiveSource(runtime)
         session = await begun(runtime, calls(("sign", {})), hang(), tools=[own])
@@ -299,7 +299,7 @@ async def test_the_messages_of_a_running_request_begin_with_its_instructions():
 
 
 async def test_a_recording_has_the_tools_that_the_request_had():
-    own: Tool[..., Any] = Tool(name="sign", description="Sign it.", schema={"type": "object"}, external=True)
+    own: Tool = Tool(name="sign", description="Sign it.", schema={"type": "object"}, external=True)
     async with quick(tools=[PAYMENT], store=MemoryStore(journal=True)) as runtime:
         source = LiveSource(runtime)
         session = await begun(runtime, calls(("sign", {})), hang(), tools=[own])

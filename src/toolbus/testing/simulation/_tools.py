@@ -107,7 +107,7 @@ async def deep(n: int, context: ToolContext[Any]) -> Any:
     return result.text or result.reason
 
 
-outside: Tool[..., Any] = Tool(
+outside: Tool = Tool(
     "outside",
     "Answered by somebody else on the bus.",
     {"type": "object", "properties": {"n": {"type": "integer"}}},
@@ -115,7 +115,7 @@ outside: Tool[..., Any] = Tool(
     validate=lambda _arguments: None,
 )
 
-afar: Tool[..., Any] = Tool(
+afar: Tool = Tool(
     "afar",
     "Answered by somebody else on the bus, while the model continues.",
     {"type": "object", "properties": {"n": {"type": "integer"}}},
@@ -131,7 +131,7 @@ async def brew(n: int, context: ToolContext[Any]) -> Any:
     return await _behave(context, f"brew {n}")
 
 
-TOOLS: tuple[Tool[..., Any], ...] = (work, flaky, serial, risky, shared, stubborn, deep, outside, afar, brew)
+TOOLS: tuple[Tool, ...] = (work, flaky, serial, risky, shared, stubborn, deep, outside, afar, brew)
 NEEDS_APPROVAL = frozenset({"risky"})
 EXTERNAL = frozenset({"outside", "afar"})
 IDEMPOTENT = frozenset({"flaky", "shared", "stubborn", "brew"})

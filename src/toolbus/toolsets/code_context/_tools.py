@@ -30,7 +30,7 @@ _NAMES_CHARS = 16_384
 _MAX_RESULT_CHARS = 2 * _MOST * 6_000 + _NAMES_CHARS
 
 
-def code_context_tool(retriever: Retriever | None = None, *, timeout_seconds: float | None = None) -> Tool[..., Any]:
+def code_context_tool(retriever: Retriever | None = None, *, timeout_seconds: float | None = None) -> Tool:
     """Return the tool `request_code_context(token_budget, hint)`, which searches with `retriever`.
 
     `retriever` is a `CodeIndex`, or an index of the application's own. The query is the hint, or the newest user

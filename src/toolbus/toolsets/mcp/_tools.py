@@ -284,7 +284,7 @@ class _Known:
 
     prefix: str
     definition: types.Tool
-    tool: Tool[..., Any]
+    tool: Tool
     pin: str
     change: str
 
@@ -304,7 +304,7 @@ def _problem_of(wire: dict[str, Any]) -> str:
     return ""
 
 
-def _tool(connection: Connection, name: str, definition: types.Tool, *, changed: bool) -> Tool[..., Any]:
+def _tool(connection: Connection, name: str, definition: types.Tool, *, changed: bool) -> Tool:
     """Return the tool of a definition. Raises `ConfigurationError` for an invalid schema."""
     hints = definition.annotations
     read_only = hints is not None and hints.read_only_hint is True

@@ -44,7 +44,7 @@ def workspace_tools(
     max_scan_bytes: int = 268_435_456,
     max_scan_files: int = 50_000,
     max_scan_seconds: float = 10.0,
-) -> list[Tool[..., Any]]:
+) -> list[Tool]:
     """Return the read-only tools `list_files`, `search_text` and `read_lines` over the directory `root`.
 
     Paths are relative to `root`, with `/`; lines count from 1. Files outside of the root, binary files, files ignored

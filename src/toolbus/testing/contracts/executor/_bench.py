@@ -20,7 +20,7 @@ from .._checks import Abandoned, Checks, Ledger
 
 __all__ = ["BOUND", "CHECKS", "TWO_AT_ONCE", "Bench", "Caller", "Lack", "MakeExecutor", "Terminal", "check"]
 
-MakeExecutor: TypeAlias = Callable[[EventBus, Sequence[Tool[..., Any]]], AbstractAsyncContextManager[Any]]
+MakeExecutor: TypeAlias = Callable[[EventBus, Sequence[Tool]], AbstractAsyncContextManager[Any]]
 """Returns an executor for the calls of these tools on this bus."""
 
 Lack: TypeAlias = Literal["sync", "context", "progress", "notes", "sharing"]

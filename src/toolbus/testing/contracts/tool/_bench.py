@@ -142,12 +142,12 @@ class Calls(Caller):
         self.running: Counter[str] = Counter()
         self.dispatcher = ToolDispatcher(self.bus, self.registry, grace_seconds=bench.grace_seconds)
 
-    def add(self, tools: Iterable[Tool[..., Any]]) -> None:
+    def add(self, tools: Iterable[Tool]) -> None:
         """Add tools whose calls are to run."""
         for each in tools:
             self.registry.replace(self._watched(each))
 
-    def _watched(self, tool: Tool[..., Any]) -> Tool[..., Any]:
+    def _watched(self, tool: Tool) -> Tool:
         """Return the tool with a handler that is counted. A tool that runs in a process has to stay as it is."""
         handler: Any = tool.handler
         if handler is None or tool.isolation == "process":
@@ -214,18 +214,18 @@ class Calls(Caller):
 class Bench(Ledger):
     """The state of a check of tools: the tools, the examples, and the failures."""
 
-    tools: tuple[Tool[..., Any], ...] = field(default=(), init=False)
+    tools: tuple[Tool, ...] = field(default=(), init=False)
     examples: tuple[ExampleCall, ...]
     deps: Any
     grace_seconds: float
     patience_seconds: float
 
-    def runs_here(self, tool: Tool[..., Any]) -> bool:
+    def runs_here(self, tool: Tool) -> bool:
         """Return whether a dispatcher runs the tool's calls: not for control tools and external ones."""
         return not (tool.spec.control or tool.spec.external)
 
     @asynccontextmanager
-    async def calls(self, tools: Iterable[Tool[..., Any]] | None = None) -> AsyncGenerator[Calls]:
+    async def calls(self, tools: Iterable[Tool] | None = None) -> AsyncGenerator[Calls]:
         """A request whose calls of these tools run inside the block."""
         calls = Calls(self)
         calls.add(self.tools if tools is None else tools)
@@ -249,7 +249,7 @@ class ToolsetBench(Bench):
         async with _as_manager(toolset):
             yield toolset
 
-    async def work(self, tools: Iterable[Tool[..., Any]], label: str = "") -> bool:
+    async def work(self, tools: Iterable[Tool], label: str = "") -> bool:
         """Return whether the first example succeeds with these tools; a failure is recorded."""
         async with self.calls(tools) as calls:
             return await calls.completed(self.examples[0], label=label) is not None

@@ -48,7 +48,7 @@ async def closing(bench: ToolsetBench) -> None:
     await _fail_at_once(bench, held, "when it is closed")
 
 
-async def _fail_at_once(bench: ToolsetBench, tools: Iterable[Tool[..., Any]], when: str) -> None:
+async def _fail_at_once(bench: ToolsetBench, tools: Iterable[Tool], when: str) -> None:
     """Check that the examples of these tools fail, with a reason, within the grace."""
     there = {each.name: each for each in tools}
     async with bench.calls(there.values()) as calls:

@@ -43,11 +43,11 @@ async def wrong_arguments(bench: Bench) -> None:
         bench.expect("handlers that ran with arguments that break their schema", [], calls.began)
 
 
-def _example_of(bench: Bench, tool: Tool[..., Any]) -> Mapping[str, Any]:
+def _example_of(bench: Bench, tool: Tool) -> Mapping[str, Any]:
     return next((each.arguments for each in bench.examples if each.name == tool.name), dict[str, Any]())
 
 
-def _refuses(tool: Tool[..., Any], arguments: Mapping[str, Any]) -> bool:
+def _refuses(tool: Tool, arguments: Mapping[str, Any]) -> bool:
     try:
         tool.spec.validate(arguments)
     except InvalidArguments:
@@ -55,7 +55,7 @@ def _refuses(tool: Tool[..., Any], arguments: Mapping[str, Any]) -> bool:
     return False
 
 
-def _wrong(tool: Tool[..., Any], right: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _wrong(tool: Tool, right: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield arguments that break the schema, each in one way: missing, unknown, or of another type."""
     schema = tool.parameters
     required = cast("list[str]", schema.get("required", []))
