@@ -85,8 +85,8 @@ def _lines(health: _Fields, found: _Fields) -> Iterator[str]:
     stages, calls, bus = found["stages"], found["dispatcher"], found["bus"]
     yield (
         f"requests: {found['running']:,} running ({stages['model']:,} ask a model, {stages['tools']:,} run tools, "
-        f"{stages['people']:,} wait for people); {found['queued']:,} queued; {found['places']:,} more would be accepted; "
-        f"{found['refused']:,} refused"
+        f"{stages['people']:,} wait for people); {found['queued']:,} queued; "
+        f"{found['places']:,} more would be accepted; {found['refused']:,} refused"
     )
     yield f"questions to people: {found['approvals']:,} open; {found['approvals_overdue']:,} overdue"
     overdue = f"; overdue: {one_line(', '.join(sorted(set(calls['overdue']))))}" if calls["overdue"] else ""
