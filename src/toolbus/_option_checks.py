@@ -23,6 +23,7 @@ __all__ = [
     "NOT_NEGATIVE",
     "NUMBER",
     "POSITIVE",
+    "TEXT",
     "Rule",
     "check",
     "hints_at_names",
@@ -64,6 +65,7 @@ NOT_NEGATIVE = Rule(
     lambda given: NUMBER.holds(given) and 0 <= given < math.inf, "it must be a finite number of at least 0"
 )
 FLAG = Rule(lambda given: isinstance(given, bool), "say True or False")
+TEXT = Rule(lambda given: isinstance(given, str), "give a text")
 
 
 def whole(least: int) -> Rule:
@@ -150,8 +152,8 @@ def no_option(unknown: Iterable[str], known: Iterable[str], what: str = "option"
     """Return the error text for options that do not exist: it names the known options, and those that are meant."""
     wrong, names = sorted(unknown), list(known)
     alike = [near for each in wrong if (near := option_meant(each, names))]
-    meant = f"; did you mean {', '.join(alike)}?" if alike else ""
-    return f"there is no {what} {', '.join(wrong)}; the {what}s are {', '.join(names)}{meant}"
+    meant = f" (did you mean {', '.join(alike)}?)" if alike else ""
+    return f"there is no {what} {', '.join(wrong)}{meant}; the {what}s are {', '.join(names)}"
 
 
 def option_meant(wrong: str, names: Sequence[str]) -> str:

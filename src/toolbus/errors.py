@@ -119,7 +119,7 @@ class MissingExtra(ConfigurationError, ImportError):
 
 
 class NotRunning(ToolbusError, RuntimeError):
-    """The runtime, bus or dispatcher is not entered yet, runs already, or is closing. Nothing was started."""
+    """The runtime, bus or dispatcher is not entered yet, is running already, or is closing. Nothing was started."""
 
     fault = "caller"
     code = "not_running"

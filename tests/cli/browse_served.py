@@ -106,7 +106,7 @@ async def used(page: Page, folder: Path) -> dict[str, Any]:
         await shows(page, "one two")
         await expect(page.get_by_role("link", name="remove it")).to_be_visible()
         await server.ended(signal.SIGKILL)
-        await shows(page, "The server is away.")
+        await shows(page, "The server cannot be reached.")
         conversation = page.url.split("conversation=")[1]
         (folder / "killed").touch()
         server = await Server.started(folder, "--port", port)

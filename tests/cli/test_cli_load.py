@@ -233,8 +233,8 @@ class TestLimits:
         ("pair", "said"),
         [
             ("max_repeats", "write NAME=VALUE"),
-            ("max_turns=3", "; did you mean max_rounds?"),
-            ("max_repeat=3", "; did you mean max_repeats?"),
+            ("max_turns=3", "there is no limit max_turns (did you mean max_rounds?); the limits are max_rounds, "),
+            ("max_repeat=3", "there is no limit max_repeat (did you mean max_repeats?); the limits are max_rounds, "),
             ("nothing=3", "there is no limit nothing; the limits are max_rounds, "),
             ("max_repeats=3.5", "'3.5' is not a whole number"),
             ("timeout_seconds=soon", "'soon' is not a number"),

@@ -399,7 +399,7 @@ async def test_a_dispatcher_is_entered_once_at_a_time_and_may_be_entered_again()
     desk = Desk()
     dispatcher = ToolDispatcher(desk.bus, ToolRegistry([echo]))
     async with dispatcher:
-        with pytest.raises(NotRunning, match="runs already"):
+        with pytest.raises(NotRunning, match="is running already"):
             await dispatcher.__aenter__()
     desk.ask("echo", "outside", word="hi")
     await anyio.wait_all_tasks_blocked()

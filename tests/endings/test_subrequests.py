@@ -548,7 +548,7 @@ async def test_the_ninth_request_within_requests_is_refused_and_the_others_end_w
         result = await runtime.run("Go.")
         assert (result.outcome, result.text) == ("completed", "Somebody else knows.")
         assert len(started(heard)) == 9
-        assert refused == (["requests are nested 8 deep"] if way == "context" else [])
+        assert refused == (["sub-requests may be nested at most 8 deep"] if way == "context" else [])
         failed = [event for event in heard if isinstance(event, ToolCallFailed)]
         assert [event.request_id for event in failed] == [started(heard)[-1].request_id]
         assert_ended_well(heard, result)

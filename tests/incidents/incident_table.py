@@ -89,7 +89,7 @@ INCIDENTS = (
         ("request … stops here: another process has taken it over",),
         ("gen_ai.client.operation.duration{cancelled}", "toolbus.leases.lost"),
         (READY,),
-        "The request continues elsewhere. Find out why this process stood still, or raise `lease_seconds`.",
+        "The request continues elsewhere. Find out why this process stalled, or raise `lease_seconds`.",
     ),
     Incident(
         "The disk is full",

@@ -530,7 +530,8 @@ async def test_ten_thousand_sessions_wait_at_once_and_each_ends_by_its_own_event
 async def test_an_option_that_does_not_exist_is_refused_by_name() -> None:
     async with Runtime(ScriptedProvider([])) as runtime:
         with pytest.raises(
-            TypeError, match="a request: there is no option tool; the options are output, limits, settings"
+            TypeError,
+            match=r"a request: there is no option tool \(did you mean tools\?\); the options are output, limits",
         ):
             runtime.start("hi", tool=[get_weather])  # pyright: ignore[reportCallIssue]
 

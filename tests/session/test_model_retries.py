@@ -220,4 +220,4 @@ async def test_a_model_whose_stream_stands_still_is_asked_again() -> None:
     provider = ScriptedProvider([hang(after="Half of"), text("here")])
     result, retried, _ = await carry_out(provider, stream_idle_seconds=10)
     assert (result.outcome, result.text) == ("completed", "here")
-    assert [(each.reason, "stood still" in each.error) for each in retried] == [("provider_timeout", True)]
+    assert [(each.reason, "stalled" in each.error) for each in retried] == [("provider_timeout", True)]

@@ -318,7 +318,7 @@ async def test_options_of_the_wrong_kind_are_refused_at_once() -> None:
         RequestSession(EventBus(), Gate(), "hi", limits={"max_rounds": 3})  # pyright: ignore[reportArgumentType]
     unknown: dict[str, Any] = {"tool": ()}
     with pytest.raises(
-        TypeError, match="RequestSession: there is no option tool; the options are provider, messages, "
+        TypeError, match=r"RequestSession: there is no option tool \(did you mean tools\?\); the options are provider, "
     ):
         RequestSession(EventBus(), Gate(), "hi", **unknown)
 

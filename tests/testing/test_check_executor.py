@@ -249,7 +249,7 @@ async def test_a_report_names_each_check_with_what_was_expected_and_what_came() 
         await check_executor(Wrong, only=["text", "values", "context"])
     lines = str(caught.value).splitlines()
     assert lines[0] == "the executor breaks its contract in 2 of 3 checks"
-    assert lines[2:5] == ["text: the content", r"    expected: ' Zürich 😀\x00\n'", r"    came:     'Zürich 😀\x00'"]
+    assert lines[2:5] == ["text: the content", r"    expected: ' Zürich 😀\x00\n'", r"    got:      'Zürich 😀\x00'"]
     assert caught.value.checks == ("text", "context")
 
 

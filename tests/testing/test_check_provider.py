@@ -172,11 +172,11 @@ async def test_a_report_names_each_check_with_what_was_expected_and_what_came() 
     assert lines[0] == "the provider breaks its contract in 2 of 3 checks"
     assert lines[2] == "usage: the usage"
     assert lines[3].startswith("    expected: Usage(input_tokens=1000, output_tokens=200, cached_tokens=600")
-    assert lines[4].startswith("    came:     Usage(input_tokens=1000, output_tokens=200, cached_tokens=0")
+    assert lines[4].startswith("    got:      Usage(input_tokens=1000, output_tokens=200, cached_tokens=0")
     assert lines[6:] == [
         "finish-reasons: the finish_reason of a reply that calls",
         "    expected: tool_calls",
-        "    came:     stop",
+        "    got:      stop",
     ]
 
 

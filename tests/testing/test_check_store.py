@@ -224,7 +224,7 @@ async def test_a_report_names_each_check_with_what_was_expected_and_what_came(cl
         await run(Wrong, clock, only=["histories", "forgetting", "sizes"])
     lines = str(caught.value).splitlines()
     assert lines[0] == "the store breaks its contract in 2 of 3 checks"
-    assert lines[2:5] == ["histories: the number of messages in the history", "    expected: 4", "    came:     2"]
+    assert lines[2:5] == ["histories: the number of messages in the history", "    expected: 4", "    got:      2"]
     assert lines[6] == "histories: the history, at message 0"
     assert "content='first'" in lines[7]
     assert "content='third'" in lines[8]

@@ -242,7 +242,7 @@ async def test_a_report_on_tools_names_each_check_with_what_was_expected_and_wha
         "",
         "results: the result of make",
         "    expected: what the example says",
-        '    came:     $: "sum" is a required property',
+        '    got:      $: "sum" is a required property',
     ]
 
 

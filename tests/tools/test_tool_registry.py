@@ -39,6 +39,23 @@ def test_a_tools_approval_is_a_flag_or_a_function_of_the_arguments(given: Any):
         tool(needs_approval=given)(two)
 
 
+@pytest.mark.parametrize(
+    ("option", "given", "advice"),
+    [
+        ("status", 5, r"tool 'two': status is 5; give a sentence, such as 'Looking \{city\} up'"),
+        ("status", len, "tool 'two': status is <built-in function len>; give a sentence"),
+        ("external", 1, "tool 'two': external is 1; say True or False"),
+        ("description", 5, "tool 'two': description is 5; give a text"),
+        ("name", 5, "a tool's name is 5; give a text"),
+    ],
+)
+def test_a_text_of_a_tool_is_checked_when_the_tool_is_made(option: str, given: Any, advice: str):
+    # A status of another kind was noticed only when the tool ran, as a bug of the session.
+    options: dict[str, Any] = {option: given}
+    with pytest.raises(ConfigurationError, match=advice):
+        tool(**options)(two)
+
+
 def test_tools_and_functions_are_registered_in_order():
     registry = ToolRegistry([one, two])
     assert [each.name for each in registry] == ["one", "two"] == list(registry.specs)

@@ -67,7 +67,10 @@ async def test_what_is_said_of_a_tool_goes_before_its_hints_and_outlives_changes
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"knd": "action"}, "MCP server 'a', tool 't': there is no option knd; the options are timeout_seconds, "),
+        (
+            {"knd": "action"},
+            r"MCP server 'a', tool 't': there is no option knd \(did you mean kind\?\); the options are timeout_seconds, ",
+        ),
         ({"retries": 2}, "there is no option retries"),
         ({"kind": "nonsense"}, "MCP server 'a', tool 't': kind is 'nonsense'"),
         ({"timeout_seconds": 0}, "MCP server 'a', tool 't': timeout_seconds is 0"),

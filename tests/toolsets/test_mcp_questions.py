@@ -111,7 +111,7 @@ async def test_what_a_person_edits_into_another_form_is_no_answer_and_no_fault_o
 
     book, sum_up = await People(edit).outcomes(routed("2026-07-28"), BOOK, SUM_UP)
     assert "cancel" in book
-    assert "was edited into another form" in sum_up
+    assert "were edited into another form" in sum_up
     assert not [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
 
 

@@ -99,7 +99,7 @@ class TextStream:
     Cancelling a wait for the next piece loses nothing: the iteration can be continued. `aclose` (also by
     `contextlib.aclosing`) closes the subscription, which is closed by itself when the request ends. For one reader.
 
-    Texts of different rounds are parted by an empty line. An answer that is not the text of a model's reply, such as
+    Texts of different rounds are separated by an empty line. An answer that is not the text of a model's reply, such as
     that of `task_complete`, comes as one piece at the end. The text of a request that was stopped or has failed ends
     with a sentence in brackets that says why, such as `[I stopped after 10 steps without finishing.]`.
 

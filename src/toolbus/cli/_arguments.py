@@ -479,7 +479,7 @@ def _add_worker(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="only check the connection, JetStream and the account's permissions, and list the tools' definitions",
     )
-    _add_log(parser.add_argument_group("output on stderr"))
+    _add_log(parser.add_argument_group("output on stderr"), quiet="show only warnings and errors")
 
 
 def _add_approval(
@@ -550,8 +550,11 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     _add_log(group)
 
 
-def _add_log(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]
-    group.add_argument("-q", "--quiet", action="store_true", help="show only errors")
+def _add_log(
+    group: argparse._ArgumentGroup,  # pyright: ignore[reportPrivateUsage]
+    quiet: str = "show only errors",
+) -> None:
+    group.add_argument("-q", "--quiet", action="store_true", help=quiet)
     levels = ("debug", "info", "warning", "error")
     group.add_argument(
         "--log-level", type=str.lower, choices=levels, metavar="LEVEL", help=f"also log: {', '.join(levels)}"

@@ -18,8 +18,8 @@ _QUOTED_CHARS = 300
 _INTERNAL = "I could not finish because of an internal error."
 _SET_UP = "I could not finish because I am not set up correctly."
 _TOOL_FAILED = "I stopped because a tool failed."
-_NO_MEMORY = "I could not finish because what I keep cannot be read or written at the moment."
-_BAD_MEMORY = "I could not finish because what I have kept cannot be read any more."
+_NO_MEMORY = "I could not finish because my storage cannot be used at the moment."
+_BAD_MEMORY = "I could not finish because my stored data can no longer be read."
 _TOO_LONG = "I stopped because this has become too long."
 _SENTENCES: Mapping[str, str] = {
     # The limits, by their names; {n} is the value, and {s} the ending of a plural.

@@ -49,7 +49,7 @@ class Limits:
     max_calls_per_round: calls in one reply; those past it get an error result, and the request continues.
     max_tool_calls: calls over the whole request.
     max_consecutive_errors: replies in a row whose calls all failed. The model always gets to answer its first errors
-        with tools, so 1 is as 2.
+        with tools, so 1 means the same as 2.
     max_repeats: replies in a row that make only one call, with the same arguments and the same result each time. The
         next such call is refused, and the model reads why; the one after that ends the request. Tools that are
         `repeatable` do not count.
@@ -64,7 +64,7 @@ class Limits:
     approval_timeout_seconds: a person's decision on one call, from the question; then the call is `denied`.
     stream_idle_seconds: the silence of a stream that has begun (kept to within a tenth of it). A stream begins with the
         first piece of the reply; after that, work of a server's own tools, pings and comments count as activity too,
-        and a stream that does not stand still is bounded only by `timeout_seconds`.
+        and a stream that does not stall is bounded only by `timeout_seconds`.
     max_input_tokens, max_output_tokens: over all calls of the model, as the provider counts them.
     max_facts: facts of the request, which are what a journal keeps of it.
     max_journal_bytes: size of these facts in the journal, as the store counts it. Facts of a sub-request are not kept,

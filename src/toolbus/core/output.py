@@ -33,7 +33,7 @@ from pydantic_core import PydanticSerializationError, SchemaError
 from ..errors import ConfigurationError, InvalidArguments
 from ..protocols import ToolSpec
 from ..records import json_bytes
-from ..schemas import checkable, explain, tidy
+from ..schemas import checkable, explain, tidy, without_schema
 from .arguments import parse_arguments
 
 __all__ = ["FINAL_ANSWER", "OutputType", "json_in", "repair_prompt"]
@@ -61,7 +61,7 @@ class OutputType(Generic[T]):
                 self._adapter = TypeAdapter(create_model("Answer", value=(form, ...)))
                 schema = self._adapter.json_schema()
         except (PydanticSchemaGenerationError, PydanticSerializationError, PydanticUserError, SchemaError) as exc:
-            raise ConfigurationError(f"output={wanted!r} has no JSON schema: {exc}") from exc
+            raise ConfigurationError(without_schema(f"output={wanted!r}", exc)) from exc
         self.spec = ToolSpec(
             name=FINAL_ANSWER,
             description=(

@@ -156,7 +156,7 @@ class ToolDispatcher:
 
     async def __aenter__(self) -> ToolDispatcher:
         if self._group is not None:
-            raise NotRunning("the dispatcher runs already")
+            raise NotRunning("the dispatcher is running already")
         self._bus.arbitration.bind()
         self._token = anyio.lowlevel.current_token()
         self._context = contextvars.copy_context()

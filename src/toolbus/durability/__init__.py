@@ -10,7 +10,7 @@ name, or which database a store uses.
 Invariants:
 
 1. Only the process that holds a request's newest lease writes the request. Each entry carries the epoch of its lease,
-   and the store refuses an older epoch with `LeaseLost`, in the transaction of the write. A process that stood still
+   and the store refuses an older epoch with `LeaseLost`, in the transaction of the write. A process that was suspended
    for longer than its lease cannot know that another one has continued its request; without the check both would write
    it, and both would run its tool calls.
 2. A step that the store did not take is never reported as durable: `append` raises, or with `on_failure="warn"` returns

@@ -82,8 +82,8 @@ class RequestResumed(Event, kw_only=True, frozen=True):
     """A request continues in another process or runtime than the one it began in.
 
     `resumption` counts from 1. It is not known whether the calls that were open before the resumption have run: after
-    this fact, each of them is requested again if its tool is `idempotent` or `external`, and otherwise ends as
-    `interrupted`. `deadline` is in seconds from `at` where the request got new time; None keeps the deadline that it
+    this fact, each of them is requested again if its tool is `idempotent`, `external` or of a pool, and otherwise ends
+    as `interrupted`. `deadline` is in seconds from `at` where the request got new time; None keeps the deadline that it
     had.
     """
 

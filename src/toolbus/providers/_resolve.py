@@ -50,7 +50,7 @@ NAMED = (*VENDORS, _RESPONSES)
 
 _KINDS = (
     f"{', '.join(repr(f'{name}:MODEL') for name in NAMED)}, "
-    f"'{_EXTRACTIVE}' (no language model: quotes files, offline), or a Provider"
+    f"'{_EXTRACTIVE}' (not a language model: it quotes files), or a Provider"
 )
 
 

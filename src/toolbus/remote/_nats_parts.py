@@ -52,7 +52,7 @@ class Parts:
             if len(body) > reference.bytes:
                 break
         if len(body) != reference.bytes or digest.hexdigest() != reference.digest:
-            raise Damaged("it has other bytes than were kept")
+            raise Damaged("its bytes were changed")
         return bytes(body)
 
     async def drop(self, key: Key, digest: str = "") -> None:

@@ -100,7 +100,7 @@ class Runtime(Generic[DepsT]):
     conversation that is busy waits, or is refused with `on_busy="refuse"`. `max_concurrency`, `max_threads` and
     `max_processes` bound the handlers of tools (see `ToolDispatcher`). A handler that still runs `grace_seconds` after
     it was cancelled is logged. Without a journal, a request that has ended is kept for `keep_ended_seconds`, so that a
-    reader who comes late misses nothing (`request`, `recall`); at most 10,000 are kept, and 64 MiB of them.
+    reader that comes late misses nothing (`request`, `recall`); at most 10,000 are kept, and 64 MiB of them.
 
     What is stuck is logged, counted (`toolbus.telemetry`) and published, each once: a handler that outlives its call, a
     subscription whose reader is too slow, a request whose lease another process has taken. With `remind_seconds` also
@@ -533,9 +533,9 @@ class Runtime(Generic[DepsT]):
         A later call with `watch` replaces the `options` of the earlier one.
 
         Each request continues from its last durable fact, in a task of its own. A tool call that had been requested may
-        have run: it is requested once more, under the same key, if its tool is `idempotent` or `external` and its
-        definition is the same; otherwise it ends as `interrupted`. Questions to people are asked again, and deadlines
-        continue by the wall clock. The end of a call that is in the journal is not published again.
+        have run: it is requested once more, under the same key, if its tool is `idempotent`, `external` or of a pool
+        and its definition is the same; otherwise it ends as `interrupted`. Questions to people are asked again, and
+        deadlines continue by the wall clock. The end of a call that is in the journal is not published again.
 
         Options that are data (limits, settings, instructions as text, metadata and so on) are taken from the journal.
         The rest comes from this runtime, and from `options`, a function of the request's record that returns options of
@@ -614,7 +614,7 @@ class Runtime(Generic[DepsT]):
         if threading.get_ident() != self._thread:
             raise NotRunning(
                 "a request was begun in another thread than the runtime's; "
-                "use anyio.from_thread.run(runtime.run, prompt), or run_sync for start()"
+                "use anyio.from_thread.run(runtime.run, prompt), or anyio.from_thread.run_sync(runtime.start, prompt)"
             )
 
     def _prepare(self, prompt: PromptLike, output: Any, options: RequestOptions) -> tuple[RequestSession, Ticket]:

@@ -17,7 +17,7 @@ Invariants:
 
 Example:
     from toolbus.errors import InvalidArguments
-    from toolbus.schemas import JsonSchema, json_schema_validator, matcher
+    from toolbus.schemas import JsonSchema, json_schema_validator, matcher, without_schema
 
     schema = {"type": "object", "properties": {"order": {"type": "integer"}}, "required": ["order"]}
     validate = json_schema_validator(schema)
@@ -27,6 +27,7 @@ Example:
         print("order" in str(error))  # True
     JsonSchema(schema).check({"order": 7})
     print(matcher("[a-z]+")("abc"))  # True
+    print("no type; use" in without_schema("f", TypeError("no type. See pydantic.")))  # True
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ from ._signatures import (
     path_of,
     tidy,
     without_nulls,
+    without_schema,
 )
 
 __all__ = [
@@ -71,4 +73,5 @@ __all__ = [
     "path_of",
     "tidy",
     "without_nulls",
+    "without_schema",
 ]

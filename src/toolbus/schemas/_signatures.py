@@ -126,8 +126,23 @@ def _read(where: str, fields: list[tuple[Any, ...]]) -> tuple[Json, Callable[[Ma
         adapter: TypeAdapter[Any] = TypeAdapter(model)
         schema = adapter.json_schema()
     except Exception as exc:
-        raise ConfigurationError(f"tool {where}: its signature has no JSON schema: {exc}") from exc
+        raise ConfigurationError(without_schema(f"tool {where}: {_undescribed(fields)}", exc)) from exc
     return tidy(schema), _binder(adapter, never_null(schema))
+
+
+def _undescribed(fields: list[tuple[Any, ...]]) -> str:
+    for name, annotation, *_ in fields:
+        try:
+            TypeAdapter(annotation).json_schema()
+        except Exception:
+            return f"parameter {name!r}"
+    return "its signature"
+
+
+def without_schema(what: str, exc: Exception) -> str:
+    """Return the message for a type that pydantic cannot describe: its reason, without its advice on pydantic."""
+    reason = re.split(r"[.;] |\n", str(exc), maxsplit=1)[0]
+    return f"{what} has no JSON schema: {reason}; use plain types, a dataclass, a TypedDict or a pydantic model"
 
 
 def never_null(schema: Json) -> frozenset[str]:
@@ -251,7 +266,7 @@ def _is_named(where: str, parameter: inspect.Parameter) -> bool:
         )
     if parameter.name in ("self", "cls"):
         raise ConfigurationError(
-            f"tool {where}: {parameter.name!r} is for Python to fill; "
+            f"tool {where}: {parameter.name!r} is filled in by Python, and not by a model; "
             "make a tool of the bound method: Tool(handler=thing.method)"
         )
     return True

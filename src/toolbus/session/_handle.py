@@ -337,7 +337,7 @@ class SessionHandle:
 
         Returns whether this decision counts: False if somebody has decided already, or the question is not one of this
         request and its sub-requests. It decides on the tool as `question` shows it; if the tool has changed since, the
-        call does not run, and the question is asked again. Raises `BusError` for what is no question. See
+        call does not run, and the question is asked again. Raises `BusError` for anything else. See
         `ApprovalDecided` for the rest, `steer` for threads.
         """
         return self._decide(

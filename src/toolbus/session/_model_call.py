@@ -171,6 +171,6 @@ class ModelCall:
         """Return the input for the timer that fired, and its time: a deadline, or a stream that stood still."""
         if self._until < self._hard:
             limit = f"stream_idle_seconds={self._idle_seconds:g}"
-            return ModelFailed("provider_timeout", f"the model's stream stood still ({limit})", retryable=True), now
+            return ModelFailed("provider_timeout", f"the model's stream stalled ({limit})", retryable=True), now
         # The event loop may fire slightly before the turn machine's deadline, because of the rounding of floats.
         return Elapsed(), max(now, self._deadline)

@@ -114,7 +114,7 @@ class RequestOptions(SessionOptions[DepsT], Generic[DepsT], total=False):
     messages of the earlier ones; with a journal, in all processes that share the store."""
     history: MessagesLike | None
     """The earlier messages of a conversation that the application stores itself (copied): toolbus messages, or
-    dictionaries of an API: OpenAI's chat completions or Responses, Anthropic's, or Ollama's."""
+    dictionaries of OpenAI (chat completions or Responses), Anthropic, Ollama or Vercel's AI SDK."""
     repair_history: bool
     """Repair a `history` that breaks the rules of tool calling (`core.transcript.repair`), instead of refusing it."""
     on_busy: OnBusy

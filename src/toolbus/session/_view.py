@@ -304,7 +304,7 @@ def _limits_of(state: TurnState, call_id: str, now: float, depth: int, wanted: L
     Raises `LimitReached` if nothing is left, or if requests are nested too deep.
     """
     if depth >= _DEEPEST:
-        raise LimitReached(f"requests are nested {_DEEPEST} deep")
+        raise LimitReached(f"sub-requests may be nested at most {_DEEPEST} deep")
     limits = limits_left(state, call_id, now, wanted)
     if limits is None:
         raise LimitReached("the request that asks has used up its limits")

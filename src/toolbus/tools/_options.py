@@ -81,7 +81,7 @@ class ToolOptions(TypedDict, total=False):
     option. Text does not count as data. Listeners always get all of it."""
     summarize: Summarize | None
     """A function that takes the data as JSON values (for a text result, the text) and returns the text that the model
-    gets instead. It runs on the event loop, so it must be quick. If it raises, the model gets the data, and a warning
+    gets instead. It runs on the event loop, so it must be quick. If it raises, the model gets the data, and the error
     is logged."""
 
 
@@ -178,6 +178,8 @@ _RULES: Mapping[str, Rule] = {
         )
     ),
     "isolation": one_of(*get_args(Isolation)),
+    "external": FLAG,
+    "status": Rule(lambda given: isinstance(given, str), "give a sentence, such as 'Looking {city} up'"),
     "pool": Rule(lambda given: isinstance(given, str), "give the name of a pool, such as 'gpu'"),
     "transcript": FLAG,
     "kind": Rule(lambda given: given in get_args(ToolKind), "say 'query' or 'action', or nothing"),

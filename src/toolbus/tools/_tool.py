@@ -14,7 +14,7 @@ import typing
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, Unpack, cast, overload
 
-from .._option_checks import is_async
+from .._option_checks import TEXT, check, is_async
 from ..errors import ConfigurationError, InvalidArguments, NotRunning
 from ..messages import Message, PromptLike, UserMessage
 from ..protocols import KnowsMarks, ToolSpec
@@ -205,12 +205,13 @@ class Tool(Generic[P, R]):
             raise ConfigurationError("a Tool needs a handler, or external=True with a name and a schema")
         if handler is not None:
             _check_handler(handler)
-        name = _checked_name(name or getattr(handler, "__name__", ""))
+        name = _checked_name(check("a tool's name", name or getattr(handler, "__name__", ""), TEXT))
         check_options(name, options)
         binder = _binder(name, schema, handler, validate)
         check_running(name, handler, options, takes_context=binder.context is not None)
         if description is None:
             description = describe(handler)[0] if handler is not None else ""
+        check(f"tool {name!r}: description", description, TEXT)
         self.handler = handler
         self.__wrapped__ = handler
         self.has_schema = schema is not None  # whether a schema was given; arguments are passed as they came then

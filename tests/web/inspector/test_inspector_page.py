@@ -75,7 +75,7 @@ def test_a_request_is_steered_and_its_external_call_answered(driven: Driven):
 
 def test_a_request_becomes_a_recording_that_replays(driven: Driven):
     found = driven["record"]
-    assert "A replay of this recording makes the same facts." in found["shown"]
+    assert "A replay of this recording gives the same facts." in found["shown"]
     assert f'await replay("tests/recordings/{found["name"]}")' in found["shown"]
     assert found["facts"] == 9
 
@@ -84,7 +84,7 @@ def test_the_list_is_searched_and_statistics_are_shown(driven: Driven):
     found = driven["look"]
     assert "requests watched" in found["statistics"]
     assert "running peak" in found["statistics"]
-    assert found["nothing"] == "No request is like this."
+    assert found["nothing"] == "No request matches."
     assert found["listed"] == ["Scene long"]
 
 

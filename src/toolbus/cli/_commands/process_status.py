@@ -85,23 +85,23 @@ def _lines(health: _Fields, found: _Fields) -> Iterator[str]:
     stages, calls, bus = found["stages"], found["dispatcher"], found["bus"]
     yield (
         f"requests: {found['running']:,} running ({stages['model']:,} ask a model, {stages['tools']:,} run tools, "
-        f"{stages['people']:,} wait for people); {found['queued']:,} queued; {found['places']:,} more would be taken; "
-        f"{found['refused']:,} refused"
+        f"{stages['people']:,} wait for people); {found['queued']:,} queued; "
+        f"{found['places']:,} more would be accepted; {found['refused']:,} refused"
     )
-    yield f"questions to people: {found['approvals']:,}; for too long: {found['approvals_overdue']:,}"
+    yield f"questions to people: {found['approvals']:,} open; {found['approvals_overdue']:,} overdue"
     overdue = f"; overdue: {one_line(', '.join(sorted(set(calls['overdue']))))}" if calls["overdue"] else ""
     yield (
-        f"calls: {calls['running']:,} running; {calls['queued']:,} queued; {calls['retrying']:,} to be tried again; "
+        f"calls: {calls['running']:,} running; {calls['queued']:,} queued; {calls['retrying']:,} waiting for a retry; "
         f"threads {calls['threads']:,}; processes {calls['processes']:,}{overdue}"
     )
     yield (
-        f"store: {found['appends']:,} steps taken, {_mean(found)}; {found['append_failures']:,} refused; "
-        f"{found['store_calls_pending']:,} calls to repeat; leases {found['leases']:,}"
+        f"store: {found['appends']:,} steps written, {_mean(found)}; {found['append_failures']:,} refused; "
+        f"{found['store_calls_pending']:,} writes to repeat; leases {found['leases']:,}"
     )
     slow = max((each["buffered"] for each in bus["subscriptions"]), default=0)
     yield (
         f"events: {bus['position']:,}; late results {bus['late']:,}; dead letters {bus['dead_letters']:,}; "
-        f"subscriptions {len(bus['subscriptions']):,}, the slowest has {slow:,} to take"
+        f"subscriptions {len(bus['subscriptions']):,}, the slowest is {slow:,} behind"
     )
     yield from _table(("tool", "calls", "failed", "retries", "p50", "p95"), map(_of_tool, *_pairs(found["tools"])))
     yield from _table(

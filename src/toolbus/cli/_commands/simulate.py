@@ -81,7 +81,8 @@ def _table(report: SimulationReport) -> str:
     speed = f", {report.seeds_per_second:.0f} a second" if report.seconds else ""
     counts = f"{report.requests} requests, {report.events} events, {report.checks.total()} checks"
     broken = sum(map(len, report.broken.values()))
-    held = f"{report.seeds - broken} of {report.seeds} seeds held" if broken else f"{report.seeds} seeds held"
+    of_all = f"{report.seeds - broken} of " if broken else ""
+    held = f"{of_all}{report.seeds} seed{'s' if report.seeds != 1 else ''} held"
     lines = [
         f"{held}{speed}: {counts}",
         _row("requests ended", report.outcomes.most_common()),

@@ -47,7 +47,7 @@ Invariants:
     external or of a pool, and unchanged, and the request has time left: under the same id and idempotency key, with
     `resumed`. Any other call ends as `interrupted`, with its outcome unknown (G19). Otherwise a crash could make a tool
     act twice. An external call, or one on a worker, may not have ended with the process, so giving it up would throw
-    its answer away; who runs a pool must not run such a call a second time.
+    its answer away; whoever runs a pool must not run such a call a second time.
 
 Example:
     from toolbus.core.turn import CallModel, Finish, ModelReplied, Start, TurnState, advance, apply_all, pending

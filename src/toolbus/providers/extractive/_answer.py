@@ -12,7 +12,7 @@ from ._transcript import Turn
 
 __all__ = ["missing_tools_answer", "nothing_found_answer", "nothing_to_look_for_answer", "quoted_answer"]
 
-_WHAT_THIS_IS = "This answer is made by search, read and quote: no language model took part."
+_WHAT_THIS_IS = "This answer was made by searching, reading and quoting: no language model took part."
 _QUOTED = 3  # passages; of the others, the answer has only the positions, so that it stays a page
 
 
@@ -24,7 +24,7 @@ def quoted_answer(weigher: Weigher, passages: list[Passage], turn: Turn) -> str:
     for passage in passages[:_QUOTED]:
         lines = files.setdefault(passage.scope.path, {})
         lines.update((line.number, line.text.rstrip()) for line in (*_context(passage), *passage.lines))
-    parts = [f"{_WHAT_THIS_IS} These lines fit {words} best:"]
+    parts = [f"{_WHAT_THIS_IS} These lines fit the words {words} best:"]
     parts += [_block(path, lines) for path, lines in files.items()]
     if len(passages) > _QUOTED:
         parts.append(

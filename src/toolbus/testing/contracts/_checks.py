@@ -46,7 +46,7 @@ class Failure:
     came: str
 
     def __str__(self) -> str:
-        return f"{self.check}: {self.what}\n    expected: {self.expected}\n    came:     {self.came}"
+        return f"{self.check}: {self.what}\n    expected: {self.expected}\n    got:      {self.came}"
 
 
 class Abandoned(Exception):

@@ -88,7 +88,7 @@ async def ask_model(
         reason = "The user has refused to ask the model." if action == "decline" else "The model was not asked."
         return types.ErrorData(code=_REFUSED, message=reason)
     if not (_are_messages(given["messages"]) and isinstance(given["system_prompt"], str)):
-        raise ToolError("what the model is to be asked was edited into another form")
+        raise ToolError("the messages for the model were edited into another form")
     *earlier, newest = given["messages"] or [{"role": ""}]
     if newest["role"] != "user":
         raise ToolError("the last message for the model is not one of the user")

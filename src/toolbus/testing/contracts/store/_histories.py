@@ -90,7 +90,7 @@ async def large_messages(bench: Bench) -> None:
 
 @check("many-turns")
 async def many_turns(bench: Bench) -> None:
-    """Turns that are remembered at once do not mix: each is whole and in one piece, also for a concurrent reader."""
+    """Turns that are remembered at once do not mix: each is whole and in one piece, even for a concurrent reader."""
     conversation_id = bench.new_id("crowded")
     turns = _turns_of_three(20)
     torn: list[int] = []

@@ -149,7 +149,7 @@ async function follow(message) {
       return await read(response, message);
     } catch (error) {
       if (!(error instanceof TypeError)) throw error;
-      $("problem").textContent = "The server is away. Trying again …";
+      $("problem").textContent = "The server cannot be reached. Trying again …";
       await new Promise((done) => setTimeout(done, seconds * 1_000));
       if (reading?.signal.aborted) throw new DOMException("", "AbortError");
     }
@@ -187,7 +187,7 @@ async function ask(text) {
   } catch (error) {
     mine.node.remove();
     $("prompt").value = text; // nothing was started
-    throw error instanceof TypeError ? new Error("The server is away.") : error;
+    throw error instanceof TypeError ? new Error("The server cannot be reached.") : error;
   }
   await read(response, message).catch((error) => (error instanceof TypeError ? follow(message) : Promise.reject(error)));
 }
@@ -239,7 +239,7 @@ window.addEventListener("hashchange", () => {
 $("prompt").addEventListener("keydown", (event) => {
   if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
   event.preventDefault();
-  if (running) $("problem").textContent = "The answer is still arriving. Stop it, or wait for its end, before you send.";
+  if (running) $("problem").textContent = "The answer is still arriving. Stop it, or wait until it is complete, before you send.";
   else $("ask").requestSubmit();
 });
 $("ask").addEventListener("submit", (event) => {

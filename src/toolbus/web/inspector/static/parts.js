@@ -28,7 +28,7 @@ export function TokenForm({ wrong, onToken }) {
   const field = useRef();
   return html`<main class="token"><h1>toolbus inspector</h1>
     <form onSubmit=${(event) => { event.preventDefault(); if (field.current.value.trim()) onToken(field.current.value.trim()); }}>
-      <p>${wrong ? "This token is not the one of this server. Perhaps it was started again." : "Open the address that the server has printed, or give its token."}</p>
+      <p>${wrong ? "This token does not belong to this server. Perhaps the server was restarted." : "Open the address that the server has printed, or give its token."}</p>
       <label>Token <input ref=${field} type="password" autocomplete="off" required /></label>
       <button class="main">Open</button>
     </form></main>`;
@@ -66,7 +66,7 @@ export function List({ overview, offset, problem, selected }) {
       </div>
     </header>
     <ul>${shown.map((each) => html`<li key=${each.request_id}><${ListRow} each=${each} now=${each.ended_at ? 0 : now} isSelected=${each.request_id === selected} /></li>`)}</ul>
-    ${overview && !shown.length && html`<p class="nothing">${requests.length ? "No request is like this." : "No request yet. It appears here as soon as it begins."}</p>`}
+    ${overview && !shown.length && html`<p class="nothing">${requests.length ? "No request matches." : "No request yet. It appears here as soon as it begins."}</p>`}
   </nav>`;
 }
 
@@ -228,7 +228,7 @@ function Commands({ view, canAct, act }) {
       <label>Reason <input ref=${text} maxlength="2000" /></label>
       <button class="danger">Cancel the request</button></form>`}
     ${open === "record" && recording && html`<div class="card">
-      <p>${recording.is_verified ? "A replay of this recording makes the same facts." : recording.note}</p>
+      <p>${recording.is_verified ? "A replay of this recording gives the same facts." : recording.note}</p>
       <pre tabindex="0" aria-label="Test">${recording.test}</pre>
       <p class="buttons"><button class="main" onClick=${() => download(recording.file_name, recording.recording)}>Download ${recording.file_name}</button>
       <span class="hint">Save it as tests/recordings/${recording.file_name}</span></p></div>`}
@@ -358,7 +358,7 @@ function Events({ total, events, started }) {
     <ol reversed>${found.events.map((each) => html`<li key=${each.number} class=${each.is_problem ? "problem" : ""}><details>
       <summary><time title=${clock(each.at)}>${started == null ? clock(each.at) : `+${duration(each.at - started)}`}</time> <code>${each.type}</code> <span>${each.line}</span></summary>
       <pre tabindex="0">${json(each.fields)}</pre></details></li>`)}</ol>
-    ${!found.events.length && html`<p class="nothing">${found.isLoading ? "Loading …" : "No event is like this."}</p>`}
+    ${!found.events.length && html`<p class="nothing">${found.isLoading ? "Loading …" : "No event matches."}</p>`}
     ${found.before != null && html`<button onClick=${() => load(found.before)}>Show older events</button>`}
   </section>`;
 }
