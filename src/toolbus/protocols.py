@@ -40,6 +40,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from .events import Event
@@ -293,7 +294,9 @@ class ToolExecutor(Protocol):
     """
 
     async def __aenter__(self) -> Any: ...
-    async def __aexit__(self, *exc_info: object) -> bool | None: ...
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None, /
+    ) -> bool | None: ...
 
 
 # ------------------------------------------------------------------------------------------------- model

@@ -117,6 +117,7 @@ async def used(page: Page, folder: Path) -> dict[str, Any]:
         await is_idle(page)
         await page.get_by_role("link", name="remove it").click()
         await shows(page, "It is gone.")
+        await shows(page, "It was stopped.")
         await page.set_viewport_size({"width": 400, "height": 800})
         await page.emulate_media(color_scheme="dark")
         await page.screenshot(path=folder / "serve-dark.png")

@@ -143,3 +143,20 @@ async def _asked(session: RequestSession) -> Any:
     await settle()
     (question,) = session.pending_approvals
     return question
+
+
+async def test_a_request_can_be_read_and_answered_where_there_are_no_deps() -> None:
+    store = MemoryStore(journal=True)
+    here, there = [
+        Runtime[Database](model(), tools=[which], store=store, needs_approval=True, on_approval="wait")
+        for _ in range(2)
+    ]
+    async with here, there:
+        session = here.start("Which?", deps=Database("main"))
+        await session.accepted()
+        await settle()
+        handle = there.request(session.request_id)
+        (question,) = await handle.pending_approvals()
+        assert await handle.approve(question) == "done"
+        assert (await handle.result()).tool_calls[0].content == "main"
+        assert [each.type async for each in handle.events()][-1] == "request_completed"

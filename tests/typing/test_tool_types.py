@@ -14,9 +14,11 @@ from toolbus.tools import Tool, ToolContext, ToolRegistry, tool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import TracebackType
 
     from toolbus.messages import Message
     from toolbus.request_result import CallRecord, RequestOutcome, RequestResult
+    from toolbus.testing.contracts.tool import MakeToolset
 
 
 @dataclass
@@ -119,3 +121,21 @@ def test_a_registry_takes_functions_and_tools_of_any_signature():
     registry = ToolRegistry([weather, shout, Library().find])
     assert_type(registry.get("weather"), Tool | None)
     assert [each.name for each in registry] == ["weather", "shout", "find"]
+
+
+class Shop:
+    """A toolset whose block has the signature of every other context manager."""
+
+    registry = ToolRegistry()
+
+    async def __aenter__(self) -> Shop:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def test_a_toolset_may_leave_its_block_as_any_context_manager_does() -> None:
+    make: MakeToolset = Shop
+    assert make().registry is Shop.registry

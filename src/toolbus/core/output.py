@@ -52,6 +52,8 @@ class OutputType(Generic[T]):
         # `deliver` replaces the marks for secrets in an answer by the secrets, where the request has any.
         self.deliver: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
         self._checked: tuple[bytes, T] | None = None  # the newest valid answer, and its value
+        if isinstance(wanted, str):
+            raise ConfigurationError(f"output={wanted!r} has no JSON schema: it is a text; give the type itself")
         try:
             form = checkable(wanted)
             self._adapter: TypeAdapter[Any] = TypeAdapter(form)

@@ -13,7 +13,7 @@ import anyio
 
 from .._logs import logger
 from ..errors import ResumeMismatch, StoreError, ToolbusError
-from ..session import RequestSession
+from ..session import RequestSession, check_together
 from ..storage import RequestRecord
 from ._agreed_options import provider_name
 from ._journal_writer import JournalWriter
@@ -194,6 +194,7 @@ class UnfinishedRequests:
             found.check_output()
             found.check_ending()
             session = found.session
+            check_together(session.snapshot().view)
             _compare_providers(taken, session)
             writer.register(session, resumed=taken)
             start(session, taken.begun_at)

@@ -61,6 +61,7 @@ from ._inputs import (
     tool_registry,
     tool_source,
 )
+from ._model_request import check_together
 from ._options import OnBusy, RequestOptions, SessionOptions, check_options, merged_options
 from ._session import RequestSession
 from ._snapshot import SessionSnapshot
@@ -82,6 +83,7 @@ __all__ = [
     "SessionView",
     "ToolsLike",
     "check_options",
+    "check_together",
     "merged_options",
     "provider_list",
     "read_messages",

@@ -495,17 +495,18 @@ def check_native(provider: Provider, output: ToolSpec, *, with_tools: bool) -> N
     raise ConfigurationError(f"output_mode is 'native', and the provider {provider!r} {problem}; say 'auto' or 'tool'")
 
 
-def check_together(state: TurnState, tools: ToolSource, providers: Sequence[Provider], deps: object) -> None:
+def check_together(view: SessionView) -> None:
     """Raise `ConfigurationError` for options, tools and providers that cannot be used together."""
+    state, tools = view.state, view.tools
     specs = tools.specs
-    if deps is None and isinstance(tools, ToolRegistry):
+    if view.deps is None and isinstance(tools, ToolRegistry):
         for name, wanted in tools.needs_deps.items():
             raise ConfigurationError(
                 f"tool {name!r} takes a ToolContext[{wanted}], and there are no deps; "
                 "give deps= to the runtime or to the request"
             )
     if state.output is not None and state.output_mode == "native":
-        for provider in providers:
+        for provider in view.providers:
             check_native(provider, state.output.spec, with_tools=bool(specs))
     if state.needs_price and not state.prices:
         raise ConfigurationError(

@@ -138,11 +138,12 @@ class RequestSession(SessionHandle):
         state = new_state(options, request_id, conversation_id or f"c{request_id}", history, prompt, start.granted)
         state.providers = len(providers)
         state.output = output if output is None or isinstance(output, OutputType) else OutputType(output)
-        check_together(state, source, providers, options.get("deps"))
         window = ContextWindow(state, options) if start.window is None else start.window(state)
         window.calibration = start.calibration
         self._asker = Asker(state, providers, options, window)
         view = SessionView(bus, state, providers, source, options, window, self._asker.interceptors, journal, start)
+        if start.resumed is None:  # Whoever continues a request checks this; to read one, nothing has to be given.
+            check_together(view)
         super().__init__(
             bus,
             state,

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Final, Protocol, TypeAlias
 
 import anyio
@@ -98,7 +99,9 @@ class OpenToolset(Protocol):
         ...
 
     async def __aenter__(self) -> Any: ...
-    async def __aexit__(self, *exc_info: object) -> bool | None: ...
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None, /
+    ) -> bool | None: ...
 
 
 MakeToolset: TypeAlias = Callable[[], OpenToolset]

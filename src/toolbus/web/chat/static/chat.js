@@ -201,11 +201,19 @@ async function decided(message, part, approved) {
 
 // ------------------------------------------------------------------------------------------------- conversations
 
+const ENDINGS = { failed: "It was not finished.", cancelled: "It was stopped." };
+
 async function load() {
   history.replaceState(null, "", `#${new URLSearchParams({ conversation })}`);
   const { messages, requests } = await (await call(`conversations/${encodeURIComponent(conversation)}`)).json();
   $("messages").replaceChildren();
-  for (const each of messages) draw(stored(each));
+  const requestOf = (message) => message?.id.split("_")[0];
+  messages.forEach((each, position) => {
+    draw(stored(each));
+    if (requestOf(messages[position + 1]) === requestOf(each)) return;
+    const problem = ENDINGS[requests.find((one) => one.request_id === requestOf(each))?.outcome];
+    if (problem) draw(Object.assign(newMessage("assistant"), { problem }));
+  });
   await list();
   if (requests.some((each) => each.outcome === null)) await follow(newMessage("assistant"));
 }
