@@ -11,6 +11,7 @@ import pytest
 
 from toolbus import ToolContext, ToolRegistry, tool
 from toolbus.core.approval import definition_of
+from toolbus.errors import NotRunning
 from toolbus.events import ToolCallCompleted, ToolCallRequested, decode, encode
 from toolbus.remote._transport import Begun, Key, Then, Unavailable
 from toolbus.remote._worker import Worker
@@ -155,6 +156,20 @@ async def test_an_answer_whose_acknowledgement_was_lost_is_this_worker_s_own_and
 @pytest.mark.guarantee("G24")
 async def test_an_answer_after_another_worker_s_is_not_told() -> None:
     assert await done_by(FakeBroker(False, kept="another's")) == ["answer", "done"]
+
+
+async def test_a_worker_that_runs_is_not_run_a_second_time_and_answers_as_before() -> None:
+    broker = FakeBroker(True)
+    worker = worker_of(broker)
+    async with anyio.create_task_group() as group:
+        group.start_soon(worker.run)
+        await anyio.wait_all_tasks_blocked()
+        with pytest.raises(NotRunning, match="running already"):
+            await worker.run()
+        await broker.over.wait()
+        worker.drain()
+    assert broker.did == ["answer", "done", "tell"]
+    await worker.run(worker.drain)
 
 
 async def test_a_worker_that_is_drained_before_it_runs_returns_at_once_and_runs_the_next_time() -> None:

@@ -17,7 +17,7 @@ import msgspec
 from ..bus import EventBus
 from ..core.approval import definition_of
 from ..dispatcher import ToolDispatcher
-from ..errors import DecodeError
+from ..errors import DecodeError, NotRunning
 from ..events import Event, ToolCallCompleted, ToolCallFailed, ToolCallRequested, encode
 from ..instrumentation import Instrumentation, continued_from, observed_process
 from ..messages import Message
@@ -126,7 +126,7 @@ class Worker:
         self._most = max_concurrency
         self.is_away = False
         self._refused: set[str] = set()
-        self._draining = False
+        self._draining = self._is_running = False
         self._changed = anyio.Event()
         self._steps: deque[tuple[_Step, Key, _Running]] = deque()
         self._some_steps = anyio.Event()
@@ -137,10 +137,14 @@ class Worker:
         self._changed.set()
 
     async def run(self, ready: Callable[[], object] = lambda: None) -> None:
-        """Run calls. `ready` is called when the worker is connected and takes calls."""
+        """Run calls. `ready` is called when the worker is connected and takes calls. Raises `NotRunning` twice at once."""
+        if self._is_running:
+            raise NotRunning("the worker is running already; for more calls at once, raise max_concurrency")
+        self._is_running = True
         try:
             await self._run(ready)
         finally:
+            self._is_running = False
             # The calls that were cancelled here are delivered again, and may run here, too.
             self._draining = False
             self.running.clear()
