@@ -444,6 +444,16 @@ async def test_pins_outlive_the_servers_connections_where_they_are_kept(kept: st
 
 
 @pytest.mark.guarantee("G29")
+async def test_a_file_of_pins_keeps_those_that_others_have_added_since_it_was_read(tmp_path: Path):
+    one, other, file = FakeMcp([definition("a")]), FakeMcp([definition("b")]), tmp_path / "pins.json"
+    early, late = McpTools([one.named("o")], pins=file), McpTools([other.named("p")], pins=file)
+    async with early, late:
+        pass
+    one.tools = [definition("a", "Does something else.")]
+    async with McpTools([one.named("o")], pins=file) as mcp:
+        assert mcp.changed == {"o__a": "its description changed since it was pinned"}
+
+
 async def test_a_tool_that_vanishes_and_comes_back_as_another_is_a_changed_one():
     server = FakeMcp([definition("do", destructive_hint=False)])
     async with McpTools([server.named("s")]) as mcp:
