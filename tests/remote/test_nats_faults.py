@@ -24,7 +24,7 @@ from worker_child import TOOLS
 
 from support.nats_server import NatsServer
 from support.tcp_proxy import TcpProxy
-from toolbus import Limits, RequestResult, Runtime
+from toolbus import Limits, RequestResult, Runtime, tool
 from toolbus.events import Event, ToolCallCompleted, ToolCallFailed
 from toolbus.remote.nats import NatsExecutor
 from toolbus.stores.memory import MemoryStore
@@ -127,6 +127,33 @@ async def test_a_session_that_stays_cut_off_ends_its_calls_at_their_deadlines(br
             result = await session.result()
             proxy.cut()
     assert [each.reason for each in result.tool_calls] == ["timeout", "lost"]
+
+
+@pytest.mark.parametrize("lost", ["consumer", "streams"])
+async def test_what_the_server_has_lost_is_made_again_for_the_next_calls(broker: Broker, lost: str) -> None:
+    @tool(pool="gpu", idempotent=True)
+    async def echo(text: str) -> str:
+        """Return the text."""
+        return text
+
+    texts = "small", "x" * 2_000_000, "small", "x" * 2_000_000
+    provider = ScriptedProvider([step for each in texts for step in (calls(("echo", {"text": each})), text("Done."))])
+    with anyio.fail_after(60):
+        async with (
+            worker_here(broker, [echo]),
+            Runtime(provider, tools=[echo], executors=[executor_of(broker)]) as runtime,
+        ):
+            for position, each in enumerate(texts):
+                if position == 2:
+                    client = await driver.connect(broker[0].url)
+                    if lost == "consumer":
+                        await client.jetstream().delete_consumer(f"{broker[1]}_calls", "pool_gpu")
+                    else:
+                        for name in ("calls", "answers", "parts"):
+                            await client.jetstream().delete_stream(f"{broker[1]}_{name}")
+                    await client.close()
+                (call,) = (await runtime.run("Go.")).tool_calls
+                assert (call.error, call.content) == ("", each)
 
 
 async def test_of_two_that_resume_a_request_at_once_one_reports_the_answer(broker: Broker) -> None:

@@ -416,6 +416,17 @@ async def test_a_list_without_an_end_is_refused():
         assert pages == 100
 
 
+async def test_a_server_that_repeats_its_cursor_keeps_the_tools_of_its_pages():
+    async def again(_context: Any, params: Any) -> types.ListToolsResult:
+        page = "b" if params is not None and params.cursor else "a"
+        return types.ListToolsResult(tools=[definition(page)], next_cursor="last")
+
+    from mcp.server import Server
+
+    async with McpTools([McpServer("s", connect=lambda: Server("again", on_list_tools=again))]) as mcp:
+        assert mcp.status()[0].tools == ("s__a", "s__b")
+
+
 async def test_a_server_of_the_sdk_in_this_process_needs_no_transport():
     from mcp.server import MCPServer
 

@@ -304,12 +304,36 @@ async def test_definitions_that_are_none_and_an_empty_cursor_cost_a_server_those
     assert reported[0].endswith("its definition breaks the protocol: inputSchema: Field required")
 
 
-async def test_a_server_that_wants_no_visitors_is_reported_with_its_status():
-    async with (
-        written_down(lambda _: response("401 Unauthorized")) as (url, _),
-        McpTools([McpServer("web", url=url)]) as mcp,
-    ):
-        assert "it said: HTTP 401 Unauthorized" in mcp.status()[0].why
+@pytest.mark.parametrize("status", ["401 Unauthorized", "405 Method Not Allowed"])
+async def test_a_server_that_wants_no_visitors_is_reported_with_its_status(status: str):
+    async with written_down(lambda _: response(status)) as (url, _), McpTools([McpServer("web", url=url)]) as mcp:
+        assert f"it said: HTTP {status}" in mcp.status()[0].why
+
+
+async def test_what_breaks_the_protocol_is_reported_by_its_field_and_structured_content_needs_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    result: dict[str, Any] = {}
+
+    def answer(asked: str) -> bytes:
+        request = json.loads(asked)
+        if "id" not in request:
+            return response("202 Accepted")
+        look = {"name": "look", "inputSchema": {"type": "object"}}
+        results = {**RESULTS, "tools/list": {"tools": [look]}, "tools/call": result}
+        body = {"jsonrpc": "2.0", "id": request["id"], "result": results[request["method"]]}
+        return response("200 OK", json.dumps(body).encode())
+
+    async with written_down(answer) as (url, _):
+        async with McpTools([McpServer("web", url=url, protocol="legacy")]) as mcp:
+            call = Caller(mcp.registry)
+            failed = await call.failed("web__look")
+            assert failed.error.endswith("is not the result of a tool: content: Field required")
+            result = {"structuredContent": {"sum": 3}}
+            assert (await call.completed("web__look")).data == {"sum": 3}
+        monkeypatch.setitem(RESULTS, "initialize", {})
+        async with McpTools([McpServer("web", url=url, protocol="legacy")]) as mcp:
+            assert mcp.status()[0].why == "its answer breaks the protocol: capabilities: Field required"
 
 
 async def test_tests_ask_no_servers_of_other_machines():

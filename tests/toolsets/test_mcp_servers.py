@@ -29,6 +29,9 @@ from toolbus.toolsets.mcp import McpServer, McpTools, servers_from
         ("a", {"url": "http://[x"}, "is not an http or https address"),
         ("a", {"url": "http://x", "args": ["y"]}, "can be given only with a command"),
         ("a", {"command": "x", "headers": {"a": "b"}}, "headers can be given only with a url"),
+        ("a", {"command": "x", "args": [Path("y")]}, "args has a value that is not a text"),
+        ("a", {"command": "x", "env": {"PORT": 80}}, "env has a value that is not a text"),
+        ("a", {"url": "http://x", "headers": {"a": None}}, "headers has a value that is not a text"),
         ("a", {"command": "x", "timeout_seconds": 0}, "timeout_seconds is 0"),
         ("a", {"url": "http://x", "max_response_bytes": 0}, "max_response_bytes is 0"),
     ],
@@ -36,6 +39,14 @@ from toolbus.toolsets.mcp import McpServer, McpTools, servers_from
 def test_servers_that_make_no_sense_are_refused(name: str, options: dict[str, Any], problem: str):
     with pytest.raises(ConfigurationError, match=problem):
         McpServer(name, **options)
+
+
+@pytest.mark.parametrize("value", ["Bearer k1\n", " k1", "k1 ", "k1\0", "k1\u20ac"])
+def test_a_header_that_cannot_be_sent_is_refused_without_its_value(value: str):
+    with pytest.raises(ConfigurationError, match="the value of the header 'Authorization' has characters") as refused:
+        McpServer("a", url="http://x", headers={"Authorization": value})
+    assert "k1" not in str(refused.value)
+    McpServer("a", url="http://x", headers={"Authorization": "Bearer k1", "Empty": "", "One": "1"})
 
 
 def test_what_may_be_secret_is_not_shown():

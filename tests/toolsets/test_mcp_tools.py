@@ -129,6 +129,12 @@ async def test_the_wanted_tools_alone_are_taken_and_calls_have_the_servers_deadl
         assert {name: spec.timeout_seconds for name, spec in mcp.registry.specs.items()} == {"s__a": 7, "s__c": 7}
 
 
+async def test_a_wanted_tool_that_the_server_does_not_list_is_a_warning(caplog: pytest.LogCaptureFixture):
+    async with McpTools([FakeMcp([definition("forecast")]).named("s", tools=["forcast"])]) as mcp:
+        assert not mcp.registry.specs
+    assert "MCP server 's' has no tool 'forcast', which is in its tools" in caplog.text
+
+
 async def test_what_makes_no_tool_is_left_out_and_told_once(caplog: pytest.LogCaptureFixture):
     broken = definition("broken", schema={"type": "object", "properties": {"x": {"type": "nonsense"}}})
     deep: dict[str, Any] = {"type": "object"}
@@ -268,6 +274,31 @@ async def test_each_kind_of_content_comes_as_what_models_and_people_can_use(
     assert (ended.content, tuple(ended.artifacts)) == (content, artifacts)
     image = ImagePart(url=f"data:image/png;base64,{PIXEL}")
     assert tuple(ended.parts) == ((image,) if "image" in kinds else ())
+
+
+@pytest.mark.parametrize(
+    ("data", "said", "shown"),
+    [
+        (PIXEL, "image/jpeg", "image/png"),
+        ("/9j/4AAQSkZJRgABAQ==", "image/jpg", "image/jpeg"),
+        ("R0lGODlhAQABAAAAACw=", "image/png; charset=binary", "image/gif"),
+        ("UklGRiQAAABXRUJQVlA4IA==", "application/octet-stream", "image/webp"),
+        (f"{PIXEL[:40]}\n{PIXEL[40:]}\n", "image/png", "image/png"),
+        ("", "image/png", ""),
+        ("PHN2Zy8+", "image/png", ""),
+    ],
+)
+async def test_the_first_bytes_of_an_image_decide_whether_the_model_sees_it_and_as_what(
+    data: str, said: str, shown: str
+):
+    image = types.ImageContent(data=data, mime_type=said)
+    async with McpTools([answering(image).named("s")]) as mcp:
+        ended = await Caller(mcp.registry).completed("s__do")
+    whole = data.replace("\n", "")
+    assert [each.url for each in ended.parts if isinstance(each, ImagePart)] == (
+        [f"data:{shown};base64,{whole}"] if shown else []
+    )
+    assert len(ended.artifacts) == (not shown)
 
 
 async def test_audio_is_an_artifact_of_which_the_model_reads_the_name():
@@ -413,6 +444,16 @@ async def test_pins_outlive_the_servers_connections_where_they_are_kept(kept: st
 
 
 @pytest.mark.guarantee("G29")
+async def test_a_file_of_pins_keeps_those_that_others_have_added_since_it_was_read(tmp_path: Path):
+    one, other, file = FakeMcp([definition("a")]), FakeMcp([definition("b")]), tmp_path / "pins.json"
+    early, late = McpTools([one.named("o")], pins=file), McpTools([other.named("p")], pins=file)
+    async with early, late:
+        pass
+    one.tools = [definition("a", "Does something else.")]
+    async with McpTools([one.named("o")], pins=file) as mcp:
+        assert mcp.changed == {"o__a": "its description changed since it was pinned"}
+
+
 async def test_a_tool_that_vanishes_and_comes_back_as_another_is_a_changed_one():
     server = FakeMcp([definition("do", destructive_hint=False)])
     async with McpTools([server.named("s")]) as mcp:

@@ -102,6 +102,7 @@ class Connection:
         self.reconnected: Callable[[], None] = lambda: None
         self.client: Any = None
         self.stream: Any = None
+        self._lacks_streams = False  # true if the server had no stream for a message
         self._acknowledgements = ""  # the prefix of the subjects on which the server acknowledges messages
         self._waits: dict[str, tuple[Then, asyncio.TimerHandle]] = {}
         self._expiring: set[asyncio.Future[None]] = set()
@@ -178,6 +179,14 @@ class Connection:
                     "delete it, or give another prefix"
                 ) from exc
 
+    async def restore(self) -> None:
+        """Make the streams again that a server has lost, such as one without a disk. Raises `Unavailable`."""
+        try:
+            await self._make_streams()
+        except Exception as exc:
+            raise self.unavailable(exc) from exc
+        self._lacks_streams = False
+
     async def close(self) -> None:
         if self.client is not None:
             with suppress(Exception):
@@ -200,6 +209,9 @@ class Connection:
 
         The driver's own `publish` costs as much as all the rest of a call: it makes a task for each message.
         """
+        if self._lacks_streams:
+            with suppress(Unavailable):
+                await self.restore()
         self._count += 1
         token = str(self._count)
         timer = asyncio.get_running_loop().call_later(seconds, self._expire, token)
@@ -212,6 +224,7 @@ class Connection:
     async def _on_acknowledged(self, message: Any) -> None:
         token = message.subject[len(self._acknowledgements) :]
         if not message.data:
+            self._lacks_streams = True
             self._settle(token, ConnectionError("no stream takes the message"))
             return
         try:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ._bodies import Reference
 from ._nats_connection import KEPT_SECONDS, Broker, Connection
-from ._transport import Damaged, Key
+from ._transport import Damaged, Key, Unavailable
 
 __all__ = ["Parts"]
 
@@ -35,9 +35,14 @@ class Parts:
         reference = Reference(*key, digest.hexdigest(), len(body), len(at))
         await self._make()
         subject = self._subject(key, reference.digest)
-        for number, start in enumerate(at):
-            # One at a time: others use the broker and the connection in between.
-            await self._connection.publish(f"{subject}.{number}", body[start : start + most])
+        try:
+            for number, start in enumerate(at):
+                # One at a time: others use the broker and the connection in between.
+                await self._connection.publish(f"{subject}.{number}", body[start : start + most])
+        except Unavailable:
+            # The server may have lost the stream.
+            self._is_made = False
+            raise
         return reference
 
     async def load(self, reference: Reference) -> bytes:

@@ -40,7 +40,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import orjson
@@ -72,6 +72,7 @@ _LETTER_BYTES = 65_536
 """The most that is put into one message to a node, which reads a message without a pause."""
 _LONGEST_NAME = 64
 _MOST_WAITING_BYTES = 4 * 1024 * 1024
+_What = TypeVar("_What")
 _logger = logging.getLogger("toolbus.remote")
 
 
@@ -310,7 +311,9 @@ class _Calls:
             headers: dict[str, str] = message.headers or {}
             self._asked = 0
             if headers.get("Status") not in {"404", "408"}:
-                self._trouble = headers.get("Description", "the server gives out no calls")
+                # nats-py appends the other headers to an empty description.
+                said = headers.get("Description", "").partition("\n")[0].strip()
+                self._trouble = said or "the server gives out no calls"
         self._changed.set()
 
 
@@ -385,6 +388,7 @@ class _WorkerLink:
         self._posting: asyncio.Task[None]
         self._calls = _Calls(connection, f"$JS.API.CONSUMER.MSG.NEXT.{broker.calls}.{broker.consumer}")
         self._post = _Post(connection)
+        self._is_lost = False
         self.payloads = Parts(broker, connection)
 
     @classmethod
@@ -399,17 +403,8 @@ class _WorkerLink:
         async def on_message(message: Any) -> None:
             link._heard(message.data)
 
-        api = broker.nats.js.api
         try:
-            await connection.add_consumer(
-                api.ConsumerConfig(
-                    durable_name=broker.consumer,
-                    filter_subject=f"{broker.prefix}.call.{broker.pool}.>",
-                    ack_policy=api.AckPolicy.EXPLICIT,
-                    ack_wait=lease_seconds,
-                    max_ack_pending=100_000,
-                )
-            )
+            await link._add_consumer()
             await link._calls.open()
             await connection.client.subscribe(broker.stops, cb=on_stop)
             await connection.client.subscribe(broker.worker(link.name), cb=on_message)
@@ -421,6 +416,18 @@ class _WorkerLink:
             raise ConfigurationError(f"the pool at {broker.shown} cannot be served: {why}") from exc
         link._posting = asyncio.create_task(link._post.run())
         return link
+
+    async def _add_consumer(self) -> None:
+        api, broker = self._broker.nats.js.api, self._broker
+        await self.connection.add_consumer(
+            api.ConsumerConfig(
+                durable_name=broker.consumer,
+                filter_subject=f"{broker.prefix}.call.{broker.pool}.>",
+                ack_policy=api.AckPolicy.EXPLICIT,
+                ack_wait=self.lease_seconds,
+                max_ack_pending=100_000,
+            )
+        )
 
     async def close(self) -> None:
         """Send the answers and signals that wait."""
@@ -435,17 +442,29 @@ class _WorkerLink:
         self._stopped, self._heard = stopped, heard
 
     async def fetch(self, most: int) -> Sequence[_Delivery]:
-        return await self._deliveries(self._calls.fetch(most))
+        try:
+            if self._is_lost:
+                # The server may have lost the streams, or somebody has deleted the consumer.
+                await self.connection.restore()
+                await self._translated(self._add_consumer())
+            found = await self._deliveries(self._calls.fetch(most))
+        except Unavailable:
+            self._is_lost = True
+            raise
+        self._is_lost = False
+        return found
 
     async def rest(self) -> Sequence[_Delivery]:
         return await self._deliveries(self._calls.rest())
 
     async def _deliveries(self, coming: Coroutine[Any, Any, list[Any]]) -> list[_Delivery]:
+        return [_Delivery(self, self._broker, each) for each in await self._translated(coming)]
+
+    async def _translated(self, coming: Coroutine[Any, Any, _What]) -> _What:
         try:
-            found = await coming
+            return await coming
         except Exception as exc:
             raise self.connection.unavailable(exc) from exc
-        return [_Delivery(self, self._broker, each) for each in found]
 
     async def find(self, key: Key) -> bytes | None:
         return await self.connection.last(self._broker.answers, self._broker.subject("done", key))

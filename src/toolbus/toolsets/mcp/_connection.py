@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.abc
+from pydantic import ValidationError
 
 from ...core.backoff import backoff_seconds
 from ...errors import ToolbusError, ToolError
 from ...failures import Failure, ReportedFailure, leaves_of, log_exception
 from ...tool_results import clean
 from ...tools import ToolContext
+from ._repair import broken
 from ._servers import McpServer
 from ._transport import LastWords, client_for
 
@@ -324,7 +326,6 @@ class Connection:
         read_only: bool,
     ) -> types.CallToolResult:
         import mcp  # noqa: PLC0415 -- an extra
-        from pydantic import ValidationError  # noqa: PLC0415 -- beside the SDK's
 
         async def report(progress: float, total: float | None, message: str | None) -> None:
             if context is not None:
@@ -353,7 +354,7 @@ class Connection:
                 raise ReportedFailure(Failure("error", error, retryable=again, unknown=unknown), exc.message) from exc
             raise ToolError(clean(exc.message)[:2_000]) from exc
         except ValidationError as exc:
-            error = f"The answer of the MCP server {name!r} is not the result of a tool."
+            error = f"The answer of the MCP server {name!r} is not the result of a tool: {broken(exc)}"
             raise ReportedFailure(Failure("error", error, unknown=unknown), str(exc)) from exc
         except RuntimeError as exc:
             # The SDK raises it if the server asks back too often.
@@ -469,13 +470,15 @@ async def _all_tools(client: mcp.Client) -> list[types.Tool]:
         return []
     found: list[types.Tool] = []
     cursor: str | None = None
+    seen: set[str] = set()
     for _ in range(_MOST_PAGES):
         page = await client.list_tools(cursor=cursor)
         found += page.tools
         cursor = page.next_cursor
-        # Some servers send an empty text if there is no next page.
-        if not cursor:
+        # Some servers send an empty text if there is no next page, or the last page again and again.
+        if not cursor or cursor in seen:
             return found
+        seen.add(cursor)
         if len(found) > _MOST_TOOLS:
             break
     raise ValueError(f"it lists more than {_MOST_TOOLS} tools, or on more than {_MOST_PAGES} pages")
@@ -485,6 +488,8 @@ def _reason(exc: Exception) -> str:
     """Return the reason why a connection failed: of an exception group, the first exception with a text."""
     leaves = list(leaves_of(exc))
     first = next((each for each in leaves if isinstance(each, Exception) and str(each)), leaves[0])
+    if isinstance(first, ValidationError):
+        return f"its answer breaks the protocol: {broken(first)}"
     if isinstance(first, FileNotFoundError) and first.filename:
         return f"there is no {first.filename}"
     return str(first) or type(first).__name__

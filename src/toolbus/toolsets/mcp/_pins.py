@@ -68,9 +68,11 @@ class Pins:
             return
         beside = self._path.with_name(f"{self._path.name}.{os.getpid()}.tmp")
         try:
-            beside.write_bytes(orjson.dumps(dict(self._pins), option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS))
+            # Other processes may have added theirs since this one has read the file.
+            kept = {**self._pins, **_read(self._path), **pins}
+            beside.write_bytes(orjson.dumps(kept, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS))
             beside.replace(self._path)
-        except OSError as exc:
+        except (OSError, ConfigurationError) as exc:
             # The pins are still used by this process.
             _logger.warning("the pins of MCP tools could not be written to %s: %s", self._path, exc)
 

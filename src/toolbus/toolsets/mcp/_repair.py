@@ -1,20 +1,20 @@
 """Repairs of messages that a server has sent, of which the SDK would drop more than the part that is wrong.
 
-The SDK refuses a whole list of tools because of one definition that breaks the protocol. It drops an answer over stdio
-that it cannot read, so that the call would wait for its deadline.
+The SDK refuses a whole list of tools because of one definition that breaks the protocol, and a result with nothing but
+structured content. It drops an answer over stdio that it cannot read, so that the call would wait for its deadline.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from pydantic import ValidationError
 
 from ...records import replace
 
-__all__ = ["not_json", "repaired"]
+__all__ = ["broken", "not_json", "repaired"]
 
 
 def not_json(item: Any) -> str:
@@ -36,9 +36,13 @@ def repaired(item: Any, version: Callable[[], str], left_out: Callable[[str, str
         return _unreadable(item)
     message: Any = getattr(item, "message", None)
     result: Any = getattr(message, "result", None)
-    if not (isinstance(result, dict) and isinstance(cast("dict[str, Any]", result).get("tools"), list)):
+    if not isinstance(result, dict):
         return item
     listed = cast("dict[str, Any]", result)
+    if "structuredContent" in listed and listed.get("content") is None:
+        return replace(item, message=message.model_copy(update={"result": {**listed, "content": []}}))
+    if not isinstance(listed.get("tools"), list):
+        return item
     try:
         kept = _good_tools(listed, version(), left_out)
     except RuntimeError:
@@ -60,7 +64,7 @@ def _good_tools(result: dict[str, Any], version: str, left_out: Callable[[str, s
             methods.parse_server_result("tools/list", version, {**result, "tools": kept})
             return kept
         except ValidationError as exc:
-            problems = exc.errors(include_url=False, include_context=False, include_input=False)
+            problems = _problems(exc)
         except (ValueError, KeyError):
             # The version is unknown, or has no such method.
             return kept
@@ -68,14 +72,27 @@ def _good_tools(result: dict[str, Any], version: str, left_out: Callable[[str, s
         for problem in problems:
             where = problem["loc"]
             if where[:1] == ("tools",) and len(where) > 1:
-                path = ".".join(map(str, where[2:]))
-                wrong.setdefault(cast("int", where[1]), f"{path}: {problem['msg']}" if path else problem["msg"])
+                wrong.setdefault(cast("int", where[1]), _said(where[2:], problem["msg"]))
         if not wrong:
             return kept
         for index, why in wrong.items():
             left_out(_name(kept[index], positions[index]), f"its definition breaks the protocol: {why}")
         kept = [each for index, each in enumerate(kept) if index not in wrong]
         positions = [each for index, each in enumerate(positions) if index not in wrong]
+
+
+def broken(error: ValidationError) -> str:
+    """Return where a message first breaks the protocol, and how: "content: Field required"."""
+    problem = _problems(error)[0]
+    return _said(problem["loc"], problem["msg"])
+
+
+def _problems(error: ValidationError) -> list[Any]:
+    return [*error.errors(include_url=False, include_context=False, include_input=False)]
+
+
+def _said(path: Sequence[int | str], problem: str) -> str:
+    return ": ".join([*filter(None, [".".join(map(str, path))]), problem])
 
 
 def _name(definition: Any, position: int) -> str:

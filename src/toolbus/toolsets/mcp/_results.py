@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import mimetypes
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -25,8 +26,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Form", "check_answer", "form_of", "result_of"]
 
-# The image types that both OpenAI and Anthropic accept.
-_SEEN = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+# The first bytes of the image types that both OpenAI and Anthropic accept; "." is any byte.
+_SEEN = {
+    "image/png": re.compile(rb"\x89PNG\r\n\x1a\n"),
+    "image/jpeg": re.compile(rb"\xff\xd8\xff"),
+    "image/gif": re.compile(rb"GIF8"),
+    "image/webp": re.compile(rb"RIFF.{4}WEBP", re.DOTALL),
+}
 _MOST_ERROR_CHARS = 8_000
 
 
@@ -162,7 +168,7 @@ def _value(data: Any, form: Form) -> Any:
     """Return structured content without its wrapper, and with a `SecretStr` for each value that is marked."""
     if form.secrets is not None:
         data = replaced(data, form.secrets, _secret)
-    if form.is_wrapped and isinstance(data, dict) and len(cast("dict[str, Any]", data)) == 1:
+    if form.is_wrapped and isinstance(data, dict) and cast("dict[str, Any]", data).keys() == {"result"}:
         return cast("dict[str, Any]", data)["result"]
     return cast("Any", data)
 
@@ -204,9 +210,9 @@ class _Contents:
         self.texts.append(block.text)
 
     def _take_image(self, block: Any) -> None:
-        media_type = block.mime_type.lower()
-        if media_type in _SEEN and _is_base64(block.data):
-            self.images.append(ImagePart(url=f"data:{media_type};base64,{block.data}"))
+        data = _base64(block.data)
+        if media_type := _image_type(data):
+            self.images.append(ImagePart(url=f"data:{media_type};base64,{data}"))
         else:
             self._keep_binary("image", block.data, block.mime_type)
 
@@ -232,17 +238,29 @@ class _Contents:
     def _keep_binary(self, kind: str, data: str, media_type: str, name: str = "") -> None:
         if not name:
             name = f"{kind}-{len(self.artifacts) + 1}{mimetypes.guess_extension(media_type) or ''}"
-        if _is_base64(data):
-            self.artifacts.append(Artifact(name=name, content=data, media_type=media_type, encoding="base64"))
+        found = _base64(data)
+        if found is not None:
+            self.artifacts.append(Artifact(name=name, content=found, media_type=media_type, encoding="base64"))
         else:
             # The server says that the data is base64, and it is not.
             self.artifacts.append(Artifact(name=name, content=data, media_type=media_type))
         self.texts.append(f"[{kind} {name}, {media_type}, kept for the user]")
 
 
-def _is_base64(text: str) -> bool:
+def _base64(text: str) -> str | None:
+    """Return base64 without the line breaks that some encoders add; None if it is not base64."""
+    text = text.replace("\n", "").replace("\r", "")
     try:
         base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        return False
-    return True
+        return None
+    return text
+
+
+def _image_type(data: str | None) -> str:
+    """Return the media type of an image that models can see; empty for anything else.
+
+    Its first bytes decide, because servers often name another type, and a vendor refuses the whole conversation then.
+    """
+    head = base64.b64decode(data[:16]) if data else b""
+    return next((each for each, begins in _SEEN.items() if begins.match(head)), "")

@@ -53,6 +53,7 @@ class McpToolOptions(TypedDict, total=False):
 
 
 _ASKED = Rule(lambda given: takes(given, 2), "give an async function of a ToolContext and the parameters")
+_HEADER = re.compile(r"([!-~]([ -~\t]*[!-~])?)?")
 _TOOL_OPTIONS = tuple(McpToolOptions.__annotations__)
 
 
@@ -69,8 +70,8 @@ class McpServer:
 
     `needs_approval` says whether a person has to approve each call; None leaves it to the server's hints. `tools` are
     the names, as the server lists them, of the tools to offer; None for all. `timeout_seconds` is the deadline of a
-    call, instead of the request's. `tool_options` are options for single tools, by the names that the server lists; a
-    name that it does not list is logged as a warning.
+    call, instead of the request's. `tool_options` are options for single tools, by the names that the server lists. A
+    name in `tools` or `tool_options` that it does not list is logged as a warning.
 
     `on_elicitation` answers a server that asks the user, and `on_sampling` one that asks the model: `ask_people` and
     `ask_model`, or async functions of your own. They get the context of the call that the server works for, and the
@@ -121,6 +122,16 @@ class McpServer:
             )
         for tool, options in self.tool_options.items():
             _check_tool_options(f"MCP server {self.name!r}", tool, options)
+        for option, texts in (("args", self.args), ("env", self.env.values()), ("headers", self.headers.values())):
+            if not all(isinstance(cast("object", each), str) for each in texts):
+                raise ConfigurationError(f"MCP server {self.name!r}: {option} has a value that is not a text")
+        for header, value in self.headers.items():
+            # The library for HTTP would put the value into its error, and so into the log.
+            if not _HEADER.fullmatch(value):
+                raise ConfigurationError(
+                    f"MCP server {self.name!r}: the value of the header {header!r} has characters that HTTP does not "
+                    "allow: only ASCII, and no line break or space around it"
+                )
         if self.url is not None:
             _check_url(self.name, self.url)
         if self.command is None and (self.args or self.env or self.cwd is not None):

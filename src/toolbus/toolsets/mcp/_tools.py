@@ -213,8 +213,9 @@ class McpTools:
                 self._warn_left_out(prefix, each.name, "the server lists another tool of that name before it")
             elif server.tools is None or each.name in server.tools:
                 found[name] = each
-        for name in sorted(server.tool_options.keys() - {each.name for each in listed}):
-            self._warn(f"MCP server {server.name!r} has no tool {name!r}, which is in its tool_options")
+        for option, names in (("tool_options", server.tool_options.keys()), ("tools", server.tools or ())):
+            for name in sorted(set(names) - {each.name for each in listed}):
+                self._warn(f"MCP server {server.name!r} has no tool {name!r}, which is in its {option}")
         for name in [name for name, known in self._known.items() if known.prefix == prefix and name not in found]:
             self._remove(name)
         pins: dict[str, str] = {}

@@ -31,8 +31,8 @@ __all__ = ["LastWords", "client_for", "need_sdk"]
 _logger = logging.getLogger("toolbus.mcp")
 # The time-out of a TCP connection and of each write, the same as in the SDK.
 _CONNECT_SECONDS = 30.0
-# The statuses that are kept as reasons. The other 4xx occur while the protocol of a server is found out.
-_REFUSALS = (401, 403, 407, 429)
+# The statuses of POST that are kept as reasons. The other 4xx occur while the protocol of a server is found out.
+_REFUSALS = (401, 403, 405, 407, 410, 413, 429)
 # The time to wait for the last output of a program after it has ended.
 _WORDS_SECONDS = 0.5
 
@@ -218,7 +218,8 @@ def _bounding(most: int, words: LastWords) -> Callable[[Any], Any]:
             await self._stream.aclose()
 
     async def bound(response: httpx2.Response) -> None:
-        if response.status_code in _REFUSALS or response.status_code >= 500:
+        is_post = response.request.method == "POST"
+        if is_post and (response.status_code in _REFUSALS or response.status_code >= 500):
             words.hear(f"HTTP {response.status_code} {response.reason_phrase}\n".encode())
         coded = response.headers.get("content-encoding", "identity").lower() != "identity"
         problem = "the response is compressed, which was not asked for" if coded else ""
