@@ -156,6 +156,22 @@ async def test_two_stores_make_the_tables_at_once_and_others_tables_are_left_alo
             await store.open()
 
 
+async def test_where_the_default_is_another_isolation_level_processes_do_not_fail_each_other(postgres_url: str) -> None:
+    strict = f"{postgres_url}&options=-cdefault_transaction_isolation%3Dserializable"
+    stores = [PostgresStore(strict) for _ in range(4)]
+
+    async def end_some(store: PostgresStore, number: int) -> None:
+        for each in range(5):
+            await store.append(entry(f"r{number}-{each}", ending="completed", turn=turn("hello")))
+
+    async with anyio.create_task_group() as tasks:
+        for number, store in enumerate(stores):
+            tasks.start_soon(end_some, store, number)
+    assert len(await stores[0].history("c")) == 4 * 5 * 2
+    for store in stores:
+        await store.aclose()
+
+
 @pytest.mark.guarantee("G23")
 async def test_tables_of_a_newer_format_are_refused_by_name(postgres_url: str) -> None:
     async with closing(PostgresStore(postgres_url)) as store:
