@@ -22,6 +22,7 @@ from toolbus import Runtime, Tool, ToolContext, tool
 from toolbus.errors import ConfigurationError, ProviderUnavailable, StoreUnavailable
 from toolbus.events import RequestCancelled, RequestCompleted
 from toolbus.handles import RequestHandle
+from toolbus.messages import to_vercel
 from toolbus.providers.scripted import ScriptedProvider, calls, error, hang, text
 from toolbus.stores.memory import MemoryStore
 from toolbus.stores.sqlite import SqliteStore
@@ -253,6 +254,22 @@ def test_a_page_has_the_prompt_of_a_request_that_no_process_runs(backend: Backen
     with client_of(backend, store=SqliteStore(tmp_path / "toolbus.db")) as client:
         (message,) = client.get("/conversations/c1").json()["messages"]
     assert message["parts"] == [{"type": "text", "text": "remove it"}]
+
+
+def test_a_long_conversation_is_written_outside_of_the_event_loop(client: Client, monkeypatch: pytest.MonkeyPatch):
+    begun(client, "hi there")
+    in_loop: list[bool] = []
+
+    def written(messages: Any, *, form: Any) -> Any:
+        try:
+            in_loop.append(anyio.get_current_task() is not None)
+        except Exception:
+            in_loop.append(False)
+        return to_vercel(messages, form=form)
+
+    monkeypatch.setattr("toolbus.web._app.to_vercel", written)
+    assert len(client.get("/conversations/c1").json()["messages"]) == 2
+    assert in_loop == [False]
 
 
 @pytest.mark.parametrize(("options", "resets"), [({}, 0), ({"version": 7}, 1)])

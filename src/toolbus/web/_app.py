@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from urllib.parse import quote
 
 import anyio
+import anyio.to_thread
 
 from .._option_checks import FLAG, POSITIVE, at_least, check
 from ..durability import call_store_in_time
@@ -298,12 +299,10 @@ class _App:
         # The store has the messages of a turn once it has ended.
         prompts = [await self._prompt_of(each) for each in reversed(requests) if each.ending is None]
         messages = [*history, *(each for each in prompts if each is not None)]
-        return json_response(
-            {
-                "conversation_id": owner.shown(stored_id),
-                "messages": to_vercel(messages, form="ui"),
-                "requests": [_listed(each) for each in requests],
-            }
+        about = {"conversation_id": owner.shown(stored_id), "requests": [_listed(each) for each in requests]}
+        # In a thread, since a long conversation takes long to write.
+        return await anyio.to_thread.run_sync(
+            lambda: json_response({**about, "messages": to_vercel(messages, form="ui")})
         )
 
     async def _prompt_of(self, record: RequestRecord) -> UserMessage | None:
