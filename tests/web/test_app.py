@@ -248,6 +248,25 @@ def test_a_page_decides_and_is_loaded_again_in_the_middle(client: Client):
     assert page["requests"][0]["outcome"] == "completed"
 
 
+async def test_a_page_that_is_loaded_again_is_asked_although_its_next_message_waits():
+    async with Runtime(model(), tools=[remove], on_approval="wait") as runtime:
+        app = create_app(runtime, authorize=lambda _: "ann")
+        asked = runtime.start("remove it", conversation_id="ann/c1")
+        waiting = runtime.start("hi there", conversation_id="ann/c1")
+        await asked.accepted()
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "GET", "path": "/chat/c1/stream", "query_string": b"", "headers": []}
+        with anyio.fail_after(10):
+            await app(scope, anyio.sleep_forever, send)
+        assert b"tool-approval-request" in b"".join(each.get("body", b"") for each in sent)
+        asked.cancel()
+        waiting.cancel()
+
+
 def test_a_page_has_the_prompt_of_a_request_that_no_process_runs(backend: Backend, tmp_path: Path):
     with client_of(backend, store=SqliteStore(tmp_path / "toolbus.db")) as client:
         begun(client, "remove it")

@@ -259,17 +259,19 @@ class _App:
     async def _resume_chat(self, http: Request) -> Response:
         owner = await owner_of(http, self._authorize)
         stored_id = owner.stored(http.path_params["conversation_id"])
-        for record in await self._runtime.requests(conversation_id=stored_id, limit=_NEWEST):
-            if record.ending is None:
-                handle = self._runtime.request(record.request_id)
-                return VercelResponse(
-                    handle,
-                    client_tools=self._client_tools,
-                    version=self._version,
-                    heartbeat_seconds=self._heartbeat_seconds,
-                    headers={"X-Request-Id": record.request_id},
-                )
-        return Response(status_code=204)
+        found = await self._runtime.requests(conversation_id=stored_id, limit=_NEWEST)
+        unfinished = [each for each in found if each.ending is None]
+        # One that waits for the turn has nothing to show, and the one before it may wait for an answer of this page.
+        record = next((each for each in unfinished if each.facts), unfinished[0] if unfinished else None)
+        if record is None:
+            return Response(status_code=204)
+        return VercelResponse(
+            self._runtime.request(record.request_id),
+            client_tools=self._client_tools,
+            version=self._version,
+            heartbeat_seconds=self._heartbeat_seconds,
+            headers={"X-Request-Id": record.request_id},
+        )
 
     # ------------------------------------------------------------------------------------------------ lists
 
