@@ -1,6 +1,6 @@
 """Uses the page of `toolbus serve` in Chromium: `python browse_served.py FOLDER`.
 
-Starts the command in FOLDER itself, kills it in the middle of an answer, and starts it again. Prints one line of JSON:
+Starts the command in FOLDER itself, stops and kills it in the middle of an answer, and starts it again. Prints one line of JSON:
 what the page shows, its errors, and what axe finds. Screenshots go into FOLDER.
 """
 
@@ -101,6 +101,13 @@ async def used(page: Page, folder: Path) -> dict[str, Any]:
         await is_idle(page)
         await page.get_by_role("button", name="New conversation").click()
         await ask(page, "slow")
+        await shows(page, "one two")
+        conversation = page.url.split("conversation=")[1]
+        await server.ended(signal.SIGTERM)
+        await shows(page, "The server is away.")
+        server = await Server.started(folder, "--port", port)
+        await page.goto("about:blank")
+        await page.goto(f"{server.address}&conversation={conversation}")
         await shows(page, "one two")
         await page.reload()
         await shows(page, "one two")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import anyio
@@ -264,6 +264,35 @@ async def test_a_result_that_comes_after_the_end_opens_the_next_turn_once(where:
     assert [each.rpartition("gave: ")[2] for each in told] == ["42"]
     assert [each.role for each in result.messages[-3:]] == ["system", "user", "assistant"]
     validate(result.messages)
+
+
+class _Distant(MemoryStore):
+    """A store in which others may write between a read and its answer."""
+
+    async def history(self, conversation_id: str) -> Sequence[Message]:
+        found = await super().history(conversation_id)
+        await anyio.sleep(0.01)
+        return found
+
+
+async def test_a_late_result_that_several_processes_send_at_once_is_noted_once() -> None:
+    store = _Distant(journal=True)
+    async with node(store) as runtime:
+        session = runtime.start("go", conversation_id="c")
+        requested = await requested_by(session)
+        await settle()
+        session.cancel("enough")
+        await session.result()
+        answers: list[str] = []
+
+        async def send() -> None:
+            answers.append(await Client(store).request(session.request_id).inject(requested.completed("42")))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(4):
+                tasks.start_soon(send)
+        assert answers == ["queued"] * 4
+        assert sum("earlier" in getattr(each, "text", "") for each in await store.history("c")) == 1
 
 
 async def test_only_the_answer_to_a_background_call_that_was_given_up_opens_the_next_turn() -> None:

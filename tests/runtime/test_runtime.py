@@ -554,4 +554,7 @@ async def test_requests_are_listed_with_and_without_a_journal(is_stored: bool):
         assert of_b == [queued.request_id, waits.request_id]
         assert [each.request_id for each in await runtime.requests(limit=1)] == [queued.request_id]
         queued.cancel()
+        await queued.result()
+        newest = await runtime.run("Hello again?", conversation_id="a")  # One that runs is not always the newest.
+        assert [each.request_id for each in await runtime.requests(limit=1)] == [newest.request_id]
         waits.cancel()

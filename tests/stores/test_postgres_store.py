@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import Any, cast
 
 import anyio
@@ -62,6 +63,7 @@ async def test_leases_go_by_the_servers_clock(postgres_url: str) -> None:
 
 async def test_entries_that_are_refused_do_not_harm_those_that_share_their_commit(postgres_url: str) -> None:
     refused: dict[str, str] = {}
+    long = "".join(sha256(bytes([each])).hexdigest() for each in range(200))  # more than an index takes
 
     async def append(request_id: str, seq: int) -> None:
         try:
@@ -73,9 +75,10 @@ async def test_entries_that_are_refused_do_not_harm_those_that_share_their_commi
         await store.append(entry("a"))
         await store.append(entry("b"))
         async with anyio.create_task_group() as tasks:
-            for request_id, seq in (("a", 1), ("b", 0), ("nul\0", 0), ("x", 3), ("\ud83d", 0), ("c", 0)):
+            for request_id, seq in (("a", 1), ("b", 0), ("nul\0", 0), ("x", 3), ("\ud83d", 0), (long, 0), ("c", 0)):
                 tasks.start_soon(append, request_id, seq)
-        assert {*refused} == {"b", "nul\0", "x", "\ud83d"}
+        assert {*refused} == {"b", "nul\0", "x", "\ud83d", long}
+        assert "maximum size" in refused[long]
         assert refused["b"] == "request b is in the journal already"
         assert "NUL" in refused["nul\0"]
         assert (await store.statistics()).facts == 4
@@ -154,6 +157,29 @@ async def test_two_stores_make_the_tables_at_once_and_others_tables_are_left_alo
     async with closing(PostgresStore(postgres_url, schema="public")) as store:
         with pytest.raises(StoreError, match=r"schema public of database .* has tables of another program"):
             await store.open()
+    run(postgres_url, "CREATE ROLE visitor LOGIN")
+    try:
+        async with closing(PostgresStore(postgres_url.replace("postgres@", "visitor@"), schema="mine")) as store:
+            with pytest.raises(StoreError, match="permission denied for schema mine"):
+                await store.open()
+    finally:
+        run(postgres_url, "DROP ROLE visitor")
+
+
+async def test_where_the_default_is_another_isolation_level_processes_do_not_fail_each_other(postgres_url: str) -> None:
+    strict = f"{postgres_url}&options=-cdefault_transaction_isolation%3Dserializable"
+    stores = [PostgresStore(strict) for _ in range(4)]
+
+    async def end_some(store: PostgresStore, number: int) -> None:
+        for each in range(5):
+            await store.append(entry(f"r{number}-{each}", ending="completed", turn=turn("hello")))
+
+    async with anyio.create_task_group() as tasks:
+        for number, store in enumerate(stores):
+            tasks.start_soon(end_some, store, number)
+    assert len(await stores[0].history("c")) == 4 * 5 * 2
+    for store in stores:
+        await store.aclose()
 
 
 @pytest.mark.guarantee("G23")

@@ -14,6 +14,7 @@ import pytest
 
 from support.store_entries import closing, entry, turn, write_whole
 from toolbus.errors import StoreDamaged, StoreError, StoreFormat
+from toolbus.messages import AssistantMessage, UserMessage
 from toolbus.stores.archive import export_to, import_from, verify
 from toolbus.stores.postgres import PostgresStore
 from toolbus.stores.sql.engine import DatabaseStore
@@ -75,9 +76,7 @@ async def test_what_is_exported_from_sqlite_is_the_same_in_postgresql_and_back(
             verified = await verify(store)
             assert (verified.facts, verified.problems) == (done.facts, [])
         assert [each.request_id for each in await two.unfinished()] == ["all facts"]
-        with pytest.raises(
-            StoreError, match=r"request 'all facts' of .* is in the store already; nothing was imported"
-        ):
+        with pytest.raises(StoreError, match=r"request 'ended' of .* is in the store already; nothing was imported"):
             await import_from(three, first)
 
 
@@ -158,7 +157,8 @@ async def test_a_request_that_ends_while_it_is_exported_is_written_as_its_record
         salvage = store.salvage
 
         async def salvage_later(request_id: str) -> Any:
-            await store.append(entry(request_id, 1, ending="completed"))
+            if len(await store.facts(request_id)) == 1:
+                await store.append(entry(request_id, 1, ending="completed"))
             return await salvage(request_id)
 
         monkeypatch.setattr(store, "salvage", salvage_later)
@@ -167,6 +167,39 @@ async def test_a_request_that_ends_while_it_is_exported_is_written_as_its_record
         await import_from(target, path)
         [left] = await target.unfinished()
         assert (left.ending, left.facts, len(await target.facts("r"))) == (None, 1, 1)
+
+
+@pytest.mark.parametrize("ends", ["before the conversations", "after them"])
+async def test_a_request_that_ends_during_an_export_has_its_turn_once_or_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    path = tmp_path / "export.jsonl"
+    async with (
+        closing(SqliteStore(tmp_path / "a.db", durability="process")) as store,
+        closing(SqliteStore(tmp_path / "b.db", durability="process")) as target,
+    ):
+        await store.append(entry("r"))
+        await store.append(entry("later", conversation_id="c"))
+        records, is_after = store.conversation_records, ends == "after them"
+
+        async def records_while_it_ends(*, after: str | None = None, limit: int = 1_000) -> Any:
+            found = await records(after=after, limit=limit) if is_after else ()
+            if await store.unfinished(limit=9) == [] and not await store.history("c"):
+                await store.append(entry("r", 1, ending="completed", turn=turn("hello")))
+            return found if is_after else await records(after=after, limit=limit)
+
+        monkeypatch.setattr(store, "conversation_records", records_while_it_ends)
+        await export_to(store, path)
+        await import_from(target, path)
+        history = [each.text for each in await target.history("c") if isinstance(each, (UserMessage, AssistantMessage))]
+        record = await target.request("r")
+        assert record is not None
+        if is_after:
+            assert (record.ending, record.facts, history) == (None, 1, [])
+        else:
+            assert (record.ending, record.facts, history) == ("completed", 2, ["hello", "answer to hello"])
+        assert "later" in [each.request_id for each in await target.unfinished()]
+        assert (await verify(target)).problems == []
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

@@ -22,6 +22,7 @@ from toolbus import Runtime, Tool, ToolContext, tool
 from toolbus.errors import ConfigurationError, ProviderUnavailable, StoreUnavailable
 from toolbus.events import RequestCancelled, RequestCompleted
 from toolbus.handles import RequestHandle
+from toolbus.messages import to_vercel
 from toolbus.providers.scripted import ScriptedProvider, calls, error, hang, text
 from toolbus.stores.memory import MemoryStore
 from toolbus.stores.sqlite import SqliteStore
@@ -247,12 +248,58 @@ def test_a_page_decides_and_is_loaded_again_in_the_middle(client: Client):
     assert page["requests"][0]["outcome"] == "completed"
 
 
+async def test_a_page_that_is_loaded_again_is_asked_although_its_next_message_waits():
+    async with Runtime(model(), tools=[remove], on_approval="wait") as runtime:
+        app = create_app(runtime, authorize=lambda _: "ann")
+        asked = runtime.start("remove it", conversation_id="ann/c1")
+        waiting = runtime.start("hi there", conversation_id="ann/c1")
+        await asked.accepted()
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            await anyio.sleep_forever()
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope: dict[str, Any] = {
+            "type": "http",
+            "method": "GET",
+            "path": "/chat/c1/stream",
+            "query_string": b"",
+            "headers": [],
+        }
+        with anyio.fail_after(10):
+            await app(scope, receive, send)
+        assert b"tool-approval-request" in b"".join(each.get("body", b"") for each in sent)
+        asked.cancel()
+        waiting.cancel()
+
+
 def test_a_page_has_the_prompt_of_a_request_that_no_process_runs(backend: Backend, tmp_path: Path):
     with client_of(backend, store=SqliteStore(tmp_path / "toolbus.db")) as client:
         begun(client, "remove it")
     with client_of(backend, store=SqliteStore(tmp_path / "toolbus.db")) as client:
         (message,) = client.get("/conversations/c1").json()["messages"]
     assert message["parts"] == [{"type": "text", "text": "remove it"}]
+
+
+def test_a_long_conversation_is_written_outside_of_the_event_loop(client: Client, monkeypatch: pytest.MonkeyPatch):
+    begun(client, "hi there")
+    in_loop: list[bool] = []
+
+    def written(messages: Any, *, form: Any) -> Any:
+        try:
+            anyio.get_current_task()
+        except Exception:
+            in_loop.append(False)
+        else:
+            in_loop.append(True)
+        return to_vercel(messages, form=form)
+
+    monkeypatch.setattr("toolbus.web._app.to_vercel", written)
+    assert len(client.get("/conversations/c1").json()["messages"]) == 2
+    assert in_loop == [False]
 
 
 @pytest.mark.parametrize(("options", "resets"), [({}, 0), ({"version": 7}, 1)])

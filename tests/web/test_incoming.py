@@ -162,6 +162,7 @@ def test_the_names_of_ag_uis_results_are_those_of_their_reply_in_however_many_me
         (vercel({"role": "system", "parts": []}), "messages[2]: the newest message has the role 'system', not user"),
         (vercel(from_user()), "messages[2]: the newest message is empty"),
         (vercel(from_user({"type": "text", "text": " \n"})), "messages[2]: the newest message is empty"),
+        (vercel(from_user({"type": "text"}, {"type": "text", "text": " "})), "messages[2]: the newest message is empty"),
         (vercel(from_user({"type": "tool-x"})), "messages[2]: parts[0] is a part of type 'tool-x'"),
         (vercel({"role": "assistant", "parts": [{"type": "text", "text": "x"}]}), "has no answer to a call"),
         (
@@ -188,6 +189,7 @@ def test_a_malformed_body_is_refused_with_what_is_wrong(body: bytes, problem: st
         (agui(), "messages[0]: the newest message has the role None, not user"),
         (agui({"role": "assistant", "content": "x"}), "the newest message has the role 'assistant', not user"),
         (agui({"role": "user", "content": ""}), "messages[0]: the newest message is empty"),
+        (agui({"role": "user", "content": [{"type": "text", "text": ""}]}), "messages[0]: the newest message is empty"),
         (agui({"role": "user", "content": [{"type": "image", "source": {"type": "file"}}]}), "a source of type 'file'"),
         (agui({"role": "user", "content": [{"type": "x"}]}), "a part of type 'x' is not one of text, image"),
         (agui({"role": "user", "content": "x"}, resume=[{"interruptId": "a.b"}]), "resume has the status None"),

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from ui_grammar import check_agui, check_vercel
 
 from toolbus import EventBus, RequestSession, Runtime, Tool, tool
-from toolbus.errors import ProviderUnavailable
+from toolbus.errors import ProviderUnavailable, StoreUnavailable
 from toolbus.events import (
     Event,
     ModelResponded,
@@ -29,6 +29,7 @@ from toolbus.events import (
 )
 from toolbus.messages import AssistantMessage
 from toolbus.providers.scripted import ScriptedProvider, calls, error, hang, text
+from toolbus.stores.memory import MemoryStore
 from toolbus.testing import virtual_backends
 from toolbus.web import (
     AguiResponse,
@@ -510,3 +511,37 @@ async def test_text_that_became_void_is_not_mistaken_for_that_of_the_next_reply(
     assert wholes[0].text == "I begin bad\n\nI begin well."
     assert "I begin bad".startswith(first.text)
     assert second.text == "\n\nI begin well."
+
+
+@pytest.mark.parametrize("kind", ALL)
+async def test_a_stream_from_another_process_outlasts_a_store_that_is_away(kind: str, monkeypatch: pytest.MonkeyPatch):
+    store, ends, is_away = MemoryStore(journal=True), anyio.Event(), False
+    assert store.journal is not None
+    facts = store.journal.facts
+
+    async def facts_unless_away(request_id: str, *, start: int = 0) -> Any:
+        if is_away:
+            raise StoreUnavailable("the database restarts")
+        return await facts(request_id, start=start)
+
+    async def look() -> str:
+        """Look."""
+        await ends.wait()
+        return "seen"
+
+    monkeypatch.setattr(store.journal, "facts", facts_unless_away)
+    model = ScriptedProvider([calls(("look", {})), text("It is there.")])
+    client = Client()
+    async with Runtime(model, tools=[look], store=store) as one, Runtime(model, store=store) as two:
+        session = one.start("Look.")
+        await session.accepted()
+        async with anyio.create_task_group() as group:
+            group.start_soon(client.read, ALL[kind](two.request(session.request_id)))
+            await anyio.sleep(1)
+            is_away = True
+            await anyio.sleep(60)
+            is_away = False
+            ends.set()
+    assert "It is there." in str(client.frames)
+    assert "is not finished" not in str(client.frames)
+    assert client.comments >= 2

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
+import anyio
+
 from ..core.result_notes import late_note
 from ..core.turn import apply, with_messages
 from ..errors import (
@@ -30,17 +32,19 @@ from ..events import (
     ToolCallPaused,
     ToolCallRequested,
     ToolCallResumed,
+    new_id,
 )
 from ..messages import Message, UserMessage
 from ..request_result import RequestResult
 from ..session import Instructions, RequestOptions, RequestSession, Resumed, check_options
-from ..storage import JournalStore, RequestRecord, Store, ending_of
+from ..storage import WRITE_SECONDS, JournalStore, RequestRecord, Store, ending_of
 from ._agreed_options import limits_in, memo_in, messages_from, options_in
 from ._store_calls import call_store_in_time
 
 __all__ = ["Make", "OptionsFor", "ReadAlong", "Restored", "StoredRequests"]
 
 _ABOUT_QUESTIONS = (ApprovalRequested, ApprovalDecided, ToolCallPaused, ToolCallResumed, ToolCallRequested)
+_NOTE_SECONDS = 0.1  # between two attempts to write a note, while somebody else does
 OptionsFor: TypeAlias = Callable[[RequestRecord], Mapping[str, Any]]
 """A function that returns the options which a request gets again: those of `Runtime.run`, `output` included."""
 
@@ -127,10 +131,15 @@ class StoredRequests:
         is_own = given_up is not None and given_up.event_id.startswith(f"{answer.request_id}_f")
         if not (calls[0].is_background and is_own and isinstance(given_up, ToolCallFailed)):
             return False
+        note, writer = late_note(call.call_id, call.name, call.arguments, answer), new_id()
+        # The turn of a conversation that nobody has lets one process at a time look for the note and write it.
+        turn = note.message_id, writer, writer, WRITE_SECONDS
+        while not await call_store_in_time(self.journal.take_turn(*turn)):  # noqa: ASYNC110 -- it may be elsewhere
+            await anyio.sleep(_NOTE_SECONDS)
         history = await call_store_in_time(self._store.history(record.conversation_id))
-        note = late_note(call.call_id, call.name, call.arguments, answer)
         if all(each.message_id != note.message_id for each in history):
             await call_store_in_time(self._store.remember(record.conversation_id, [note]))
+        await call_store_in_time(self.journal.return_turn(note.message_id, writer))
         return True
 
     async def restore(self, record: RequestRecord) -> Restored:

@@ -17,7 +17,6 @@ def requests_listed(
     `here` are those of the requests in this process. One that the store knows has the store's record.
     """
     known = {each.request_id for each in stored}
-    # Only requests that have not begun, or that no journal has, are not in the store. These are the newest ones.
+    # One that is not among `stored` has not begun, is in no journal, or began before all of these.
     own = [each for each in here if each.request_id not in known and conversation_id in (None, each.conversation_id)]
-    own.sort(key=lambda each: each.begun_at)
-    return [*reversed(own), *stored][: max(0, limit)]
+    return sorted([*reversed(own), *stored], key=lambda each: -each.begun_at)[: max(0, limit)]

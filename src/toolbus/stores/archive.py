@@ -3,9 +3,9 @@
 Works with any store that implements `Archive` beside the protocols of `toolbus.storage`, so data can be moved from one
 kind of store to another. Knows no database.
 
-The file has a header; then each request with its facts, and each conversation with its messages; and an end with their
-numbers. Each line is a JSON object. Its last field is a hash of the line and of all lines before it, so a line that was
-changed, lost or moved is noticed, and so is a file whose end is missing.
+The file has a header; then the requests that have ended, with their facts, the conversations with their messages, and
+the other requests; and an end with their numbers. Each line is a JSON object. Its last field is a hash of the line and
+of all lines before it, so a line that was changed, lost or moved is noticed, and so is a file whose end is missing.
 
 Example:
     import tempfile
@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -161,17 +161,24 @@ async def verify(store: Archive) -> Verified:
 async def _requests(store: Archive, problems: list[StoreError]) -> AsyncIterator[tuple[RequestRecord, Salvaged]]:
     after = ""
     while ids := await store.request_ids(after=after):
-        for request_id in ids:
-            try:
-                record = await store.request(request_id)
-                if record is not None:
-                    salvaged = await store.salvage(request_id)
-                    # A request that runs may have grown since its record was read, and may even have ended.
-                    del salvaged.facts[record.facts :]
-                    yield record, salvaged
-            except (StoreDamaged, StoreFormat) as exc:
-                problems.append(exc)
+        async for each in _named(store, ids, problems):
+            yield each
         after = ids[-1]
+
+
+async def _named(
+    store: Archive, ids: Iterable[str], problems: list[StoreError]
+) -> AsyncIterator[tuple[RequestRecord, Salvaged]]:
+    for request_id in ids:
+        try:
+            record = await store.request(request_id)
+            if record is not None:
+                salvaged = await store.salvage(request_id)
+                # A request that runs may have grown since its record was read, and may even have ended.
+                del salvaged.facts[record.facts :]
+                yield record, salvaged
+        except (StoreDamaged, StoreFormat) as exc:
+            problems.append(exc)
 
 
 async def _conversations(
@@ -194,37 +201,53 @@ async def export_to(store: Archive, path: str | os.PathLike[str]) -> Moved:
     """Write all data of the store to a new file, readable only for its owner (0600).
 
     Of a damaged request, the whole steps before the damage are written; its record keeps the ending that it had. The
-    file is not a snapshot: a request that runs meanwhile is written in its state at that moment. Raises `StoreError`,
-    also for a file that exists already or cannot be written. A file whose export was cancelled has no end, so that it
-    cannot be imported.
+    file is not a snapshot: a request that runs meanwhile is written in a state of that time, and as ended if its turn
+    is in its conversation there. Raises `StoreError`, also for a file that exists already or cannot be written. A file
+    whose export was cancelled has no end, so that it cannot be imported.
     """
     done = Moved()
     writer = await anyio.to_thread.run_sync(_Writer, Path(os.fspath(path)))
     try:
         await writer.add({"toolbus": "archive", "format": _FORMAT, "version": __version__})
+        running: dict[str, int] = {}  # the numbers of facts of unfinished requests
         async for record, salvaged in _requests(store, done.problems):
-            if salvaged.damage is not None:
-                done.problems.append(salvaged.damage)
-            if not salvaged.facts:
-                continue
-            known = dataclasses.asdict(record)
-            await writer.add({"request": known, "facts": len(salvaged.facts)})
-            for each in salvaged.facts:
-                fact = orjson.Fragment(encode(each.fact))
-                await writer.add({"seq": each.seq, "step_end": each.step_end, "fact": fact})
-            done.requests += 1
-            done.facts += len(salvaged.facts)
+            if record.ending is None:
+                running[record.request_id] = record.facts
+            else:
+                await _export_request(writer, record, salvaged, done)
+        ended: set[str] = set()
         async for record, turns in _conversations(store, done.problems):
             await writer.add({"conversation": dataclasses.asdict(record), "messages": len(turns)})
             for request_id, message in turns:
                 await writer.add({"request_id": request_id, "message": message})
+            ended.update([request_id for request_id, _ in turns])
             done.conversations += 1
             done.messages += len(turns)
+        # They come after the conversations. One whose turn is there has ended, and any other one continues: otherwise
+        # the importing store would have a turn twice, or not at all.
+        async for record, salvaged in _named(store, running, done.problems):
+            if record.request_id not in ended:
+                record.ending = record.ended_at = None
+                del salvaged.facts[running[record.request_id] :]
+            await _export_request(writer, record, salvaged, done)
         await writer.add({"end": _numbers(done)})
         await anyio.to_thread.run_sync(writer.finish)
     finally:
         writer.close()
     return done
+
+
+async def _export_request(writer: _Writer, record: RequestRecord, salvaged: Salvaged, done: Moved) -> None:
+    if salvaged.damage is not None:
+        done.problems.append(salvaged.damage)
+    if not salvaged.facts:
+        return
+    await writer.add({"request": dataclasses.asdict(record), "facts": len(salvaged.facts)})
+    for each in salvaged.facts:
+        fact = orjson.Fragment(encode(each.fact))
+        await writer.add({"seq": each.seq, "step_end": each.step_end, "fact": fact})
+    done.requests += 1
+    done.facts += len(salvaged.facts)
 
 
 def _numbers(done: Moved) -> dict[str, int]:

@@ -31,7 +31,7 @@ _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 # With the collation "C", `lower` changes only ASCII letters.
 _FIND = """strpos(lower(coalesce(m.text, convert_from(b.data, 'UTF8') COLLATE "C")), ?) > 0"""
 # Classes of SQLSTATE: https://www.postgresql.org/docs/current/errcodes-appendix.html
-_OWN_FAULTS = ("22", "23")  # data exceptions, integrity constraint violations
+_OWN_FAULTS = ("22", "23", "54")  # data exceptions, integrity constraint violations, limits (long ids in an index)
 _AGAIN = ("40001", "40P01")  # serialization failure, deadlock
 _UNAVAILABLE = ("08", "40", "53300", "55P03", "57")  # connection, rollback, too many clients, lock timeout, shut down
 _DAMAGED = ("XX001", "XX002")
@@ -185,7 +185,8 @@ class _Postgres(Database):
         run = self._connection.execute
         run(
             "SELECT set_config('search_path', %s, false), set_config('synchronous_commit', %s, false), "
-            "set_config('client_min_messages', 'warning', false)",
+            "set_config('client_min_messages', 'warning', false), "
+            "set_config('default_transaction_isolation', 'read committed', false)",  # Others serialize, and fail often.
             (self._schema, "on" if durability == "power" else "off"),
         )
         self._limit(self._seconds)
@@ -209,7 +210,8 @@ class _Postgres(Database):
         # `to_regclass` is not used here: it may answer from before the wait for the lock that there is no table.
         if not self.one("SELECT 1 FROM pg_tables WHERE schemaname = ? AND tablename = 'format'", (self._schema,)):
             return 0
-        row = self.one("SELECT number FROM format")
+        # A schema that the user may not use would be skipped, and the table would seem to be missing.
+        row = self.one(f"SELECT number FROM {self._schema}.format")  # noqa: S608 -- the name was checked
         if row is not None and row[0] > FORMAT:
             bring_up_to_date(self, _TYPES, row[0], self._where())
         return 0 if row is None else row[0]

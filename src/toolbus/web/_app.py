@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from urllib.parse import quote
 
 import anyio
+import anyio.to_thread
 
 from .._option_checks import FLAG, POSITIVE, check, whole
 from ..durability import call_store_in_time
@@ -258,17 +259,19 @@ class _App:
     async def _resume_chat(self, http: Request) -> Response:
         owner = await owner_of(http, self._authorize)
         stored_id = owner.stored(http.path_params["conversation_id"])
-        for record in await self._runtime.requests(conversation_id=stored_id, limit=_NEWEST):
-            if record.ending is None:
-                handle = self._runtime.request(record.request_id)
-                return VercelResponse(
-                    handle,
-                    client_tools=self._client_tools,
-                    version=self._version,
-                    heartbeat_seconds=self._heartbeat_seconds,
-                    headers={"X-Request-Id": record.request_id},
-                )
-        return Response(status_code=204)
+        found = await self._runtime.requests(conversation_id=stored_id, limit=_NEWEST)
+        unfinished = [each for each in found if each.ending is None]
+        # One that waits for the turn has nothing to show, and the one before it may wait for an answer of this page.
+        record = next((each for each in unfinished if each.facts), unfinished[0] if unfinished else None)
+        if record is None:
+            return Response(status_code=204)
+        return VercelResponse(
+            self._runtime.request(record.request_id),
+            client_tools=self._client_tools,
+            version=self._version,
+            heartbeat_seconds=self._heartbeat_seconds,
+            headers={"X-Request-Id": record.request_id},
+        )
 
     # ------------------------------------------------------------------------------------------------ lists
 
@@ -298,12 +301,10 @@ class _App:
         # The store has the messages of a turn once it has ended.
         prompts = [await self._prompt_of(each) for each in reversed(requests) if each.ending is None]
         messages = [*history, *(each for each in prompts if each is not None)]
-        return json_response(
-            {
-                "conversation_id": owner.shown(stored_id),
-                "messages": to_vercel(messages, form="ui"),
-                "requests": [_listed(each) for each in requests],
-            }
+        about = {"conversation_id": owner.shown(stored_id), "requests": [_listed(each) for each in requests]}
+        # In a thread, since a long conversation takes long to write.
+        return await anyio.to_thread.run_sync(
+            lambda: json_response({**about, "messages": to_vercel(messages, form="ui")})
         )
 
     async def _prompt_of(self, record: RequestRecord) -> UserMessage | None:

@@ -13,12 +13,13 @@ from typing import Any, Protocol, TypeAlias, cast
 
 import orjson
 
-from ..errors import BusError, DecodeError, InvalidHistory
+from ..errors import BusError, ConfigurationError, DecodeError, InvalidHistory
 from ..events import ApprovalRequested, Event, ToolCallCompleted, ToolCallFailed
 from ..messages import FilePart, ImagePart, Part, TextPart, UserMessage, from_vercel
 from ..messages.wire import label, list_at, mapping_at, text_at
 from ..records import event_json
 from ..schemas import MAX_VALUES, has_many_values
+from ..session import read_prompt
 
 __all__ = [
     "AnswerableRequest",
@@ -384,9 +385,10 @@ def _prompt(index: int, message: _Wire) -> UserMessage:
 
 
 def _checked(index: int, prompt: UserMessage) -> UserMessage:
-    if not prompt.content or (isinstance(prompt.content, str) and not prompt.content.strip()):
-        raise InvalidHistory(index, "the newest message is empty")
-    return prompt
+    try:
+        return read_prompt(prompt)
+    except ConfigurationError:
+        raise InvalidHistory(index, "the newest message is empty") from None
 
 
 def call_id_of(shown_id: str) -> str:

@@ -14,7 +14,7 @@ import anyio
 from .._option_checks import FLAG, POSITIVE, check
 from ..bus import Cursor, TextFold
 from ..core.endings import explain
-from ..errors import ConfigurationError, MissingExtra, SubscriptionOverflow
+from ..errors import ConfigurationError, MissingExtra, StoreUnavailable, SubscriptionOverflow
 from ..events import (
     Event,
     ModelResponded,
@@ -49,6 +49,8 @@ _SETTLING_SECONDS = 0.05
 """The time in which events that were under way may come before a page is asked for its answer."""
 _ANSWER_SECONDS = 5.0
 """The time in which the answers of a page take effect, perhaps in another process, before it is asked once more."""
+_STORE_SECONDS = 1.0
+"""The time between two attempts to read from a store that is away."""
 _LAST_WORDS_SECONDS = 1.0
 """The time that a client gets to read the last frame of a stream that the server has to end."""
 
@@ -100,6 +102,31 @@ class ShownRequest(Protocol):
         ...
 
 
+class _Patient:
+    """The events of a reader. While its store is away, it is asked again: a browser would give up after an error."""
+
+    def __init__(self, reader: EventReader) -> None:
+        self._reader = reader
+        self._iterator = aiter(reader)
+
+    @property
+    def cursor(self) -> str:
+        return self._reader.cursor
+
+    def __aiter__(self) -> _Patient:
+        return self
+
+    async def __anext__(self) -> Any:
+        while True:
+            try:
+                return await anext(self._iterator)
+            except StoreUnavailable:
+                await anyio.sleep(_STORE_SECONDS)
+
+    async def aclose(self) -> None:
+        await self._reader.aclose()
+
+
 class _EventStream(StreamingResponse):
     """A response that sends frames, and a comment whenever nothing was sent for `heartbeat_seconds`.
 
@@ -123,7 +150,7 @@ class _EventStream(StreamingResponse):
         self._after = after
         self._has_ended = False
         # From here on, so that no signal is missed before the first byte is sent.
-        self._events = self._subscribe()
+        self._events = _Patient(self._subscribe())
         self._is_complete = False
         own = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})}
         super().__init__(self._frames(), headers=own)
@@ -150,7 +177,7 @@ class _EventStream(StreamingResponse):
             self._after = came_back
             try:
                 Cursor.read("", came_back)
-                self._events = self._subscribe()
+                self._events = _Patient(self._subscribe())
             except ConfigurationError as exc:
                 await PlainTextResponse(f"Last-Event-ID: {exc}", 400)(scope, receive, send)
                 return

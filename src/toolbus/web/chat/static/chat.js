@@ -24,7 +24,8 @@ async function call(path, body) {
   const { error } = await response.json().catch(() => ({}));
   // The guard of toolbus serve answers in plain text, and an application of somebody's own as JSON.
   if (response.status === 401 && !error) throw new Error("Open this page with the address that toolbus serve has printed.");
-  throw new Error(error ? `${error[0].toUpperCase()}${error.slice(1)}.` : "The server did not answer.");
+  const problem = new Error(error ? `${error[0].toUpperCase()}${error.slice(1)}.` : "The server did not answer.");
+  throw Object.assign(problem, { status: response.status });
 }
 
 function element(name, attributes, ...children) {
@@ -58,7 +59,8 @@ function fold(message, chunk) {
   else if (type === "tool-output-denied") Object.assign(part, { state: "denied" });
   else if (type === "data-status") $("status").textContent = chunk.data.text;
   else if (type === "error" || type === "abort") message.problem = chunk.errorText ?? "It was stopped.";
-  if (type === "finish" || type === "error" || type === "abort") message.ended = true;
+  // An error without an ending says that the stream is over, and not the request.
+  if (type === "finish" || type === "abort") message.ended = true;
   if (type === "finish" && chunk.messageMetadata?.explanation) message.problem = chunk.messageMetadata.explanation;
 }
 
@@ -148,7 +150,8 @@ async function follow(message) {
       Object.assign(message, { parts: [], problem: "", ended: false });
       return await read(response, message);
     } catch (error) {
-      if (!(error instanceof TypeError)) throw error;
+      // A proxy may say that the server is away, or the server that its store is.
+      if (!(error instanceof TypeError || error.status > 501)) throw error;
       $("problem").textContent = "The server cannot be reached. Trying again …";
       await new Promise((done) => setTimeout(done, seconds * 1_000));
       if (reading?.signal.aborted) throw new DOMException("", "AbortError");
