@@ -341,7 +341,7 @@ class Arbitration:
         if self._questions:
             self._questions.pop(key, None)
         if mailbox.publishes_inputs:
-            mailbox.unpublished.add(call_id)
+            mailbox.unpublished[call_id] = None
         self._settled[key] = mailbox.late
         self._settled_order.append(key)
         if len(self._settled_order) > self._max_settled:

@@ -178,7 +178,7 @@ class RequestSession(SessionHandle):
         view.window.memo = resumed.memo
         # An answer that an earlier process has taken may be given again.
         self._taken.update(
-            [each.event_id for each in resumed.facts if isinstance(each, (ToolCallCompleted, ToolCallFailed))]
+            (each.event_id, None) for each in resumed.facts if isinstance(each, (ToolCallCompleted, ToolCallFailed))
         )
         self._beginning.continue_from(resumed, self._state, view.tools)
         view.begun_with = self._state.metadata or {}
@@ -379,7 +379,7 @@ class RequestSession(SessionHandle):
             self._spend([*inputs, *own])
         if self._journal is not None and (given := [each for each in inputs if isinstance(each, Event)]):
             made = {fact.event_id for fact in facts}
-            self._taken.update([each.event_id for each in given if each.event_id in made])
+            self._taken.update((each.event_id, None) for each in given if each.event_id in made)
             self._refuse([each for each in given if each.event_id not in self._taken])
         for fact in own:
             if type(fact) in _ARBITRATED:
@@ -421,9 +421,9 @@ class RequestSession(SessionHandle):
             for fact in facts:
                 if type(fact) in logged:
                     log_fact(fact, self._state)
-        view = self._view
+        view, arbitration = self._view, self._bus.arbitration
         unheard = self._unheard(facts) if self._state.waiting else ()
-        if self._bus.arbitration.wants(MessageAppended, self.request_id):
+        if arbitration.wants(MessageAppended, self.request_id):
             # The state may be further than these facts, by steps that are still to be published.
             begun = [*map(type, chain(facts, *self._unpublished))].count(RoundStarted)
             inputs = set(map(id, facts)).difference(map(id, own))
@@ -435,22 +435,20 @@ class RequestSession(SessionHandle):
         if is_last:
             view.left = ""  # It has ended before it could be left.
         try:
-            self._bus.arbitration.announce_all(own[:-1] if is_last else own)
-            if view.status_line is not None or self._bus.arbitration.wants(StatusChanged, self.request_id):
+            arbitration.announce_all(own[:-1] if is_last else own)
+            if view.status_line is not None or arbitration.wants(StatusChanged, self.request_id):
                 view.status.publish_all(facts)
         finally:  # A listener may raise what only the host may handle, for example `KeyboardInterrupt`.
             if is_last:
-                self._bus.arbitration.announce(own[-1])
+                arbitration.announce(own[-1])
             if self._mailbox is not None and self._mailbox.unpublished:
-                self._bus.arbitration.announce_all(self._mailbox.published(facts))
+                arbitration.announce_all(self._mailbox.published(facts))
         if self._beginning.asked and isinstance(facts[0], RequestResumed):
             # Another process has asked these questions, and nobody has answered them, also not during the write.
-            asked = [
-                each for each in self._beginning.asked if self._bus.arbitration.is_open(self.request_id, each.call_id)
-            ]
+            asked = [each for each in self._beginning.asked if arbitration.is_open(self.request_id, each.call_id)]
             for question in asked:
                 self._arbitrate(question)
-            self._bus.arbitration.announce_all(asked)
+            arbitration.announce_all(asked)
             facts = [*facts, *asked]
         if self._answers is not None:
             self._answers.take(facts)
