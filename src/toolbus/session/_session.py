@@ -478,7 +478,7 @@ class RequestSession(SessionHandle):
         mailbox.on_put = call.on_put
         try:
             # Whatever came before the model is asked is taken first.
-            while len(mailbox):
+            while mailbox.waiting:
                 await self._step(mailbox.drain(), self._clock())
             if self._state.phase is not MODEL:
                 return
@@ -496,7 +496,7 @@ class RequestSession(SessionHandle):
             call.over = True
         now = self._clock()
         # Each step's write takes time, in which more inputs may come.
-        while len(mailbox):
+        while mailbox.waiting:
             await self._step(mailbox.drain(), now)
         await self._step([happened], now)
 
@@ -504,7 +504,7 @@ class RequestSession(SessionHandle):
         """Wait until the model may be called again. Return False if the request has ended meanwhile."""
         with mailbox.unless_cancelled(self._clock.on_loop(command.not_before)):
             await anyio.sleep_forever()
-        while len(mailbox):
+        while mailbox.waiting:
             await self._step(mailbox.drain(), self._clock())
         return self._state.phase is MODEL
 
