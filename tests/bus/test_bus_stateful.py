@@ -779,7 +779,7 @@ class AnyBus(RuleBasedStateMachine):
         assert found.open_calls_peak >= found.open_calls
         assert len(found.subscriptions) == sum(each.is_open for each in self.listeners)
         for request_id, mailbox in self._mailboxes.items():
-            assert mailbox.open_calls == sum(owner == request_id for owner in self.open.values())
+            assert len(mailbox.open_calls) == sum(owner == request_id for owner in self.open.values())
             assert len(mailbox) == len(self.requests[request_id])
 
     @invariant()

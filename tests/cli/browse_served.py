@@ -104,7 +104,7 @@ async def used(page: Page, folder: Path) -> dict[str, Any]:
         await shows(page, "one two")
         conversation = page.url.split("conversation=")[1]
         await server.ended(signal.SIGTERM)
-        await shows(page, "The server is away.")
+        await shows(page, "The server cannot be reached.")
         server = await Server.started(folder, "--port", port)
         await page.goto("about:blank")
         await page.goto(f"{server.address}&conversation={conversation}")

@@ -131,7 +131,7 @@ def a_model_is_not_given_up(patch: pytest.MonkeyPatch) -> None:
 def a_second_result_counts(patch: pytest.MonkeyPatch) -> None:
     """What comes late goes out as a second terminal event."""
 
-    def lenient(self: Any, event: Any, key: Any) -> bool:
+    def lenient(self: Any, event: Any) -> bool:
         self.announce(event)
         return True
 
@@ -143,13 +143,13 @@ def a_late_result_is_appended(patch: pytest.MonkeyPatch) -> None:
     """A result that lost the race takes the place of the one that won it."""
     refuse = Arbitration._refuse_terminal
 
-    def overwriting(self: Any, event: Any, key: Any) -> bool:
+    def overwriting(self: Any, event: Any) -> bool:
         mailbox = self.mailboxes.get(event.request_id)
         if mailbox is not None and (event.request_id, event.call_id) in self._settled:
             for each in mailbox.view.state.calls:
                 if each.call.call_id == event.call_id and each.outcome is not None:
                     each.outcome = event
-        return refuse(self, event, key)
+        return refuse(self, event)
 
     patch.setattr(Arbitration, "_refuse_terminal", overwriting)
 

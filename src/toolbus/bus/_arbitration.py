@@ -13,8 +13,6 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
-import msgspec
-
 from ..errors import BusError
 from ..events import (
     ApprovalDecided,
@@ -51,13 +49,6 @@ _logger = logging.getLogger("toolbus.bus")
 def _ids(request_id: str, call_id: str) -> dict[str, str]:
     """Return the extra fields of a log record about a call."""
     return {"request_id": request_id, "call_id": call_id}
-
-
-class _OpenCall(msgspec.Struct, eq=False):
-    """One call that waits for its terminal event. `settled` is the function of the executor that has taken it on."""
-
-    mailbox: Mailbox
-    settled: Callable[[], None] | None = None
 
 
 class Arbitration:
@@ -102,7 +93,7 @@ class Arbitration:
         """End the subscriptions to one request that continues in another process."""
         self._broadcast = broadcast
         self._max_settled = max_settled
-        self._open: dict[_Key, _OpenCall] = {}
+        self._open = 0  # the number of calls that wait for their terminal event; their mailboxes have them
         self._questions: dict[_Key, ApprovalRequested] = {}  # those that nobody has answered, in the order of asking
         self._settled: dict[_Key, LateResults] = {}
         self._settled_order: deque[_Key] = deque()
@@ -119,7 +110,9 @@ class Arbitration:
             raise BusError(f"request {request_id!r} has a mailbox already")
         if not self.mailboxes:  # A bus moves to another event loop only while it is idle.
             self.bind()
-        mailbox = self.mailboxes[request_id] = Mailbox(request_id, view)
+        clock = self._broadcast.clock
+        assert clock is not None
+        mailbox = self.mailboxes[request_id] = Mailbox(request_id, view, clock.timers.new_event)
         if parent_id:
             self._broadcast.nest(request_id, parent_id)
         self.mailboxes_peak = max(self.mailboxes_peak, len(self.mailboxes))
@@ -130,9 +123,8 @@ class Arbitration:
         if self.mailboxes.get(mailbox.request_id) is mailbox:
             del self.mailboxes[mailbox.request_id]
             self._broadcast.above.pop(mailbox.request_id, None)
-        if mailbox.open_calls:
-            for key in [key for key, call in self._open.items() if call.mailbox is mailbox]:
-                self.claim(*key)
+        for call_id in [*mailbox.open_calls]:
+            self._settle(mailbox, call_id)
 
     def view(self, request_id: str) -> RequestView | None:
         """Return what handlers may see of a request; None for one that does not run in this process."""
@@ -143,12 +135,10 @@ class Arbitration:
 
     def open_calls(self, mailbox: Mailbox, call_ids: Iterable[str]) -> None:
         """Expect one terminal event for each call. Open all calls of a round before the first of them is announced."""
-        opened = self._open
-        request_id = mailbox.request_id
-        for call_id in call_ids:
-            opened[request_id, call_id] = _OpenCall(mailbox)
-            mailbox.open_calls += 1
-        self.open_calls_peak = max(self.open_calls_peak, len(opened))
+        before = len(mailbox.open_calls)
+        mailbox.open_calls.update(dict.fromkeys(call_ids))
+        self._open += len(mailbox.open_calls) - before
+        self.open_calls_peak = max(self.open_calls_peak, self._open)
 
     def adopt(
         self,
@@ -190,8 +180,7 @@ class Arbitration:
         clock = self._broadcast.clock
         assert clock is not None
         self.announce(replace(requested, at=clock(), deadline=seconds_left, attempt=attempt, resumed=False))
-        call = self._open.get((request_id, requested.call_id))
-        if call is None or call.settled is not None:
+        if requested.call_id not in mailbox.open_calls or mailbox.open_calls[requested.call_id] is not None:
             return True
         ids = _ids(request_id, requested.call_id)
         _logger.warning(
@@ -206,7 +195,7 @@ class Arbitration:
     def open_approval(self, mailbox: Mailbox, question: ApprovalRequested) -> None:
         """Expect one `ApprovalDecided` for this call: the first one counts, a later one becomes a `DeadLetter`."""
         key = (mailbox.request_id, question.call_id)
-        if key in self._open:
+        if question.call_id in mailbox.open_calls:
             self._questions.pop(key, None)  # A question that is asked again is the newest one.
             self._questions[key] = question
 
@@ -229,13 +218,12 @@ class Arbitration:
 
         False if a terminal event was published first; in that case the event is in the mailbox.
         """
-        key = (request_id, call_id)
-        call = self._open.get(key)
-        if call is None:
+        mailbox = self.mailboxes.get(request_id)
+        if mailbox is None or call_id not in mailbox.open_calls:
             return False
-        self._settle(key, call)
+        self._settle(mailbox, call_id)
         if late is not None:
-            self._settled[key] = late
+            self._settled[request_id, call_id] = late
         return True
 
     def watch(self, request_id: str, call_id: str, settled: Callable[[], None]) -> bool:
@@ -246,29 +234,30 @@ class Arbitration:
         logged. `settled` is called once, inline, before the terminal event is broadcast; it must be quick and must not
         publish. An exception from it is logged.
         """
-        key = (request_id, call_id)
-        call = self._open.get(key)
-        if call is None:
+        mailbox = self.mailboxes.get(request_id)
+        if mailbox is None or call_id not in mailbox.open_calls:
+            key = (request_id, call_id)
             if key not in self._settled:
                 _logger.warning("call %s was not run: no session here has opened it", call_id, extra=_ids(*key))
             return False
-        if call.settled is not None:
+        if mailbox.open_calls[call_id] is not None:
             return False
-        call.settled = settled
+        mailbox.open_calls[call_id] = settled
         return True
 
     def unwatch(self, request_id: str, call_id: str) -> None:
         """Stop watching a call. Idempotent."""
-        if (call := self._open.get((request_id, call_id))) is not None:
-            call.settled = None
+        if self.is_open(request_id, call_id):
+            self.mailboxes[request_id].open_calls[call_id] = None
 
     def is_open(self, request_id: str, call_id: str) -> bool:
         """Return whether the call still waits for its terminal event."""
-        return (request_id, call_id) in self._open
+        mailbox = self.mailboxes.get(request_id)
+        return mailbox is not None and call_id in mailbox.open_calls
 
     def count_open_calls(self) -> int:
         """Return the number of calls that wait for their terminal event."""
-        return len(self._open)
+        return self._open
 
     def count_questions(self) -> int:
         """Return the number of questions that a person has still to answer."""
@@ -282,15 +271,13 @@ class Arbitration:
 
     def accept_terminal(self, event: _Terminal, cause: BaseException | None) -> bool:
         """Settle the call of a published terminal event, and broadcast it unless its session does; or refuse it."""
-        key = (event.request_id, event.call_id)
-        call = self._open.get(key)
-        mailbox = self.mailboxes.get(event.request_id) if call is None else call.mailbox
+        mailbox = self.mailboxes.get(event.request_id)
         if mailbox is not None and mailbox.masked is not None:
             event = cast("_Terminal", mailbox.masked(event))
-        if call is None or mailbox is None:
-            return self._refuse_terminal(event, key)
+        if mailbox is None or event.call_id not in mailbox.open_calls:
+            return self._refuse_terminal(event)
         mailbox.put(event, cause)
-        self._settle(key, call)
+        self._settle(mailbox, event.call_id)
         if not mailbox.publishes_inputs:
             self.announce(event)
         return True
@@ -322,9 +309,9 @@ class Arbitration:
             self.announce(event)
         return True
 
-    def _refuse_terminal(self, event: _Terminal, key: _Key) -> Literal[False]:
+    def _refuse_terminal(self, event: _Terminal) -> Literal[False]:
         """Announce a terminal event for a call that is not open: as `ToolCallLate`, or as a `DeadLetter`."""
-        how = self._settled.get(key)
+        how = self._settled.get((event.request_id, event.call_id))
         if how is None:
             return self.dead_letter(event, "no such call is open")
         self.late += 1
@@ -346,24 +333,24 @@ class Arbitration:
             self.announce(late)
         return False
 
-    def _settle(self, key: _Key, call: _OpenCall) -> None:
+    def _settle(self, mailbox: Mailbox, call_id: str) -> None:
         """Close an open call and remember it, so that another result is late; then stop its executor."""
-        del self._open[key]
+        settled = mailbox.open_calls.pop(call_id)
+        self._open -= 1
+        key = (mailbox.request_id, call_id)
         if self._questions:
             self._questions.pop(key, None)
-        mailbox = call.mailbox
-        mailbox.open_calls -= 1
         if mailbox.publishes_inputs:
-            mailbox.unpublished.add(key[1])
+            mailbox.unpublished[call_id] = None
         self._settled[key] = mailbox.late
         self._settled_order.append(key)
         if len(self._settled_order) > self._max_settled:
             self._settled.pop(self._settled_order.popleft(), None)
-        if call.settled is not None:
+        if settled is not None:
             try:
-                call.settled()
+                settled()
             except Exception:  # A fault of the executor must not lose the result that has settled its call.
-                _logger.exception("call %s: the watch on it failed", key[1], extra=_ids(*key))
+                _logger.exception("call %s: the watch on it failed", call_id, extra=_ids(*key))
         if mailbox.is_adopted:
             mailbox.drain()
             if not mailbox.open_calls:

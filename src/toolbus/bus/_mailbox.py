@@ -21,9 +21,10 @@ class Mailbox:
 
     Bounded by the calls that the session opened, plus one entry for each input from a person. `on_put` is called with
     each event that comes in, at once and in the publisher's stack: it must only wake its session. `on_trouble` is
-    called in the same way with each failure of a call and each `CancelRequested`. `open_calls` is the number of calls
-    that wait for their terminal event; the bus counts them. `late` is the treatment of second results. `masked` returns
-    an event of the request without the request's secrets; a request without secrets has None.
+    called in the same way with each failure of a call and each `CancelRequested`. `open_calls` are the calls that wait
+    for their terminal event, by id, each with the function of the executor that has taken it on. `late` is the
+    treatment of second results. `masked` returns an event of the request without the request's secrets; a request
+    without secrets has None.
 
     `publishes_facts` means that the owner is a session, and that nobody else publishes the facts of its request. With
     `publishes_inputs` the session also broadcasts the events that are put in here, after its journal has them (G31).
@@ -36,6 +37,7 @@ class Mailbox:
         "_causes",
         "_items",
         "_late_results",
+        "_new_event",
         "_woken",
         "is_adopted",
         "late",
@@ -50,10 +52,10 @@ class Mailbox:
         "view",
     )
 
-    def __init__(self, request_id: str, view: RequestView | None) -> None:
+    def __init__(self, request_id: str, view: RequestView | None, new_event: Callable[[], anyio.Event]) -> None:
         self.request_id = request_id
         self.view = view
-        self.open_calls = 0
+        self.open_calls: dict[str, Callable[[], None] | None] = {}
         self.late: LateResults = "event"
         self.on_put: Callable[[Event], object] | None = None
         self.on_trouble: Callable[[ToolCallFailed | CancelRequested], object] | None = None
@@ -61,9 +63,10 @@ class Mailbox:
         self.is_adopted = False
         self.publishes_facts = False
         self.publishes_inputs = False
-        self.unpublished: set[str] = set()
+        self.unpublished: dict[str, None] = {}  # an empty set takes three times as much
         self._late_results: list[ToolCallLate] = []
         self._items: list[Any] = []  # a list, because an empty deque takes half a kilobyte
+        self._new_event = new_event
         self._woken: anyio.Event | None = None
         self._causes: dict[str, BaseException] | None = None  # by call id; None until there is one
 
@@ -99,9 +102,9 @@ class Mailbox:
 
     def published(self, facts: Sequence[Event]) -> Sequence[ToolCallLate]:
         """Note that the owner has broadcast `facts`. Returns the late results that were held back for one of them."""
-        self.unpublished.difference_update(
-            [each.call_id for each in facts if isinstance(each, (ToolCallCompleted, ToolCallFailed))]
-        )
+        for each in facts:
+            if isinstance(each, (ToolCallCompleted, ToolCallFailed)):
+                self.unpublished.pop(each.call_id, None)
         late, self._late_results = self._late_results, []
         return [each for each in late if not self.holds(each)]
 
@@ -145,7 +148,7 @@ class Mailbox:
         """Return once there is an event; at once, and without a checkpoint, if there is one already."""
         if self._items:
             return
-        self._woken = anyio.Event()
+        self._woken = self._new_event()
         try:
             await self._woken.wait()
         finally:

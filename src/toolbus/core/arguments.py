@@ -63,17 +63,17 @@ def parse_arguments(text: str) -> _Json:
     if data and has_many_values(data):
         raise InvalidArguments(f"the arguments have more than {MAX_VALUES} values; send them in several calls")
     try:
-        value = orjson.loads(text)
+        value: _Json = orjson.loads(text)
     except orjson.JSONDecodeError as exc:
         raise InvalidArguments(f"the arguments are not valid JSON: {exc}") from None
-    if not isinstance(value, dict):
+    if not isinstance(value, dict):  # pyright: ignore[reportUnnecessaryIsInstance] -- a model writes anything
         raise InvalidArguments(f"the arguments must be a JSON object, not {_kind(value)}")
     if text.count("{") + text.count("[") > MAX_DEPTH and depth(value) > MAX_DEPTH:
         raise InvalidArguments(f"the arguments are nested deeper than {MAX_DEPTH} levels")
     # Every member of an object needs one colon, so as many colons as members proves that no key was written twice.
-    if text.count(":") != len(cast("_Json", value)) or (has_big_number(data) if data else _BIG_NUMBER.search(text)):
+    if text.count(":") != len(value) or (has_big_number(data) if data else _BIG_NUMBER.search(text)):
         _check_slowly(text)
-    return cast("_Json", value)
+    return value
 
 
 def own_arguments(arguments: _Json) -> _Json:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 import orjson
@@ -53,16 +52,15 @@ class ResultCache:
     """The results of one dispatcher's tools with `cache_seconds`: at most 1,000; the least recently used goes first.
 
     Two calls are equal when their tool is the same object and their arguments are the same JSON; for a tool that takes
-    secrets, they must also be in the same conversation. A result is kept for the tool's `cache_seconds` on `clock`. A
+    secrets, they must also be in the same conversation. A result is kept for the tool's `cache_seconds`. A
     failure is shared with the calls that wait for it, and not kept. `hits` counts the calls that were answered with
     another call's result. Nothing here suspends. Each step costs O(1), and the end of a call O(calls that wait for it).
     """
 
-    __slots__ = ("_clock", "_flights", "_reports", "_results", "hits")
+    __slots__ = ("_flights", "_reports", "_results", "hits")
 
-    def __init__(self, reports: Reports, clock: Callable[[], float]) -> None:
+    def __init__(self, reports: Reports) -> None:
         self._reports = reports
-        self._clock = clock
         self._results: OrderedDict[CacheKey, _Kept] = OrderedDict()
         self._flights: dict[CacheKey, Flight] = {}
         self.hits = 0
@@ -80,7 +78,7 @@ class ResultCache:
         if job.tool.secrets is not None:
             arguments = secrets_of(job.view).digest(arguments)
         key = (weakref.ref(job.tool), arguments)
-        now = self._clock()
+        now = self._reports.now()
         kept = self._results.get(key)
         if kept is not None and now < kept.until:
             self._results.move_to_end(key)
@@ -117,7 +115,7 @@ class ResultCache:
         flight = self._end_flight(job)
         seconds = job.tool.cache_seconds
         assert seconds is not None
-        kept = self._results[flight.key] = _Kept(rendered, self._clock() + seconds)
+        kept = self._results[flight.key] = _Kept(rendered, self._reports.now() + seconds)
         self._results.move_to_end(flight.key)
         if len(self._results) > _MAX_RESULTS:
             self._results.popitem(last=False)

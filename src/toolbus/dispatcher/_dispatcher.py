@@ -143,7 +143,7 @@ class ToolDispatcher:
         self._bus = bus
         self._pools = pools
         self._reports = Reports(bus)
-        self._cache = ResultCache(self._reports, self._now)
+        self._cache = ResultCache(self._reports)
         ready: deque[Job] = deque()
         self._stranded = StrandedTasks()
         self._workers = WorkerPool[Job](ready, self._perform, self._give_up, self._start, self._stranded.stay)
@@ -162,7 +162,7 @@ class ToolDispatcher:
         self._context = contextvars.copy_context()
         self._group = await self._stranded.open()
         self._workers.is_open = True
-        self._reports.is_closing = False
+        self._reports.open()
         self._overdue.open()
         self._disconnect = self._bus.connect(ToolCallRequested, self._on_requested)
         return self
@@ -248,10 +248,6 @@ class ToolDispatcher:
         if successor is not None:
             self._schedule.admit(successor)
 
-    def _now(self) -> float:
-        # The bus has another clock after it has moved to another event loop.
-        return self._bus.clock()
-
     # --------------------------------------------------------------------------------------------------- running
 
     def _start(self, function: Callable[..., Any], *args: Any) -> None:
@@ -293,7 +289,7 @@ class ToolDispatcher:
         job.worker = worker
         # `anyio.CancelScope` looks for the backend, and initialises what it has made a second time.
         worker.scope = scope = type(worker.scope)()
-        job.started_at = self._bus.clock()
+        job.started_at = self._reports.now()
         self._reports.started(job)
         # A `with` block would leave the scope even while trio's task groups are open in it.
         scope.__enter__()
@@ -390,7 +386,7 @@ class ToolDispatcher:
             try:
                 return await self._attempt(job)
             except Exception as exc:
-                delay = None if is_being_cancelled() else retry_delay(job, exc, self._now())
+                delay = None if is_being_cancelled() else retry_delay(job, exc, self._reports.now())
                 if delay is None:
                     raise
                 self._reports.retrying(job, classify(exc), exc, delay)

@@ -40,18 +40,22 @@ class Reports:
     failure of such a call is published either, because the closing may have caused it.
     """
 
-    __slots__ = ("_bus", "blocks", "is_closing")
+    __slots__ = ("_bus", "blocks", "is_closing", "now")
 
     def __init__(self, bus: EventBus) -> None:
         self._bus = bus
         self.blocks = 0  # how often a handler has blocked the event loop
+
+    def open(self) -> None:
+        """Begin to report, on the event loop that runs now: the bus has another clock on each."""
+        self.now = self._bus.clock
         self.is_closing = False
 
     def started(self, job: Job) -> None:
         """Publish that the handler begins, or begins another attempt."""
         request = job.request
         if self._bus.arbitration.wants(ToolCallStarted, request.request_id):
-            self._bus.publish(ToolCallStarted(**_envelope(request, self._bus.clock()), attempt=job.attempt))
+            self._bus.publish(ToolCallStarted(**_envelope(request, self.now()), attempt=job.attempt))
 
     def retrying(self, job: Job, failure: Failure, cause: BaseException, delay_seconds: float) -> None:
         """Publish that an attempt failed, and that another one follows after `delay_seconds`. The cause is logged."""
@@ -62,7 +66,7 @@ class Reports:
         if self._bus.arbitration.wants(ToolCallRetrying, request.request_id):
             self._bus.publish(
                 ToolCallRetrying(
-                    **_envelope(request, self._bus.clock()),
+                    **_envelope(request, self.now()),
                     attempt=job.attempt,
                     error=failure.error,
                     delay_seconds=delay_seconds,
@@ -75,7 +79,7 @@ class Reports:
         if not job.settled and self._bus.arbitration.wants(ToolCallProgress, request.request_id):
             self._bus.publish(
                 ToolCallProgress(
-                    **_envelope(request, self._bus.clock()),
+                    **_envelope(request, self.now()),
                     message=clean(message),
                     done=_plain(done),
                     total=_plain(total),
@@ -84,7 +88,8 @@ class Reports:
 
     def completed(self, job: Job, rendered: Rendered) -> None:
         """Publish the result of the call."""
-        late, now = job.settled, self._leave(job)
+        late, now = job.settled, self.now()
+        job.settled = True
         if rendered.secrets:
             rendered = secrets_of(job.view).hide(rendered)
         request = job.request
@@ -114,7 +119,8 @@ class Reports:
             log_exception(
                 _logger, logging.ERROR, "call %s: tool %s failed: %s", *words, cause=cause, ids=_ids_of(job.request)
             )
-        late, now = job.settled, self._leave(job)
+        late, now = job.settled, self.now()
+        job.settled = True
         may_be_why = self.is_closing or (cause is not None and is_cancellation(cause))
         if may_be_why and not late and job.view is not None and job.view.is_left:
             return
@@ -143,7 +149,7 @@ class Reports:
         )
         request = job.request
         if self._bus.arbitration.wants(LoopBlocked, request.request_id):
-            self._bus.publish(LoopBlocked(**_envelope(request, self._bus.clock()), seconds=seconds))
+            self._bus.publish(LoopBlocked(**_envelope(request, self.now()), seconds=seconds))
 
     def overdue(self, job: Job, seconds: float) -> None:
         """Report that the handler, or its thread, still runs so long after it was cancelled."""
@@ -152,9 +158,7 @@ class Reports:
         _logger.warning("call %s: the %s of tool %s outlives its call", *words, extra=_ids_of(request))
         if self._bus.arbitration.wants(ToolCallOverdue, request.request_id):
             runs_in = "thread" if is_thread else "task"
-            self._bus.publish(
-                ToolCallOverdue(**_envelope(request, self._bus.clock()), runs_in=runs_in, seconds=seconds)
-            )
+            self._bus.publish(ToolCallOverdue(**_envelope(request, self.now()), runs_in=runs_in, seconds=seconds))
 
     def left_open(self, job: Job) -> None:
         """Log that the handler, or an interceptor of its result, has left a cancel scope or a task group open."""
@@ -170,17 +174,12 @@ class Reports:
         """Publish the failure of a call that the dispatcher has not claimed."""
         self._bus.publish(
             ToolCallFailed(
-                **_envelope(request, self._bus.clock()),
+                **_envelope(request, self.now()),
                 reason=failure.reason,
                 error=failure.error,
                 retryable=failure.retryable,
             )
         )
-
-    def _leave(self, job: Job) -> float:
-        """Note that a call is settled from here, so that its watch does nothing. Returns the present time."""
-        job.settled = True
-        return self._bus.clock()
 
 
 def _plain(number: Any) -> float | None:

@@ -133,7 +133,7 @@ class WorkerPool(Generic[T]):
                     return False
             if len(self.idle) >= _MAX_IDLE:
                 break
-            worker.wake = anyio.Event()
+            worker.wake = type(worker.wake)()  # `anyio.Event` looks for the backend each time.
             self.idle.append(worker)
             await worker.wake.wait()
         return False

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Union
 
-import anyio
-
 from ..core.output import OutputType
 from ..events import EVENT_TYPES, Event, RequestEnding
 from ..handles import record_of
@@ -114,7 +112,7 @@ class EndedRequests:
         else:
             size = size_of(state.messages) + _OBJECT_BYTES * state.facts
         _, _, before = self._kept.pop(session.request_id, (None, 0.0, 0))
-        self._kept[session.request_id] = (kept, anyio.current_time(), size)
+        self._kept[session.request_id] = (kept, self._bus.clock.loop_time(), size)
         self._bytes += size - before
         self._drop_old()
 
@@ -154,7 +152,7 @@ class EndedRequests:
         self._bytes = 0
 
     def _drop_old(self) -> None:
-        before = anyio.current_time() - self._seconds
+        before = self._bus.clock.loop_time() - self._seconds
         while self._kept:
             _, moment, size = next(iter(self._kept.values()))
             if moment > before and len(self._kept) <= _MAX_REQUESTS and self._bytes <= _MAX_BYTES:

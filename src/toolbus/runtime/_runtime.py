@@ -712,7 +712,8 @@ class Runtime(Generic[DepsT]):
         finally:
             found = session.snapshot()
             try:
-                with anyio.CancelScope(shield=True, deadline=anyio.current_time() + WRITE_SECONDS):
+                clock = self.bus.clock
+                with clock.timers.new_scope(shield=True, deadline=clock.loop_time() + WRITE_SECONDS):
                     await self._remember(session, found)
             finally:
                 del self._sessions[session.request_id]

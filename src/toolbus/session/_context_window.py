@@ -107,8 +107,8 @@ class ContextWindow:
         if compression.max_context_tokens is not None or compression.policies or self.memo or self.earlier:
             return True
         most = self._state.max_result_chars
-        for index in range(self._looked_at, len(messages)):
-            if type(messages[index]) is ToolMessage and is_of_interest(messages[index], specs, most):
+        for message in messages[self._looked_at :]:
+            if type(message) is ToolMessage and is_of_interest(message, specs, most):
                 return True
         self._looked_at = len(messages)
         return False

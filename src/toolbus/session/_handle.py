@@ -119,7 +119,7 @@ class SessionHandle:
         # Facts that are applied and not published, because they are not known to be in the journal.
         self._unpublished: list[Sequence[Event]] = []  # the steps that are still to be written, then published
         # The ids of the inputs that have become facts, for a request with a journal.
-        self._taken: set[str] = set()
+        self._taken: dict[str, None] = {}  # an empty set takes three times as much
         self._progress: anyio.Event | None = None  # set after each step
 
     def _masked_error(self, exc: Exception) -> ToolbusError:
@@ -359,7 +359,7 @@ class SessionHandle:
         # The sub-request has no journal, and this request never has the fact.
         is_taken = self._bus.publish(replace(decision, request_id=asked[0].request_id, parent_id=asked[0].parent_id))
         if is_taken:
-            self._taken.add(decision.event_id)
+            self._taken[decision.event_id] = None
         return is_taken
 
     @property

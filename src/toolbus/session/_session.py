@@ -54,7 +54,7 @@ from ..events import (
 )
 from ..instrumentation import Work
 from ..messages import UserMessage
-from ..protocols import Provider
+from ..protocols import ModelRequest, Provider
 from ..request_result import RequestResult, result_from
 from ..storage import ANSWER_SECONDS, WRITE_SECONDS, Journal
 from ._approval_answers import ApprovalAnswers, deny_unheard
@@ -179,7 +179,7 @@ class RequestSession(SessionHandle):
         view.window.memo = resumed.memo
         # An answer that an earlier process has taken may be given again.
         self._taken.update(
-            [each.event_id for each in resumed.facts if isinstance(each, (ToolCallCompleted, ToolCallFailed))]
+            (each.event_id, None) for each in resumed.facts if isinstance(each, (ToolCallCompleted, ToolCallFailed))
         )
         self._beginning.continue_from(resumed, self._state, view.tools)
         view.begun_with = self._state.metadata or {}
@@ -217,7 +217,6 @@ class RequestSession(SessionHandle):
         self._begun = True
         self._when_cancelled = self._when_cancelled or leave_when_cancelled
         self._logs = logger.isEnabledFor(logging.INFO)
-        mailbox = Mailbox(self.request_id, None)  # a stand-in until the bus has opened the real one
         by_host = True  # whether the host cancelled the task; assumed until the work has ended otherwise
         try:
             if self._view.instrumentation:
@@ -245,7 +244,7 @@ class RequestSession(SessionHandle):
             except Exception as exc:  # Whatever broke, nobody may wait for ever.
                 self._crash(exc)
             finally:
-                self._finish(mailbox)
+                self._finish()
                 if self._observed is not None:
                     self._observed.ended(self._result)
                     self._observed.__exit__(None, None, None)
@@ -259,7 +258,7 @@ class RequestSession(SessionHandle):
             self._state.metadata = {**(self._state.metadata or {}), **carried}
 
     async def _live(self, mailbox: Mailbox) -> None:
-        """Run the request from its beginning to its ending.
+        """Perform the commands of the turn machine, from the request's beginning to its ending.
 
         All waits share one scope and one timer, because a scope for each would cost as much as the wait.
         """
@@ -271,7 +270,18 @@ class RequestSession(SessionHandle):
                     timer.scope = scope
                     await first_step(mailbox)
                     self._accept()  # The journal has the first step, or the request continues without it.
-                    await self._carry_on(mailbox, scope)
+                    while not scope.cancel_called:
+                        command = pending(self._state)
+                        if isinstance(command, CallModel):
+                            await self._call_model(command, mailbox)
+                        elif isinstance(command, AwaitCalls):
+                            timer.set(self._clock.on_loop(command.deadline))
+                            self._awaited = command
+                            await mailbox.wait()
+                            self._awaited = None
+                            await self._step(mailbox.drain(), self._clock())
+                        else:
+                            break
                 first_step = self._on_fired
         finally:
             # A scope in which other code has left a scope open cannot be left, and must not fire later.
@@ -281,21 +291,6 @@ class RequestSession(SessionHandle):
         await self._beginning.make_ready(self._state, mailbox, self._view.window, self._view.secrets)
         first = await self._beginning.first_input(self._state, self._view, self._asker, self._clock, mailbox)
         await self._step([first, *mailbox.drain()], self._clock())
-
-    async def _carry_on(self, mailbox: Mailbox, scope: anyio.CancelScope) -> None:
-        """Perform commands until the request ends or the scope is cancelled."""
-        while not scope.cancel_called:
-            command = pending(self._state)
-            if isinstance(command, CallModel):
-                await self._call_model(command, mailbox)
-            elif isinstance(command, AwaitCalls):
-                self._timer.set(self._clock.on_loop(command.deadline))
-                self._awaited = command
-                await mailbox.wait()
-                self._awaited = None
-                await self._step(mailbox.drain(), self._clock())
-            else:
-                return
 
     async def _on_fired(self, mailbox: Mailbox) -> None:
         """Perform the step after a wait or a write that was cut short by a deadline, or by a cancellation."""
@@ -385,12 +380,11 @@ class RequestSession(SessionHandle):
             self._spend([*inputs, *own])
         if self._journal is not None and (given := [each for each in inputs if isinstance(each, Event)]):
             made = {fact.event_id for fact in facts}
-            self._taken.update([each.event_id for each in given if each.event_id in made])
+            self._taken.update((each.event_id, None) for each in given if each.event_id in made)
             self._refuse([each for each in given if each.event_id not in self._taken])
-        if not _ARBITRATED.isdisjoint(map(type, own)):
-            for fact in own:
-                if type(fact) in _ARBITRATED:
-                    self._arbitrate(fact)
+        for fact in own:
+            if type(fact) in _ARBITRATED:
+                self._arbitrate(fact)
         return facts, own
 
     def _spend(self, happened: Sequence[Any]) -> None:
@@ -428,9 +422,9 @@ class RequestSession(SessionHandle):
             for fact in facts:
                 if type(fact) in logged:
                     log_fact(fact, self._state)
-        view = self._view
+        view, arbitration = self._view, self._bus.arbitration
         unheard = self._unheard(facts) if self._state.waiting else ()
-        if self._bus.arbitration.wants(MessageAppended, self.request_id):
+        if arbitration.wants(MessageAppended, self.request_id):
             # The state may be further than these facts, by steps that are still to be published.
             begun = [*map(type, chain(facts, *self._unpublished))].count(RoundStarted)
             inputs = set(map(id, facts)).difference(map(id, own))
@@ -442,22 +436,20 @@ class RequestSession(SessionHandle):
         if is_last:
             view.left = ""  # It has ended before it could be left.
         try:
-            self._bus.arbitration.announce_all(own[:-1] if is_last else own)
-            if view.status_line is not None or self._bus.arbitration.wants(StatusChanged, self.request_id):
+            arbitration.announce_all(own[:-1] if is_last else own)
+            if view.status_line is not None or arbitration.wants(StatusChanged, self.request_id):
                 view.status.publish_all(facts)
         finally:  # A listener may raise what only the host may handle, for example `KeyboardInterrupt`.
             if is_last:
-                self._bus.arbitration.announce(own[-1])
+                arbitration.announce(own[-1])
             if self._mailbox is not None and self._mailbox.unpublished:
-                self._bus.arbitration.announce_all(self._mailbox.published(facts))
+                arbitration.announce_all(self._mailbox.published(facts))
         if self._beginning.asked and isinstance(facts[0], RequestResumed):
             # Another process has asked these questions, and nobody has answered them, also not during the write.
-            asked = [
-                each for each in self._beginning.asked if self._bus.arbitration.is_open(self.request_id, each.call_id)
-            ]
+            asked = [each for each in self._beginning.asked if arbitration.is_open(self.request_id, each.call_id)]
             for question in asked:
                 self._arbitrate(question)
-            self._bus.arbitration.announce_all(asked)
+            arbitration.announce_all(asked)
             facts = [*facts, *asked]
         if self._answers is not None:
             self._answers.take(facts)
@@ -487,38 +479,33 @@ class RequestSession(SessionHandle):
         mailbox.on_put = call.on_put
         try:
             # Whatever came before the model is asked is taken first.
-            while len(mailbox):
+            while mailbox.waiting:
                 await self._step(mailbox.drain(), self._clock())
             if self._state.phase is not MODEL:
                 return
-            self._view.model_call, self._state.streamed = call, call.texts
-            happened = await self._consult(call)
-            self._view.model_call = None
+            view = self._view
+            view.model_call, self._state.streamed = call, call.texts
+            happened = _used_up(view.budgets) or await self._asker.request(command, view.tools, view)
+            if (shaped := view.window.shaped()) is not None:
+                await self._step([shaped], self._clock())
+                happened = _used_up(view.budgets) or happened
+            if isinstance(happened, ModelRequest):
+                happened = await self._asker.ask(call, happened, view)
+            view.model_call = None
         finally:
             mailbox.on_put = None
             call.over = True
         now = self._clock()
         # Each step's write takes time, in which more inputs may come.
-        while len(mailbox):
+        while mailbox.waiting:
             await self._step(mailbox.drain(), now)
         await self._step([happened], now)
-
-    async def _consult(self, call: ModelCall) -> Input:
-        budgets = self._view.budgets
-        if budgets and (used_up := _used_up(budgets)):
-            return used_up
-        request = await self._asker.request(call.command, self._view.tools, self._view)
-        if (shaped := self._view.window.shaped()) is not None:
-            await self._step([shaped], self._clock())
-            if budgets and (used_up := _used_up(budgets)):
-                return used_up
-        return request if isinstance(request, ModelFailed) else await self._asker.ask(call, request, self._view)
 
     async def _pause(self, command: CallModel, mailbox: Mailbox) -> bool:
         """Wait until the model may be called again. Return False if the request has ended meanwhile."""
         with mailbox.unless_cancelled(self._clock.on_loop(command.not_before)):
             await anyio.sleep_forever()
-        while len(mailbox):
+        while mailbox.waiting:
             await self._step(mailbox.drain(), self._clock())
         return self._state.phase is MODEL
 
@@ -660,16 +647,19 @@ class RequestSession(SessionHandle):
         if not isinstance(exc, LeaseLost):
             self._end_unwritten()
 
-    def _finish(self, mailbox: Mailbox) -> None:
-        self._bus.arbitration.close_mailbox(mailbox)
-        # Without a journal, inputs were broadcast when they came.
-        if self._journal is not None:
-            self._refuse(mailbox.drain())
-            self._bus.arbitration.announce_all(mailbox.close())
-        # The result holds the mailbox's cause; references to the session would keep the session alive.
-        mailbox.view = mailbox.masked = mailbox.on_trouble = None
+    def _finish(self) -> None:
+        mailbox, cause = self._mailbox, _no_cause
+        if mailbox is not None:
+            self._bus.arbitration.close_mailbox(mailbox)
+            # Without a journal, inputs were broadcast when they came.
+            if self._journal is not None:
+                self._refuse(mailbox.drain())
+                self._bus.arbitration.announce_all(mailbox.close())
+            # The result holds the mailbox's cause; references to the session would keep the session alive.
+            mailbox.view = mailbox.masked = mailbox.on_trouble = None
+            cause = mailbox.cause
         error = self._error or self._beginning.error or self._asker.error
-        self._result = result_from(self._state, mailbox.cause, error)
+        self._result = result_from(self._state, cause, error)
         # An ending whose write was cut short is in the journal, or is yet to be written there.
         self._result.resumable = bool(self._view.left or (self._unpublished and self._error is None))
         if self._view.left:
@@ -689,7 +679,10 @@ def _no_cause(_call_id: str) -> None:
 
 
 def _used_up(budgets: Sequence[Budget]) -> OutOfBudget | None:
-    return next((OutOfBudget(f"budget.{bound}") for each in budgets if (bound := each.used_up)), None)
+    for each in budgets:
+        if bound := each.used_up:
+            return OutOfBudget(f"budget.{bound}")
+    return None
 
 
 # The names of a session's parameters, without the options of `SessionOptions`.

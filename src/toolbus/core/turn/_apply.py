@@ -53,6 +53,7 @@ from ._state import (
     TOOLS,
     WAITING,
     CallState,
+    CallStatus,
     Phase,
     RoundState,
     Stop,
@@ -396,14 +397,6 @@ def _apply_settled(state: TurnState, fact: ToolCallCompleted | ToolCallFailed) -
     if each is None:
         raise ProtocolViolation(f"call {fact.call_id!r} is not open")
     state.background -= each.is_background
-    _settle(state, each, fact)
-    if each.has_ticket:
-        state.news.append(each)
-    elif len(state.open_calls) == state.background:
-        _append_results(state, fact)
-
-
-def _settle(state: TurnState, each: CallState, fact: ToolCallCompleted | ToolCallFailed) -> None:
     before, each.status = each.status, SETTLED
     each.outcome, each.bound = fact, None
     if each.sub_requests:  # The request's result keeps the call, and must not keep these.
@@ -412,8 +405,18 @@ def _settle(state: TurnState, each: CallState, fact: ToolCallCompleted | ToolCal
         add_spent(state, fact.spent)
         if state.stop is None or not state.stop.at_once:
             state.stop = over_budget(state.limits, state.usage, state.cost) or state.stop
-    if before is REQUESTED and each.left is None and isinstance(fact, ToolCallCompleted):
-        return  # Most calls end here.
+    if before is not REQUESTED or each.left is not None or isinstance(fact, ToolCallFailed):
+        _note_outcome(state, each, before, fact)  # Most calls have been requested, and are completed.
+    if each.has_ticket:
+        state.news.append(each)
+    elif len(state.open_calls) == state.background:
+        _append_results(state, fact)
+
+
+def _note_outcome(
+    state: TurnState, each: CallState, before: CallStatus, fact: ToolCallCompleted | ToolCallFailed
+) -> None:
+    """Note what the end of a call that has failed, was paused or never ran means for the request."""
     own = fact.event_id == f"{state.request_id}_f{state.facts}"  # whether the machine has made it: see `Facts.next_id`
     if each.left is not None and each.is_background:
         each.left = None

@@ -32,7 +32,7 @@ from ..arguments import encodable
 from ..output import repair_prompt
 from ._apply import repair_id, used_up
 from ._call_verdicts import AT_ONCE, decide_approval, decide_pause, is_time_over, judge
-from ._facts import Facts, complete, facts_of, keep_streamed
+from ._facts import Facts, complete, keep_streamed
 from ._replies import decide_model_failed, decide_reply, decide_shaped, decide_withheld
 from ._resumed import decide_interrupted, decide_resume
 from ._state import ENDED, MODEL, NEW, READY, TOOLS, WAITING, CallState, TurnState
@@ -73,7 +73,7 @@ def advance(
     else has published. An input that comes too late to mean anything gives no facts. Without `follows`, only the inputs
     are decided on. `mask` returns the fact to apply instead of one that the machine has made.
     """
-    facts = facts_of(state, now, mask)
+    facts = Facts(state, now, mask)
     for happened in inputs:
         if state.phase is not ENDED:
             _ON_INPUT[type(happened)](state, happened, facts, now)

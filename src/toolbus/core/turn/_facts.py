@@ -10,12 +10,11 @@ from msgspec import Struct
 from ...events import Event, MessageAppended, ModelResponded, RequestCompleted, Spent, ToolCallFailed
 from ...messages import AssistantMessage, Message, ToolCall, Usage
 from ..arguments import encodable
-from ._apply import apply
 from ._state import MODEL, CallState, TurnState
 from ._steps import reply_id
 from ._transcript import background_note_of
 
-__all__ = ["Facts", "complete", "facts_of", "keep_streamed", "spent_so_far"]
+__all__ = ["Facts", "complete", "keep_streamed", "spent_so_far"]
 
 
 class Facts(Struct, eq=False):
@@ -27,9 +26,9 @@ class Facts(Struct, eq=False):
 
     _state: TurnState
     _now: float
-    _mask: Callable[[Event], Event] | None
-    made: list[Event]
-    own: list[Event]  # those in `made` that the machine has decided itself
+    _mask: Callable[[Event], Event] | None = None
+    made: list[Event] = []
+    own: list[Event] = []  # those in `made` that the machine has decided itself
     _envelope: dict[str, Any] | None = None
 
     def put(self, fact: Event) -> None:
@@ -44,7 +43,9 @@ class Facts(Struct, eq=False):
 
     def accept(self, fact: Event) -> None:
         """Apply and append an input that is itself a fact. Whoever has published it has masked it."""
-        apply(self._state, fact)
+        state = self._state
+        state.phase.changes[type(fact)](state, fact)
+        state.facts += 1
         self.made.append(fact)
 
     def emit(self, kind: Callable[..., Event], **fields: Any) -> None:
@@ -97,11 +98,6 @@ class Facts(Struct, eq=False):
             spent=spent_so_far(each),
             duration_seconds=self._now - each.requested_at,
         )
-
-
-def facts_of(state: TurnState, now: float, mask: Callable[[Event], Event] | None) -> Facts:
-    """Return an empty list of facts for a step that begins at `now`."""
-    return Facts(state, now, mask, [], [])
 
 
 def spent_so_far(each: CallState) -> Spent | None:

@@ -150,7 +150,7 @@ async function follow(message) {
       Object.assign(message, { parts: [], problem: "", ended: false });
       return await read(response, message);
     } catch (error) {
-      // A proxy may say that the server is away, or the server that its store is.
+      // A proxy may say that it cannot reach the server, or the server that it cannot reach its store.
       if (!(error instanceof TypeError || error.status > 501)) throw error;
       $("problem").textContent = "The server cannot be reached. Trying again …";
       await new Promise((done) => setTimeout(done, seconds * 1_000));
