@@ -253,7 +253,7 @@ class RequestHandle:
             with anyio.move_on_after(self._answer_seconds) as patience, suppress(*passed_on):
                 is_taken = await session.recorded(command)
             if patience.cancelled_caught:
-                inbox = None if self._stored is None else self._stored.journal
+                inbox = self._stored.journal
                 # So far it is only in this process's memory. The reader of the inbox finds it taken later.
                 if isinstance(inbox, Inbox) and (await call_store_in_time(inbox.send(command))).state == "waiting":
                     return "queued"
