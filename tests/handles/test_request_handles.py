@@ -412,6 +412,63 @@ async def test_commands_to_a_request_that_ends_meanwhile_are_answered_as_ended()
         assert await Client(store).request(session.request_id).steer("too late") == "ended"
 
 
+@pytest.mark.parametrize("is_here", [True, False])
+async def test_a_command_is_not_refused_before_what_it_is_refused_for_is_written(*, is_here: bool) -> None:
+    store, may_write, answers = store_of(), anyio.Event(), list[str]()
+    journal: Any = store.journal
+    append = journal.append
+
+    async def append_late(entry: Any) -> int:
+        await may_write.wait()
+        return await append(entry)
+
+    async with node(store) as runtime, anyio.create_task_group() as tasks:
+        session = runtime.start("go")
+        await settle()
+        journal.append = append_late
+        assert session.cancel()
+        await settle()
+        handle = (runtime if is_here else Client(store)).request(session.request_id)
+
+        async def steer() -> None:
+            answers.append(await handle.steer("and Rome?"))
+
+        tasks.start_soon(steer)
+        await advance(2)
+        owner = (await journal.request(session.request_id)).owner
+        assert answers == []  # The process may die now. Then another one continues the request.
+        assert [each.text for each in await journal.waiting(owner)] == ([] if is_here else ["and Rome?"])
+        may_write.set()
+        await advance(1)
+        assert answers == ["ended"]
+
+
+async def test_a_request_that_was_left_as_its_store_failed_is_found_where_it_continues() -> None:
+    store, lab = store_of(), Lab()
+    journal: Any = store.journal
+    append = journal.append
+
+    async def fail(entry: Any) -> int:
+        raise StoreError("the disk is full")
+
+    async with node(store) as old, node(store, lab=lab) as heir:
+        session = old.start("go")
+        await settle()
+        [question] = session.pending_approvals
+        journal.append = fail
+        assert session.approve(question)
+        assert (await session.result()).resumable
+        journal.append = append
+        await advance(5)
+        handle = old.request(session.request_id)
+        assert not await handle.has_ended()
+        await heir.resume()
+        [question] = await handle.pending_approvals()
+        assert await handle.approve(question) == "done"
+        assert (await handle.result()).outcome == "completed"
+    assert len(lab.runs) == 1
+
+
 @pytest.mark.parametrize("allowed", [True, False, None, "yes"])
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_only_what_is_authorized_is_sent(where: str, allowed: Any, *, is_async: bool) -> None:

@@ -28,7 +28,7 @@ from toolbus.dispatcher import ToolDispatcher
 from toolbus.dispatcher import _dispatcher as dispatcher_module
 from toolbus.dispatcher import _retries as retries
 from toolbus.dispatcher._schedule import Schedule
-from toolbus.durability import JournalWriter
+from toolbus.durability import InboxReader, JournalWriter, ReadAlong
 from toolbus.events import (
     Event,
     RequestResumed,
@@ -461,3 +461,42 @@ def the_model_never_reads_a_result_from_the_background(patch: pytest.MonkeyPatch
 
     for phase in Phase:
         patch.setitem(phase.changes, ToolCallCompleted, forgetful)
+
+
+# ------------------------------------------------------------------------------------------- other processes
+
+
+@bug("G32")
+def a_command_is_refused_too_early(patch: pytest.MonkeyPatch) -> None:
+    """A command is refused for a fact that is not in the journal yet."""
+
+    def hasty(self: RequestSession, event: Event) -> bool:
+        if self._mailbox is not None and event in self._mailbox:
+            return True
+        return any(each.event_id == event.event_id for step in self._unpublished for each in step)
+
+    patch.setattr(RequestSession, "_is_pending", hasty)
+
+
+@bug("G32")
+def a_queued_command_is_not_given(patch: pytest.MonkeyPatch) -> None:
+    """An input that a session cannot have yet is settled."""
+    settle = InboxReader._settle
+
+    async def hasty(self: InboxReader, session: Any, given: Event, *_others: Any) -> None:
+        await settle(self, session, given, "taken", "x")
+
+    patch.setattr(InboxReader, "_settle", hasty)
+
+
+@bug("G31")
+def a_reader_misses_a_fact(patch: pytest.MonkeyPatch) -> None:
+    """A reader in another process skips the first fact of each look at the store but the first."""
+    read = ReadAlong.read
+
+    async def forgetful(self: ReadAlong) -> list[Event]:
+        is_first = self._restored is None
+        events = await read(self)
+        return events if is_first else events[1:]
+
+    patch.setattr(ReadAlong, "read", forgetful)

@@ -117,7 +117,7 @@ class InboxReader:
     async def _settle(self, session: RequestSession, given: Event, state: SettledState | None, reason: str) -> None:
         """Settle an input. With None, the session has taken it, and the append of its fact settles it."""
         try:
-            if state != "refused":
+            if not reason:
                 is_recorded = await session.recorded(given)
                 if is_recorded and state is None:
                     return

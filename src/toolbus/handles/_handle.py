@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
@@ -246,11 +247,13 @@ class RequestHandle:
     async def _give(self, session: RequestSession, command: Event) -> CommandAnswer:
         """Give a command to the session in this process, and wait until it is recorded, or durable in the inbox."""
         is_taken = session.deliver(command)
-        if is_taken and command.request_id == self.request_id:  # A sub-request has no journal.
-            with anyio.move_on_after(self._answer_seconds) as patience:
+        # A refusal waits, too, for what it follows from. A sub-request has no journal.
+        if (is_taken or not session.ended) and self._stored is not None and command.request_id == self.request_id:
+            passed_on = () if is_taken else (StoreError,)  # What a request refused may be for the next process.
+            with anyio.move_on_after(self._answer_seconds) as patience, suppress(*passed_on):
                 is_taken = await session.recorded(command)
             if patience.cancelled_caught:
-                inbox = None if self._stored is None else self._stored.journal
+                inbox = self._stored.journal
                 # So far it is only in this process's memory. The reader of the inbox finds it taken later.
                 if isinstance(inbox, Inbox) and (await call_store_in_time(inbox.send(command))).state == "waiting":
                     return "queued"

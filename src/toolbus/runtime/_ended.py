@@ -70,7 +70,8 @@ class EndedRequests:
     """The requests that ended in the last `seconds`; at most 10,000, and 64 MiB of facts and earlier messages.
 
     Those that ended first are dropped first: when another one ends, or when one is asked for. A request that a journal
-    has with its ending is read from there, and one that has published no ending here has not ended: neither is kept.
+    has with its ending is read from there. One that has published no ending here, or only that the store failed, so
+    that any process continues it, has not ended. None of them is kept.
     """
 
     def __init__(self, bus: EventBus, seconds: float) -> None:
@@ -86,6 +87,8 @@ class EndedRequests:
         if not self._seconds or found.result is None or found.result.journaled:
             return
         if not found.facts or not isinstance(found.facts[-1], RequestEnding):
+            return
+        if found.result.resumable and found.view.is_left:
             return
         state, view = found.view.state, found.view
         history = tuple(state.messages[: state.history_count])

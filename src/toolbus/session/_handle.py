@@ -209,7 +209,8 @@ class SessionHandle:
             if bus.publish(decision) and await session.recorded(decision): ...  # it survives a restart
 
         Returns True once the event is in the journal, and at once for a request without a journal, which records
-        nothing. Returns False for an event that the request had no use for any more; it was published as `DeadLetter`.
+        nothing. Returns False for an event that the request had no use for any more, once the journal says why; it was
+        published as `DeadLetter`.
         An event that arrives while the model is asked is recorded after the reply. Cancelling the wait cancels nothing
         else. Raises the `StoreError` for which the journal could not take the event. With `on_store_failure="warn"`,
         True may come before the store has the event.
@@ -227,10 +228,13 @@ class SessionHandle:
         return False
 
     def _is_pending(self, event: Event) -> bool:
-        """Return whether an input waits for its step, or its step for the journal."""
-        if self._mailbox is not None and event in self._mailbox:
-            return True
-        return any(each.event_id == event.event_id for step in self._unpublished for each in step)
+        """Return whether an input waits for its step, or its step for the journal.
+
+        So does one that was refused, as long as the journal lacks the reason: otherwise both could be lost.
+        """
+        if event.event_id in self._taken:
+            return any(each.event_id == event.event_id for step in self._unpublished for each in step)
+        return bool(self._unpublished) or (self._mailbox is not None and len(self._mailbox) > 0)
 
     def _wake_recorded(self) -> None:
         if self._progress is not None:

@@ -22,6 +22,7 @@ from ...events import (
     ToolCallRequested,
 )
 from ._chance import Chance
+from ._people import People
 from ._tools import EXTERNAL
 
 if TYPE_CHECKING:
@@ -54,6 +55,13 @@ class Actors:
             bus.connect(Event, self._raising("all"))
         if chance.says(0.5):
             bus.connect(ToolCallRequested, self._talking)
+        self._people = People(
+            self._world,
+            self._process.group,
+            self._process.watch,
+            self._process.runtime.request,
+            self._process.named("at the runtime"),
+        )
         for answers in self._world.answers.values():
             self._give(answers)  # early: the calls are not requested again yet
         for number in range(chance.whole(0, 2)):
@@ -72,6 +80,8 @@ class Actors:
             return
         if view.options.get("late_results") == "drop":
             self._dropping.add(event.request_id)
+        if self._process.world.has_inbox and isinstance(event, RequestStarted) and not event.parent_request_id:
+            self._people.plan(event.request_id)
         if chance.says(0.2):
             self._process.group.start_soon(self._steer, event, self._world.moment(chance, self._world.model_seconds))
         if chance.says(0.2):

@@ -7,6 +7,7 @@ this. Its faults have the effects of a full disk, a locked database or a broken 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -22,6 +23,7 @@ from ...storage import (
     ANSWER_SECONDS,
     ConversationRecord,
     Entry,
+    Inbox,
     JournalStore,
     Pruned,
     RequestRecord,
@@ -34,7 +36,10 @@ if TYPE_CHECKING:
     from ._process import Process
     from ._world import World
 
-__all__ = ["Disk", "Handle"]
+__all__ = ["IS_READER", "Disk", "Handle"]
+
+# Whether the task reads for a person. What it is answered changes nothing for a request, nor for its writes.
+IS_READER: ContextVar[bool] = ContextVar("toolbus_simulated_reader", default=False)
 
 T = TypeVar("T")
 
@@ -67,7 +72,21 @@ class Disk:
         self.given_up: set[str] = set()  # those of `broken` that continued, because of `on_store_failure="warn"`
         self.ran: dict[tuple[str, str], tuple[Process, str]] = {}  # by call, the first process, and its key
         self.reported: dict[tuple[str, str], str] = {}  # by call, the first terminal event of any process
+        self.sent: dict[str, Event] = {}  # by id, what was sent to an inbox
+        self.news = anyio.Event()  # set when a request begins
         self.remembered: set[str] = set()  # conversations in which a person's decision was to be remembered
+
+    @property
+    def journal(self) -> JournalStore:
+        """The journal without faults, for the checks."""
+        assert self.memory.journal is not None
+        return self.memory.journal
+
+    @property
+    def inbox(self) -> Inbox:
+        """The inbox without faults."""
+        assert isinstance(self.journal, Inbox)
+        return self.journal
 
     # ---------------------------------------------------------------------------------------------- durable facts
 
@@ -83,6 +102,10 @@ class Disk:
         """Return whether an append for this request has failed."""
         return request_id in self.broken
 
+    def has_given_up(self, request_id: str) -> bool:
+        """Return whether any process has continued the request without its journal."""
+        return request_id in self.given_up
+
     def begun(self) -> list[str]:
         """Return the requests that have durable facts."""
         return list(self._written)
@@ -93,6 +116,9 @@ class Disk:
 
     def note(self, entry: Entry) -> None:
         """Record that an entry is durable from now on."""
+        if entry.request_id not in self._written:
+            self.news.set()
+            self.news = anyio.Event()
         self._written.setdefault(entry.request_id, []).extend(entry.facts)
         self._durable.update((fact.event_id, fact) for fact in entry.facts)
         if entry.ending is not None:
@@ -217,7 +243,7 @@ class Handle:
 
     def has_given_up(self, request_id: str) -> bool:
         """Return whether any process has continued the request without its journal."""
-        return request_id in self._disk.given_up
+        return self._disk.has_given_up(request_id)
 
     def failed_since(self, moment: float) -> bool:
         """Return whether the disk has had a fault since this time."""
@@ -324,6 +350,8 @@ class Handle:
 
     async def request(self, request_id: str) -> RequestRecord | None:
         """Implement `JournalStore`, with faults."""
+        if IS_READER.get():
+            return _as_written(await self._ask(lambda: self._journal.request(request_id)))
         if request_id in self._answered:  # The writer may ask this before it appends again.
             self._answered.discard(request_id)
             del self.asked_at[request_id]

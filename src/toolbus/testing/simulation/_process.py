@@ -10,7 +10,7 @@ import anyio
 
 from ...bus import EventBus
 from ...errors import ConversationBusy, NotRunning, Overloaded, StoreError, ToolbusError
-from ...events import Event, ToolCallCompleted, ToolCallFailed
+from ...events import Event, RequestResumed, ToolCallCompleted, ToolCallFailed
 from ...request_result import RequestResult
 from ...runtime import Runtime
 from ...session import RequestSession
@@ -19,6 +19,7 @@ from ._accounts import Request
 from ._actors import Actors
 from ._disk import Handle
 from ._findings import Broken
+from ._inbox import InboxHandle
 from ._loop import SteadyLoop
 from ._plans import Plan
 from ._tools import BACKGROUND, EXTERNAL, IDEMPOTENT, NEEDS_APPROVAL, PROCESS, RETRIES, TOOLS
@@ -48,7 +49,9 @@ class Process:
         self.on_store_failure: str = chance.pick(["stop", "stop", "warn"])
         self.bus = EventBus(max_settled=world.max_settled)
         self.group: anyio.abc.TaskGroup
-        self.handle = Handle(world.disk, self)
+        self.handle = (InboxHandle if world.has_inbox else Handle)(world.disk, self)
+        self.runtime: Runtime
+        self._watches = world.park_seconds is not None  # whether its runtime takes over what becomes free
         self.watch = Watch(
             self.bus,
             epoch,
@@ -94,7 +97,7 @@ class Process:
         self.bus.connect(Event, self.watch)
         if plan.at_event:
             self.bus.connect(Event, self._count_event)
-        runtime = self._runtime()
+        self.runtime = runtime = self._runtime()
         async with anyio.create_task_group() as self.group:
             Actors(self).listen()
             self.bus.connect(Event, self.order.append)
@@ -112,7 +115,10 @@ class Process:
     async def _use(self, runtime: Runtime) -> None:
         world, plan = self.world, self.plan
         async with runtime, anyio.create_task_group() as asking:
-            if self.number:
+            if self._watches:
+                self.bus.connect(RequestResumed, self._on_resumed)
+                asking.start_soon(self._watch_all, runtime)
+            elif self.number:
                 asking.start_soon(self._resume_all, runtime, asking)
             for number in range(1 if self.number else world.requests):
                 asking.start_soon(self._ask, runtime, number)
@@ -133,6 +139,8 @@ class Process:
             drain_seconds=self._grace,
             grace_seconds=1.0,
             lease_seconds=world.lease_seconds,
+            inbox_seconds=0.5 if world.has_inbox else None,
+            park_seconds=world.park_seconds,
             on_store_failure="warn" if self.on_store_failure == "warn" else "stop",
         )
 
@@ -151,7 +159,7 @@ class Process:
         try:
             with host:
                 options = world.options(name)
-                if chance.says(0.3):
+                if chance.says(0.8 if self._watches else 0.3):
                     session = runtime.start(f"q{number}", conversation_id=conversation, **options)
                     self._note_session(session)
                     await self._wait_for(session)
@@ -178,6 +186,30 @@ class Process:
             except StoreError:
                 pass
             await anyio.sleep(self.world.lease_seconds)
+
+    async def _watch_all(self, runtime: Runtime) -> None:
+        """Let the runtime resume what becomes free, until nothing is unfinished."""
+        disk, began = self.world.disk, anyio.current_time()
+        is_watching = False
+        while anyio.current_time() - began < _PATIENCE_SECONDS:
+            try:
+                if not is_watching:
+                    await runtime.resume(options=self._options, watch=True)
+                    is_watching = True
+            except NotRunning:
+                return
+            except StoreError:
+                pass
+            await anyio.sleep(self.world.lease_seconds)
+            if not disk.unfinished():
+                return
+
+    def _on_resumed(self, event: Event) -> None:
+        session = self.runtime.session(event.request_id)
+        if session is not None:
+            self.world.faults["resumed"] += 1
+            self._note_session(session)
+            self.group.start_soon(self._wait_for, session)
 
     def _options(self, _record: RequestRecord) -> dict[str, Any]:
         return {"compression": self.world.compression}

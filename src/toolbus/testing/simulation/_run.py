@@ -18,6 +18,7 @@ from .._virtual_loop import VirtualDeadlock
 from ._end import check_disk, check_process, check_results
 from ._findings import Broken, SeedReport, SimulationFailed
 from ._loop import PausingLoop, SteadyLoop, steady_scopes
+from ._people import Desk
 from ._plans import Plan
 from ._process import Process
 from ._world import World
@@ -119,15 +120,12 @@ class _Run:
         world = self._world
         self._scope = anyio.CancelScope()
         with self._scope, anyio.move_on_after(_LONGEST_SECONDS) as patience:
-            async with anyio.create_task_group() as group:
-                for plan in world.plans:
-                    process = self._process(plan)
-                    group.start_soon(process.run)
-                    await process.next_may_begin.wait()
-                    await anyio.sleep(plan.next_after_seconds)
-            world.disk.recover()
-            while world.disk.unfinished() and len(self._processes) < len(world.plans) + _MOST_RESTARTS:
-                await self._process(Plan(way="left")).run()  # the application is started again
+            async with anyio.create_task_group() as beside:
+                desk = Desk(world, _EPOCH, self._stop)
+                if world.has_inbox:
+                    beside.start_soon(desk.run)
+                await self._run_processes()
+                desk.close()
         if self._broken is not None:
             raise self._broken
         last = self._processes[-1].watch
@@ -139,7 +137,21 @@ class _Run:
         await check_disk(world, last)
         tasks = [task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         last.check("G17", not tasks, f"tasks are left: {tasks}")
+        for command in world.commands:
+            await command.check(world, last)
         return self._report()
+
+    async def _run_processes(self) -> None:
+        world = self._world
+        async with anyio.create_task_group() as group:
+            for plan in world.plans:
+                process = self._process(plan)
+                group.start_soon(process.run)
+                await process.next_may_begin.wait()
+                await anyio.sleep(plan.next_after_seconds)
+        world.disk.recover()
+        while world.disk.unfinished() and len(self._processes) < len(world.plans) + _MOST_RESTARTS:
+            await self._process(Plan(way="left")).run()  # the application is started again
 
     def _process(self, plan: Plan) -> Process:
         process = Process(self._world, len(self._processes), plan, _EPOCH, self._stop)

@@ -212,11 +212,15 @@ class Watch:
             self._is_written(request, event)
 
     def _has_cause(self, derived: Event) -> bool:
-        """Return whether the cause of an event was published, or is a call in the journal that may not begin here."""
+        """Return whether the cause of an event was published, or is a call that may not begin here any more."""
         cause = derived.event_id.rpartition("_m")[0]
         if cause in self._ids:
             return True
-        written = () if self.journal is None else self.journal.written(derived.request_id)
+        if self.journal is None:
+            return False
+        if self.journal.has_given_up(derived.request_id):  # The call is not published, and may never be written.
+            return isinstance(derived, MessageAppended) and getattr(derived.message, "content", "") == TICKET
+        written = self.journal.written(derived.request_id)
         return any(isinstance(fact, ToolCallRequested) and fact.event_id == cause for fact in written)
 
     def _is_written(self, request: Request, fact: Event) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import orjson
@@ -23,6 +23,9 @@ from ._chance import Chance
 from ._disk import Disk
 from ._plans import Plan, plans_of
 from ._tools import PROCESS, TOOLS
+
+if TYPE_CHECKING:
+    from ._people import Command
 
 __all__ = ["World"]
 
@@ -53,6 +56,9 @@ class World:
         self.workers = chance.pick([1, 2, 8])
         self.window = chance.pick([None, None, None, 900, 2500])
         self.disk = Disk(self, journals=chance.says(0.45))
+        self.has_inbox = self.disk.journals and chance.says(0.5)
+        self.park_seconds = chance.pick([None, 0.1, 0.5]) if self.has_inbox else None
+        self.commands: list[Command] = []  # through handles
         self.lease_seconds = chance.pick([2.0, 10.0, 30.0])
         self.plans: list[Plan] = plans_of(self.chance("plans"), self.model_seconds, journals=self.disk.journals)
         if len(self.plans) > 1 and chance.says(0.3):

@@ -1,0 +1,77 @@
+"""The inbox of a simulated world: a process's handle on a store through which other processes command its requests."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, cast
+
+from ...events import (
+    ApprovalDecided,
+    CancelRequested,
+    Event,
+    RequestEnding,
+    ToolCallCompleted,
+    ToolCallFailed,
+    decode,
+    encode,
+)
+from ...storage import Inbox, InboxReceipt, SettledState
+from ._disk import Disk, Handle
+
+if TYPE_CHECKING:
+    from ._people import Desk
+    from ._process import Process
+
+__all__ = ["InboxHandle", "explains"]
+
+
+class InboxHandle(Handle):
+    """A handle that is an `Inbox`, too."""
+
+    def __init__(self, disk: Disk, process: Process | Desk) -> None:
+        super().__init__(disk, cast("Process", process))  # A desk begins no request, and writes none.
+
+    @property
+    def _inbox(self) -> Inbox:
+        return self._disk.inbox
+
+    async def send(self, event: Event) -> InboxReceipt:
+        """Implement `Inbox`, with faults."""
+        self._disk.sent[event.event_id] = event
+        return await self._ask(lambda: self._inbox.send(event))
+
+    async def receipt(self, request_id: str, event_id: str) -> InboxReceipt:
+        """Implement `Inbox`, with faults."""
+        return await self._ask(lambda: self._inbox.receipt(request_id, event_id))
+
+    async def waiting(self, owner: str, *, without: Collection[str] = (), limit: int = 100) -> Sequence[Event]:
+        """Implement `Inbox`, with faults. The events have been encoded and decoded, as in a database."""
+        found = await self._ask(lambda: self._inbox.waiting(owner, without=without, limit=limit))
+        return [decode(encode(each)) for each in found]
+
+    async def settle(self, request_id: str, event_id: str, state: SettledState, reason: str = "") -> None:
+        """Implement `Inbox`, with faults."""
+
+        async def settle() -> None:
+            given = self._disk.sent[event_id]
+            if state == "refused" and not (reason or self._continues):
+                why = explains(given, self._disk.facts(request_id)) or request_id in self._disk.endings
+                self._process.watch.note("G32", why, f"{event_id} is refused, and {request_id} may still need it")
+            await self._inbox.settle(request_id, event_id, state, reason)
+
+        await self._ask(settle)
+
+    async def park(self, request_id: str, epoch: int, seconds: float) -> bool:
+        """Implement `Inbox`, with faults."""
+        self._disk.faults["parked"] += 1
+        return await self._ask(lambda: self._inbox.park(request_id, epoch, seconds))
+
+
+def explains(given: Event, facts: Sequence[Event]) -> bool:
+    """Return whether the facts of a request show that it has no use for an input any more."""
+    if any(isinstance(each, (RequestEnding, CancelRequested)) for each in facts):
+        return True
+    if isinstance(given, (ApprovalDecided, ToolCallCompleted, ToolCallFailed)):
+        kinds = (ToolCallCompleted, ToolCallFailed, ApprovalDecided)[: 3 if isinstance(given, ApprovalDecided) else 2]
+        return any(isinstance(each, kinds) and each.call_id == given.call_id for each in facts)
+    return False
