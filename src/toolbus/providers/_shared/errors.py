@@ -324,7 +324,7 @@ _CODES = frozenset(
 _WORDS = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
-        r"maximum context length (?:is|of) (?P<limit>\d+)",
+        r"maximum context length (?:is |of |\()(?P<limit>\d+)",
         r"context length is only (?P<limit>\d+) tokens",
         r"prompt is too long(?:: \d+ tokens > (?P<limit>\d+))?",
         r"exceed context limit: \d+ \+ \d+ > (?P<limit>\d+)",
@@ -332,11 +332,27 @@ _WORDS = tuple(
         r"exceeds? (?:the )?context window(?: of (?P<limit>\d+)| of this model)",
         r"longer than the maximum model length of (?P<limit>\d+)",
         r"maximum prompt length is (?P<limit>\d+)",
-        r"input token count \(?\d+\)? exceeds the maximum number of tokens allowed \(?(?P<limit>\d+)",
+        r"input token count (?:\(?\d+\)? )?exceeds the maximum number of tokens(?: allowed \(?(?P<limit>\d+))?",
+        r"input token count is \d+ but model only supports up to (?P<limit>\d+)",
         r"input is too long for requested model",
         r"loaded with context length of only (?P<limit>\d+)",
         r"exceed(?:s|ed) (?:the|max) context length",
         r"longer than the context length currently available",
+        # Mistral, LM Studio, llama.cpp while it writes, SGLang and Together.
+        r"too large for model with (?P<limit>\d+) maximum context length",
+        r"initial prompt is greater than the context length(?: \(n_keep: ?\d+ ?>= ?n_ctx: ?(?P<limit>\d+))?",
+        r"context size has been exceeded",
+        r"longer than the model's context length(?: \((?P<limit>\d+))?",
+        r"input length \(?\d+\D{0,10}exceeds (?:the )?maximum (?:allowed )?(?:input )?length (?:of )?\(?(?P<limit>\d+)",
+        # OpenAI and Cerebras, beside the code; Copilot, TGI, Kimi, MiniMax, Qwen, GLM.
+        r"exceed the configured limit of (?P<limit>\d+)",
+        r"current length is \d+ while limit is (?P<limit>\d+)",
+        r"prompt token count of \d+ exceeds the limit of (?P<limit>\d+)",
+        r"`inputs` tokens \+ `max_new_tokens` must be <= (?P<limit>\d+)",
+        r"exceeded model token limit(?:: (?P<limit>\d+))?",
+        r"context window exceeds limit",
+        r"range of input length should be \[\d+, ?(?P<limit>\d+)",
+        r"prompt exceeds max length",
     )
 )
 

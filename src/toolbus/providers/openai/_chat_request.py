@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
@@ -10,10 +11,11 @@ from ...messages import FilePart, Part, TextPart, to_openai
 from ...messages.wire import file_as_text
 from ...protocols import ModelRequest, ToolSpec
 from .._shared.native_output import json_schema_format, messages_with_schema
-from .._shared.request_parts import forced_tool, given, map_parts, shown_image, with_extra
+from .._shared.request_parts import forced_tool, given, in_template_order, map_parts, shown_image, with_extra
 
 __all__ = ["function_fields", "is_openai", "request_body", "tool_fields"]
 
+_UNSIGNED = re.compile(r"gemini-[12]|gemma")  # models that do not check signatures
 _OWN_HOSTS = ("api.openai.com", ".api.openai.com", ".openai.azure.com", ".cognitiveservices.azure.com")
 
 
@@ -37,7 +39,8 @@ def request_body(
     """Return the request as a dictionary; the fields of `extra_body` override all others.
 
     `compatible` adapts the request to servers other than OpenAI: `max_tokens`, argument text in the history that they
-    can parse, tool choices that they would ignore (see `tool_fields`), and the output's schema in the instructions.
+    can parse, an order of messages that their templates accept, tool choices that they would ignore (see
+    `tool_fields`), and the output's schema in the instructions.
     `strict` asks for arguments that keep to the schema.
     Raises `ConfigurationError` for a `tool_choice` that names a tool which is not offered.
     """
@@ -45,14 +48,17 @@ def request_body(
     body: dict[str, Any] = {
         "model": model,
         "messages": to_openai(
-            map_parts(messages_with_schema(request) if compatible else request.messages, _shown),
+            map_parts(in_template_order(messages_with_schema(request)) if compatible else request.messages, _shown),
             vendor=vendor,
             reasoning_field=reasoning_field,
             valid_arguments=compatible,
             mistral_checks=mistral_checks,
+            model=model,
         ),
         "stream": True,
     }
+    for reply in (each for each in body["messages"] if each["role"] == "assistant"):
+        _complete(reply, signed=vendor == "gemini" and not _UNSIGNED.search(model), reasoning_field=reasoning_field)
     if include_usage:
         body["stream_options"] = {"include_usage": True}
     most = "max_tokens" if compatible else "max_completion_tokens"
@@ -71,6 +77,18 @@ def request_body(
     if request.output_schema is not None:
         body["response_format"] = {"type": "json_schema", "json_schema": json_schema_format(request.output_schema)}
     return with_extra(body, settings.extra_body)
+
+
+def _complete(reply: dict[str, Any], *, signed: bool, reasoning_field: str | None) -> None:
+    """Add to a reply of another model the fields without which a server refuses it.
+
+    Gemini checks the signature of the first call of a reply, and has a value for calls that are not its own. DeepSeek
+    and Kimi check that there is reasoning, and refuse empty text.
+    """
+    if signed and (calls := reply.get("tool_calls")):
+        calls[0].setdefault("extra_content", {"google": {"thought_signature": "skip_thought_signature_validator"}})
+    if reasoning_field == "reasoning_content":
+        reply.setdefault(reasoning_field, " ")
 
 
 def _shown(part: Part) -> Part:

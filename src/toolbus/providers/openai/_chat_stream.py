@@ -33,8 +33,21 @@ _FINISH_REASONS: Mapping[str, FinishReason] = {
     "tool_calls": "tool_calls",
     "function_call": "tool_calls",
     "length": "length",
+    "model_length": "length",  # Mistral's, for a full context window
+    "max_tokens": "length",
     "content_filter": "content_filter",
+    "refusal": "refusal",
+    "sensitive": "content_filter",  # GLM's; the others are Gemini's, which its compatible API and gateways pass on
+    **dict.fromkeys(("safety", "recitation", "blocklist", "prohibited_content", "spii"), "content_filter"),
 }
+# The server gave up: OpenRouter and Mistral; vLLM and SGLang; DeepSeek; GLM; and Gemini, for a call that it could not
+# read, "function_call_filter: MALFORMED_FUNCTION_CALL".
+_BROKEN_OFF = frozenset(
+    {
+        *("error", "abort", "insufficient_system_resource", "network_error"),
+        *("function_call_filter", "malformed_function_call"),
+    }
+)
 _KNOWN_IN_CALL = frozenset({"index", "id", "type", "function"})
 
 
@@ -56,15 +69,63 @@ class _Call:
         return self._whole.is_whole(self.arguments.parts)
 
 
+class _Detail:
+    """An entry of OpenRouter's `reasoning_details`, as far as it has arrived."""
+
+    __slots__ = ("fields", "pieces")
+
+    def __init__(self, entry: Mapping[str, Any]) -> None:
+        self.fields = dict(entry)
+        self.pieces = Characters()
+        self.pieces.add(_shown_in(entry))
+
+    def takes(self, entry: Mapping[str, Any]) -> bool:
+        """Return whether an entry continues this one, and add it. Encrypted ones are whole; a signature is the end."""
+        same = all(self.fields.get(name) == entry.get(name) for name in ("type", "index"))
+        if not same or str(entry.get("type")) not in _SHOWN or self.fields.get("signature"):
+            return False
+        self.pieces.add(_shown_in(entry))
+        if signature := entry.get("signature"):
+            self.fields["signature"] = signature
+        return True
+
+    def wire(self) -> dict[str, Any]:
+        """Return the entry in the form in which it is sent back."""
+        field = _SHOWN.get(str(self.fields.get("type")))
+        return {**self.fields, field: self.pieces.whole()} if field else self.fields
+
+
+_SHOWN = {"reasoning.text": "text", "reasoning.summary": "summary"}
+
+
+def _shown_in(entry: Mapping[str, Any]) -> str:
+    """Return the text of an entry that people may read."""
+    text = entry.get(_SHOWN.get(str(entry.get("type")), ""))
+    return text if isinstance(text, str) else ""
+
+
 class ReplyBuilder(ReplyParts):
     """A builder of one reply from chunks."""
 
-    __slots__ = ("_by_id", "_by_index", "_calls", "_finish_reason", "_reasoning", "_refused", "_text", "_usage")
+    __slots__ = (
+        "_asked",
+        "_by_id",
+        "_by_index",
+        "_calls",
+        "_details",
+        "_finish_reason",
+        "_reasoning",
+        "_refused",
+        "_text",
+        "_usage",
+    )
 
     def __init__(self, **given: Unpack[BuilderOptions]) -> None:
         super().__init__(**given)
+        self._asked = self._model
         self._text = Characters()
         self._reasoning = Characters()
+        self._details: list[_Detail] = []
         self._calls: list[_Call] = []
         self._by_id: dict[str, _Call] = {}  # the newest call with each id
         self._by_index: dict[int, _Call] = {}
@@ -107,7 +168,15 @@ class ReplyBuilder(ReplyParts):
                 self._finish_reason = str(reason)
 
     def _delta(self, delta: Mapping[str, Any]) -> None:
-        self._think(self._reasoning, delta.get("reasoning_content") or delta.get("reasoning"))
+        details = as_objects(delta.get("reasoning_details"))
+        thought = delta.get("reasoning_content") or delta.get("reasoning")
+        self._think(self._reasoning, thought or "".join(map(_shown_in, details)))
+        for entry in details:
+            if self._details and self._details[-1].takes(entry):
+                self._grow(size_bytes(_shown_in(entry)) + size_bytes(str(entry.get("signature") or "")))
+            else:
+                self._grow(PART_OVERHEAD_BYTES + len(dumped(entry)))
+                self._details.append(_Detail(entry))
         content = delta.get("content")
         self._say(self._text, content)
         for part in as_objects(content):
@@ -185,21 +254,26 @@ class ReplyBuilder(ReplyParts):
 
     def finish(self) -> ModelReply:
         """Return the whole reply. Raises `ProviderUnavailable` if the stream ended before the reply was whole."""
-        if self._finish_reason == "error":
-            raise self._errors.unavailable("gave up on its reply")
+        if _word(self._finish_reason) in _BROKEN_OFF:
+            raise self._errors.unavailable(f"gave up on its reply (finish_reason {self._finish_reason!r})")
         if not self._finish_reason and not (self.done and all(call.is_complete() for call in self._calls)):
             raise self._errors.unavailable("ended the stream before the reply was whole")
         calls = tuple(
             ToolCall(name=call.name, arguments=call.arguments.whole(), provider_call_id=call.wire_id)
             for call in self._calls
         )
-        vendor_data = None
+        kept: dict[str, Any] = {}
         if any(call.extra for call in self._calls):
-            extras = [self._storable(call.extra) or None for call in self._calls]
-            vendor_data = {self._errors.vendor: {"tool_calls": extras}}
+            kept["tool_calls"] = [self._storable(call.extra) or None for call in self._calls]
+        if self._details:
+            details = [detail.wire() for detail in self._details]
+            kept |= {"message": {"reasoning_details": self._storable(details)}, "model": self._asked}
         return ModelReply(
             message=AssistantMessage(
-                text=self._text.whole(), tool_calls=calls, reasoning=self._reasoning.whole(), vendor_data=vendor_data
+                text=self._text.whole(),
+                tool_calls=calls,
+                reasoning=self._reasoning.whole(),
+                vendor_data={self._errors.vendor: kept} if kept else None,
             ),
             finish_reason=self._neutral_reason(),
             vendor_finish_reason=self._finish_reason,
@@ -209,8 +283,13 @@ class ReplyBuilder(ReplyParts):
         )
 
     def _neutral_reason(self) -> FinishReason:
-        found = _FINISH_REASONS.get(self._finish_reason, "other")
+        found = _FINISH_REASONS.get(_word(self._finish_reason), "other")
         return "refusal" if self._refused and found in {"", "stop"} and not self._calls else found
+
+
+def _word(reason: str) -> str:
+    """Return the word that decides: Gemini writes "content_filter: PROHIBITED_CONTENT", and "SAFETY"."""
+    return reason.partition(":")[0].strip().lower()
 
 
 def _is_error(fields: Mapping[str, Any]) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from ...messages import to_openai_responses
 from ...protocols import ModelRequest, ToolSpec
 from .._shared.native_output import json_schema_format, messages_with_schema
-from .._shared.request_parts import given, map_parts, shown_image, with_extra
+from .._shared.request_parts import given, in_template_order, map_parts, shown_image, with_extra
 from ._chat_request import function_fields, tool_fields
 
 __all__ = ["reasons", "response_body"]
@@ -47,7 +47,9 @@ def response_body(
     body: dict[str, Any] = {
         "model": model,
         "input": to_openai_responses(
-            map_parts(messages_with_schema(request) if compatible else request.messages, shown_image),
+            map_parts(
+                in_template_order(messages_with_schema(request)) if compatible else request.messages, shown_image
+            ),
             vendor=vendor,
             valid_arguments=compatible,
             reasoning=reasoning_back,
