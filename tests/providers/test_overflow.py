@@ -161,13 +161,17 @@ def inner(message: str, **fields: Any) -> dict[str, Any]:
         (400, inner("The input token count exceeds the maximum number of tokens allowed 1048576."), 1_048_576),
         (
             400,
-            inner("Unable to submit request because the input token count is 33000 but model only supports up to 32768."),
+            inner(
+                "Unable to submit request because the input token count is 33000 but model only supports up to 32768."
+            ),
             32_768,
         ),
         (400, inner("prompt token count of 13604 exceeds the limit of 8192"), 8192),
         (
             422,
-            {"error": "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 4031 and 200"},
+            {
+                "error": "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 4031 and 200"
+            },
             4096,
         ),
         (400, inner("Your request exceeded model token limit: 262144 (requested: 291351)"), 262_144),

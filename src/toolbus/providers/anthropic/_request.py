@@ -13,6 +13,7 @@ from ...records import replace
 from .._shared.native_output import messages_with_schema
 from .._shared.request_parts import forced_tool, given, map_parts, shown_image, with_extra
 from .._shared.strict_schema import ANTHROPIC, strict_schema
+from .._shared.tool_schema import offered_schema
 
 __all__ = ["MAX_OUTPUT_TOKENS", "Cache", "request_body"]
 
@@ -80,7 +81,9 @@ def request_body(
 
 
 def _wire(tool: ToolSpec) -> dict[str, Any]:
-    return given({"name": tool.name, "input_schema": dict(tool.parameters), "description": tool.description or None})
+    return given(
+        {"name": tool.name, "input_schema": offered_schema(tool.parameters), "description": tool.description or None}
+    )
 
 
 def _choice(tools: Sequence[ToolSpec], settings: ModelSettings) -> dict[str, Any] | None:

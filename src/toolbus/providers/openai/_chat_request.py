@@ -12,6 +12,7 @@ from ...messages.wire import file_as_text
 from ...protocols import ModelRequest, ToolSpec
 from .._shared.native_output import json_schema_format, messages_with_schema
 from .._shared.request_parts import forced_tool, given, in_template_order, map_parts, shown_image, with_extra
+from .._shared.tool_schema import offered_schema
 
 __all__ = ["function_fields", "is_openai", "request_body", "tool_fields"]
 
@@ -128,4 +129,6 @@ def _named(name: str) -> dict[str, Any]:
 
 def function_fields(tool: ToolSpec) -> dict[str, Any]:
     """Return the name, the parameters and the description of a tool."""
-    return given({"name": tool.name, "parameters": dict(tool.parameters), "description": tool.description or None})
+    return given(
+        {"name": tool.name, "parameters": offered_schema(tool.parameters), "description": tool.description or None}
+    )
