@@ -106,6 +106,35 @@ def test_an_id_that_every_chunk_changes_is_one_call() -> None:
     assert called(reply) == [("1", "a", '{"n":1}')]
 
 
+@pytest.mark.parametrize("repeat", ['{"n":1}', json.dumps('{"n":1}')])
+@pytest.mark.parametrize("named", [True, False])
+def test_arguments_that_come_once_more_when_they_are_whole_are_one_call(repeat: str, named: bool) -> None:
+    """Gateways sum a call up at the end of their stream, LiteLLM's with its arguments as a JSON text."""
+    pieces = [fragment("", "a", id="x", index=0), fragment('{"n":', index=0), fragment("1}", index=0)]
+    last = fragment(repeat, "a", id="x", index=0) if named else fragment(repeat, index=0)
+    assert called(read(fragments(*pieces, last))) == [("x", "a", '{"n":1}')]
+
+
+def test_an_empty_object_before_the_arguments_is_none_of_them() -> None:
+    parts = [fragment("{}", "a", id="x", index=0), fragment('{"n":', index=0), fragment("1}", index=0)]
+    assert called(read(fragments(*parts))) == [("x", "a", '{"n":1}')]
+    assert called(read(fragments(parts[0], fragment("", index=0)))) == [("x", "a", "{}")]
+
+
+def test_a_name_in_pieces_is_whole() -> None:
+    for second in ("weather", "get_weather"):
+        parts = [fragment("", "get_", id="x", index=0), fragment("", second, index=0), fragment("{}", index=0)]
+        assert called(read(fragments(*parts))) == [("x", "get_weather", "{}")]
+
+
+def test_usage_is_found_in_a_choice_and_its_cache_at_the_top() -> None:
+    usage = {"prompt_tokens": 5, "completion_tokens": 2, "cached_tokens": 4}  # Kimi's
+    last = chunk(finish_reason="stop")
+    last["choices"][0]["usage"] = usage
+    reply = read(Reply(chunks=[chunk({"content": "a"}), last]))
+    assert reply.usage == Usage(input_tokens=5, output_tokens=2, cached_tokens=4)
+
+
 def test_a_name_that_comes_late_is_taken() -> None:
     assert called(read(fragments(fragment("", index=0), fragment("{}", "a", index=0)))) == [("", "a", "{}")]
 

@@ -2,8 +2,8 @@
 
 The module knows the stream of OpenAI and the deviations of compatible servers; it does no I/O. Tolerated: no `index`,
 the same `index` for all calls, calls that arrive whole, ids that are empty, repeated or new in each chunk, names
-repeated in each chunk, arguments as an object, no usage, no `[DONE]`, reasoning under either of its names, characters
-cut in half.
+repeated in each chunk or cut, arguments as an object, behind an empty object, or once more when they are whole, no
+usage, no `[DONE]`, reasoning under any of its names, characters cut in half.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from .._shared.wire_text import (
     count_at,
     dumped,
     excerpt,
+    object_in,
     size_bytes,
 )
 
@@ -48,6 +49,7 @@ _BROKEN_OFF = frozenset(
         *("function_call_filter", "malformed_function_call"),
     }
 )
+_EMPTY_OBJECT = 8  # characters; more than any server writes for it
 _KNOWN_IN_CALL = frozenset({"index", "id", "type", "function"})
 
 
@@ -67,6 +69,18 @@ class _Call:
     def is_complete(self) -> bool:
         """Return whether the arguments so far are a JSON object."""
         return self._whole.is_whole(self.arguments.parts)
+
+    def is_repeated_by(self, piece: str) -> bool:
+        """Return whether a piece has the complete arguments once more, as gateways send them at the end of a stream."""
+        if not piece or not self.is_complete():
+            return False
+        so_far = "".join(self.arguments.parts)
+        return piece in {so_far, dumped(so_far)}
+
+    def without_empty_object(self) -> None:
+        """Forget arguments of `{}`, with which gateways to Claude begin a call whose arguments follow."""
+        if self.arguments.length < _EMPTY_OBJECT and self.is_complete() and not object_in(self.arguments.whole()):
+            self.arguments, self._whole = Characters(), WholeObject()
 
 
 class _Detail:
@@ -116,6 +130,7 @@ class ReplyBuilder(ReplyParts):
         "_finish_reason",
         "_reasoning",
         "_refused",
+        "_strange",
         "_text",
         "_usage",
     )
@@ -131,6 +146,7 @@ class ReplyBuilder(ReplyParts):
         self._by_index: dict[int, _Call] = {}
         self._finish_reason = ""
         self._refused = False
+        self._strange: str | None = ""  # the beginning of a stream without choices so far; None once one has come
         self._usage: Mapping[str, Any] = {}
 
     def feed(self, event: str, data: bytes) -> None:
@@ -147,18 +163,23 @@ class ReplyBuilder(ReplyParts):
         """Process a completion that the server did not stream."""
         if _is_error(completion):
             raise self._errors.in_stream(completion)
-        if "choices" not in completion:  # a gateway's own message, with status 200
-            raise self._errors.unavailable(f"answered with no completion: {excerpt(dumped(completion).encode())}")
         self._chunk(completion)
         self.done = True
 
     def _chunk(self, chunk: Mapping[str, Any]) -> None:
         self._name_model(chunk)
-        if isinstance(usage := chunk.get("usage"), Mapping):
-            self._usage = cast("Mapping[str, Any]", usage)  # the counts are cumulative
-        for choice in as_objects(chunk.get("choices")):
+        if error := as_object(chunk.get("x_groq")).get("error"):
+            raise self._errors.in_stream({"error": error})
+        self._count(chunk.get("usage"))
+        choices = as_objects(chunk.get("choices"))
+        if self._strange is not None:
+            self._strange = None if choices else self._strange or excerpt(dumped(chunk).encode())
+        for choice in choices:
             if choice.get("index"):  # another sample, which was not asked for
                 continue
+            if choice.get("error"):  # OpenRouter's
+                raise self._errors.in_stream(choice)
+            self._count(choice.get("usage"))  # Kimi's place
             delta: object = choice.get("delta")
             # A message in addition to deltas repeats their text.
             if delta is None or not (delta or self._size_bytes):
@@ -166,6 +187,10 @@ class ReplyBuilder(ReplyParts):
             self._delta(as_object(delta))
             if reason := choice.get("finish_reason"):
                 self._finish_reason = str(reason)
+
+    def _count(self, usage: object) -> None:
+        if isinstance(usage, Mapping):
+            self._usage = cast("Mapping[str, Any]", usage)  # the counts are cumulative
 
     def _delta(self, delta: Mapping[str, Any]) -> None:
         details = as_objects(delta.get("reasoning_details"))
@@ -205,17 +230,22 @@ class ReplyBuilder(ReplyParts):
         extra = {key: value for key, value in fragment.items() if key not in _KNOWN_IN_CALL}
         if not (name or wire_id or piece or extra):
             return  # some servers send an empty fragment together with text
-        call = self._call_of(fragment.get("index"), wire_id, name, piece)
+        index = fragment.get("index")
+        call = self._call_of(index, wire_id, name, piece)
         if wire_id and not call.wire_id:
             self._grow(size_bytes(wire_id))
             call.wire_id = wire_id
             self._by_id[wire_id] = call
-        if name and not call.name:
+        if name and (not call.name or (isinstance(index, int) and not call.arguments.parts and name != call.name)):
             self._grow(size_bytes(name))
-            call.name = name
+            call.name = name if name.startswith(call.name) else call.name + name
         if extra:
             self._grow(len(dumped(extra)))
             call.extra.update(extra)
+        if call.is_repeated_by(piece):
+            return
+        if piece:
+            call.without_empty_object()
         self._argue(call.arguments, piece, call.position, call.name)
 
     def _refuse_foreign(self, fragment: Mapping[str, Any]) -> None:
@@ -238,7 +268,8 @@ class ReplyBuilder(ReplyParts):
         begins = found is None
         if found is not None and name and found.name:
             other_id = bool(wire_id and found.wire_id and wire_id != found.wire_id)
-            begins = other_id or (bool(piece or name != found.name) and found.is_complete())
+            again = bool(wire_id) and wire_id == found.wire_id and name == found.name and found.is_repeated_by(piece)
+            begins = other_id or (bool(piece or name != found.name) and found.is_complete() and not again)
         if found is None or begins:
             found = _Call(self._next_call())
             self._calls.append(found)
@@ -256,6 +287,8 @@ class ReplyBuilder(ReplyParts):
         """Return the whole reply. Raises `ProviderUnavailable` if the stream ended before the reply was whole."""
         if _word(self._finish_reason) in _BROKEN_OFF:
             raise self._errors.unavailable(f"gave up on its reply (finish_reason {self._finish_reason!r})")
+        if self._strange:  # a gateway's own message, with status 200
+            raise self._errors.unavailable(f"answered with no completion: {self._strange}")
         if not self._finish_reason and not (self.done and all(call.is_complete() for call in self._calls)):
             raise self._errors.unavailable("ended the stream before the reply was whole")
         calls = tuple(
@@ -312,8 +345,10 @@ def usage_of(wire: Mapping[str, Any], read: str, written: str) -> Usage:
     return Usage(
         input_tokens=input_tokens,
         output_tokens=output_tokens,
-        # The second is DeepSeek's name.
-        cached_tokens=count_at(details, "cached_tokens") or count_at(wire, "prompt_cache_hit_tokens"),
+        # The second is DeepSeek's name, and the third Kimi's.
+        cached_tokens=count_at(details, "cached_tokens")
+        or count_at(wire, "prompt_cache_hit_tokens")
+        or count_at(wire, "cached_tokens"),
         cache_write_tokens=count_at(details, "cache_write_tokens"),
         reasoning_tokens=reasoning_tokens,
     )
