@@ -132,7 +132,7 @@ async def test_a_stream_that_calls_itself_json_is_read(begin: str) -> None:
 # ------------------------------------------------------------------------------------- chat completions
 
 
-@pytest.mark.parametrize("kind", [ReplyBuilder, MessageBuilder])
+@pytest.mark.parametrize("kind", [ReplyBuilder, MessageBuilder, ResponseBuilder])
 @pytest.mark.parametrize("body", [{}, {"code": 500, "msg": "404 NOT_FOUND", "success": False}])
 def test_a_gateways_own_words_with_status_200_are_no_empty_reply(kind: Any, body: dict[str, Any]) -> None:
     with pytest.raises(ProviderUnavailable, match=r"NOT_FOUND|\{\}"):

@@ -23,6 +23,7 @@ from toolbus.messages import (
 )
 from toolbus.protocols import Delta, ModelReply, ModelRequest, ModelSettings, ReasoningPiece, TextPiece, ToolSpec
 from toolbus.providers import OpenAIProvider
+from toolbus.providers.openai._chat_request import request_body
 from toolbus.providers.openai._responses_request import reasons, response_body
 from toolbus.records import replace
 from toolbus.testing.wire import WireBreak, WireCall, WireFault, WirePage, WireReply, WireServer, WireStep
@@ -284,6 +285,21 @@ async def test_images_and_files_go_in_prompts_and_in_results() -> None:
     assert "input_image" not in str(blind)
     assert blind["input"][2]["output"].startswith("a chart\n[an image")
     assert blind == await body_of(request(*without_images(history)))
+
+
+@pytest.mark.parametrize(
+    ("media_type", "name"), [("application/pdf", "file.pdf"), ("application/x-unheard-of", "file")]
+)
+async def test_a_file_without_a_name_gets_one_since_openai_refuses_it_otherwise(media_type: str, name: str) -> None:
+    file = FilePart(url=f"data:{media_type};base64,JVBERi0=", media_type=media_type)
+    call = AssistantMessage(tool_calls=(ToolCall(name="f", call_id="c"),))
+    history = (UserMessage(content=(file,)), call, ToolMessage(call_id="c", name="f", content="", parts=(file,)))
+    seen = await body_of(request(*history))
+    sent = {"type": "input_file", "file_data": file.url, "filename": name}
+    assert (seen["input"][0]["content"], seen["input"][2]["output"]) == ([sent], [sent])
+    chat = request_body("m", request(*history), vendor="openai", compatible=False)["messages"]
+    assert chat[0]["content"] == [{"type": "file", "file": {"file_data": file.url, "filename": name}}]
+    assert chat[3]["content"][1] == chat[0]["content"][0]
 
 
 async def test_an_azure_client_sends_to_its_resource_and_names_its_deployment() -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import mimetypes
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ...errors import ConfigurationError
-from ...messages import ImagePart, Message, Part, SystemMessage, TextPart, ToolMessage, UserMessage
+from ...messages import FilePart, ImagePart, Message, Part, SystemMessage, TextPart, ToolMessage, UserMessage
 from ...messages.wire import data_url, split_data_url
 from ...protocols import ToolSpec
 from ...records import replace
 
-__all__ = ["forced_tool", "given", "in_template_order", "map_parts", "shown_image", "with_extra"]
+__all__ = ["forced_tool", "given", "in_template_order", "map_parts", "named_file", "shown_image", "with_extra"]
 
 _IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})  # Base64ImageSource; OpenAI's are the same
 _ALIASES = {"image/jpg": "image/jpeg"}  # a wrong name that much software writes
@@ -91,6 +92,18 @@ def shown_image(part: Part) -> Part:
         return part
     inline = split_data_url(part.url)
     return ImagePart(url=data_url(media_type, inline[1])) if inline else part
+
+
+def named_file(part: Part) -> Part:
+    """Return the part, or a file in the message itself with a name.
+
+    OpenAI refuses a file without one ("Missing required parameter: '...file.file_id'"). Audio is sent in another form,
+    which has no name.
+    """
+    nameless = isinstance(part, FilePart) and not part.name and part.url.startswith("data:")
+    if not nameless or part.media_type.startswith("audio/"):
+        return part
+    return replace(part, name=f"file{mimetypes.guess_extension(part.media_type.partition(';')[0]) or ''}")
 
 
 _WORDS = frozenset({None, "auto", "none", "required"})

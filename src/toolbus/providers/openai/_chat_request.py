@@ -11,7 +11,15 @@ from ...messages import FilePart, Part, TextPart, to_openai
 from ...messages.wire import file_as_text
 from ...protocols import ModelRequest, ToolSpec
 from .._shared.native_output import json_schema_format, messages_with_schema
-from .._shared.request_parts import forced_tool, given, in_template_order, map_parts, shown_image, with_extra
+from .._shared.request_parts import (
+    forced_tool,
+    given,
+    in_template_order,
+    map_parts,
+    named_file,
+    shown_image,
+    with_extra,
+)
 from .._shared.tool_schema import offered_schema
 
 __all__ = ["function_fields", "is_openai", "request_body", "tool_fields"]
@@ -96,7 +104,7 @@ def _shown(part: Part) -> Part:
     """Return the part as chat completions accept it: images of four types, PDF, audio, and text files as text."""
     if isinstance(part, FilePart) and (part.media_type.startswith("text/") or not part.url.startswith("data:")):
         return TextPart(text=file_as_text(part))
-    return shown_image(part)
+    return named_file(shown_image(part))
 
 
 def tool_fields(
