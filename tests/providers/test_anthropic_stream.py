@@ -122,8 +122,8 @@ def test_calls_may_arrive_whole() -> None:
 
 def test_arguments_in_the_other_of_text_and_object_are_no_empty_ones() -> None:
     """A call would run with the defaults of its tool."""
-    as_text = {"type": "tool_use", "id": "x", "name": "a", "input": '{"n":1}'}
-    begun = {"type": "tool_use", "id": "x", "name": "a", "input": {}}
+    as_text: Event = {"type": "tool_use", "id": "x", "name": "a", "input": '{"n":1}'}
+    begun: Event = {"type": "tool_use", "id": "x", "name": "a", "input": {}}
     as_object = block(0, begun, {"type": "input_json_delta", "partial_json": {"n": 1}})
     for events in (block(0, as_text), as_object):
         assert [call.arguments for call in read([*events, *end("tool_use")]).message.tool_calls] == ['{"n":1}']

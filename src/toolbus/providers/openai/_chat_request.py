@@ -25,7 +25,12 @@ from .._shared.tool_schema import offered_schema
 __all__ = ["function_fields", "is_openai", "request_body", "tool_fields"]
 
 _UNSIGNED = re.compile(r"gemini-[12]|gemma")  # models that do not check signatures
-_OWN_HOSTS = ("api.openai.com", ".api.openai.com", ".openai.azure.com", ".cognitiveservices.azure.com")
+_OWN_HOSTS = (
+    "api.openai.com",
+    ".api.openai.com",
+    *(f".openai.azure.{land}" for land in ("com", "us", "cn")),
+    ".cognitiveservices.azure.com",
+)
 
 
 def is_openai(base_url: str) -> bool:
@@ -66,8 +71,12 @@ def request_body(
         ),
         "stream": True,
     }
-    for reply in (each for each in body["messages"] if each["role"] == "assistant"):
-        _complete(reply, signed=vendor == "gemini" and not _UNSIGNED.search(model), reasoning_field=reasoning_field)
+    signed = vendor == "gemini" and not _UNSIGNED.search(model)
+    for message in body["messages"]:
+        if message["role"] == "assistant":
+            _complete(message, signed=signed, reasoning_field=reasoning_field)
+        elif compatible and isinstance(content := message["content"], list):
+            message["content"] = _as_text(content)
     if include_usage:
         body["stream_options"] = {"include_usage": True}
     most = "max_tokens" if compatible else "max_completion_tokens"
@@ -98,6 +107,13 @@ def _complete(reply: dict[str, Any], *, signed: bool, reasoning_field: str | Non
         calls[0].setdefault("extra_content", {"google": {"thought_signature": "skip_thought_signature_validator"}})
     if reasoning_field == "reasoning_content":
         reply.setdefault(reasoning_field, " ")
+
+
+def _as_text(content: Any) -> Any:
+    """Return parts that are all text as one text, since many servers accept only that ("expected a string")."""
+    if any(part["type"] != "text" for part in content):
+        return content
+    return "\n".join(part["text"] for part in content)
 
 
 def _shown(part: Part) -> Part:
