@@ -104,6 +104,40 @@ async def test_reasoning_goes_back_with_each_rounds_results_in_a_whole_request()
     assert sent[1]["call_id"] != "call_7", "an id that the model uses again is told apart"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "The encrypted content gAAA...DQ== could not be verified.",
+        "The requested item was created under a different Azure OpenAI resource. Use the same resource.",
+    ],
+)
+async def test_reasoning_that_another_organisation_made_does_not_end_the_conversation(words: str) -> None:
+    script = [
+        WireReply(reasoning="Hm.", text="Yes."),
+        WireFault(kind="bad_request", message=words),
+        WireReply(reasoning="So.", text="No."),
+        WireReply(text="Maybe."),
+    ]
+    with WireServer(script, dialect="responses") as server:
+        provider = provider_of(server)
+        async with Runtime(provider=provider) as runtime:
+            for said in ("Yes.", "No.", "Maybe."):
+                assert (await runtime.run("Is it so?", conversation_id="c")).text == said
+        await provider.aclose()
+        assert [server.read(number).opaque for number in range(4)] == [
+            (),
+            ("encrypted:Hm.",),
+            (),
+            ("encrypted:So.",),
+        ]
+        assert [each.text for each in server.read(2).messages] == ["Is it so?", "Yes.", "Is it so?"]
+
+
+async def test_a_refusal_of_reasoning_that_was_not_sent_is_a_rejection() -> None:
+    error = await failure_of(WireFault(kind="bad_request", message="The encrypted content x could not be verified."))
+    assert type(error) is ProviderRejected
+
+
 async def test_pieces_are_emitted_as_they_arrive() -> None:
     deltas: list[Delta] = []
     with WireServer([ASKS], dialect="responses") as server:
