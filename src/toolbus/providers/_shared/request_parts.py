@@ -100,8 +100,9 @@ def named_file(part: Part) -> Part:
     OpenAI refuses a file without one ("Missing required parameter: '...file.file_id'"). Audio is sent in another form,
     which has no name.
     """
-    nameless = isinstance(part, FilePart) and not part.name and part.url.startswith("data:")
-    if not nameless or part.media_type.startswith("audio/"):
+    if not isinstance(part, FilePart) or part.name or not part.url.startswith("data:"):
+        return part
+    if part.media_type.startswith("audio/"):
         return part
     return replace(part, name=f"file{mimetypes.guess_extension(part.media_type.partition(';')[0]) or ''}")
 

@@ -59,7 +59,7 @@ def renamed(schema: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, An
     if required := schema.get("required"):
         found["required"] = [names.get(name, name) for name in required]
     for key, parts in _parts(schema):
-        found[key] = [renamed(_mapping(each), names) if isinstance(each, Mapping) else each for each in parts]
+        found[key] = [renamed(node, names) if (node := _mapping(each)) else each for each in parts]
     return found
 
 
