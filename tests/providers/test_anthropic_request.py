@@ -236,6 +236,13 @@ def test_a_mark_may_hold_for_an_hour_or_not_be_made() -> None:
     assert marks(body_of(cache="auto", tools=[WEATHER], settings=own)) == []
 
 
+def test_tools_that_are_loaded_later_are_never_marked() -> None:
+    """Anthropic answers 400: a tool cannot have both ``defer_loading`` and ``cache_control``."""
+    later = {"type": "mcp_toolset", "mcp_server_name": "files", "defer_loading": True}
+    assert marks(body_of(cache="auto", tools=[WEATHER], server_tools=[later]))[0] == "tool 0"
+    assert not any("tool" in each for each in marks(body_of(cache="auto", server_tools=[later])))
+
+
 @pytest.mark.parametrize("by", ["claude-haiku-5-5", "kimi-k3", None])
 def test_thinking_goes_back_to_the_model_that_signed_it_and_to_no_other(by: str | None) -> None:
     thinking = {"type": "thinking", "thinking": "hm", "signature": "s"}

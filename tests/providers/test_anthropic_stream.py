@@ -120,6 +120,15 @@ def test_calls_may_arrive_whole() -> None:
     assert reply.message.tool_calls == (ToolCall(name="a", arguments='{"n":1}', provider_call_id="x"),)
 
 
+def test_arguments_in_the_other_of_text_and_object_are_no_empty_ones() -> None:
+    """A call would run with the defaults of its tool."""
+    as_text: Event = {"type": "tool_use", "id": "x", "name": "a", "input": '{"n":1}'}
+    begun: Event = {"type": "tool_use", "id": "x", "name": "a", "input": {}}
+    as_object = block(0, begun, {"type": "input_json_delta", "partial_json": {"n": 1}})
+    for events in (block(0, as_text), as_object):
+        assert [call.arguments for call in read([*events, *end("tool_use")]).message.tool_calls] == ['{"n":1}']
+
+
 def test_half_a_character_in_a_call_that_arrives_whole_is_json_all_the_same() -> None:
     whole = {"type": "tool_use", "id": "x", "name": "a", "input": {"said": "cut \ud83d"}}
     reply = read([*block(0, whole), *end("tool_use")])
@@ -469,6 +478,9 @@ def test_an_error_inside_the_stream_is_raised_with_the_servers_words(
 def test_an_event_called_error_is_one_whatever_its_shape() -> None:
     with pytest.raises(ProviderUnavailable, match="broke its reply off: it gave no reason"):
         builder().feed("error", b"{}")
+    with pytest.raises(ProviderUnavailable, match="too many") as caught:
+        builder().feed("", b'{"error": {"type": "overloaded_error", "message": "too many"}}')
+    assert caught.value.status == 529
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,14 @@ async def test_a_body_with_a_byte_order_mark_and_half_a_character_is_read() -> N
     assert (await answered(body)).message.text == "hi \N{REPLACEMENT CHARACTER}"
 
 
+def test_events_without_an_empty_line_between_them_are_told_apart() -> None:
+    events = [chunk({"content": "a"}), chunk({"content": "b"}), chunk(finish_reason="stop")]
+    body = b"".join(b"data: " + json.dumps(each).encode() + b"\n" for each in events)
+    assert read(body + b"data: [DONE]\n").message.text == "ab"
+    written = json.dumps(chunk({"content": "c"}, finish_reason="stop"), indent=1).replace("\n", "\ndata: ")
+    assert read(b"data: " + written.encode() + b"\n\n").message.text == "c"
+
+
 @pytest.mark.parametrize("begin", ["", "\n\n", ": comment\n\n", "event: message\n"])
 async def test_a_stream_that_calls_itself_json_is_read(begin: str) -> None:
     assert (await answered(begin + HI.decode() + "data: [DONE]\n\n")).message.text == "hi"
@@ -124,11 +132,34 @@ async def test_a_stream_that_calls_itself_json_is_read(begin: str) -> None:
 # ------------------------------------------------------------------------------------- chat completions
 
 
-@pytest.mark.parametrize("kind", [ReplyBuilder, MessageBuilder])
+@pytest.mark.parametrize("kind", [ReplyBuilder, MessageBuilder, ResponseBuilder])
 @pytest.mark.parametrize("body", [{}, {"code": 500, "msg": "404 NOT_FOUND", "success": False}])
 def test_a_gateways_own_words_with_status_200_are_no_empty_reply(kind: Any, body: dict[str, Any]) -> None:
     with pytest.raises(ProviderUnavailable, match=r"NOT_FOUND|\{\}"):
         whole(kind, body)
+
+
+@pytest.mark.parametrize("choices", [None, []])
+def test_a_completion_without_choices_is_no_empty_reply_and_its_words_are_reported(choices: Any) -> None:
+    said = {"choices": choices, "base_resp": {"status_code": 1004, "status_msg": "login fail"}}
+    with pytest.raises(ProviderUnavailable, match=r"answered with no completion: .*login fail"):
+        whole(ReplyBuilder, said)
+    for end in ((), (b"[DONE]",)):
+        with pytest.raises(ProviderUnavailable, match=r"answered with no completion: .*login fail"):
+            read(stream(said, *end))
+
+
+def test_an_error_inside_a_choice_is_raised_as_what_it_is() -> None:
+    """OpenRouter reports there what happened at the model's server."""
+    choice = {"index": 0, "finish_reason": "error", "error": {"code": 400, "message": "no such tool"}}
+    with pytest.raises(ProviderRejected, match="no such tool"):
+        whole(ReplyBuilder, {"choices": [{**choice, "message": {"role": "assistant", "content": ""}}]})
+    with pytest.raises(ProviderUnavailable, match="slow down"):
+        read(
+            stream(chunk({"content": "a"}), {"choices": [{"index": 0, "error": {"code": 429, "message": "slow down"}}]})
+        )
+    with pytest.raises(ProviderUnavailable, match="over capacity"):
+        read(stream(chunk({"content": "a"}), {**chunk({}), "x_groq": {"error": "over capacity"}}))
 
 
 def test_an_error_object_without_an_error_field_is_one() -> None:

@@ -283,6 +283,11 @@ async def test_what_the_emit_function_raises_is_not_the_providers_error(server: 
             "does not support tools; ask it without tools, or use a model",
         ),
         (400, {"error": '"qwen3" does not support thinking'}, "does not support thinking; leave reasoning_effort= out"),
+        (
+            400,
+            {"error": 'think value "high" is not supported for this model'},
+            "for this model; leave reasoning_effort= out; a model without such levels thinks by default",
+        ),
         (400, {"error": "invalid think value"}, "invalid think value"),
         (401, {"error": "unauthorized"}, "unauthorized; check the key (api_key=, or OLLAMA_API_KEY)"),
         (400, b"\xff garbage", "garbage"),

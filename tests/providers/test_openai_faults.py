@@ -17,6 +17,7 @@ from support.openai_server import OpenAIServer, Reply, calls, chunk, ended, stat
 from toolbus.errors import (
     ApplicationError,
     ConfigurationError,
+    ContentFiltered,
     ProviderError,
     ProviderRejected,
     ProviderTimeout,
@@ -62,7 +63,7 @@ def closed_port() -> Iterator[int]:
 # ------------------------------------------------------------------------------------------------ statuses
 
 
-@pytest.mark.parametrize("code", [408, 409, 429, 500, 502, 503, 504, 529, 599])
+@pytest.mark.parametrize("code", [408, 409, 425, 429, 498, 499, 500, 502, 503, 504, 529, 599])
 async def test_statuses_that_may_pass_are_unavailable_and_retryable(code: int) -> None:
     error = await failure_of(status(code, "busy just now"))
     assert type(error) is ProviderUnavailable
@@ -93,6 +94,10 @@ async def test_common_mistakes_come_with_a_hint(code: int, hint: str) -> None:
         ({"message": "at the top"}, "at the top"),
         ({"detail": [{"loc": ["body", "model"], "msg": "missing"}]}, '"msg":"missing"'),
         ("plain text", "plain text"),
+        ({"errors": [{"message": "in a list"}]}, "in a list"),
+        ({"error": {"msg": "under another name"}}, "under another name"),
+        ({"code": 1210, "msg": "bad", "success": False}, '"msg":"bad"'),
+        ({"error": {"message": "Provider returned error", "metadata": {"raw": {"error": "far away"}}}}, "far away"),
         ({"error": {"message": "x" * 5000}}, "x" * 1000),
     ],
 )
@@ -167,6 +172,46 @@ def test_the_details_of_google_s_refusals_have_the_time_to_wait(
     body: Any = [{"error": {"code": 429, "message": "Quota exceeded.", "details": [failure, info]}}]
     error = OpenAIErrors(vendor="gemini", where="w", hint="h").status(429, headers, body)
     assert (error.retryable, error.retry_after_seconds) == (True, seconds)
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [
+        ("Please try again in 6s.", 6),
+        ("Please try again in 1.898s. Visit", 1.898),
+        ("Please try again in 850ms.", 0.85),
+        ("Please try again in 7m12.5s.", 432.5),
+        ("Please try again in 1h2m3s.", 3723),
+        ("Please try again in 20 seconds.", 20),
+        ("Please try again in a while.", None),
+        ("Please try again.", None),
+    ],
+)
+def test_the_words_of_a_refusal_have_the_time_to_wait_also_in_a_stream(words: str, seconds: float | None) -> None:
+    errors = OpenAIErrors(vendor="v", where="w", hint="h")
+    body = {"error": {"message": f"Rate limit reached. {words}", "code": "rate_limit_exceeded"}}
+    assert errors.in_stream(body).retry_after_seconds == seconds
+    assert errors.status(429, {}, body).retry_after_seconds == seconds
+    assert errors.status(429, {"retry-after": "3"}, body).retry_after_seconds == 3
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (403, {"message": "openai/gpt-4 requires moderation. Your input was flagged for violence", "code": 403}),
+        (403, "Content violates usage guidelines. Failed check: SAFETY_CHECK_TYPE_BIO"),
+        (400, {"type": "invalid_request_error", "message": "Output blocked by content filtering policy"}),
+        (400, {"message": "Content Exists Risk", "code": "invalid_request_error"}),
+        (400, {"message": "Input data may contain inappropriate content.", "code": "data_inspection_failed"}),
+        (400, {"message": "unsafe", "code": "1301"}),
+        (400, {"message": "flagged for possible cybersecurity risk", "code": "cyber_policy"}),
+    ],
+)
+def test_a_content_filter_is_known_by_its_code_or_its_words(status: int, error: Any) -> None:
+    errors = OpenAIErrors(vendor="v", where="w", hint="h")
+    for found in (errors.status(status, {}, {"error": error}), errors.in_stream({"error": error})):
+        assert type(found) is ContentFiltered
+        assert "check what the key may be used for" not in str(found)
 
 
 def test_an_unknown_status_has_no_name() -> None:

@@ -12,7 +12,16 @@ import pytest
 
 from support.openai_server import OpenAIServer, Reply, calls, chunk, ended, text
 from toolbus.errors import ConfigurationError
-from toolbus.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage, from_openai
+from toolbus.messages import (
+    AssistantMessage,
+    FilePart,
+    Message,
+    TextPart,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+    from_openai,
+)
 from toolbus.protocols import Delta, ModelReply, ModelRequest, ModelSettings, SignOfLife, TextPiece, ToolSpec
 from toolbus.providers import OpenAIProvider
 from toolbus.records import replace
@@ -260,6 +269,20 @@ async def test_malformed_arguments_in_the_history_do_not_break_servers_that_pars
     assert "reasoning_content" not in own
 
 
+async def test_parts_that_are_all_text_are_sent_to_compatible_servers_as_text(server: OpenAIServer) -> None:
+    """DeepSeek and others: "invalid type: sequence, expected a string"."""
+    note = FilePart.from_bytes(b"hi", "text/plain", "a.txt")
+    call = AssistantMessage(tool_calls=(ToolCall(name="f", call_id="c"),))
+    result = ToolMessage(call_id="c", name="f", content="one", parts=(note,))
+    asked = request(UserMessage(content=(TextPart(text="See:"), note)), call, result)
+    await ask(server, asked)
+    await ask(server, asked, compatible=False)
+    compatible, own = (each.messages for each in server.requests)
+    assert compatible[0]["content"] == "See:\n[file a.txt]\nhi\n[end of file a.txt]"
+    assert compatible[3]["content"].startswith("[Result 1 above")
+    assert [part["type"] for part in own[0]["content"] + own[3]["content"]] == ["text"] * 4
+
+
 async def test_half_a_character_in_the_history_is_sent_as_a_mark(server: OpenAIServer) -> None:
     await ask(server, request(UserMessage(content="cut \ud83d here")))
     assert server.requests[0].messages == [{"role": "user", "content": "cut ? here"}]
@@ -328,6 +351,7 @@ async def test_what_is_not_given_comes_from_the_environment(
         ("https://api.openai.com/v1", "max_completion_tokens"),
         ("https://eu.api.openai.com/v1", "max_completion_tokens"),
         ("https://mine.openai.azure.com/openai", "max_completion_tokens"),
+        ("https://mine.openai.azure.us/openai", "max_completion_tokens"),
         ("https://api.openai.com.example.org/v1", "max_tokens"),
         ("https://notapi.openai.com/v1", "max_tokens"),
         ("http://127.0.0.1:8000/v1", "max_tokens"),

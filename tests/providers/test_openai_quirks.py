@@ -148,6 +148,11 @@ async def test_a_refusal_is_text_and_told() -> None:
         ("tool_calls", "tool_calls"),
         ("function_call", "tool_calls"),
         ("content_filter", "content_filter"),
+        ("content_filter: PROHIBITED_CONTENT", "content_filter"),
+        ("SAFETY", "content_filter"),
+        ("sensitive", "content_filter"),
+        ("model_length", "length"),
+        ("MAX_TOKENS", "length"),
         ("eos", "other"),
     ],
 )

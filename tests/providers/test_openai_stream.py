@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from support.openai_server import Reply, calls, chunk, text
 from toolbus.errors import ProviderError, ProviderRejected, ProviderUnavailable, ReplyTooLarge
-from toolbus.messages import Usage
+from toolbus.messages import Usage, to_openai
 from toolbus.protocols import ArgumentsPiece, Delta, ModelReply, ReasoningPiece, TextPiece
 from toolbus.providers._shared.stream_events import EventLines, JsonLines
 from toolbus.providers.openai._chat_stream import ReplyBuilder
@@ -106,6 +106,35 @@ def test_an_id_that_every_chunk_changes_is_one_call() -> None:
     assert called(reply) == [("1", "a", '{"n":1}')]
 
 
+@pytest.mark.parametrize("repeat", ['{"n":1}', json.dumps('{"n":1}')])
+@pytest.mark.parametrize("named", [True, False])
+def test_arguments_that_come_once_more_when_they_are_whole_are_one_call(repeat: str, named: bool) -> None:
+    """Gateways sum a call up at the end of their stream, LiteLLM's with its arguments as a JSON text."""
+    pieces = [fragment("", "a", id="x", index=0), fragment('{"n":', index=0), fragment("1}", index=0)]
+    last = fragment(repeat, "a", id="x", index=0) if named else fragment(repeat, index=0)
+    assert called(read(fragments(*pieces, last))) == [("x", "a", '{"n":1}')]
+
+
+def test_an_empty_object_before_the_arguments_is_none_of_them() -> None:
+    parts = [fragment("{}", "a", id="x", index=0), fragment('{"n":', index=0), fragment("1}", index=0)]
+    assert called(read(fragments(*parts))) == [("x", "a", '{"n":1}')]
+    assert called(read(fragments(parts[0], fragment("", index=0)))) == [("x", "a", "{}")]
+
+
+def test_a_name_in_pieces_is_whole() -> None:
+    for second in ("weather", "get_weather"):
+        parts = [fragment("", "get_", id="x", index=0), fragment("", second, index=0), fragment("{}", index=0)]
+        assert called(read(fragments(*parts))) == [("x", "get_weather", "{}")]
+
+
+def test_usage_is_found_in_a_choice_and_its_cache_at_the_top() -> None:
+    usage = {"prompt_tokens": 5, "completion_tokens": 2, "cached_tokens": 4}  # Kimi's
+    last = chunk(finish_reason="stop")
+    last["choices"][0]["usage"] = usage
+    reply = read(Reply(chunks=[chunk({"content": "a"}), last]))
+    assert reply.usage == Usage(input_tokens=5, output_tokens=2, cached_tokens=4)
+
+
 def test_a_name_that_comes_late_is_taken() -> None:
     assert called(read(fragments(fragment("", index=0), fragment("{}", "a", index=0)))) == [("", "a", "{}")]
 
@@ -146,6 +175,35 @@ def test_reasoning_is_read_under_either_name(field: str) -> None:
     )
     assert (reply.message.reasoning, reply.message.text) == ("Let me hm", "4")
     assert deltas == [ReasoningPiece("Let me "), ReasoningPiece("hm"), TextPiece("4")]
+
+
+def test_reasoning_with_its_signatures_goes_back_to_the_model_that_signed_it() -> None:
+    """OpenRouter refuses calls of Gemini 3 without them, and streams each entry in pieces."""
+    pieces = [
+        [{"type": "reasoning.text", "text": "I ", "index": 0, "format": "v1", "signature": None}],
+        [{"type": "reasoning.text", "text": "look.", "index": 0}, {"type": "reasoning.text", "text": "So", "index": 1}],
+        [{"type": "reasoning.text", "text": "", "index": 1, "signature": "s1"}],
+        [{"type": "reasoning.encrypted", "data": "x", "id": "call_0", "index": 2}],
+        [{"type": "reasoning.encrypted", "data": "y", "id": "call_1", "index": 2}],
+        [{"type": "reasoning.summary", "summary": "Looked", "index": None}],
+        [{"type": "reasoning.summary", "summary": " twice.", "index": None}],
+    ]
+    asked = calls(("f", {}))
+    shown = [chunk({"reasoning_details": each}) for each in pieces]
+    message = read(Reply(chunks=[*shown, *asked.chunks])).message
+    assert message.reasoning == "I look.SoLooked twice."
+    details = [
+        {"type": "reasoning.text", "text": "I look.", "index": 0, "format": "v1", "signature": None},
+        {"type": "reasoning.text", "text": "So", "index": 1, "signature": "s1"},
+        *(entry for each in pieces[3:5] for entry in each),
+        {"type": "reasoning.summary", "summary": "Looked twice.", "index": None},
+    ]
+    [own] = to_openai([message], vendor="stub", reasoning_field="reasoning", model="asked-for")
+    assert own["reasoning_details"] == details
+    assert "reasoning" not in own
+    [other] = to_openai([message], vendor="stub", reasoning_field="reasoning", model="another")
+    assert "reasoning_details" not in other
+    assert other["reasoning"] == message.reasoning
 
 
 def test_content_in_parts_and_refusals_are_text() -> None:
@@ -302,9 +360,20 @@ def test_an_event_called_error_is_one_whatever_its_shape() -> None:
         builder.feed("error", b"{}")
 
 
-def test_a_reply_that_finishes_with_error_is_none() -> None:
-    with pytest.raises(ProviderUnavailable, match="gave up on its reply"):
-        read(text("half an ans", finish_reason="error"))
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "error",
+        "abort",  # vLLM, SGLang
+        "insufficient_system_resource",  # DeepSeek
+        "network_error",  # GLM
+        "function_call_filter: MALFORMED_FUNCTION_CALL",  # Gemini's compatible API
+    ],
+)
+def test_a_reply_that_its_server_gave_up_on_is_none(reason: str) -> None:
+    with pytest.raises(ProviderUnavailable, match=f"gave up on its reply .finish_reason '{reason}'") as caught:
+        read(text("half an ans", finish_reason=reason))
+    assert caught.value.retryable
 
 
 # -------------------------------------------------------------------------------------------------- size

@@ -122,6 +122,62 @@ def inner(message: str, **fields: Any) -> dict[str, Any]:
         (400, inner("The model returned the following errors: Input is too long for requested model."), None),
         (400, "However, the model is loaded with context length of only 32768 tokens, which is not enough.", 32_768),
         (400, inner("Requested tokens (2285) exceed context window of 2048"), 2048),
+        (400, inner("Prompt contains 40000 tokens, too large for model with 32768 maximum context length"), 32_768),
+        (
+            400,
+            {
+                "error": "The number of tokens to keep from the initial prompt is greater than the context length "
+                "(n_keep: 5100>= n_ctx: 4096). Try to load the model with a larger context length."
+            },
+            4096,
+        ),
+        (
+            400,
+            {"error": "The number of tokens to keep from the initial prompt is greater than the context length"},
+            None,
+        ),
+        (500, inner("Context size has been exceeded.", code=500, type="server_error"), None),
+        (400, inner("The input (516368 tokens) is longer than the model's context length (262144 tokens)."), 262_144),
+        (400, inner("Input length 131393 exceeds the maximum allowed input length of 131040 tokens."), 131_040),
+        (400, inner("Input length (9000 tokens) exceeds the maximum allowed length (8186 tokens)."), 8186),
+        (400, inner("Requested input length 600010 exceeds maximum input length 131071"), 131_071),
+        (400, inner("Input length (265330) exceeds model's maximum context length (262144)."), 262_144),
+        (
+            400,
+            inner(
+                "Input tokens exceed the configured limit of 272000 tokens. Your messages resulted in 300000 tokens.",
+                code="context_length_exceeded",
+            ),
+            272_000,
+        ),
+        (
+            400,
+            inner(
+                "Please reduce the length of the messages or completion. Current length is 9000 while limit is 8192",
+                code="context_length_exceeded",
+            ),
+            8192,
+        ),
+        (400, inner("The input token count exceeds the maximum number of tokens allowed 1048576."), 1_048_576),
+        (
+            400,
+            inner(
+                "Unable to submit request because the input token count is 33000 but model only supports up to 32768."
+            ),
+            32_768,
+        ),
+        (400, inner("prompt token count of 13604 exceeds the limit of 8192"), 8192),
+        (
+            422,
+            {
+                "error": "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 4031 and 200"
+            },
+            4096,
+        ),
+        (400, inner("Your request exceeded model token limit: 262144 (requested: 291351)"), 262_144),
+        (400, inner("invalid params, context window exceeds limit (2013)"), None),
+        (400, inner("InternalError.Algo.InvalidParameter: Range of input length should be [1, 129024]"), 129_024),
+        (400, inner("Prompt exceeds max length", code="1261"), None),
     ],
 )
 def test_a_context_that_is_too_long_is_reported_with_its_limit(
@@ -146,6 +202,9 @@ def test_a_context_that_is_too_long_is_reported_with_its_limit(
         (404, inner("The model's maximum context length is 10")),
         (413, inner("Payload Too Large")),
         (400, inner("context", n_ctx=512)),
+        (400, inner("Input validation error: `max_new_tokens` must be <= 4096")),
+        (400, inner("Range of max_tokens should be [1, 8192]")),
+        (400, inner("the description of a tool exceeds the maximum allowed length 1024")),
         (400, None),
     ],
 )

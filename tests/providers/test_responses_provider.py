@@ -23,6 +23,7 @@ from toolbus.messages import (
 )
 from toolbus.protocols import Delta, ModelReply, ModelRequest, ModelSettings, ReasoningPiece, TextPiece, ToolSpec
 from toolbus.providers import OpenAIProvider
+from toolbus.providers.openai._chat_request import request_body
 from toolbus.providers.openai._responses_request import reasons, response_body
 from toolbus.records import replace
 from toolbus.testing.wire import WireBreak, WireCall, WireFault, WirePage, WireReply, WireServer, WireStep
@@ -101,6 +102,40 @@ async def test_reasoning_goes_back_with_each_rounds_results_in_a_whole_request()
     assert [each["id"] for each in sent] == ["fc_2", "fc_1"]
     assert sent[0]["call_id"] == "call_7"
     assert sent[1]["call_id"] != "call_7", "an id that the model uses again is told apart"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "The encrypted content gAAA...DQ== could not be verified.",
+        "The requested item was created under a different Azure OpenAI resource. Use the same resource.",
+    ],
+)
+async def test_reasoning_that_another_organisation_made_does_not_end_the_conversation(words: str) -> None:
+    script = [
+        WireReply(reasoning="Hm.", text="Yes."),
+        WireFault(kind="bad_request", message=words),
+        WireReply(reasoning="So.", text="No."),
+        WireReply(text="Maybe."),
+    ]
+    with WireServer(script, dialect="responses") as server:
+        provider = provider_of(server)
+        async with Runtime(provider=provider) as runtime:
+            for said in ("Yes.", "No.", "Maybe."):
+                assert (await runtime.run("Is it so?", conversation_id="c")).text == said
+        await provider.aclose()
+        assert [server.read(number).opaque for number in range(4)] == [
+            (),
+            ("encrypted:Hm.",),
+            (),
+            ("encrypted:So.",),
+        ]
+        assert [each.text for each in server.read(2).messages] == ["Is it so?", "Yes.", "Is it so?"]
+
+
+async def test_a_refusal_of_reasoning_that_was_not_sent_is_a_rejection() -> None:
+    error = await failure_of(WireFault(kind="bad_request", message="The encrypted content x could not be verified."))
+    assert type(error) is ProviderRejected
 
 
 async def test_pieces_are_emitted_as_they_arrive() -> None:
@@ -284,6 +319,21 @@ async def test_images_and_files_go_in_prompts_and_in_results() -> None:
     assert "input_image" not in str(blind)
     assert blind["input"][2]["output"].startswith("a chart\n[an image")
     assert blind == await body_of(request(*without_images(history)))
+
+
+@pytest.mark.parametrize(
+    ("media_type", "name"), [("application/pdf", "file.pdf"), ("application/x-unheard-of", "file")]
+)
+async def test_a_file_without_a_name_gets_one_since_openai_refuses_it_otherwise(media_type: str, name: str) -> None:
+    file = FilePart(url=f"data:{media_type};base64,JVBERi0=", media_type=media_type)
+    call = AssistantMessage(tool_calls=(ToolCall(name="f", call_id="c"),))
+    history = (UserMessage(content=(file,)), call, ToolMessage(call_id="c", name="f", content="", parts=(file,)))
+    seen = await body_of(request(*history))
+    sent = {"type": "input_file", "file_data": file.url, "filename": name}
+    assert (seen["input"][0]["content"], seen["input"][2]["output"]) == ([sent], [sent])
+    chat = request_body("m", request(*history), vendor="openai", compatible=False)["messages"]
+    assert chat[0]["content"] == [{"type": "file", "file": {"file_data": file.url, "filename": name}}]
+    assert chat[3]["content"][1] == chat[0]["content"][0]
 
 
 async def test_an_azure_client_sends_to_its_resource_and_names_its_deployment() -> None:

@@ -303,6 +303,7 @@ def test_of_a_reply_that_was_cut_no_call_gets_arguments_that_the_model_did_not_w
     ("reason", "neutral", "word"),
     [
         ("max_output_tokens", "length", "max_output_tokens"),
+        ("max_tokens", "length", "max_tokens"),
         ("content_filter", "content_filter", "content_filter"),
         ("steered", "other", "steered"),
         ("max_messages", "other", "max_messages"),

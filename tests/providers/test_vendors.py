@@ -13,9 +13,10 @@ import anyio
 import pytest
 
 from toolbus.errors import ConfigurationError, ProviderRejected
-from toolbus.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
+from toolbus.messages import AssistantMessage, ImagePart, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
 from toolbus.protocols import Delta, ModelReply, ModelRequest, ModelSettings
 from toolbus.providers import NAMED, VENDORS, OpenAIProvider, Vendor, resolve
+from toolbus.providers.openai._chat_request import request_body
 from toolbus.testing import WireServer, text
 from toolbus.testing.wire import Answer, LoopbackServer, RecordedRequest
 
@@ -206,11 +207,74 @@ async def test_a_turn_that_was_stopped_after_its_results_continues_at_mistral(
     monkeypatch: pytest.MonkeyPatch, stub: WireServer
 ) -> None:
     messages = (await body_of("mistral", monkeypatch, stub))["messages"]
-    assert [each["role"] for each in messages] == ["system", "user", "assistant", "tool", "assistant", "user", "user"]
+    assert [each["role"] for each in messages] == ["system", "user", "assistant", "tool", "assistant", "user"]
     [call] = messages[2]["tool_calls"]
     assert re.fullmatch("[a-zA-Z0-9]{9}", call["id"])
     assert messages[3]["tool_call_id"] == call["id"]
-    assert messages[5]["content"] == "<system>\nThe user came back.\n</system>"
+    assert messages[5]["content"] == "<system>\nThe user came back.\n</system>\n\nb"
+
+
+@pytest.mark.parametrize("name", COMPATIBLE)
+async def test_a_compatible_server_gets_one_system_message_and_no_neighbours_of_one_role(
+    name: str, monkeypatch: pytest.MonkeyPatch, stub: WireServer
+) -> None:
+    """The templates of Qwen, Gemma and Mistral refuse the others, and with them every later turn."""
+    if not VENDORS[name].options.get("compatible", True):
+        return
+    set_up(monkeypatch, VENDORS[name])
+    picture = ImagePart(url="data:image/png;base64,iVBORw0KGgo=")
+    said = [
+        SystemMessage(text="Be brief."),
+        SystemMessage(text="Say no names."),
+        UserMessage(content="a"),
+        UserMessage(content=(picture,)),
+        AssistantMessage(text="A picture."),
+        SystemMessage(text="One turn left out."),
+        UserMessage(content="b"),
+        UserMessage(content="c"),
+    ]
+    await ask(OpenAIProvider("m", vendor=name, base_url=stub.base_url), *said)
+    sent = [(each["role"], each["content"]) for each in stub.requests[-1].body["messages"]]
+    assert sent == [
+        ("system", "Be brief.\n\nSay no names."),
+        ("user", [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": picture.url}}]),
+        ("assistant", "A picture."),
+        ("user", "<system>\nOne turn left out.\n</system>\n\nb\n\nc"),
+    ]
+
+
+# --------------------------------------------------------------------------------------- replies of other models
+
+STUB_SIGNATURE = {"google": {"thought_signature": "skip_thought_signature_validator"}}
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "sent"),
+    [
+        ("gemini-3-pro", None, [STUB_SIGNATURE, None]),
+        ("gemini-3-pro", [{"extra_content": {"google": {"thought_signature": "own"}}}, None], [..., None]),
+        ("gemini-2.5-pro", None, [None, None]),
+    ],
+)
+def test_gemini_gets_calls_of_other_models_with_the_signature_that_it_accepts_for_them(
+    model: str, given: Any, sent: list[Any]
+) -> None:
+    calls = tuple(ToolCall(name="f", call_id=each) for each in "ab")
+    data = {"gemini": {"tool_calls": given}} if given else None
+    results = [ToolMessage(call_id=each, name="f", content="1") for each in "ab"]
+    history = [UserMessage(content="a"), AssistantMessage(tool_calls=calls, vendor_data=data), *results]
+    body = request_body(model, ModelRequest(messages=history), vendor="gemini", compatible=True)
+    found = [each.get("extra_content") for each in body["messages"][1]["tool_calls"]]
+    own = {"google": {"thought_signature": "own"}}
+    assert found == [own if each is ... else each for each in sent]
+
+
+def test_deepseek_gets_every_reply_with_reasoning() -> None:
+    history = [UserMessage(content="a"), AssistantMessage(text="b", reasoning="hm"), UserMessage(content="c")]
+    history += [AssistantMessage(text="d"), UserMessage(content="e")]
+    options = VENDORS["deepseek"].options
+    body = request_body("m", ModelRequest(messages=history), vendor="deepseek", compatible=True, **options)
+    assert [each.get("reasoning_content") for each in body["messages"]] == [None, "hm", None, " ", None]
 
 
 # ----------------------------------------------------------------------------------------------------- the page

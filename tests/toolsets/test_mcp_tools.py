@@ -86,6 +86,32 @@ async def test_a_null_reaches_the_server_where_its_schema_accepts_null_and_is_le
     assert received == [{"must": None, "may": None, "anything": None, "inner": {"x": None}}, {"must": "y"}]
 
 
+async def test_an_argument_has_a_name_that_providers_accept_and_reaches_the_server_under_its_own():
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {"$top": {"type": "integer"}, "filter[id]": {"type": "string"}, "_top": {}, "x" * 70: {}},
+        "required": ["$top"],
+        "anyOf": [{"required": ["filter[id]"]}, {"properties": {"名": {"type": "string"}}, "required": ["名"]}],
+    }
+    received: list[Any] = []
+
+    async def answer(_context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        received.append(params.arguments)
+        return said("done")
+
+    async with McpTools([FakeMcp([definition("do", schema=schema)], answer).named("a")]) as mcp:
+        tool = mcp.registry.get("a__do")
+        assert tool is not None
+        top, by_id, taken, long = tool.parameters["properties"]
+        assert (by_id, taken, tool.parameters["required"]) == ("filter_id_", "_top", [top])
+        assert top.startswith("_top-")
+        assert len(long) <= 64
+        call = Caller(mcp.registry)
+        await call.completed("a__do", **{top: 1, by_id: "b", taken: 2})
+        assert (await call.failed("a__do", **{top: 1})).reason == "invalid_arguments"
+    assert received == [{"$top": 1, "filter[id]": "b", "_top": 2}]
+
+
 async def test_arguments_that_break_the_servers_schema_do_not_reach_it():
     server = FakeMcp([definition("say", schema=TEXT)])
     async with McpTools([server.named("voice")]) as mcp:

@@ -51,6 +51,7 @@ _KNOWN = frozenset({"role", "content", "refusal", "tool_calls", "reasoning_conte
 # characters: "Invalid 'messages[2].tool_calls[0].id': string too long". Other vendors' ids are longer.
 _LONGEST_ID = 40
 _KNOWN_IN_CALL = frozenset({"id", "type", "function", "index"})
+_DETAILS = "reasoning_details"  # the field in which OpenRouter returns reasoning with its signatures
 _ATTACHED = re.compile(r"\[Result (\d{1,6}) above, of call .*, came with (\d{1,6}) attachments?:\]", re.DOTALL)
 _NONE_ATTACHED = "[No attachments came with the results above.]"
 
@@ -72,6 +73,7 @@ def to_openai(
     reasoning_field: str | None = None,
     valid_arguments: bool = False,
     mistral_checks: bool = False,
+    model: str | None = None,
 ) -> list[dict[str, Any]]:
     """Return the transcript as chat-completions messages, one dictionary for each message, in order.
 
@@ -87,7 +89,8 @@ def to_openai(
     `valid_arguments` replaces argument text that is not a JSON object by an object that quotes it, for servers that
     parse the history and refuse it otherwise. `mistral_checks` satisfies the checks of Mistral's API: an id has nine
     letters and digits, a short reply stands between results and a message that is not a reply, and a system message
-    that is not at the start becomes `<system>` text of the user.
+    that is not at the start becomes `<system>` text of the user. With `model`, `reasoning_details` of another model,
+    which OpenRouter needs back, are left out.
 
     Not carried over: message ids, `is_error` of a result whose content is not a `{"ok": false}` object, the media type
     of a file with an `http(s):` URL.
@@ -107,7 +110,8 @@ def to_openai(
         attached = _attachments(results)
         wire += attached
         if isinstance(message, AssistantMessage):
-            wire.append(_assistant(message, ids, vendor, reasoning_field, valid_arguments=valid_arguments))
+            kept = _kept(message, vendor, model)
+            wire.append(_assistant(message, ids, kept, reasoning_field, valid_arguments=valid_arguments))
         elif isinstance(message, UserMessage):
             wire += _user(message, [] if attached else [wire_id for wire_id, _ in results])
         else:
@@ -144,12 +148,25 @@ def _mark(position: int, wire_id: str, count: int) -> str:
     return f"[Result {position + 1} above, of call {json.dumps(wire_id)}, came with {what}:]"
 
 
-def _assistant(
-    message: AssistantMessage, ids: OutgoingIds, vendor: str, reasoning_field: str | None, *, valid_arguments: bool
-) -> dict[str, Any]:
+def _kept(message: AssistantMessage, vendor: str, model: str | None) -> Mapping[str, Any]:
+    """Return the data that a vendor has to get back with a reply, without the reasoning of another model."""
     kept: Mapping[str, Any] = (message.vendor_data or {}).get(vendor) or {}
+    fields: Mapping[str, Any] = kept.get("message") or {}
+    if _DETAILS in fields and model and kept.get("model", model) != model:
+        return {**kept, "message": {name: each for name, each in fields.items() if name != _DETAILS}}
+    return kept
+
+
+def _assistant(
+    message: AssistantMessage,
+    ids: OutgoingIds,
+    kept: Mapping[str, Any],
+    reasoning_field: str | None,
+    *,
+    valid_arguments: bool,
+) -> dict[str, Any]:
     wire: dict[str, Any] = {"role": "assistant", "content": message.text, **(kept.get("message") or {})}
-    if reasoning_field and message.reasoning:
+    if reasoning_field and message.reasoning and _DETAILS not in wire:
         wire[reasoning_field] = message.reasoning
     if not message.tool_calls:
         return wire

@@ -108,7 +108,7 @@ VENDORS: Mapping[str, Vendor] = MappingProxyType(
             url_variable="OPENROUTER_BASE_URL",
             key_variable="OPENROUTER_API_KEY",
             options=MappingProxyType({"reasoning_field": "reasoning"}),
-            remarks="sends reasoning back to the models that take it as text; their signatures are not kept",
+            remarks="sends reasoning back, with its signatures to the model that it came from",
             source="https://openrouter.ai/docs/quickstart",
         ),
         "together": Vendor(
@@ -131,7 +131,7 @@ VENDORS: Mapping[str, Vendor] = MappingProxyType(
             url="https://generativelanguage.googleapis.com/v1beta/openai",
             url_variable="GEMINI_BASE_URL",
             key_variable="GEMINI_API_KEY",
-            remarks="the OpenAI-compatible API; the signatures of thoughts are kept with their calls, and sent back",
+            remarks="the OpenAI-compatible API; signatures of calls are sent back, stand-ins for those of other models",
             source="https://ai.google.dev/gemini-api/docs/openai",
             other_names=("google", "google-genai"),
         ),

@@ -137,7 +137,7 @@ class Worker:
         self._changed.set()
 
     async def run(self, ready: Callable[[], object] = lambda: None) -> None:
-        """Run calls. `ready` is called when the worker is connected and takes calls. Raises `NotRunning` twice at once."""
+        """Run calls. `ready` is called when the worker is connected and takes calls."""
         if self._is_running:
             raise NotRunning("the worker is running already; for more calls at once, raise max_concurrency")
         self._is_running = True

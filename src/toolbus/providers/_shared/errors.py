@@ -31,12 +31,21 @@ from .wire_text import as_object, as_objects, dumped
 
 __all__ = ["ErrorBody", "ErrorTranslator", "overflow", "read_body", "retry_after"]
 
-_RETRYABLE = frozenset({408, 409, 429})  # and all 5xx, as in the vendors' own SDKs
+# And all 5xx, as in the vendors' own SDKs. 498 is Groq's "capacity exceeded", and 499 Google's "cancelled".
+_RETRYABLE = frozenset({408, 409, 425, 429, 498, 499})
 _NO_SECRETS = frozenset({"none", "ollama"})  # placeholders that toolbus itself sends to servers without keys
 _PHRASES = {529: "Overloaded"}  # Anthropic's own status
 _LONGEST_MESSAGE = 1000  # characters of a server's message; some servers answer with a whole stack trace
 _STATUS = re.compile(r"[45]\d\d", re.ASCII)
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s", re.ASCII)
+# OpenAI and Groq write this also in streams, which have no headers: "try again in 7m12.5s", "in 850ms".
+_TRY_AGAIN = re.compile(
+    r"try again in (?:(\d{1,4})h)?(?:(\d{1,4})m(?!s))?(?:(\d{1,9}(?:\.\d{1,9})?) ?(ms|s))?", re.IGNORECASE | re.ASCII
+)
+# The words of Anthropic, xAI, DeepSeek and OpenRouter, whose codes say nothing of this.
+_FILTERED = re.compile(
+    r"content filtering policy|violates usage guidelines|content exists risk|your input was flagged", re.IGNORECASE
+)
 _MAX_DEPTH = 100  # levels of an error body that are shown; far beyond those of any real one
 _OVERFLOW_STATUSES = frozenset({400, 413, 422, 500})  # the statuses for which wording about the context length counts
 
@@ -157,7 +166,7 @@ class ErrorTranslator:
             vendor=self.vendor,
             status=status,
             retryable=retryable,
-            retry_after_seconds=_retry_delay(said.fields) if (asked := retry_after(headers)) is None else asked,
+            retry_after_seconds=_retry_delay(said) if (asked := retry_after(headers)) is None else asked,
         )
 
     def in_stream(self, body: object) -> ProviderError:
@@ -173,10 +182,13 @@ class ErrorTranslator:
             return found
         if any(code in self.permanent_codes or "invalid_request" in code for code in said.codes):
             return ProviderRejected(self.clean(text), vendor=self.vendor)
-        return ProviderUnavailable(self.clean(text), vendor=self.vendor, retryable=True)
+        return ProviderUnavailable(
+            self.clean(text), vendor=self.vendor, retryable=True, retry_after_seconds=_retry_delay(said)
+        )
 
     def _filtered(self, text: str, said: ErrorBody, status: int | None) -> ContentFiltered | None:
-        return self.content_filtered(text, status) if self.filtered.intersection(said.codes) else None
+        found = self.filtered.intersection(said.codes) or _FILTERED.search(said.text)
+        return self.content_filtered(text, status) if found else None
 
     def _overflow(self, text: str, said: ErrorBody, status: int | None) -> ContextOverflow | None:
         by_words = status is None or status in _OVERFLOW_STATUSES
@@ -248,13 +260,17 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     return max(0.0, (until - (now or datetime.now(UTC))).total_seconds())
 
 
-def _retry_delay(fields: Mapping[str, Any]) -> float | None:
-    """Return the seconds to wait from the details of Google's errors, which have no header for them."""
-    for each in as_objects(fields.get("details")):
+def _retry_delay(said: ErrorBody) -> float | None:
+    """Return the seconds to wait from the details of Google's errors, or from the words of an error."""
+    for each in as_objects(said.fields.get("details")):
         delay = each.get("retryDelay")
         if isinstance(delay, str) and (found := _DURATION.fullmatch(delay)):
             return float(found[1])
-    return None
+    found = _TRY_AGAIN.search(said.text)
+    if found is None or not any(found.groups()):
+        return None
+    hours, minutes, number, unit = found.groups("0")
+    return int(hours) * 3600 + int(minutes) * 60 + float(number) / (1000 if unit.lower() == "ms" else 1)
 
 
 def _date(text: str | None) -> datetime | None:
@@ -275,16 +291,22 @@ def read_body(body: object) -> ErrorBody:
     given = (fields.get("code"), fields.get("type"), as_object(fields.get("details")).get("error_code"))
     codes = tuple(str(code) for code in given if isinstance(code, str | int) and code)
     if fields:
-        body = fields.get("message") or fields.get("detail") or ""
+        body = fields.get("message") or fields.get("detail") or (fields if any(fields.values()) else "")
         if isinstance(body, Mapping | Sequence) and not isinstance(body, str):
-            body = dumped(cast("object", body)) if depth(body) <= _MAX_DEPTH else ""
+            body = _shown(cast("object", body))
         raw = as_object(fields.get("metadata")).get("raw")  # the answer that OpenRouter got from the model's server
+        if isinstance(raw, Mapping):
+            raw = _shown(cast("object", raw))
         if isinstance(body, str) and isinstance(raw, str) and raw:
             body = f"{body}: {raw}"
     text = encodable(body.strip()) if isinstance(body, str) else ""
     if text.startswith("<"):  # the HTML page of a proxy is meant for browsers
         text = ""
     return ErrorBody(text[:_LONGEST_MESSAGE], codes, fields)
+
+
+def _shown(value: object) -> str:
+    return dumped(value) if depth(value) <= _MAX_DEPTH else ""
 
 
 def _fields_of(body: object) -> Mapping[str, Any]:
@@ -324,7 +346,7 @@ _CODES = frozenset(
 _WORDS = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
-        r"maximum context length (?:is|of) (?P<limit>\d+)",
+        r"maximum context length (?:is |of |\()(?P<limit>\d+)",
         r"context length is only (?P<limit>\d+) tokens",
         r"prompt is too long(?:: \d+ tokens > (?P<limit>\d+))?",
         r"exceed context limit: \d+ \+ \d+ > (?P<limit>\d+)",
@@ -332,11 +354,27 @@ _WORDS = tuple(
         r"exceeds? (?:the )?context window(?: of (?P<limit>\d+)| of this model)",
         r"longer than the maximum model length of (?P<limit>\d+)",
         r"maximum prompt length is (?P<limit>\d+)",
-        r"input token count \(?\d+\)? exceeds the maximum number of tokens allowed \(?(?P<limit>\d+)",
+        r"input token count (?:\(?\d+\)? )?exceeds the maximum number of tokens(?: allowed \(?(?P<limit>\d+))?",
+        r"input token count is \d+ but model only supports up to (?P<limit>\d+)",
         r"input is too long for requested model",
         r"loaded with context length of only (?P<limit>\d+)",
         r"exceed(?:s|ed) (?:the|max) context length",
         r"longer than the context length currently available",
+        # Mistral, LM Studio, llama.cpp while it writes, SGLang and Together.
+        r"too large for model with (?P<limit>\d+) maximum context length",
+        r"initial prompt is greater than the context length(?: \(n_keep: ?\d+ ?>= ?n_ctx: ?(?P<limit>\d+))?",
+        r"context size has been exceeded",
+        r"longer than the model's context length(?: \((?P<limit>\d+))?",
+        r"input length \(?\d+\D{0,10}exceeds (?:the )?maximum (?:allowed )?(?:input )?length (?:of )?\(?(?P<limit>\d+)",
+        # OpenAI and Cerebras, beside the code; Copilot, TGI, Kimi, MiniMax, Qwen, GLM.
+        r"exceed the configured limit of (?P<limit>\d+)",
+        r"current length is \d+ while limit is (?P<limit>\d+)",
+        r"prompt token count of \d+ exceeds the limit of (?P<limit>\d+)",
+        r"`inputs` tokens \+ `max_new_tokens` must be <= (?P<limit>\d+)",
+        r"exceeded model token limit(?:: (?P<limit>\d+))?",
+        r"context window exceeds limit",
+        r"range of input length should be \[\d+, ?(?P<limit>\d+)",
+        r"prompt exceeds max length",
     )
 )
 

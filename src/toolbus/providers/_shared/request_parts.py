@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import mimetypes
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ...errors import ConfigurationError
-from ...messages import ImagePart, Message, Part, TextPart, ToolMessage, UserMessage
+from ...messages import FilePart, ImagePart, Message, Part, SystemMessage, TextPart, ToolMessage, UserMessage
 from ...messages.wire import data_url, split_data_url
 from ...protocols import ToolSpec
 from ...records import replace
 
-__all__ = ["forced_tool", "given", "map_parts", "shown_image", "with_extra"]
+__all__ = ["forced_tool", "given", "in_template_order", "map_parts", "named_file", "shown_image", "with_extra"]
 
 _IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})  # Base64ImageSource; OpenAI's are the same
 _ALIASES = {"image/jpg": "image/jpeg"}  # a wrong name that much software writes
@@ -44,6 +45,37 @@ def _with_parts(message: Message, shown: Callable[[Part], Part]) -> Message:
     return message
 
 
+def in_template_order(messages: Iterable[Message]) -> list[Message]:
+    """Return the messages in an order that the chat templates of open models accept.
+
+    Many raise an error for a system message that is not the first ("System message must be at the beginning", Qwen), or
+    for two messages of the user in a row ("Conversation roles must alternate", Gemma and Mistral). So the system
+    messages at the start become one, a later one becomes `<system>` text of the user, and neighbours are joined.
+    """
+    found: list[Message] = []
+    for each in messages:
+        message, before = each, found[-1] if found else None
+        if isinstance(message, SystemMessage) and not isinstance(before, SystemMessage | None):
+            message = UserMessage(content=f"<system>\n{message.text}\n</system>")
+        if isinstance(message, SystemMessage) and isinstance(before, SystemMessage):
+            found[-1] = replace(before, text="\n\n".join(filter(None, (before.text, message.text))))
+        elif isinstance(message, UserMessage) and isinstance(before, UserMessage):
+            found[-1] = replace(before, content=_joined(before.content, message.content))
+        else:
+            found.append(message)
+    return found
+
+
+def _joined(one: str | tuple[Part, ...], other: str | tuple[Part, ...]) -> str | tuple[Part, ...]:
+    if isinstance(one, str) and isinstance(other, str):
+        return "\n\n".join(filter(None, (one, other)))
+    return tuple(
+        part
+        for content in (one, other)
+        for part in ((TextPart(text=content),) if isinstance(content, str) else content)
+    )
+
+
 def shown_image(part: Part) -> Part:
     """Return the part, or for an image of a type that the vendors refuse, a text that replaces it.
 
@@ -60,6 +92,19 @@ def shown_image(part: Part) -> Part:
         return part
     inline = split_data_url(part.url)
     return ImagePart(url=data_url(media_type, inline[1])) if inline else part
+
+
+def named_file(part: Part) -> Part:
+    """Return the part, or a file in the message itself with a name.
+
+    OpenAI refuses a file without one ("Missing required parameter: '...file.file_id'"). Audio is sent in another form,
+    which has no name.
+    """
+    if not isinstance(part, FilePart) or part.name or not part.url.startswith("data:"):
+        return part
+    if part.media_type.startswith("audio/"):
+        return part
+    return replace(part, name=f"file{mimetypes.guess_extension(part.media_type.partition(';')[0]) or ''}")
 
 
 _WORDS = frozenset({None, "auto", "none", "required"})

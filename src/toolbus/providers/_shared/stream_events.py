@@ -61,7 +61,8 @@ class EventLines(Lines):
     """A splitter into server-sent events, without events of empty data, which proxies send as signs of life.
 
     A field `error` is an event of that name: llama.cpp sent its errors so until late in 2025. A line that is a JSON
-    object is an event too: some gateways send errors, and whole replies, instead of a stream.
+    object is an event too: some gateways send errors, and whole replies, instead of a stream. A field of data that
+    begins an object after the end of another one is the next event, since some gateways leave out the empty line.
     """
 
     __slots__ = ("_data", "_event", "_size_bytes")
@@ -85,6 +86,8 @@ class EventLines(Lines):
             return
         name, _, value = line.partition(b":")
         if name in {b"data", b"error"}:
+            if self._data and self._data[-1].endswith(b"}") and value.lstrip().startswith((b"{", b"[DONE]")):
+                self._line(b"", found)
             self._size_bytes += len(value) + 1  # an empty line of data counts as well
             self.bound(self._size_bytes)
             self._data.append(value.removeprefix(b" "))

@@ -13,6 +13,7 @@ from ...records import replace
 from .._shared.native_output import messages_with_schema
 from .._shared.request_parts import forced_tool, given, map_parts, shown_image, with_extra
 from .._shared.strict_schema import ANTHROPIC, strict_schema
+from .._shared.tool_schema import offered_schema
 
 __all__ = ["MAX_OUTPUT_TOKENS", "Cache", "request_body"]
 
@@ -80,7 +81,9 @@ def request_body(
 
 
 def _wire(tool: ToolSpec) -> dict[str, Any]:
-    return given({"name": tool.name, "input_schema": dict(tool.parameters), "description": tool.description or None})
+    return given(
+        {"name": tool.name, "input_schema": offered_schema(tool.parameters), "description": tool.description or None}
+    )
 
 
 def _choice(tools: Sequence[ToolSpec], settings: ModelSettings) -> dict[str, Any] | None:
@@ -182,10 +185,11 @@ def _mark(body: dict[str, Any], mark: Mapping[str, str]) -> None:
 
     A mark finds prefixes that were cached up to twenty blocks before it (prompt caching, "lookback"), but a round of
     many calls has more blocks. So the end of the last request's transcript is marked again, which makes four marks, the
-    maximum that the API allows.
+    maximum that the API allows. A tool with ``defer_loading`` is no part of the prefix, and must not have a mark.
     """
-    if tools := body.get("tools"):
-        tools[-1] = {**tools[-1], "cache_control": dict(mark)}
+    tools: list[_Block] = body.get("tools", [])
+    if loaded := [place for place, tool in enumerate(tools) if not tool.get("defer_loading")]:
+        tools[loaded[-1]] = {**tools[loaded[-1]], "cache_control": dict(mark)}
     if system := body.get("system"):
         body["system"] = [{"type": "text", "text": system, "cache_control": dict(mark)}]
     asked = [message for message in body["messages"] if message["role"] == "user"]

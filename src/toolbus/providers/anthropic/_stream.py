@@ -106,9 +106,11 @@ class _Block:
             self.citations = []
 
     def arguments(self) -> str:
-        """Return the argument text as the model wrote it, or without text, the object that the block began with."""
+        """Return the argument text as the model wrote it, or without text, the input that the block began with."""
         text = self.pieces.whole()
         given = self.fields.get("input")
+        if isinstance(given, str) and not text.strip():
+            return given
         if isinstance(given, Mapping) and given and not text.strip():
             return dumped(cast("Mapping[str, Any]", given))
         return text
@@ -184,7 +186,7 @@ class MessageBuilder(ReplyParts):
             return
         fields = read_object(data, self._errors, "an event")
         kind = str(fields.get("type") or event)
-        if kind == "error" or event == "error":
+        if kind == "error" or event == "error" or fields.get("error"):
             raise self._errors.in_stream(fields)
         if kind == "message_start":
             self._open(as_object(fields.get("message")), len(data))
@@ -285,7 +287,8 @@ class MessageBuilder(ReplyParts):
         if kind in {"text_delta", "thinking_delta"}:
             self._add_piece(block, delta.get(kind.removesuffix("_delta")))
         elif kind == "input_json_delta":
-            self._add_piece(block, delta.get("partial_json"))
+            piece = delta.get("partial_json")
+            self._add_piece(block, dumped(cast("object", piece)) if isinstance(piece, Mapping) else piece)
         elif kind == "signature_delta":
             self._grow(len(dumped(delta)))
             block.fields["signature"] = str(delta.get("signature") or "")

@@ -17,6 +17,7 @@ _REMEDIES = (
     (404, "", "check that host= (or OLLAMA_HOST) is that of an Ollama server"),
     (400, "does not support tools", "ask it without tools, or use a model that supports them (see: ollama show MODEL)"),
     (400, "does not support thinking", "leave reasoning_effort= out"),
+    (400, "think value", "leave reasoning_effort= out; a model without such levels thinks by default"),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
@@ -10,11 +11,26 @@ from ...messages import FilePart, Part, TextPart, to_openai
 from ...messages.wire import file_as_text
 from ...protocols import ModelRequest, ToolSpec
 from .._shared.native_output import json_schema_format, messages_with_schema
-from .._shared.request_parts import forced_tool, given, map_parts, shown_image, with_extra
+from .._shared.request_parts import (
+    forced_tool,
+    given,
+    in_template_order,
+    map_parts,
+    named_file,
+    shown_image,
+    with_extra,
+)
+from .._shared.tool_schema import offered_schema
 
 __all__ = ["function_fields", "is_openai", "request_body", "tool_fields"]
 
-_OWN_HOSTS = ("api.openai.com", ".api.openai.com", ".openai.azure.com", ".cognitiveservices.azure.com")
+_UNSIGNED = re.compile(r"gemini-[12]|gemma")  # models that do not check signatures
+_OWN_HOSTS = (
+    "api.openai.com",
+    ".api.openai.com",
+    *(f".openai.azure.{land}" for land in ("com", "us", "cn")),
+    ".cognitiveservices.azure.com",
+)
 
 
 def is_openai(base_url: str) -> bool:
@@ -37,7 +53,8 @@ def request_body(
     """Return the request as a dictionary; the fields of `extra_body` override all others.
 
     `compatible` adapts the request to servers other than OpenAI: `max_tokens`, argument text in the history that they
-    can parse, tool choices that they would ignore (see `tool_fields`), and the output's schema in the instructions.
+    can parse, an order of messages that their templates accept, tool choices that they would ignore (see
+    `tool_fields`), and the output's schema in the instructions.
     `strict` asks for arguments that keep to the schema.
     Raises `ConfigurationError` for a `tool_choice` that names a tool which is not offered.
     """
@@ -45,14 +62,21 @@ def request_body(
     body: dict[str, Any] = {
         "model": model,
         "messages": to_openai(
-            map_parts(messages_with_schema(request) if compatible else request.messages, _shown),
+            map_parts(in_template_order(messages_with_schema(request)) if compatible else request.messages, _shown),
             vendor=vendor,
             reasoning_field=reasoning_field,
             valid_arguments=compatible,
             mistral_checks=mistral_checks,
+            model=model,
         ),
         "stream": True,
     }
+    signed = vendor == "gemini" and not _UNSIGNED.search(model)
+    for message in body["messages"]:
+        if message["role"] == "assistant":
+            _complete(message, signed=signed, reasoning_field=reasoning_field)
+        elif compatible and isinstance(content := message["content"], list):
+            message["content"] = _as_text(content)
     if include_usage:
         body["stream_options"] = {"include_usage": True}
     most = "max_tokens" if compatible else "max_completion_tokens"
@@ -73,11 +97,30 @@ def request_body(
     return with_extra(body, settings.extra_body)
 
 
+def _complete(reply: dict[str, Any], *, signed: bool, reasoning_field: str | None) -> None:
+    """Add to a reply of another model the fields without which a server refuses it.
+
+    Gemini checks the signature of the first call of a reply, and has a value for calls that are not its own. DeepSeek
+    and Kimi check that there is reasoning, and refuse empty text.
+    """
+    if signed and (calls := reply.get("tool_calls")):
+        calls[0].setdefault("extra_content", {"google": {"thought_signature": "skip_thought_signature_validator"}})
+    if reasoning_field == "reasoning_content":
+        reply.setdefault(reasoning_field, " ")
+
+
+def _as_text(content: Any) -> Any:
+    """Return parts that are all text as one text, since many servers accept only that ("expected a string")."""
+    if any(part["type"] != "text" for part in content):
+        return content
+    return "\n".join(part["text"] for part in content)
+
+
 def _shown(part: Part) -> Part:
     """Return the part as chat completions accept it: images of four types, PDF, audio, and text files as text."""
     if isinstance(part, FilePart) and (part.media_type.startswith("text/") or not part.url.startswith("data:")):
         return TextPart(text=file_as_text(part))
-    return shown_image(part)
+    return named_file(shown_image(part))
 
 
 def tool_fields(
@@ -110,4 +153,6 @@ def _named(name: str) -> dict[str, Any]:
 
 def function_fields(tool: ToolSpec) -> dict[str, Any]:
     """Return the name, the parameters and the description of a tool."""
-    return given({"name": tool.name, "parameters": dict(tool.parameters), "description": tool.description or None})
+    return given(
+        {"name": tool.name, "parameters": offered_schema(tool.parameters), "description": tool.description or None}
+    )

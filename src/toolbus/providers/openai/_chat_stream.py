@@ -2,8 +2,8 @@
 
 The module knows the stream of OpenAI and the deviations of compatible servers; it does no I/O. Tolerated: no `index`,
 the same `index` for all calls, calls that arrive whole, ids that are empty, repeated or new in each chunk, names
-repeated in each chunk, arguments as an object, no usage, no `[DONE]`, reasoning under either of its names, characters
-cut in half.
+repeated in each chunk or cut, arguments as an object, behind an empty object, or once more when they are whole, no
+usage, no `[DONE]`, reasoning under any of its names, characters cut in half.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from .._shared.wire_text import (
     count_at,
     dumped,
     excerpt,
+    object_in,
     size_bytes,
 )
 
@@ -33,8 +34,22 @@ _FINISH_REASONS: Mapping[str, FinishReason] = {
     "tool_calls": "tool_calls",
     "function_call": "tool_calls",
     "length": "length",
+    "model_length": "length",  # Mistral's, for a full context window
+    "max_tokens": "length",
     "content_filter": "content_filter",
+    "refusal": "refusal",
+    "sensitive": "content_filter",  # GLM's; the others are Gemini's, which its compatible API and gateways pass on
+    **dict.fromkeys(("safety", "recitation", "blocklist", "prohibited_content", "spii"), "content_filter"),
 }
+# The server gave up: OpenRouter and Mistral; vLLM and SGLang; DeepSeek; GLM; and Gemini, for a call that it could not
+# read, "function_call_filter: MALFORMED_FUNCTION_CALL".
+_BROKEN_OFF = frozenset(
+    {
+        *("error", "abort", "insufficient_system_resource", "network_error"),
+        *("function_call_filter", "malformed_function_call"),
+    }
+)
+_EMPTY_OBJECT = 8  # characters; more than any server writes for it
 _KNOWN_IN_CALL = frozenset({"index", "id", "type", "function"})
 
 
@@ -55,21 +70,83 @@ class _Call:
         """Return whether the arguments so far are a JSON object."""
         return self._whole.is_whole(self.arguments.parts)
 
+    def is_repeated_by(self, piece: str) -> bool:
+        """Return whether a piece has the complete arguments once more, as gateways send them at the end of a stream."""
+        if not piece or not self.is_complete():
+            return False
+        so_far = "".join(self.arguments.parts)
+        return piece in {so_far, dumped(so_far)}
+
+    def without_empty_object(self) -> None:
+        """Forget arguments of `{}`, with which gateways to Claude begin a call whose arguments follow."""
+        if self.arguments.length < _EMPTY_OBJECT and self.is_complete() and not object_in(self.arguments.whole()):
+            self.arguments, self._whole = Characters(), WholeObject()
+
+
+class _Detail:
+    """An entry of OpenRouter's `reasoning_details`, as far as it has arrived."""
+
+    __slots__ = ("fields", "pieces")
+
+    def __init__(self, entry: Mapping[str, Any]) -> None:
+        self.fields = dict(entry)
+        self.pieces = Characters()
+        self.pieces.add(_shown_in(entry))
+
+    def takes(self, entry: Mapping[str, Any]) -> bool:
+        """Return whether an entry continues this one, and add it. Encrypted ones are whole; a signature is the end."""
+        same = all(self.fields.get(name) == entry.get(name) for name in ("type", "index"))
+        if not same or str(entry.get("type")) not in _SHOWN or self.fields.get("signature"):
+            return False
+        self.pieces.add(_shown_in(entry))
+        if signature := entry.get("signature"):
+            self.fields["signature"] = signature
+        return True
+
+    def wire(self) -> dict[str, Any]:
+        """Return the entry in the form in which it is sent back."""
+        field = _SHOWN.get(str(self.fields.get("type")))
+        return {**self.fields, field: self.pieces.whole()} if field else self.fields
+
+
+_SHOWN = {"reasoning.text": "text", "reasoning.summary": "summary"}
+
+
+def _shown_in(entry: Mapping[str, Any]) -> str:
+    """Return the text of an entry that people may read."""
+    text = entry.get(_SHOWN.get(str(entry.get("type")), ""))
+    return text if isinstance(text, str) else ""
+
 
 class ReplyBuilder(ReplyParts):
     """A builder of one reply from chunks."""
 
-    __slots__ = ("_by_id", "_by_index", "_calls", "_finish_reason", "_reasoning", "_refused", "_text", "_usage")
+    __slots__ = (
+        "_asked",
+        "_by_id",
+        "_by_index",
+        "_calls",
+        "_details",
+        "_finish_reason",
+        "_reasoning",
+        "_refused",
+        "_strange",
+        "_text",
+        "_usage",
+    )
 
     def __init__(self, **given: Unpack[BuilderOptions]) -> None:
         super().__init__(**given)
+        self._asked = self._model
         self._text = Characters()
         self._reasoning = Characters()
+        self._details: list[_Detail] = []
         self._calls: list[_Call] = []
         self._by_id: dict[str, _Call] = {}  # the newest call with each id
         self._by_index: dict[int, _Call] = {}
         self._finish_reason = ""
         self._refused = False
+        self._strange: str | None = ""  # the beginning of a stream without choices so far; None once one has come
         self._usage: Mapping[str, Any] = {}
 
     def feed(self, event: str, data: bytes) -> None:
@@ -86,18 +163,23 @@ class ReplyBuilder(ReplyParts):
         """Process a completion that the server did not stream."""
         if _is_error(completion):
             raise self._errors.in_stream(completion)
-        if "choices" not in completion:  # a gateway's own message, with status 200
-            raise self._errors.unavailable(f"answered with no completion: {excerpt(dumped(completion).encode())}")
         self._chunk(completion)
         self.done = True
 
     def _chunk(self, chunk: Mapping[str, Any]) -> None:
         self._name_model(chunk)
-        if isinstance(usage := chunk.get("usage"), Mapping):
-            self._usage = cast("Mapping[str, Any]", usage)  # the counts are cumulative
-        for choice in as_objects(chunk.get("choices")):
+        if error := as_object(chunk.get("x_groq")).get("error"):
+            raise self._errors.in_stream({"error": error})
+        self._count(chunk.get("usage"))
+        choices = as_objects(chunk.get("choices"))
+        if self._strange is not None:
+            self._strange = None if choices else self._strange or excerpt(dumped(chunk).encode())
+        for choice in choices:
             if choice.get("index"):  # another sample, which was not asked for
                 continue
+            if choice.get("error"):  # OpenRouter's
+                raise self._errors.in_stream(choice)
+            self._count(choice.get("usage"))  # Kimi's place
             delta: object = choice.get("delta")
             # A message in addition to deltas repeats their text.
             if delta is None or not (delta or self._size_bytes):
@@ -106,8 +188,20 @@ class ReplyBuilder(ReplyParts):
             if reason := choice.get("finish_reason"):
                 self._finish_reason = str(reason)
 
+    def _count(self, usage: object) -> None:
+        if isinstance(usage, Mapping):
+            self._usage = cast("Mapping[str, Any]", usage)  # the counts are cumulative
+
     def _delta(self, delta: Mapping[str, Any]) -> None:
-        self._think(self._reasoning, delta.get("reasoning_content") or delta.get("reasoning"))
+        details = as_objects(delta.get("reasoning_details"))
+        thought = delta.get("reasoning_content") or delta.get("reasoning")
+        self._think(self._reasoning, thought or "".join(map(_shown_in, details)))
+        for entry in details:
+            if self._details and self._details[-1].takes(entry):
+                self._grow(size_bytes(_shown_in(entry)) + size_bytes(str(entry.get("signature") or "")))
+            else:
+                self._grow(PART_OVERHEAD_BYTES + len(dumped(entry)))
+                self._details.append(_Detail(entry))
         content = delta.get("content")
         self._say(self._text, content)
         for part in as_objects(content):
@@ -136,17 +230,22 @@ class ReplyBuilder(ReplyParts):
         extra = {key: value for key, value in fragment.items() if key not in _KNOWN_IN_CALL}
         if not (name or wire_id or piece or extra):
             return  # some servers send an empty fragment together with text
-        call = self._call_of(fragment.get("index"), wire_id, name, piece)
+        index = fragment.get("index")
+        call = self._call_of(index, wire_id, name, piece)
         if wire_id and not call.wire_id:
             self._grow(size_bytes(wire_id))
             call.wire_id = wire_id
             self._by_id[wire_id] = call
-        if name and not call.name:
+        if name and (not call.name or (isinstance(index, int) and not call.arguments.parts and name != call.name)):
             self._grow(size_bytes(name))
-            call.name = name
+            call.name = name if name.startswith(call.name) else call.name + name
         if extra:
             self._grow(len(dumped(extra)))
             call.extra.update(extra)
+        if call.is_repeated_by(piece):
+            return
+        if piece:
+            call.without_empty_object()
         self._argue(call.arguments, piece, call.position, call.name)
 
     def _refuse_foreign(self, fragment: Mapping[str, Any]) -> None:
@@ -169,7 +268,8 @@ class ReplyBuilder(ReplyParts):
         begins = found is None
         if found is not None and name and found.name:
             other_id = bool(wire_id and found.wire_id and wire_id != found.wire_id)
-            begins = other_id or (bool(piece or name != found.name) and found.is_complete())
+            again = bool(wire_id) and wire_id == found.wire_id and name == found.name and found.is_repeated_by(piece)
+            begins = other_id or (bool(piece or name != found.name) and found.is_complete() and not again)
         if found is None or begins:
             found = _Call(self._next_call())
             self._calls.append(found)
@@ -185,21 +285,28 @@ class ReplyBuilder(ReplyParts):
 
     def finish(self) -> ModelReply:
         """Return the whole reply. Raises `ProviderUnavailable` if the stream ended before the reply was whole."""
-        if self._finish_reason == "error":
-            raise self._errors.unavailable("gave up on its reply")
+        if _word(self._finish_reason) in _BROKEN_OFF:
+            raise self._errors.unavailable(f"gave up on its reply (finish_reason {self._finish_reason!r})")
+        if self._strange:  # a gateway's own message, with status 200
+            raise self._errors.unavailable(f"answered with no completion: {self._strange}")
         if not self._finish_reason and not (self.done and all(call.is_complete() for call in self._calls)):
             raise self._errors.unavailable("ended the stream before the reply was whole")
         calls = tuple(
             ToolCall(name=call.name, arguments=call.arguments.whole(), provider_call_id=call.wire_id)
             for call in self._calls
         )
-        vendor_data = None
+        kept: dict[str, Any] = {}
         if any(call.extra for call in self._calls):
-            extras = [self._storable(call.extra) or None for call in self._calls]
-            vendor_data = {self._errors.vendor: {"tool_calls": extras}}
+            kept["tool_calls"] = [self._storable(call.extra) or None for call in self._calls]
+        if self._details:
+            details = [detail.wire() for detail in self._details]
+            kept |= {"message": {"reasoning_details": self._storable(details)}, "model": self._asked}
         return ModelReply(
             message=AssistantMessage(
-                text=self._text.whole(), tool_calls=calls, reasoning=self._reasoning.whole(), vendor_data=vendor_data
+                text=self._text.whole(),
+                tool_calls=calls,
+                reasoning=self._reasoning.whole(),
+                vendor_data={self._errors.vendor: kept} if kept else None,
             ),
             finish_reason=self._neutral_reason(),
             vendor_finish_reason=self._finish_reason,
@@ -209,8 +316,13 @@ class ReplyBuilder(ReplyParts):
         )
 
     def _neutral_reason(self) -> FinishReason:
-        found = _FINISH_REASONS.get(self._finish_reason, "other")
+        found = _FINISH_REASONS.get(_word(self._finish_reason), "other")
         return "refusal" if self._refused and found in {"", "stop"} and not self._calls else found
+
+
+def _word(reason: str) -> str:
+    """Return the word that decides: Gemini writes "content_filter: PROHIBITED_CONTENT", and "SAFETY"."""
+    return reason.partition(":")[0].strip().lower()
 
 
 def _is_error(fields: Mapping[str, Any]) -> bool:
@@ -233,8 +345,10 @@ def usage_of(wire: Mapping[str, Any], read: str, written: str) -> Usage:
     return Usage(
         input_tokens=input_tokens,
         output_tokens=output_tokens,
-        # The second is DeepSeek's name.
-        cached_tokens=count_at(details, "cached_tokens") or count_at(wire, "prompt_cache_hit_tokens"),
+        # The second is DeepSeek's name, and the third Kimi's.
+        cached_tokens=count_at(details, "cached_tokens")
+        or count_at(wire, "prompt_cache_hit_tokens")
+        or count_at(wire, "cached_tokens"),
         cache_write_tokens=count_at(details, "cache_write_tokens"),
         reasoning_tokens=reasoning_tokens,
     )

@@ -52,6 +52,9 @@ class OpenAIErrors(ErrorTranslator):
             "content_filter",
             "content_policy_violation",
             "bio_policy",
+            "cyber_policy",
+            "data_inspection_failed",  # Qwen
+            "1301",  # GLM
             "image_content_policy_violation",
             "invalid_prompt",
             "misalignment_policy_violation",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ...messages import to_openai_responses
+from ...messages import Part, to_openai_responses
 from ...protocols import ModelRequest, ToolSpec
 from .._shared.native_output import json_schema_format, messages_with_schema
-from .._shared.request_parts import given, map_parts, shown_image, with_extra
+from .._shared.request_parts import given, in_template_order, map_parts, named_file, shown_image, with_extra
 from ._chat_request import function_fields, tool_fields
 
 __all__ = ["reasons", "response_body"]
@@ -47,7 +47,7 @@ def response_body(
     body: dict[str, Any] = {
         "model": model,
         "input": to_openai_responses(
-            map_parts(messages_with_schema(request) if compatible else request.messages, shown_image),
+            map_parts(in_template_order(messages_with_schema(request)) if compatible else request.messages, _shown),
             vendor=vendor,
             valid_arguments=compatible,
             reasoning=reasoning_back,
@@ -73,6 +73,10 @@ def response_body(
     if request.output_schema is not None:
         body["text"] = {"format": {"type": "json_schema", **json_schema_format(request.output_schema)}}
     return with_extra(body, settings.extra_body, "text")
+
+
+def _shown(part: Part) -> Part:
+    return named_file(shown_image(part))
 
 
 def _named(name: str) -> dict[str, Any]:

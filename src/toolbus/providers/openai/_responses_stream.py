@@ -22,7 +22,7 @@ from .._shared.reply_parts import (
     ReplyParts,
     read_object,
 )
-from .._shared.wire_text import Characters, as_object, as_objects, dumped
+from .._shared.wire_text import Characters, as_object, as_objects, dumped, excerpt
 from ._chat_stream import usage_of
 
 __all__ = ["ResponseBuilder"]
@@ -30,6 +30,7 @@ __all__ = ["ResponseBuilder"]
 _ENDINGS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 _INCOMPLETE: Mapping[str, FinishReason] = {
     "max_output_tokens": "length",
+    "max_tokens": "length",
     "content_filter": "content_filter",
     "": "length",  # the reply may have ended anywhere; for the API's other reasons, it ends between items
 }
@@ -122,7 +123,7 @@ class ResponseBuilder(ReplyParts):
             return
         fields = read_object(data, self._errors, "a chunk")
         kind = str(fields.get("type") or event)
-        if kind == "error" or (fields.get("error") and not kind.startswith("response.")):
+        if kind == "error" or fields.get("error"):
             raise self._errors.in_stream(fields)
         self._name_model(as_object(fields.get("response")))
         if part := _DELTAS.get(kind):
@@ -144,7 +145,9 @@ class ResponseBuilder(ReplyParts):
         """Process a response that the server did not stream."""
         if completion.get("error") and not completion.get("status"):
             raise self._errors.in_stream(completion)
-        self._end(completion, "")
+        if "status" not in completion and "output" not in completion:  # a gateway's own message, with status 200
+            raise self._errors.unavailable(f"answered with no response: {excerpt(dumped(completion).encode())}")
+        self._end(completion, "" if "status" in completion else "completed")
 
     def _end(self, response: Mapping[str, Any], status: str) -> None:
         status = str(response.get("status") or status)

@@ -1,4 +1,4 @@
-"""The names of tools: `server__tool`, in 1 to 64 of the characters that model providers accept.
+"""The names of tools and arguments in 1 to 64 of the characters that model providers accept: `server__tool`.
 
 The server's part never has two underscores in a row and never ends with one, so it ends before the first two
 underscores of a name, and tools of different servers never have the same name. A part that does not fit is shortened,
@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
 
-__all__ = ["prefix_of", "tool_name"]
+__all__ = ["argument_names", "prefix_of", "renamed", "tool_name"]
 
 _MOST = 64  # characters of a tool's name, the limit of both OpenAI and Anthropic
 _MOST_PREFIX = 28
 _PREFIX = re.compile(r"[A-Za-z0-9-]+(_[A-Za-z0-9-]+)*")
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _ODD = re.compile(r"[^A-Za-z0-9_-]+")
+# Anthropic refuses a request, with all of its tools, for other names of arguments, such as "$top" and "filter[id]".
+_ARGUMENT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def prefix_of(server: str) -> str:
@@ -33,6 +37,47 @@ def tool_name(prefix: str, tool: str) -> str:
     if len(tool) <= left and _NAME.fullmatch(tool):
         return f"{prefix}__{tool}"
     return f"{prefix}__{_ODD.sub('_', tool)[: left - 9]}-{_digest(tool)}"
+
+
+def argument_names(schema: Mapping[str, Any]) -> dict[str, str]:
+    """Return other names for the arguments in a schema that have names which a provider refuses."""
+    given = {name: None for node in _nodes(schema) for name in _mapping(node.get("properties"))}
+    found: dict[str, str] = {}
+    for name in given:
+        if not _ARGUMENT.fullmatch(name):
+            other = _ODD.sub("_", name)[: _MOST - 9]
+            is_taken = not other or other in given or other in found.values()
+            found[name] = f"{other}-{_digest(name)}" if is_taken else other
+    return found
+
+
+def renamed(schema: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return a schema whose arguments have other names."""
+    found = dict(schema)
+    if properties := _mapping(schema.get("properties")):
+        found["properties"] = {names.get(name, name): each for name, each in properties.items()}
+    if required := schema.get("required"):
+        found["required"] = [names.get(name, name) for name in required]
+    for key, parts in _parts(schema):
+        found[key] = [renamed(node, names) if (node := _mapping(each)) else each for each in parts]
+    return found
+
+
+def _nodes(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield schema
+    for _, parts in _parts(schema):
+        for part in parts:
+            yield from _nodes(_mapping(part))
+
+
+def _parts(schema: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
+    for key in ("allOf", "anyOf", "oneOf"):
+        if isinstance(parts := schema.get(key), list):
+            yield key, cast("list[Any]", parts)
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
 def _digest(text: str) -> str:

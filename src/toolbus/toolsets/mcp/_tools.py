@@ -19,7 +19,7 @@ from ..._option_checks import POSITIVE, check
 from ...errors import ConfigurationError
 from ...tools import Tool, ToolContext, ToolOptions, ToolRegistry
 from ._connection import Connection
-from ._names import prefix_of, tool_name
+from ._names import argument_names, prefix_of, renamed, tool_name
 from ._pins import Pins, difference, pin_of
 from ._results import check_answer, form_of, result_of
 from ._servers import McpServer
@@ -314,8 +314,12 @@ def _tool(connection: Connection, name: str, definition: types.Tool, *, changed:
     server, original, form = connection.server, definition.name, form_of(definition)
     given = server.tool_options.get(original, {})
     approval = given.get("needs_approval", server.needs_approval)
+    schema = definition.input_schema
+    names = argument_names(schema)
+    originals = {other: argument for argument, other in names.items()}
 
     async def call(*, toolbus_context: ToolContext[Any], **arguments: Any) -> Any:
+        arguments = {originals.get(argument, argument): value for argument, value in arguments.items()}
         answer = await connection.call(original, arguments, toolbus_context, read_only=read_only)
         check_answer(answer, form, server.name, unknown=not read_only)
         return result_of(answer, form)
@@ -330,4 +334,6 @@ def _tool(connection: Connection, name: str, definition: types.Tool, *, changed:
         "needs_approval": True if changed else approval,
     }
     title = definition.title or (hints.title if hints is not None else None)
-    return Tool(name, definition.description or title or "", definition.input_schema, call, **options)
+    return Tool(
+        name, definition.description or title or "", renamed(schema, names) if names else schema, call, **options
+    )

@@ -1,0 +1,100 @@
+"""Schemas of tools in the form that OpenAI and Anthropic accept. Pure.
+
+One schema that they refuse makes a request with any number of other tools fail, and MCP servers have many: alternatives
+at the top level ("input_schema does not support oneOf, allOf, or anyOf at the top level"), an object without
+properties, an array without items ("array schema missing items"). The model reads a schema that also allows more, and
+its arguments are validated by the original one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias, cast
+
+from .wire_text import as_object, as_objects
+
+__all__ = ["offered_schema"]
+
+_Fields: TypeAlias = tuple[dict[str, Any], list[str]]
+
+_COMBINED = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
+_REFUSED = _COMBINED | {"not", "enum", "const", "if", "then", "else"}  # at the top level
+_VALUES = frozenset({"default", "const", "enum", "examples"})  # keywords with values, which are not schemas
+_MOST_PARTS = 1_000  # alternatives of alternatives multiply
+_MOST_VARIANTS = 20
+
+
+def offered_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tool's schema with its properties at the top level, and with items in each array."""
+    offered = {key: _with_items(value) for key, value in schema.items() if key not in _REFUSED}
+    offered.setdefault("properties", {})
+    if not _COMBINED.isdisjoint(schema):
+        properties, required = _Flat(schema).fields(schema)
+        offered |= {"properties": _with_items(properties), "required": list(dict.fromkeys(required))}
+    return offered
+
+
+class _Flat:
+    """The properties of an object's schema, wherever they are in it."""
+
+    __slots__ = ("_left", "_root")
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
+        self._left = _MOST_PARTS
+
+    def fields(self, schema: Mapping[str, Any]) -> _Fields:
+        """Return the properties of a schema and of all parts that apply, and the names that are always required."""
+        self._left -= 1
+        if self._left < 0:
+            return {}, []
+        properties = dict(as_object(schema.get("properties")))
+        required = list(cast("list[str]", schema.get("required") or ()))
+        for part in (*self._target(schema.get("$ref")), *as_objects(schema.get("allOf"))):
+            more, names = self.fields(part)
+            properties = {**more, **properties}
+            required += names
+        for key in ("anyOf", "oneOf"):
+            branches = [self.fields(each) for each in as_objects(schema.get(key))]
+            for name in dict.fromkeys(name for more, _ in branches for name in more):
+                properties.setdefault(name, _any_of([more[name] for more, _ in branches if name in more]))
+            if branches:
+                required += [name for name in branches[0][1] if all(name in names for _, names in branches)]
+        return properties, required
+
+    def _target(self, reference: object) -> list[Mapping[str, Any]]:
+        found: object = self._root
+        for step in str(reference).removeprefix("#/").split("/") if isinstance(reference, str) else ():
+            found = as_object(found).get(step.replace("~1", "/").replace("~0", "~"))
+        return as_objects([found]) if isinstance(reference, str) else []
+
+
+def _any_of(schemas: list[Any]) -> Any:
+    variants: list[Any] = []
+    for each in schemas:
+        if each not in variants:
+            variants.append(each)
+        if len(variants) > _MOST_VARIANTS:
+            return {}
+    return variants[0] if len(variants) == 1 else {"anyOf": variants}
+
+
+def _with_items(node: Any) -> Any:
+    """Return a part of a schema with items in each array; the part itself if nothing is missing."""
+    if isinstance(node, Mapping):
+        fields = cast("Mapping[str, Any]", node)
+        kind = fields.get("type")
+        new: dict[str, Any] = {}
+        if (kind == "array" or (isinstance(kind, list) and "array" in kind)) and "items" not in fields:
+            new["items"] = {}
+        for key, value in fields.items():
+            if isinstance(value, (Mapping, list)) and key not in _VALUES:
+                changed = _with_items(value)
+                if changed is not value:
+                    new[key] = changed
+        return {**fields, **new} if new else fields
+    if isinstance(node, list):
+        parts = cast("list[Any]", node)
+        items = [_with_items(each) for each in parts]
+        return parts if all(one is other for one, other in zip(items, parts, strict=True)) else items
+    return node

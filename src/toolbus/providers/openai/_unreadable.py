@@ -1,0 +1,63 @@
+"""Encrypted reasoning that a server has refused, because another organisation or resource of its vendor had made it.
+
+Pure. The server would refuse every later request of the conversation as well ("The encrypted content gAAA... could not
+be verified"), for example after a change of the key. So the model is asked again without the reasoning that the refused
+request had, and its replies are sent as their text and calls.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ...errors import ProviderError, ProviderUnavailable
+from ...messages import AssistantMessage, Message
+from ...records import replace
+from .._shared.wire_text import as_object, as_objects
+
+__all__ = ["UnreadableReasoning"]
+
+_REFUSED = re.compile(
+    r"encrypted content .{0,200}could not be|created under a different Azure OpenAI resource", re.DOTALL
+)
+_MOST = 10_000
+
+
+class UnreadableReasoning:
+    """The encrypted texts that a server has refused, by their hashes."""
+
+    __slots__ = ("_hashes", "_vendor")
+
+    def __init__(self, vendor: str) -> None:
+        self._vendor = vendor
+        self._hashes: set[int] = set()
+
+    def left_out(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Return the messages without the items of replies whose reasoning was refused."""
+        if not self._hashes:
+            return messages
+        return [self._plain(each) if self._hashes.intersection(self._in(each)) else each for each in messages]
+
+    def classified(self, messages: Sequence[Message], error: ProviderError) -> ProviderError:
+        """Return the error, as retryable if it refuses reasoning that the next request will not have."""
+        if not _REFUSED.search(str(error)):
+            return error
+        sent = {each for message in messages for each in self._in(message)}
+        if not sent:
+            return error
+        if len(self._hashes) > _MOST:
+            self._hashes.clear()
+        self._hashes |= sent
+        text = f"{error}; the model is asked again without that reasoning"
+        return ProviderUnavailable(text, vendor=error.vendor, status=error.status, retryable=True)
+
+    def _in(self, message: Message) -> Iterator[int]:
+        data: Mapping[str, Any] = (isinstance(message, AssistantMessage) and message.vendor_data) or {}
+        for item in as_objects(as_object(data.get(self._vendor)).get("responses")):
+            if text := item.get("encrypted_content"):
+                yield hash(str(text))
+
+    def _plain(self, message: Message) -> Message:
+        assert isinstance(message, AssistantMessage)
+        return replace(message, vendor_data={**(message.vendor_data or {}), self._vendor: {}})

@@ -1,0 +1,111 @@
+"""Schemas of tools that OpenAI or Anthropic would refuse, together with all other tools of the request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from toolbus.messages import UserMessage
+from toolbus.protocols import ModelRequest, ToolSpec
+from toolbus.providers._shared.tool_schema import offered_schema
+from toolbus.providers.anthropic._request import request_body as anthropic_body
+from toolbus.providers.openai._chat_request import request_body as chat_body
+from toolbus.providers.openai._responses_request import response_body
+from toolbus.schemas import JsonSchema
+
+TEXT = {"type": "string"}
+EITHER = {
+    "type": "object",
+    "properties": {"project": TEXT, "paths": {"type": "array"}, "scopes": {"type": ["array", "null"]}},
+    "required": ["project"],
+    "anyOf": [{"required": ["paths"]}, {"required": ["scopes"]}],
+}
+ONE_OF_SEVERAL = {
+    "type": "object",
+    "oneOf": [
+        {"properties": {"kind": {"const": "file"}, "path": TEXT}, "required": ["kind", "path"]},
+        {"properties": {"kind": {"const": "page"}, "url": TEXT}, "required": ["url", "kind"]},
+    ],
+}
+NAMED = {
+    "type": "object",
+    "$ref": "#/definitions/Input",
+    "definitions": {
+        "Input": {
+            "type": "object",
+            "properties": {"name": TEXT},
+            "allOf": [{"properties": {"size": {"type": "integer"}}, "required": ["size"]}],
+            "required": ["name"],
+        }
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "properties", "required", "fitting"),
+    [
+        ({"type": "object"}, {}, None, [{}, {"a": 1}]),
+        (
+            EITHER,
+            {
+                "project": TEXT,
+                "paths": {"type": "array", "items": {}},
+                "scopes": {"type": ["array", "null"], "items": {}},
+            },
+            ["project"],
+            [{"project": "a", "paths": [1]}, {"project": "a", "scopes": None}],
+        ),
+        (
+            ONE_OF_SEVERAL,
+            {"kind": {"anyOf": [{"const": "file"}, {"const": "page"}]}, "path": TEXT, "url": TEXT},
+            ["kind"],
+            [{"kind": "file", "path": "a"}, {"kind": "page", "url": "b"}],
+        ),
+        (NAMED, {"name": TEXT, "size": {"type": "integer"}}, ["name", "size"], [{"name": "a", "size": 1}]),
+        (
+            {"type": "object", "properties": {"a": TEXT}, "not": {"required": ["b"]}, "if": {}, "then": {}},
+            {"a": TEXT},
+            None,
+            [{}, {"a": "b"}],
+        ),
+    ],
+)
+def test_a_schema_is_offered_with_its_properties_at_the_top_and_allows_what_it_allowed(
+    schema: dict[str, Any], properties: Any, required: Any, fitting: list[Any]
+) -> None:
+    offered = offered_schema(schema)
+    assert (offered["type"], offered["properties"], offered.get("required")) == ("object", properties, required)
+    assert not {"anyOf", "oneOf", "allOf", "$ref", "not", "if", "then"} & set(offered)
+    for arguments in fitting:
+        JsonSchema(schema).check(arguments)
+        JsonSchema(offered).check(arguments)
+
+
+def test_a_schema_that_is_accepted_is_sent_as_it_is() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "array", "items": {"$ref": "#/$defs/A"}}, "b": {"default": {"type": "array"}}},
+        "$defs": {"A": {"anyOf": [TEXT, {"type": "null"}]}},
+        "additionalProperties": False,
+    }
+    assert offered_schema(schema) == schema
+
+
+def test_schemas_that_refer_to_themselves_or_multiply_are_cut() -> None:
+    assert offered_schema({"type": "object", "$ref": "#"})["properties"] == {}
+    laughs: dict[str, Any] = {f"l{i}": {"anyOf": [{"$ref": f"#/$defs/l{i - 1}"}] * 50} for i in range(1, 6)}
+    laughs["l0"] = {"properties": {"a": TEXT}}
+    found = offered_schema({"type": "object", "$ref": "#/$defs/l5", "$defs": laughs})
+    assert found["properties"] == {"a": TEXT}
+    many = [{"properties": {"a": {"const": number}}} for number in range(30)]
+    assert offered_schema({"type": "object", "anyOf": many})["properties"] == {"a": {}}
+
+
+def test_each_api_is_sent_such_a_schema() -> None:
+    request = ModelRequest(messages=[UserMessage(content="a")], tools=(ToolSpec(name="f", parameters=EITHER),))
+    chat = chat_body("m", request, vendor="openai", compatible=False)["tools"][0]["function"]["parameters"]
+    options: Any = {"encrypted_reasoning": None, "reasoning_summary": None, "compatible": False, "vendor": "openai"}
+    responses = response_body("m", request, **options)["tools"][0]["parameters"]
+    anthropic = anthropic_body("m", request, max_output_tokens=9, cache="off")["tools"][0]["input_schema"]
+    assert chat == responses == anthropic == offered_schema(EITHER)
