@@ -83,13 +83,29 @@ def test_a_schema_without_a_type_is_one_of_an_object():
     assert Tool("t", "", {}, look_up).parameters == {"type": "object"}
 
 
+def other(w: str) -> str:
+    return w
+
+
+def nothing() -> str:
+    return ""
+
+
+def by_position(word: str, /) -> str:
+    return word
+
+
+def more(word: str, more: str) -> str:
+    return word + more
+
+
 @pytest.mark.parametrize(
     ("handler", "reported"),
     [
-        (lambda w: w, "missing a required argument: 'w'"),
-        (lambda: "", "unexpected keyword argument 'word'"),
-        (lambda word, /: word, "positional-only"),
-        (lambda word, more: word, "missing a required argument: 'more'"),
+        (other, "missing a required argument: 'w'"),
+        (nothing, "unexpected keyword argument 'word'"),
+        (by_position, "positional-only"),
+        (more, "missing a required argument: 'more'"),
     ],
 )
 def test_a_handler_that_does_not_take_the_arguments_is_refused_at_construction(handler: Any, reported: str):
