@@ -368,7 +368,9 @@ def _check_takes(name: str, handler: Any, parameters: Mapping[str, Any], context
     properties = parameters.get("properties")
     if not properties or not isinstance(properties, Mapping) or not _COMPOSING.isdisjoint(parameters):
         return
-    named = dict.fromkeys([*cast("Mapping[str, Any]", properties), *([] if context is None else [context])])
+    named: dict[str, None] = dict.fromkeys(cast("Mapping[str, Any]", properties))
+    if context is not None:
+        named[context] = None
     try:
         inspect.signature(handler).bind(**named)
     except TypeError as exc:
