@@ -206,6 +206,7 @@ def test_a_text_that_is_pasted_is_one_question(desk: Path):
     if getattr(readline, "backend", "") == "editline":
         pytest.skip("only GNU's readline recognises what is pasted")
     with on_terminal(desk, "chat", *played("echoing"), "-q") as terminal:
+        terminal.read_until("\x1b[?2004h")  # asks the terminal to mark what is pasted
         terminal.read_until("> ")
         terminal.type("\x1b[200~first line\nsecond line\x1b[201~\n")
         terminal.read_until("asked: 'first line\\nsecond line'")
