@@ -384,6 +384,12 @@ def _default(value: Any, found: _Secrets) -> Any:
         return sorted(cast("AbstractSet[Any]", value), key=str)
     if isinstance(value, (decimal.Decimal, pathlib.PurePath)):
         return str(value)
+    # orjson takes subclasses of `str` and `int` by itself.
+    if isinstance(value, float):
+        return float.__float__(value)
+    # The scalars and arrays of numpy, and the columns of pandas.
+    if not issubclass(kind, _BINARY) and callable(getattr(value, "tolist", None)):
+        return value.tolist()
     hint = "; of an image, return ImagePart.from_bytes(data, media_type)" if issubclass(kind, _BINARY) else ""
     if inspect.iscoroutine(value):
         hint = "; await it, and return what it gives"

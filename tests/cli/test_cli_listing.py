@@ -47,7 +47,7 @@ def test_parameters_of_any_shape_are_listed(toolbus: Command, folder: Path):
     schema = {"properties": {**kinds, "e": {"anyOf": [False, {"enum": [1]}], "description": "One.\nread_lines"}}}
     code = (
         "from toolbus import Tool\n"
-        f"odd = Tool('odd', 'Odd\\x1b[31m.', {{'type': 'object', **{schema!r}}}, lambda: 0, validate=lambda _: None)\n"
+        f"odd = Tool('odd', 'Odd\\x1b[31m.', {{'type': 'object', **{schema!r}}}, lambda **_: 0, validate=lambda _: None)\n"
     )
     (folder / "odd_tools.py").write_text(code, encoding="utf-8")
     ended = toolbus("tools", "--tools", "odd_tools:odd")
@@ -73,7 +73,7 @@ def test_tools_as_json_are_names_descriptions_and_schemas(toolbus: Command):
 
 def test_a_parameter_takes_one_line_so_that_it_cannot_look_like_another_tool(toolbus: Command, folder: Path):
     schema = {"type": "object", "properties": {"a\nb": {"type": "string", "description": "One.\nforged\n  It."}}}
-    code = f"from toolbus import Tool\nodd = Tool('odd', 'Odd.', {schema!r}, lambda: 0, validate=lambda _: None)\n"
+    code = f"from toolbus import Tool\nodd = Tool('odd', 'Odd.', {schema!r}, lambda **_: 0, validate=lambda _: None)\n"
     (folder / "forging_tools.py").write_text(code, encoding="utf-8")
     ended = toolbus("tools", "--tools", "forging_tools:odd")
     assert ended.out.endswith("\nodd\n  Odd.\n    a b (string): One. forged It.\n")

@@ -64,6 +64,7 @@ def freezing(): return ScriptedProvider([calls(("freeze", {})), text("Never.")])
 def talking(): return ScriptedProvider([text("First."), text("Second.")])
 def deleting(): return ScriptedProvider([calls(DELETE), text("Done."), calls(DELETE), text("Again.")])
 def chattering(): return ScriptedProvider([calls(("chatter", {}), DELETE), text("Done.")])
+def echoing(): return ScriptedProvider(lambda request: text(f"asked: {request.messages[-1].text!r}"))
 def endless(): return ScriptedProvider([text("word " * 200_000)])
 '''
 
@@ -196,6 +197,20 @@ def test_a_chat_can_be_edited_and_left(desk: Path):
         terminal.read_until("one", after=so_far)
         terminal.read_until("Second.\r\n", after=so_far)
         terminal.read_until("> ", after=terminal.shown.index("Second."))
+        terminal.type("\x04")
+        assert terminal.wait() == 0
+
+
+def test_a_text_that_is_pasted_is_one_question(desk: Path):
+    readline = pytest.importorskip("readline")
+    if getattr(readline, "backend", "") == "editline":
+        pytest.skip("only GNU's readline recognises what is pasted")
+    with on_terminal(desk, "chat", *played("echoing"), "-q") as terminal:
+        terminal.read_until("\x1b[?2004h")  # asks the terminal to mark what is pasted
+        terminal.read_until("> ")
+        terminal.type("\x1b[200~first line\nsecond line\x1b[201~\n")
+        terminal.read_until("asked: 'first line\\nsecond line'")
+        terminal.read_until("> ", after=terminal.shown.index("asked"))
         terminal.type("\x04")
         assert terminal.wait() == 0
 

@@ -26,7 +26,7 @@ SCHEMA = {
 }
 
 
-def look_up(word: str, options: dict[str, Any] | None = None, marks: list[int] | None = None) -> Any:
+def look_up(word: str = "", options: dict[str, Any] | None = None, marks: list[int] | None = None, **_: Any) -> Any:
     """Look a word up."""
     return word, options, marks
 
@@ -81,6 +81,39 @@ def test_a_schema_that_is_not_of_an_object_is_refused(schema: dict[str, Any]):
 
 def test_a_schema_without_a_type_is_one_of_an_object():
     assert Tool("t", "", {}, look_up).parameters == {"type": "object"}
+
+
+def other(w: str) -> str:
+    return w
+
+
+def nothing() -> str:
+    return ""
+
+
+def by_position(word: str, /) -> str:
+    return word
+
+
+def more(word: str, more: str) -> str:
+    return word + more
+
+
+@pytest.mark.parametrize(
+    ("handler", "reported"),
+    [
+        (other, "missing a required argument: 'w'"),
+        (nothing, "unexpected keyword argument 'word'"),
+        (by_position, "positional-only"),
+        (more, "missing a required argument: 'more'"),
+    ],
+)
+def test_a_handler_that_does_not_take_the_arguments_is_refused_at_construction(handler: Any, reported: str):
+    schema = {"type": "object", "properties": {"word": {"type": "string"}}}
+    with pytest.raises(ConfigurationError, match=f"'t': its handler does not fit its schema: .*{reported}"):
+        Tool("t", "", schema, handler)
+    # These arguments may be named elsewhere in the schema.
+    assert Tool("t", "", {**schema, "anyOf": [{"required": ["word"]}]}, handler).name == "t"
 
 
 def test_a_broken_schema_is_refused_at_construction():

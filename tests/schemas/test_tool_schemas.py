@@ -478,7 +478,7 @@ def test_a_schema_belongs_to_its_tool_alone():
     shown = Tool(handler=power).parameters
     with pytest.raises(TypeError):
         shown["type"] = "string"  # type: ignore[index]
-    given = {"type": "object", "properties": {"x": {"type": "integer"}}}
+    given = {"type": "object", "properties": {"base": {"type": "integer"}}}
     before = copy.deepcopy(given)
     made = Tool("t", "", given, power, validate=lambda _: None)
     given["properties"]["y"] = {}  # type: ignore[index]

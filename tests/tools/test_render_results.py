@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import datetime as dt
 import decimal
 import enum
@@ -25,6 +26,10 @@ HALF = "\ud83d"  # half of a surrogate pair
 
 class Colour(enum.StrEnum):
     RED = "red"
+
+
+class Ratio(float):
+    """A number of another library, such as numpy's float64."""
 
 
 class Model(BaseModel):
@@ -133,6 +138,8 @@ def through_the_wire(rendered: Rendered) -> ToolCallCompleted:
         (uuid.UUID(int=1), '"00000000-0000-0000-0000-000000000001"', "00000000-0000-0000-0000-000000000001"),
         ([Colour.RED], '["red"]', ["red"]),
         (pathlib.PurePosixPath("a/b"), '"a/b"', "a/b"),
+        (Ratio(1.5), "1.5", 1.5),
+        ({"mean": Ratio(1.5), "all": array.array("d", [1.5])}, '{"mean":1.5,"all":[1.5]}', {"mean": 1.5, "all": [1.5]}),
         (pathlib.PurePosixPath("a\udc80"), '"a?"', "a?"),
         (Model(text="x"), '{"text":"x","ratio":1.0}', {"text": "x", "ratio": 1.0}),
         (Model(text=HALF, ratio=float("nan")), '{"text":"?","ratio":null}', {"text": "?", "ratio": None}),

@@ -86,6 +86,14 @@ def test_a_glob_means_names_at_any_depth_or_whole_paths(tree: Path, glob: str, f
     assert Workspace(tree)("list_files", glob=glob)["files"] == files
 
 
+@pytest.mark.parametrize("glob", ["app/[id]/page.ts", "app/[id]", "app/[id]/*", "{app,lib}/[id]/**"])
+def test_brackets_in_a_glob_also_match_the_same_brackets_in_a_name(tmp_path: Path, glob: str) -> None:
+    for name in ("app/[id]/page.ts", "app/i/page.ts", "app/x/page.ts"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    assert Workspace(tmp_path)("list_files", glob=glob)["files"] == ["app/[id]/page.ts", "app/i/page.ts"]
+
+
 def test_a_search_for_text_gives_path_line_and_text(tree: Path) -> None:
     data = Workspace(tree)("search_text", query="limit = ")
     assert data["matches"] == [

@@ -362,7 +362,30 @@ def _binder(
         return copy.deepcopy(dict(arguments))
 
     context = None if handler is None else context_parameter(name, hints_of(handler), _is_context)
+    if handler is not None:
+        _check_takes(name, handler, parameters, context)
     return ArgumentBinder(parameters=parameters, bind=bind, context=context)
+
+
+# Keywords beside which `properties` may not have all arguments.
+_COMPOSING = frozenset({"$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas", "patternProperties"})
+
+
+def _check_takes(name: str, handler: Any, parameters: Mapping[str, Any], context: str | None) -> None:
+    """Raise `ConfigurationError` for a handler that cannot be called with all arguments of its schema by name."""
+    properties = parameters.get("properties")
+    if not properties or not isinstance(properties, Mapping) or not _COMPOSING.isdisjoint(parameters):
+        return
+    named: dict[str, None] = dict.fromkeys(cast("Mapping[str, Any]", properties))
+    if context is not None:
+        named[context] = None
+    try:
+        inspect.signature(handler).bind(**named)
+    except TypeError as exc:
+        raise ConfigurationError(f"tool {name!r}: its handler does not fit its schema: {exc}") from None
+    except ValueError:
+        # Some built-in functions have no signature.
+        return
 
 
 def _translated(validate: Callable[[Mapping[str, Any]], None]) -> Callable[[Mapping[str, Any]], None]:

@@ -80,6 +80,8 @@ def _readline() -> ModuleType | None:
         import readline  # noqa: PLC0415 -- some systems lack it
     except ImportError:
         return None
+    # Python switches this off. Then each line of a pasted text would be a question of its own.
+    readline.parse_and_bind("set enable-bracketed-paste on")
     return readline
 
 

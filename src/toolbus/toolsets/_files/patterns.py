@@ -38,8 +38,9 @@ def compile_glob(glob: str) -> Matcher:
     """Return a function that says whether a path (with `/`, relative to the root) matches `glob`.
 
     A glob without a slash is matched with the file's name at any depth, one with a slash with the whole path; `**`
-    stands for any number of directories, `{a,b}` for alternatives. A glob that matches a directory matches everything
-    below it. Raises `ToolError` for a glob that is too long or not valid.
+    stands for any number of directories, `{a,b}` for alternatives. A class such as `[id]` also stands for itself, since
+    names of files may hold brackets. A glob that matches a directory matches everything below it. Raises `ToolError`
+    for a glob that is too long or not valid.
     """
     body = glob.strip().replace("\\", "/").removeprefix("./").strip("/")
     if body in ("", ".", "**", "*"):
@@ -76,7 +77,8 @@ def _translate(glob: str, *, braces: bool = False) -> str:
             inner = glob[index:end]
             negated = inner[0] in "!^"
             inside = "".join(c if c.isalnum() or c in "-_" else f"\\{c}" for c in inner[negated:] if ord(c) < 128)
-            out.append(f"[{'^/' if negated else ''}{inside}]" if inside.strip("-") else escaped(f"[{inner}]"))
+            given, found = escaped(f"[{inner}]"), f"[{'^/' if negated else ''}{inside}]"
+            out.append(given if not inside.strip("-") else f"(?:{found}|{given})" if braces else found)
             index = end + 1
         elif char == "[" and not braces:
             # A class without an end matches nothing in git.
