@@ -161,8 +161,8 @@ class ToolWorker:
     async def run(self, ready: Callable[[], object] = lambda: None) -> None:
         """Run calls until `drain` or cancellation. `ready` is called when the worker is connected.
 
-        Raises `ConfigurationError` as entering a `NatsExecutor` does, and `NotRunning` while it runs already. A call that
-        is cancelled here is not answered: it is delivered to another worker when its lease has ended.
+        Raises `ConfigurationError` as entering a `NatsExecutor` does, and `NotRunning` while it runs already. A call
+        that is cancelled here is not answered: it is delivered to another worker when its lease has ended.
         """
         await self._worker.run(ready)
 
