@@ -117,14 +117,13 @@ class InboxReader:
     async def _settle(self, session: RequestSession, given: Event, state: SettledState | None, reason: str) -> None:
         """Settle an input. With None, the session has taken it, and the append of its fact settles it."""
         try:
-            if not reason:
-                is_recorded = await session.recorded(given)
-                if is_recorded and state is None:
-                    return
-                state = "taken" if is_recorded else "refused"
+            is_recorded = not reason and await session.recorded(given)
+            if is_recorded and state is None:
+                return
             # An input that a session refuses because it leaves its request is for the next holder of the lease.
-            if state == "taken" or not session.snapshot().view.is_left:
-                await call_store_in_time(self._inbox.settle(given.request_id, given.event_id, state, reason))
+            if is_recorded or not session.snapshot().view.is_left:
+                settled: SettledState = "taken" if is_recorded else "refused"
+                await call_store_in_time(self._inbox.settle(given.request_id, given.event_id, settled, reason))
         except StoreError:
             return  # It still waits, for this process or the next one that has the lease.
         finally:
