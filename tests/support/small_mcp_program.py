@@ -2,7 +2,7 @@
 
 Its tools: `pid`, `environment`, `arguments`, `hang` (never answers), `die` (exits at once). `half`, `nothing` and
 `deep` answer with values that the SDK cannot read: half of a surrogate pair, a result that is null, and lists nested
-300 deep. With `--fail`, it prints an error and exits before any answer. With `--chatty`, it prints a greeting in
+300 deep. `many` answers with 200,000 values, and `endless` with a line of 300,000 bytes that does not end. With `--fail`, it prints an error and exits before any answer. With `--chatty`, it prints a greeting in
 Latin-1 to stdout, where answers belong, and a log line before each answer.
 """
 
@@ -17,9 +17,10 @@ from typing import Any
 UNREADABLE: dict[str, Any] = {
     "half": {"content": [{"type": "text", "text": "\ud83d"}]},
     "nothing": None,
+    "many": {"content": [], "structuredContent": {"values": [0] * 200_000}},
     "deep": {"content": [], "structuredContent": {"lists": json.loads("[" * 300 + "]" * 300)}},
 }
-TOOLS = ("pid", "environment", "arguments", "hang", "die", *UNREADABLE)
+TOOLS = ("pid", "environment", "arguments", "hang", "die", "endless", *UNREADABLE)
 
 
 def answer(method: str, params: dict[str, Any]) -> Any:
@@ -34,6 +35,9 @@ def answer(method: str, params: dict[str, Any]) -> Any:
         name = params["name"]
         if name == "die":
             os._exit(3)
+        if name == "endless":
+            os.write(1, b"x" * 300_000)
+            return {}
         said = {"pid": os.getpid(), "environment": dict(os.environ), "arguments": [str(Path.cwd()), *sys.argv[1:]]}[
             name
         ]

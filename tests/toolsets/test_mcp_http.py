@@ -152,25 +152,43 @@ async def test_a_redirect_to_another_address_is_not_followed(status: str):
 
 
 @leaves_generators
-@pytest.mark.parametrize("compressed", [False, True])
-async def test_an_answer_that_is_too_large_is_not_read(compressed: bool):
+@pytest.mark.parametrize("streamed", [False, True], ids=["body", "event"])
+@pytest.mark.parametrize(
+    ("kind", "problem"),
+    [
+        ("large", "2000 byte"),
+        ("many values", "more than 100,000 values"),
+        ("many parts", "more than 10,000 parts"),
+        ("compressed", "is compressed, which was not asked for"),
+    ],
+)
+async def test_an_answer_that_is_too_large_is_not_read(kind: str, problem: str, streamed: bool):
+    content = {"many values": [], "many parts": [{"type": "text", "text": ""}] * 10_001}.get(kind)
+    results: dict[str, Any] = {**RESULTS}
+    if content is not None:
+        results["tools/call"] = {"content": content, "structuredContent": {"values": [0] * 100_000 * (not content)}}
+
     def answer(body: str) -> bytes:
         request = json.loads(body)
         if "id" not in request:
             return response("202 Accepted")
-        result = RESULTS[request["method"]]
-        reported = json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}).encode()
-        if compressed and request["method"] == "tools/call":
-            return response("200 OK", gzip.compress(reported), content_encoding="gzip")
-        return response("200 OK", reported)
+        result = results[request["method"]]
+        reported = json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}, separators=(",", ":")).encode()
+        form = {"content-type": "text/event-stream" if streamed else "application/json"}
+        if streamed:
+            # JSON may have line ends between its values.
+            reported = b"retry: 9\r\nid: 1\r\ndata: " + reported.replace(b",", b",\r\ndata:") + b"\r\n\r\n"
+        if kind == "compressed" and request["method"] == "tools/call":
+            return response("200 OK", gzip.compress(reported), content_encoding="gzip", **form)
+        return response("200 OK", reported, **form)
 
+    most = 1_000_000 if content is not None else 2_000
     async with (
         written_down(answer) as (url, _),
-        McpTools([McpServer("web", url=url, protocol="legacy", max_response_bytes=2_000)]) as mcp,
+        McpTools([McpServer("web", url=url, protocol="legacy", max_response_bytes=most)]) as mcp,
     ):
         failed = await Caller(mcp.registry).failed("web__big")
         assert failed.outcome_unknown
-        problem = "is compressed, which was not asked for" if compressed else "has more than 2000 bytes"
         assert problem in failed.error
         assert mcp.status()[0].connected
 

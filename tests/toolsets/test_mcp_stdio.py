@@ -76,6 +76,24 @@ async def test_a_program_killed_in_the_middle_of_a_call_fails_it_and_is_started_
         assert (await call.failed("small__die")).outcome_unknown
 
 
+@pytest.mark.guarantee("G30")
+@pytest.mark.parametrize(
+    ("tool", "reported"), [("endless", "a line has more than 200000 bytes"), ("many", "more than 100,000 values")]
+)
+async def test_a_program_that_writes_too_much_in_a_line_is_given_up(
+    tool: str, reported: str, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.WARNING, "toolbus.mcp")
+    async with McpTools([small(max_response_bytes=800_000 if tool == "many" else 200_000)]) as mcp:
+        call = Caller(mcp.registry)
+        first = await said(call, "small__pid")
+        failed = await call.failed(f"small__{tool}")
+        assert (failed.reason, failed.outcome_unknown) == ("error", True)
+        await until(lambda: mcp.status()[0].connected)
+        assert await said(call, "small__pid") != first
+    assert reported in caplog.text
+
+
 async def test_a_program_that_is_stopped_is_given_up_and_another_one_is_started(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("toolbus.toolsets.mcp._connection._LIST_SECONDS", 0.6)
     async with McpTools([small()], ping_seconds=0.2) as mcp:

@@ -21,7 +21,7 @@ from ...errors import ToolbusError, ToolError
 from ...failures import Failure, ReportedFailure, leaves_of, log_exception
 from ...tool_results import clean
 from ...tools import ToolContext
-from ._repair import broken
+from ._repair import MOST_TOOLS, broken
 from ._servers import McpServer
 from ._transport import LastWords, client_for
 
@@ -41,7 +41,6 @@ _LISTEN_SECONDS = 5.0
 # The least time between two reads of the list.
 _REST_SECONDS = 0.25
 _MOST_PAGES = 100
-_MOST_TOOLS = 1_000
 
 
 class Connection:
@@ -479,9 +478,9 @@ async def _all_tools(client: mcp.Client) -> list[types.Tool]:
         if not cursor or cursor in seen:
             return found
         seen.add(cursor)
-        if len(found) > _MOST_TOOLS:
+        if len(found) > MOST_TOOLS:
             break
-    raise ValueError(f"it lists more than {_MOST_TOOLS} tools, or on more than {_MOST_PAGES} pages")
+    raise ValueError(f"it lists more than {MOST_TOOLS} tools, or on more than {_MOST_PAGES} pages")
 
 
 def _reason(exc: Exception) -> str:

@@ -14,7 +14,12 @@ from pydantic import ValidationError
 
 from ...records import replace
 
-__all__ = ["broken", "not_json", "repaired"]
+__all__ = ["MOST_TOOLS", "broken", "not_json", "repaired"]
+
+MOST_TOOLS = 1_000
+"""The most tools of a server."""
+
+_MOST_PARTS = 10_000  # of a result; the SDK takes 3 us for each, on the event loop
 
 
 def not_json(item: Any) -> str:
@@ -39,6 +44,9 @@ def repaired(item: Any, version: Callable[[], str], left_out: Callable[[str, str
     if not isinstance(result, dict):
         return item
     listed = cast("dict[str, Any]", result)
+    parts = listed.get("content")
+    if isinstance(parts, list) and len(cast("list[Any]", parts)) > _MOST_PARTS:
+        return _error(message.id, f"The result has more than {_MOST_PARTS:,} parts")
     if "structuredContent" in listed and listed.get("content") is None:
         return replace(item, message=message.model_copy(update={"result": {**listed, "content": []}}))
     if not isinstance(listed.get("tools"), list):
@@ -57,7 +65,8 @@ def _good_tools(result: dict[str, Any], version: str, left_out: Callable[[str, s
     """Return the definitions that the protocol allows. Other faults of the list are left to the SDK."""
     from mcp.types import methods  # noqa: PLC0415 -- an extra
 
-    kept = list(result["tools"])
+    # One more is enough to notice that there are too many.
+    kept = result["tools"][: MOST_TOOLS + 1]
     positions = list(range(1, len(kept) + 1))
     while True:
         try:
@@ -102,9 +111,6 @@ def _name(definition: Any, position: int) -> str:
 
 def _unreadable(error: ValidationError) -> Any:
     """Return a protocol error for the call that the unreadable message answers, or `error` if it answers none."""
-    from mcp.shared.message import SessionMessage  # noqa: PLC0415 -- an extra
-    from mcp.types import ErrorData, JSONRPCError  # noqa: PLC0415
-
     for problem in error.errors(include_url=False, include_context=False):
         sent: Any = problem["input"]
         if isinstance(sent, (str, bytes)):
@@ -120,9 +126,15 @@ def _unreadable(error: ValidationError) -> Any:
             # This is something else, such as a log line.
             continue
         if isinstance(answered, (int, str)):
-            answer = ErrorData(code=_PARSE_ERROR, message=f"Failed to parse it: {problem['msg']}")
-            return SessionMessage(JSONRPCError(jsonrpc="2.0", id=answered, error=answer))
+            return _error(answered, f"Failed to parse it: {problem['msg']}")
     return error
+
+
+def _error(answered: int | str, why: str) -> Any:
+    from mcp.shared.message import SessionMessage  # noqa: PLC0415 -- an extra
+    from mcp.types import ErrorData, JSONRPCError  # noqa: PLC0415
+
+    return SessionMessage(JSONRPCError(jsonrpc="2.0", id=answered, error=ErrorData(code=_PARSE_ERROR, message=why)))
 
 
 # The code of JSON-RPC, which the SDK's HTTP transport uses for such an answer too.

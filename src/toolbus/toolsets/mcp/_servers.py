@@ -79,8 +79,9 @@ class McpServer:
     function, the capability is not offered. In the protocol before 2026 a question does not name its call. So the calls
     of a reply run one after another then, and a question is refused while calls of several requests run.
 
-    `protocol` is the era: "auto" asks the server. An HTTP response, or each event of a stream, has at most
-    `max_response_bytes`. Raises `ConfigurationError` for wrong arguments.
+    `protocol` is the era: "auto" asks the server. An HTTP response, each event of a stream, and each line of
+    a program has at most `max_response_bytes`, and 100,000 JSON values. Raises `ConfigurationError` for wrong
+    arguments.
     """
 
     name: str
@@ -103,7 +104,7 @@ class McpServer:
         field(default=None, kw_only=True)
     )
     protocol: Literal["auto", "legacy", "2026-07-28"] = field(default="auto", kw_only=True)
-    max_response_bytes: int = field(default=16_777_216, kw_only=True)
+    max_response_bytes: int = field(default=8_388_608, kw_only=True)
 
     def __post_init__(self) -> None:
         if not (self.name.strip() and self.name.isprintable() and len(self.name) <= _MOST_NAME_CHARS):

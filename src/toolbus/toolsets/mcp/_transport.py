@@ -1,7 +1,7 @@
 """The client of the SDK for one server, ready to be entered once, in the task that will leave it.
 
-Adds to the SDK's transports: the last lines of a program's stderr, bounds on HTTP responses, a callback when a
-connection has ended, and the repair of messages that the SDK would refuse.
+Adds to the SDK's transports: the last lines of a program's stderr, bounds on what comes, a callback when a connection
+has ended, and the repair of messages that the SDK would refuse.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import sys
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import anyio.lowlevel
 
 from ...errors import MissingExtra
 from ...network import check_allowed
+from ._bounds import LINES, bounded_lines, excess
 from ._repair import not_json, repaired
 from ._servers import McpServer, environment_of
 
@@ -105,7 +106,7 @@ def client_for(
     elif server.url is not None:
         target = _watched(_http(server, server.url, words), on_end, repair)
     else:
-        target = _watched(_stdio(server, words), on_end, repair)
+        target = _watched(_stdio(server, words, on_end), on_end, repair)
     # The SDK's cache is not used, because a list is requested only if it may have changed.
     client = mcp.Client(target, mode=server.protocol, message_handler=hear, cache=None, **callbacks)
     return client
@@ -115,7 +116,7 @@ def client_for(
 
 
 @asynccontextmanager
-async def _stdio(server: McpServer, words: LastWords) -> AsyncGenerator[Any]:
+async def _stdio(server: McpServer, words: LastWords, on_end: Callable[[], None]) -> AsyncGenerator[Any]:
     from mcp.client.stdio import StdioServerParameters, stdio_client  # noqa: PLC0415 -- an extra
 
     parameters = StdioServerParameters(
@@ -123,13 +124,20 @@ async def _stdio(server: McpServer, words: LastWords) -> AsyncGenerator[Any]:
         args=list(server.args),
         env=environment_of(server),
         cwd=server.cwd,
+        encoding=LINES,
         # Some programs print other bytes beside their answers; without this one such byte would end the connection.
         encoding_error_handler="replace",
     )
+
+    def give_up(why: str) -> None:
+        words.add(why)
+        on_end()
+
     async with _stderr_pipe(words) as errlog:
         # Our copy of the writing end is closed, so that the reader sees the end when the program ends.
         with contextlib.ExitStack() as ours:
             file = ours.enter_context(os.fdopen(errlog, "w"))
+            ours.enter_context(bounded_lines(server.max_response_bytes, give_up))
             async with stdio_client(parameters, errlog=file) as streams:
                 ours.close()
                 yield streams
@@ -188,43 +196,70 @@ async def _http(server: McpServer, url: str, words: LastWords) -> AsyncGenerator
         follow_redirects=False,
         event_hooks={"response": [_bounding(most, words)]},
     )
-    async with client, streamable_http_client(url, http_client=client, max_sse_event_size=most) as streams:
+    async with client, streamable_http_client(url, http_client=client, max_sse_event_size=None) as streams:
         yield streams
 
 
 def _bounding(most: int, words: LastWords) -> Callable[[Any], Any]:
-    """Return a hook that bounds the body of each response, except event streams, whose single events are bounded.
+    """Return a hook that bounds the body of each response; of an event stream, each event.
 
     It also keeps the statuses that say why a server refuses requests, which the SDK does not report.
     """
     import httpx2  # noqa: PLC0415 -- the SDK's own
 
     class Bounded(httpx2.AsyncByteStream):
-        def __init__(self, stream: Any, problem: str) -> None:
+        def __init__(self, stream: Any, problem: str, error: type[Exception]) -> None:
             self._stream = stream
             self._problem = problem
+            self._error = error
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
-            left = most
+            body, why = bytearray(), self._problem
             async with contextlib.aclosing(self._stream.__aiter__()) as pieces:
                 async for piece in pieces:
-                    left -= len(piece)
-                    if left < 0 or self._problem:
-                        # The SDK turns errors of this class into an answer to the call.
-                        raise httpx2.StreamError(self._problem or f"the response has more than {most} bytes")
-                    yield piece
+                    body += piece
+                    if why or len(body) > most:
+                        break
+            if why := why or excess(body, most):
+                raise self._error(f"the response {why}")
+            yield bytes(body)
 
         async def aclose(self) -> None:
             await self._stream.aclose()
+
+    class BoundedEvents(httpx2.AsyncByteStream):
+        def __init__(self, response: httpx2.Response) -> None:
+            headers = httpx2.Headers(response.headers)
+            self._inner = httpx2.Response(200, headers=headers, stream=response.stream, request=response.request)
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            events = cast("AsyncGenerator[Any]", aiter(httpx2.EventSource(self._inner, max_event_size=most)))
+            async with contextlib.aclosing(events):
+                async for event in events:
+                    if why := excess(event.data.encode("utf-8", "replace"), most):
+                        raise httpx2.SSEError(f"an event {why}")
+                    fields = [f"event: {event.event}", f"id: {event.id}"]
+                    fields += [] if event.retry is None else [f"retry: {event.retry}"]
+                    fields += [f"data: {line}" for line in event.data.split("\n")]
+                    yield "\n".join((*fields, "", "")).encode("utf-8", "replace")
+
+        async def aclose(self) -> None:
+            await self._inner.aclose()
 
     async def bound(response: httpx2.Response) -> None:
         is_post = response.request.method == "POST"
         if is_post and (response.status_code in _REFUSALS or response.status_code >= 500):
             words.hear(f"HTTP {response.status_code} {response.reason_phrase}\n".encode())
         coded = response.headers.get("content-encoding", "identity").lower() != "identity"
-        problem = "the response is compressed, which was not asked for" if coded else ""
-        if problem or not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
-            response.stream = Bounded(response.stream, problem)
+        problem = "is compressed, which was not asked for" if coded else ""
+        has_events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+        if problem or not has_events:
+            # The SDK turns errors of these classes into an answer to the call.
+            error = httpx2.SSEError if has_events else httpx2.StreamError
+            response.stream = Bounded(response.stream, problem, error)
+        else:
+            response.stream = BoundedEvents(response)
+            response.headers["content-type"] = "text/event-stream"
         await anyio.lowlevel.checkpoint()
 
     return bound

@@ -1,0 +1,79 @@
+"""Bounds on what servers send, which hold before it is read as JSON.
+
+The SDK reads a message on the event loop, which takes time for each value in it, and bounds neither the values nor a
+line of a program. A body or a line that exceeds the bounds is not read.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from ...schemas import MAX_VALUES, has_many_values
+
+__all__ = ["LINES", "bounded_lines", "excess"]
+
+LINES = "toolbus_lines"
+"""The name of an encoding: UTF-8 in lines that `bounded_lines` bounds."""
+
+_REFUSALS: ContextVar[tuple[int, Callable[[str], object]]] = ContextVar("toolbus_mcp_lines")
+
+
+def excess(data: bytes | bytearray, most_bytes: int) -> str:
+    """Return the bound that a JSON text exceeds, such as "has more than 1000 bytes", or ""."""
+    if len(data) > most_bytes:
+        return f"has more than {most_bytes} bytes"
+    return f"has more than {MAX_VALUES:,} values" if has_many_values(bytes(data)) else ""
+
+
+@contextmanager
+def bounded_lines(most_bytes: int, on_excess: Callable[[str], object]) -> Generator[None]:
+    """Bound the lines of streams that tasks started here decode with the encoding `LINES`.
+
+    `on_excess` is called for the first line that exceeds the bounds, with the reason; all that comes later is dropped.
+    """
+    token = _REFUSALS.set((most_bytes, on_excess))
+    try:
+        yield
+    finally:
+        _REFUSALS.reset(token)
+
+
+class _Lines(codecs.IncrementalDecoder):
+    """Decodes whole lines, so that the SDK never joins a piece to a long line."""
+
+    def __init__(self, errors: str = "strict") -> None:
+        super().__init__(errors)
+        self._most, self._on_excess = _REFUSALS.get()
+        self._line = bytearray()  # the beginning of the line that has not ended yet
+        self._is_over = False
+
+    def decode(self, input: Any, final: bool = False) -> str:  # noqa: A002, ARG002, FBT001, FBT002 -- as in `codecs`
+        if self._is_over:
+            return ""
+        # Lines within one piece are as short as a piece, so only the first one and the last one may be too long.
+        first, *others = bytes(input).split(b"\n")
+        self._line += first
+        why = excess(self._line, self._most) if others or len(self._line) > self._most else ""
+        if why:
+            self._is_over = True
+            self._line.clear()
+            self._on_excess(f"a line {why}")
+            return ""
+        if not others:
+            return ""
+        whole = b"\n".join((self._line, *others[:-1], b""))
+        self._line = bytearray(others[-1])
+        return whole.decode("utf-8", self.errors)
+
+
+def _found(name: str) -> codecs.CodecInfo | None:
+    if name != LINES:
+        return None
+    return codecs.CodecInfo(codecs.utf_8_encode, codecs.utf_8_decode, incrementaldecoder=_Lines, name=LINES)
+
+
+codecs.register(_found)
