@@ -250,6 +250,19 @@ class TestEditing:
         person("e", '{"path": "\udcff"}', "y")
         assert scenes.did == ["\ufffd"]
 
+    @pytest.mark.parametrize(("prefill", "offered"), [("notes", "notes"), ("n\u00f6tes", "")])
+    def test_what_the_terminal_cannot_show_is_not_offered(self, person: Person, prefill: str, offered: str):
+        class Ascii(Terminal):
+            encoding = "ascii"
+
+        questions, readline = _prompt.Questions(Screen(None, None), Ascii()), person.readline
+        person._patch.setattr(_prompt, "_readline", lambda: readline)  # pyright: ignore[reportPrivateUsage]
+        assert readline is not None
+        with questions._editing(prefill):  # pyright: ignore[reportPrivateUsage]
+            if readline.hook is not None:
+                readline.hook()
+        assert readline.inserted == offered
+
     def test_an_empty_line_keeps_them_and_asks_again(self, person: Person):
         scenes.play(NOTES, text("Done."))
         person("e", " ", "y")
