@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from typing import cast
 
 import anyio
 import anyio.to_thread
@@ -129,6 +130,22 @@ def test_publish_in_another_thread_than_the_running_loop_is_refused_and_tells_no
     )
     assert said(heard) == []
     assert bus.publish(signal("behind it")) is True  # no loop runs any more that could miss it
+
+
+def test_publish_in_another_thread_than_trio_s_is_refused_by_trio_itself():
+    bus = EventBus()
+
+    async def main() -> object:
+        bus.arbitration.bind()
+        async with bus.subscribe(StatusChanged) as subscription, anyio.create_task_group() as group:
+            group.start_soon(anext, subscription)
+            await anyio.wait_all_tasks_blocked()
+            outcome = await anyio.to_thread.run_sync(_in_thread, lambda: bus.publish(signal()))
+            group.cancel_scope.cancel()
+        return outcome
+
+    with pytest.raises(RuntimeError, match="async context"):
+        raise cast("Exception", anyio.run(main, backend="trio"))
 
 
 def test_before_it_has_a_loop_it_says_what_to_start():

@@ -18,7 +18,7 @@ from toolbus.cli import _approval, main
 from toolbus.cli._pending_approvals import PendingApprovals
 from toolbus.cli._terminal import prompt as _prompt
 from toolbus.cli._terminal.screen import Screen
-from toolbus.events import ApprovalDecided, ApprovalRequested, decode
+from toolbus.events import ApprovalDecided, ApprovalRequested, Event, ToolCallFailed, ToolCallStarted, decode
 from toolbus.messages import ToolMessage
 from toolbus.protocols import ModelRequest
 from toolbus.providers.scripted import calls, text
@@ -249,6 +249,19 @@ class TestEditing:
         scenes.play(NOTES, text("Done."))
         person("e", '{"path": "\udcff"}', "y")
         assert scenes.did == ["\ufffd"]
+
+    @pytest.mark.parametrize(("prefill", "offered"), [("notes", "notes"), ("n\u00f6tes", "")])
+    def test_what_the_terminal_cannot_show_is_not_offered(self, person: Person, prefill: str, offered: str):
+        class Ascii(Terminal):
+            encoding = "ascii"
+
+        questions, readline = _prompt.Questions(Screen(None, None), Ascii()), person.readline
+        person._patch.setattr(_prompt, "_readline", lambda: readline)  # pyright: ignore[reportPrivateUsage]
+        assert readline is not None
+        with questions._editing(prefill):  # pyright: ignore[reportPrivateUsage]
+            if readline.hook is not None:
+                readline.hook()
+        assert readline.inserted == offered
 
     def test_an_empty_line_keeps_them_and_asks_again(self, person: Person):
         scenes.play(NOTES, text("Done."))
@@ -481,6 +494,24 @@ def test_nobody_is_asked_any_more_once_the_requests_are_over():
     assert not waiting.is_open(question)
     waiting.close()
     assert waiting.next() is None
+
+
+@pytest.mark.parametrize(
+    ("event", "is_open"),
+    [
+        (ApprovalDecided(call_id="c1", approved=True), False),
+        (ToolCallFailed(call_id="c1", name="delete_file", reason="cancelled", error="The request ended."), False),
+        (ApprovalDecided(call_id="c2", approved=True), True),
+        (ToolCallStarted(call_id="c1", name="delete_file"), True),
+    ],
+    ids=lambda each: each.type if isinstance(each, Event) else str(each),
+)
+def test_a_question_is_open_until_its_call_is_decided_or_ends(event: Event, is_open: bool):
+    waiting = PendingApprovals()
+    question = ApprovalRequested(call_id="c1", name="delete_file", arguments={"path": "a"}, deadline=1.0)
+    waiting.receive(question)
+    waiting.receive(event)
+    assert waiting.is_open(question) is is_open
 
 
 @pytest.mark.timeout(10)

@@ -241,6 +241,15 @@ def test_text_of_a_model_that_does_not_stream_is_shown_whole():
     assert desk.out.getvalue() == "Answer red\n"
 
 
+def test_the_line_that_moves_is_erased_at_the_end():
+    desk = Desk(live=Terminal())
+    desk.tell([ROUND, requested()])
+    desk.narrator.tick()
+    assert desk.last_line()
+    desk.tell([RequestCancelled(reason="enough")])
+    assert not desk.last_line()
+
+
 def test_a_reply_without_text_shows_nothing():
     desk = Desk()
     desk.tell([ROUND, piece("\n"), replied("\n"), RequestCompleted()])

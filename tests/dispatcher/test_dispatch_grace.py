@@ -120,6 +120,19 @@ async def test_each_call_has_its_own_grace(caplog: pytest.LogCaptureFixture):
         assert [call_id for _, call_id in named(caplog)] == ["one", "three"]
 
 
+async def test_a_call_that_becomes_overdue_after_another_one_was_named_is_named_too(caplog: pytest.LogCaptureFixture):
+    desk = Desk()
+    async with ToolDispatcher(desk.bus, ToolRegistry([stubborn(60)]), grace_seconds=5):
+        for call_id in ("one", "two"):
+            desk.ask("stubborn", call_id)
+        await settle()
+        desk.settle("one")
+        await advance(6)
+        desk.settle("two")
+        await advance(6)
+        assert [call_id for _, call_id in named(caplog)] == ["one", "two"]
+
+
 @pytest.mark.parametrize("seconds", [1.0, 10.0], ids=["ends in time", "is named"])
 async def test_no_task_watches_while_nothing_is_overdue(seconds: float):
     desk = Desk()

@@ -8,10 +8,11 @@ from typing import Any
 import anyio
 import pytest
 
+from endings.ended_well import listen
 from toolbus import Runtime, Tool, tool
 from toolbus.core.transcript import validate
 from toolbus.errors import NotRunning
-from toolbus.events import ApprovalDecided, ApprovalRequested, ToolCallCompleted
+from toolbus.events import ApprovalDecided, ApprovalRequested, RequestCancelled, ToolCallCompleted
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
 
@@ -49,6 +50,20 @@ async def test_while_it_drains_no_request_begins_and_those_that_run_have_their_g
             runtime.start("too late")
         await advance(5)
         assert (await session.result()).text == "All done."
+
+
+@pytest.mark.guarantee("G18")
+@pytest.mark.parametrize("begun", [False, True])
+async def test_without_a_journal_a_request_that_is_left_is_cancelled(*, begun: bool) -> None:
+    async with Runtime(tools=[quick, slow], provider=ScriptedProvider([])) as runtime:
+        heard = listen(runtime.bus)
+        session = runtime.start("go", provider=working(5))
+        if begun:
+            await settle()
+        assert session.leave("moving")
+        result = await session.result()
+    assert (result.outcome, result.reason, result.resumable) == ("cancelled", "moving", False)
+    assert isinstance(heard[-1], RequestCancelled)
 
 
 @pytest.mark.guarantee("G18")

@@ -358,6 +358,26 @@ async def test_a_request_that_could_not_begin_has_its_result_in_time_though_its_
         assert (result.outcome, result.journaled) == ("failed", False)
 
 
+@pytest.mark.guarantee("G21")
+async def test_a_request_that_could_not_begin_has_its_result_as_soon_as_its_store_works_again() -> None:
+    store = Faulty("fails", 0, 100)
+    journal: Any = store.journal
+    abandon, refused = journal.abandon, list[str]()
+
+    async def fails_first(request_id: str, epoch: int) -> bool:
+        if len(refused) < 2:
+            refused.append(request_id)
+            raise StoreUnavailable("away")
+        return await abandon(request_id, epoch)
+
+    journal.abandon = fails_first
+    began = anyio.current_time()
+    async with WORK.runtime(store, Lab(), drain_seconds=0) as runtime:
+        await result_of(runtime.run(PROMPT))
+        assert len(refused) == 2
+        assert anyio.current_time() - began < 4
+
+
 @pytest.mark.guarantee("G06")
 async def test_a_request_that_is_left_is_not_resumed_here_while_the_store_is_told_so(wall: Wall) -> None:
     store = Faulty("fails", 3)

@@ -59,6 +59,14 @@ def test_a_message_beside_an_error_without_words_is_the_servers_message(error: A
     assert read_body({"error": error, "message": "no room"}).text == "no room"
 
 
+def test_the_message_is_found_in_an_error_within_errors() -> None:
+    body: Any = {"message": "no room", "code": "full"}
+    for _ in range(3):
+        body = {"error": body, "message": "an error"}
+    found = read_body(body)
+    assert (found.text, found.codes) == ("no room", ("full",))
+
+
 def failed_attempts(*attempts: OSError) -> Exception:
     """The error of a connection that was tried several times, as trio reports it."""
     error = httpx2.ConnectError("all attempts failed")

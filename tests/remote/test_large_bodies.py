@@ -5,6 +5,8 @@ from __future__ import annotations
 import anyio
 import pytest
 
+from toolbus.errors import DecodeError
+from toolbus.remote import _questions as questions
 from toolbus.remote._bodies import MOST_BYTES, Reference
 from toolbus.remote._payloads import LargeBodies, TooLarge
 from toolbus.remote._transport import Full, Key
@@ -91,3 +93,11 @@ async def test_a_full_broker_is_a_bound_too(caplog: pytest.LogCaptureFixture) ->
     with pytest.raises(TooLarge, match="free space of the broker"):
         await LargeBodies(shelf).keep(KEY, lambda: b"1")
     assert "a payload of call c was not kept: no space" in caplog.text
+
+
+def test_a_question_whose_payload_nobody_can_have_made_is_refused() -> None:
+    line = questions._Letter(  # pyright: ignore[reportPrivateUsage]
+        do="ask", id="q", request="r", call="c", worker="w", payload=Reference(*KEY, "0" * 64, MOST_BYTES + 1, 1)
+    ).line
+    with pytest.raises(DecodeError, match="not one to at most"):
+        questions._read(line)  # pyright: ignore[reportPrivateUsage]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -54,3 +55,22 @@ async def test_what_the_driver_refuses_is_sent_later_and_before_what_came_meanwh
     driver.refuses = False
     await post.flush()
     assert driver.letters == [b"first\nsecond"]
+
+
+async def test_a_worker_reports_what_becomes_of_a_delivery() -> None:
+    reported = list[str]()
+
+    async def report(what: str, **_options: float) -> None:
+        reported.append(what)
+
+    message = SimpleNamespace(
+        subject="calls.pool.x.cg.t.Yw",
+        data=b"",
+        headers=None,
+        metadata=SimpleNamespace(num_delivered=1, sequence=SimpleNamespace(stream=1)),
+        **{each: partial(report, each) for each in ("in_progress", "ack", "nak")},
+    )
+    delivery = letters._Delivery(SimpleNamespace(connection=None), SimpleNamespace(), message)
+    for each in (delivery.renew, delivery.done, delivery.give_back):
+        await each()
+    assert reported == ["in_progress", "ack", "nak"]

@@ -42,5 +42,22 @@ async def test_whoever_is_refused_is_told_to_wait_as_long_as_places_took_to_beco
         with pytest.raises(Overloaded) as caught:
             runtime.start("one too many")
         assert caught.value.retry_after_seconds == waits
+        assert caught.value.retryable
         for session in sessions:
             session.cancel()
+
+
+async def test_a_full_queue_is_logged_once_until_there_was_a_place_again(caplog: pytest.LogCaptureFixture) -> None:
+    async with Runtime(Slow(), max_sessions=1, max_queued=1, drain_seconds=0) as runtime:
+        for times in (1, 2):
+            sessions = [runtime.start("go"), runtime.start("go")]
+            await settle()
+            for _ in range(2):
+                with pytest.raises(Overloaded):
+                    runtime.start("one too many")
+            for session in sessions:
+                session.cancel()
+            await settle()
+            assert [each.getMessage() for each in caplog.records if "others are refused" in each.getMessage()] == [
+                "1 requests run and 1 wait, so others are refused"
+            ] * times

@@ -123,7 +123,9 @@ async def test_code_that_keeps_the_interpreter_s_lock_is_reported_afterwards(cap
 
 async def test_the_watch_ends_with_the_runtime_and_is_off_unless_asked_for():
     def watching() -> bool:
-        return any("watches" in each.name for each in threading.enumerate())
+        found = [each for each in threading.enumerate() if "watches" in each.name]
+        assert all(each.daemon for each in found), "it keeps no program from its end"
+        return bool(found)
 
     async with runtime_of(seconds=None):
         assert not watching()

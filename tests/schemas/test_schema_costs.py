@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from toolbus.schemas import cost_of
+from toolbus.schemas import cost_of, has_many_values
 from toolbus.schemas._cost import Bounds
 from toolbus.schemas._shape import shape_of
 
@@ -35,6 +35,19 @@ def test_values_of_subclasses_and_other_mappings_count_as_much_as_plain_ones():
         True,
         False,
     ]
+
+
+@pytest.mark.parametrize(
+    ("data", "many"),
+    [
+        (b'["' + b"," * 40 + b'"]', False),
+        (b'["' + b'\\",' * 40 + b'"]', False),
+        (b'["' + b"," * 40 + b'"' + b",1" * 9 + b"]", False),
+        (b'["' + b"," * 40 + b'"' + b",1" * 10 + b"]", True),
+    ],
+)
+def test_separators_within_texts_are_no_values(data: bytes, many: bool):
+    assert has_many_values(data, 10) is many
 
 
 COSTS: list[tuple[Any, int, int]] = [

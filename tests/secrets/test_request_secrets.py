@@ -125,3 +125,11 @@ def test_the_marks_of_tools_that_are_not_in_a_registry_are_found_in_their_schema
     login, look = ToolSpec(name="login", parameters=SCHEMA), ToolSpec(name="look", parameters={"type": "object"})
     tools: Any = SimpleNamespace(specs={"login": login, "look": look})
     assert list(marked_in(tools)) == ["login"]
+
+
+@pytest.mark.parametrize(("above_keeps", "below_keeps"), [(True, False), (False, True), (True, True), (False, False)])
+def test_a_request_and_the_one_above_it_share_a_vault_once_either_has_one(above_keeps: bool, below_keeps: bool) -> None:
+    above, below = own(keeps=above_keeps), own(keeps=below_keeps)
+    below.join(above)
+    assert below.vault is above.vault
+    assert (below.vault is None) is not (above_keeps or below_keeps)

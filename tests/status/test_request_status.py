@@ -73,6 +73,21 @@ async def test_whoever_asks_only_now_is_told_what_a_listener_has_heard() -> None
     assert len(set(said)) > 4
 
 
+async def test_whoever_asks_only_while_a_call_runs_in_the_background_hears_what_is_waited_for() -> None:
+    @tool(background=True)
+    async def order() -> str:
+        """Order a part."""
+        await anyio.sleep(10)
+        return "It is here."
+
+    script = [calls(("order", {})), text("It is ordered."), text("Done.")]
+    async with Runtime(ScriptedProvider([]), tools=[order]) as runtime:
+        always, late = (runtime.start("Go.", provider=ScriptedProvider(script)) for _ in range(2))
+        assert always.status == ("idle", "")
+        await advance(5)
+        assert always.status == late.status == ("waiting", "Waiting for Order...")
+
+
 async def test_a_request_tells_where_it_stands_from_the_first_to_the_last() -> None:
     script = ScriptedProvider([calls(PARIS), calls(ATLANTIS), calls(("read_file", {"path": "a.txt"})), text("Done.")])
     async with Runtime(script, tools=[lookup_tool, read_file]) as runtime:

@@ -28,10 +28,10 @@ from toolbus import Runtime
 from toolbus.core.transcript import validate
 from toolbus.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage, to_openai
 from toolbus.stores._encoding import turn_of
-from toolbus.stores.mongo import MessageFields, MongoStore, _connection
+from toolbus.stores.mongo import MessageFields, MongoStore, _connection, _documents
 from toolbus.stores.mongo._connection import Names, Server, ServerConnection
 from toolbus.stores.mongo._conversations import _messages, _with_calls, conversations, history
-from toolbus.stores.mongo._documents import _is_harmless, sort_key_of
+from toolbus.stores.mongo._documents import _is_harmless, documents_of, sort_key_of
 from toolbus.stores.mongo._turns import remember
 from toolbus.testing import ScriptedProvider, text
 
@@ -244,6 +244,19 @@ def test_the_ends_of_running_requests_are_remembered_up_to_a_bound(
     assert [*connection.heads] == ["c", "b"]
     connection.keep_heads([("c", None), ("unknown", None)])
     assert connection.heads == {"b": head}
+
+
+def test_results_that_are_too_long_together_are_cut_for_other_applications(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_documents, "_SEEN_CHARS", 3_500)
+    names = ("a", "b", "c")
+    asked = AssistantMessage(tool_calls=tuple(ToolCall(name="f", call_id=each) for each in names))
+    answers = [ToolMessage(call_id=each, name="f", content=each * 1_700) for each in names]
+    [(document, _, _)] = documents_of(NAMES, "s", [asked, *answers], turn="t", at_milliseconds=0)
+    assert [each["result"] for each in document["data"]["toolResults"]] == [
+        "a" * 1_700,
+        "b" * 1_700,
+        "c" * 1_000 + " ... (1700 characters; toolbus has the whole text)",
+    ]
 
 
 def test_values_are_stored_as_they_are_up_to_fifty_levels() -> None:

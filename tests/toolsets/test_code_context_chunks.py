@@ -146,6 +146,11 @@ def test_a_piece_begins_at_an_unindented_definition_or_at_its_decorator(monkeypa
     assert pieces == [(1, 4), (5, 10), (11, 12), (13, 15)]
 
 
+def test_a_class_that_is_too_large_to_be_parsed_at_once_is_cut_by_its_definitions():
+    source = "class Big:\n" + "\n".join(f"    def m{n}(self):\n" + "        work(self)\n" * 40 for n in range(150))
+    assert [name for _, _, name in outline("a.py", source)][:3] == ["Big", "m0", "m1"]
+
+
 def test_a_large_python_file_whose_pieces_do_not_parse_is_cut_by_its_definitions():
     source = 'TEXT = """\n' + "def inside(): pass\n" * 3_000 + '"""\n\n\ndef outside():\n    pass\n'
     assert outline("a.py", source)[-1][2].endswith("outside")

@@ -218,6 +218,13 @@ async def test_a_server_whose_name_could_shadow_anothers_tools_gets_another_pref
     ]
 
 
+async def test_a_long_name_of_a_server_leaves_room_for_the_names_of_its_tools():
+    async with McpTools([FakeMcp([definition("a" * 34)]).named("server " * 9)]) as mcp:
+        (tool,) = mcp.registry
+    prefix, _, name = tool.name.partition("__")
+    assert (len(prefix), name) == (28, "a" * 34)
+
+
 def test_two_servers_of_one_name_are_refused():
     server = FakeMcp([])
     with pytest.raises(ConfigurationError, match="two MCP servers named 'a'"):

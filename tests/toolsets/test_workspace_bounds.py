@@ -31,6 +31,7 @@ from toolbus.toolsets._files import tree as _tree
 from toolbus.toolsets._files.patterns import fixed_directory, parse_gitignore
 from toolbus.toolsets._files.regex import Pattern
 from toolbus.toolsets.workspace import workspace_tools
+from toolbus.toolsets.workspace._search import Hit, _forget  # pyright: ignore[reportPrivateUsage]
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="symbolic links")
 
@@ -573,3 +574,9 @@ def test_a_path_of_any_length_is_refused_in_few_words(tmp_path: Path) -> None:
         with pytest.raises(ToolError) as refused:
             call(tmp_path, "read_lines", path=path)
         assert len(str(refused.value)) < 500
+
+
+def test_only_the_first_hits_of_a_long_search_are_kept():
+    found = [(path, [Hit(number, path) for number in range(4)]) for path in "abc"]
+    assert _forget(found, 6) == 6
+    assert [(path, len(hits)) for path, hits in found] == [("a", 4), ("b", 2), ("c", 0)]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from typing import Any, Literal, cast
 from urllib.parse import quote, unquote
@@ -19,7 +21,7 @@ from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 from toolbus import Runtime, Tool, ToolContext, tool
-from toolbus.errors import ConfigurationError, ProviderUnavailable, StoreUnavailable
+from toolbus.errors import ConfigurationError, MissingExtra, ProviderUnavailable, StoreUnavailable
 from toolbus.events import RequestCancelled, RequestCompleted
 from toolbus.handles import RequestHandle
 from toolbus.messages import to_vercel
@@ -693,3 +695,12 @@ def test_a_page_is_served_where_it_was_asked_for(mounted: str):
 def test_there_is_no_page_unless_it_is_asked_for(client: Client):
     assert client.get("/").status_code == 404
     assert client.get("/chat.js").status_code == 404
+
+
+def test_without_starlette_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "starlette.applications", None)
+    spec = find_spec("toolbus.web._app")
+    assert spec
+    assert spec.loader
+    with pytest.raises(MissingExtra, match=r"toolbus\[web\]"):
+        spec.loader.exec_module(module_from_spec(spec))

@@ -129,6 +129,14 @@ def test_a_tool_that_becomes_one_that_ends_requests_while_it_runs_ends_nothing()
     assert isinstance(turn.command, CallModel)
 
 
+def test_a_plan_whose_tool_is_taken_away_keeps_no_ending_call_from_ending_the_request() -> None:
+    turn = Turn(tools=OFFERED)
+    turn.call(PLAN, call(), COMPLETE)
+    turn.offer({name: spec for name, spec in OFFERED.items() if name != "update_plan"})
+    turn.complete()
+    assert turn.ending.text == "It is noon."
+
+
 # ------------------------------------------------------------------------------------------------------ plans
 
 

@@ -459,6 +459,16 @@ def test_arguments_that_were_not_shown_whole_cannot_be_edited():
             restored({}, real)
 
 
+def test_arguments_up_to_500_values_and_16_levels_are_whole_and_the_rest_is_said_to_be_left_out():
+    def deep(levels: int) -> dict[str, Any]:
+        return {"a": deep(levels - 1)} if levels else {}
+
+    for whole, cut in (({"a": [1] * 498}, {"a": [1] * 499}), (deep(16), deep(17))):
+        assert shown_arguments(whole) == (whole, True)
+        assert not shown_arguments(cut)[1]
+    assert shown_arguments({"a": [1] * 499})[0] == {"a": [*[1] * 498, "… left out"]}
+
+
 def test_long_deep_and_broad_values_are_cut():
     deep: Any = "bottom"
     for _ in range(50):
