@@ -539,6 +539,7 @@ def test_events_are_filtered_by_kind_type_text_and_call():
     assert types(kind="facts", search="no such page") == ["tool_call_failed"]
     assert types(types=frozenset({"request_started"})) == ["request_started"]
     assert types(call_id="a") == ["tool_call_started", "tool_call_requested"]
+    assert types(request_id="other") == []
     wrongs: list[dict[str, Any]] = [{"kind": "x"}, {"types": frozenset({"x"})}]
     for wrong in wrongs:
         with pytest.raises(ConfigurationError, match=r"give all, facts|events of the types x"):
@@ -561,6 +562,11 @@ def test_events_are_paged_from_the_newest_to_the_oldest():
 def test_the_line_of_an_event_has_no_line_breaks_and_no_secrets():
     failed = ToolCallFailed(request_id="r", call_id="b", name="look", reason="error", error=f"no\n{KEY}\x1b[31m")
     assert line_of(failed) == "look: no •••: error"
+
+
+def test_the_line_of_a_message_names_its_role():
+    assert line_of(MessageAppended(request_id="r", message=UserMessage(content="Hi"))) == "user: Hi"
+    assert line_of(MessageAppended(request_id="r", message=AssistantMessage(text="Yes"))) == "assistant: Yes"
 
 
 # ------------------------------------------------------------------------------------------------------- the log
