@@ -279,7 +279,7 @@ def test_what_is_kept_of_a_reply_counts_whatever_its_name(wire: str, frame: Call
     reply = builder(wire)
     tracemalloc.start()
     try:
-        with pytest.raises(ReplyTooLarge, match=r"passed 8388608 bytes|more than 1000 calls"):
+        with pytest.raises(ReplyTooLarge, match="passed 8388608 bytes"):
             feed(reply, (frame(number) for number in range(3_000)))
         _, peak = tracemalloc.get_traced_memory()
     finally:

@@ -453,6 +453,7 @@ def test_a_mask_in_a_new_place_is_refused(edited: dict[str, Any]):
 
 
 def test_arguments_that_were_not_shown_whole_cannot_be_edited():
+    assert shown_arguments({"text": "x" * 1_000}) == ({"text": "x" * 1_000}, True)
     for real in ({"text": "x" * 2_000}, {"items": list(range(600))}):
         assert not shown_arguments(real)[1]
         with pytest.raises(ConfigurationError, match="too long to be edited here"):
