@@ -275,6 +275,16 @@ async def test_what_toolbus_searches_for_has_an_index(mongo_database: tuple[str,
     }
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_the_size_of_a_journal_is_that_of_its_steps(mongo_database: tuple[str, str], anyio_backend: str) -> None:
+    async with closing(MongoStore(*mongo_database)) as store:
+        sizes = [await store.append(entry("r", number)) for number in range(3)]
+        record = await store.request("r")
+    assert sizes[1] - sizes[0] == sizes[0] == sizes[2] - sizes[1]
+    assert record is not None
+    assert record.facts == 3
+
+
 @pytest.mark.parametrize(("code", "will_do"), [(85, True), (86, True), (13, False)])
 def test_an_index_with_another_name_or_other_options_will_do(code: int, will_do: bool) -> None:
     class Indexed:
