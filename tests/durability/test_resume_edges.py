@@ -38,8 +38,8 @@ from toolbus.events import (
 )
 from toolbus.messages import AssistantMessage, SystemMessage, UserMessage
 from toolbus.providers.scripted import Step
-from toolbus.remote import Client
 from toolbus.records import replace
+from toolbus.remote import Client
 from toolbus.storage import RequestRecord
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, advance, calls, error, hang, settle, text, virtual_backends
