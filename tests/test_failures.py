@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from toolbus.errors import ConfigurationError
-from toolbus.failures import line_of, raised_at
+from toolbus.failures import line_of, log_exception, raised_at
 from toolbus.tools import Tool
 
 APP = "def run(f):\n    return f()\n"
@@ -63,3 +64,17 @@ def test_a_group_is_named_by_its_first_exception_with_the_line_that_there_is() -
 
     shown = raised_at(raised_by(fail))
     assert shown.startswith(f"ValueError at {__file__}:")
+
+
+def test_a_chain_of_causes_that_is_too_long_is_logged_without_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    def logged(length: int) -> logging.LogRecord:
+        first = last = ValueError("0")
+        for number in range(1, length):
+            last.__cause__ = ValueError(str(number))
+            last = last.__cause__
+        log_exception(logging.getLogger("toolbus"), logging.ERROR, "It failed", cause=first, ids={})
+        return caplog.records[-1]
+
+    assert logged(100).exc_info is not None
+    assert logged(102).exc_info is None
+    assert logged(102).getMessage() == "It failed (ValueError, which cannot be printed)"

@@ -35,9 +35,17 @@ def with_store(path: Path, function: Callable[[CommandStore], Awaitable[_T]]) ->
 
 
 def cut_off(
-    path: Path, call: tuple[str, dict[str, Any]], prompt: str, *, command: Mapping[str, Any] | None = COMMAND
+    path: Path,
+    call: tuple[str, dict[str, Any]],
+    prompt: str,
+    *,
+    command: Mapping[str, Any] | None = COMMAND,
+    **options: Any,
 ) -> str:
-    """Begin a request that calls a tool, and leave it while that runs, or waits for a person. Its id."""
+    """Begin a request that calls a tool, and leave it while that runs, or waits for a person. Its id.
+
+    `options` are those of the request.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
 
     async def begun() -> str:
@@ -47,7 +55,7 @@ def cut_off(
         store = CommandStore(path, command)
         async with Runtime(provider, tools=scenes.resumable, store=store, drain_seconds=0) as runtime:
             runtime.bus.connect(ApprovalRequested, lambda _question: reached.set())
-            session = runtime.start(prompt)
+            session = runtime.start(prompt, **options)
             with anyio.fail_after(20):
                 await reached.wait()
         scenes.holding.clear()

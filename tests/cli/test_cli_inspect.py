@@ -120,6 +120,17 @@ def test_a_database_of_postgresql_is_shown(postgres: PostgresServer):
             assert found["can_act"]
 
 
+def test_where_nothing_was_kept_yet_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.delenv("TOOLBUS_STORE", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr("sys.platform", "linux")
+    assert main(["inspect"]) == 0
+    said = "Nothing is kept yet: toolbus ask and toolbus chat keep their requests here.\n"
+    assert capsys.readouterr() == (said, "")
+
+
 @pytest.mark.parametrize(
     ("options", "words", "code"),
     [

@@ -67,6 +67,8 @@ def test_an_empty_line_does_not_end_a_code_block_or_an_item_of_a_list():
     made = MarkdownText(lambda: 60)
     assert made.feed("- item\n\n  its second part\n\n  ~~~\n\ncode\n~~~\n") == ""
     assert "its second part" in made.feed("\nafter")
+    made = MarkdownText(lambda: 60)
+    assert made.feed("1. one\n\n 2. two\n") == "", "one space is enough"
 
 
 @pytest.mark.parametrize(

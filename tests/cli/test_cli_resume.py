@@ -20,6 +20,7 @@ import scenes
 from cut_off import COMMAND, NOBODY, cut_off, hold, with_store
 from desk import Command, Terminal
 
+from toolbus import Limits
 from toolbus.cli import main
 from toolbus.cli._commands import resume as _resume
 from toolbus.cli._open_store import holder_of
@@ -80,6 +81,21 @@ def test_one_whose_store_fails_is_reported_and_left_for_another_time(
     assert "toolbus: failed: there is no room\n" in ended.err
     assert "toolbus: 1 request is left unfinished: toolbus resume continues it\n" in ended.err
     assert toolbus(*RESUME).out.endswith("There is.\n")
+
+
+def test_one_that_is_stopped_by_a_limit_names_no_option_that_resume_does_not_have(toolbus: Command, kept: Path):
+    cut_off(kept, ("fetch", {"what": "mail"}), "Is there mail?", limits=Limits(max_rounds=1))
+    ended = toolbus(*RESUME)
+    assert "toolbus: stopped by a limit: max_rounds=1\n" in ended.err
+
+
+def test_one_that_cannot_continue_without_its_program_is_reported_with_what_to_do(toolbus: Command, kept: Path):
+    request_id = cut_off(kept, ("fetch", {"what": "mail"}), "Is there mail?", output=int)
+    ended = toolbus(*RESUME)
+    assert (ended.status, ended.out) == (1, "")
+    assert f"toolbus: request {request_id} cannot be resumed: " in ended.err
+    assert "; toolbus resume --abandon drops it\n" in ended.err
+    assert "store verify" not in ended.err
 
 
 def test_of_several_there_is_a_line_for_each_and_the_answers_with_their_ids(toolbus: Command, kept: Path):

@@ -296,6 +296,14 @@ def test_a_log_has_a_line_for_each_minute_with_news(monkeypatch: pytest.MonkeyPa
     assert numbers == ["2", "4"]
 
 
+def test_a_log_has_no_line_of_a_worker_that_has_done_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = io.StringIO()
+    serving, _, clock = shown(Screen(io.StringIO(), log), monkeypatch)
+    clock.now = 61.0
+    serving._look()
+    assert "answered" not in log.getvalue()
+
+
 def test_quiet_leaves_only_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
     log = io.StringIO()
     serving, worker, clock = shown(Screen(io.StringIO(), log), monkeypatch, "--quiet")

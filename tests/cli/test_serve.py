@@ -8,11 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import anyio.lowlevel
 import pytest
 
+import support
 from support import browser, npm_servers
 from support.environments import importing_from
 from toolbus.cli import main
+from toolbus.cli._commands import serve as _serve
 
 TESTS = Path(__file__).parents[1]
 MODULE = '''
@@ -115,6 +118,31 @@ def test_the_page_asks_decides_stops_and_continues_after_its_server_was_killed(t
     assert '<b onclick="document.title=1">bold</b>' in found["prose"]
     # The browser itself reports what was refused, and the requests to a server that was away.
     assert {each.split(" (")[0].split(":")[0] for each in found["errors"]} <= {"Failed to load resource"}
+
+
+@pytest.mark.parametrize("opens", [False, True])
+def test_the_page_is_opened_if_asked_for_and_the_servers_of_tools_are_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, opens: bool
+) -> None:
+    class Ends(_serve._Server):  # pyright: ignore[reportPrivateUsage]
+        """It ends as soon as it has begun."""
+
+        async def main_loop(self) -> None:
+            await anyio.lowlevel.checkpoint()
+
+    small = str(Path(support.__path__[0]) / "small_mcp_program.py")
+    program = f"import pathlib, runpy; pathlib.Path('started').touch(); runpy.run_path({small!r}, run_name='__main__')"
+    servers = {"mcpServers": {"small": {"command": sys.executable, "args": ["-c", program]}}}
+    (tmp_path / "mcp.json").write_text(json.dumps(servers), encoding="utf-8")
+    opened: list[str] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(_serve, "_Server", Ends)
+    monkeypatch.setattr(_serve.webbrowser, "open", opened.append)
+    options = ["--provider", "extractive", "--no-store", "--mcp", "mcp.json", "-q"]
+    assert main(["serve", *options, *(["--open"] if opens else [])]) == 0
+    [address] = capsys.readouterr().out.splitlines()
+    assert opened == ([address] if opens else [])
+    assert (tmp_path / "started").exists()
 
 
 @pytest.mark.parametrize(

@@ -340,6 +340,20 @@ async def test_when_the_leader_is_settled_by_its_request_the_next_in_line_runs(r
     assert [each.call_id for each in desk.seen(ToolCallStarted)] == ["c0", "c1", "c2"]
 
 
+async def test_a_listener_to_a_shared_result_may_settle_another_call_that_waits_for_it():
+    source, desk = Source(), Desk()
+    desk.bus.connect(ToolCallCompleted, lambda event: event.call_id == "c1" and desk.settle("c2"))
+    async with ToolDispatcher(desk.bus, ToolRegistry([source.tool])):
+        for number in range(4):
+            desk.ask("fetch", f"c{number}", word="a")
+        await settle()
+        source.let_go(0)
+        await settle()
+        assert contents(desk, "c0", "c1", "c3") == ["run 0"] * 3
+        assert (await desk.failed("c2")).reason == "timeout"
+    assert desk.bus.statistics().late == 0
+
+
 async def test_a_leader_that_is_settled_before_it_began_is_followed_by_the_next_in_line():
     source, desk = Source(max_concurrency=1), Desk()
     async with ToolDispatcher(desk.bus, ToolRegistry([source.tool])) as dispatcher:

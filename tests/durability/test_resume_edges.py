@@ -27,6 +27,8 @@ from toolbus.errors import (
 from toolbus.events import (
     ApprovalRequested,
     DeadLetter,
+    Event,
+    MessageAppended,
     RequestCompleted,
     RequestResumed,
     ToolCallCompleted,
@@ -37,6 +39,7 @@ from toolbus.events import (
 from toolbus.messages import AssistantMessage, SystemMessage, UserMessage
 from toolbus.providers.scripted import Step
 from toolbus.records import replace
+from toolbus.remote import Client
 from toolbus.storage import RequestRecord
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, advance, calls, error, hang, settle, text, virtual_backends
@@ -736,3 +739,20 @@ async def test_another_model_than_before_is_logged(vendor: str, caplog: pytest.L
         (session,) = await runtime.resume()
         assert (await session.result()).outcome == "completed"
     assert ("was begun with scripted, and continues" in caplog.text) == (vendor == "other")
+
+
+async def test_a_reader_elsewhere_that_has_read_only_the_beginning_gets_the_messages_of_all_rounds_at_once() -> None:
+    two = scene(calls(("look", {"n": 1})), calls(("look", {"n": 2})), text("Done."))
+    whole = await two.whole()
+    beginning, *rest = whole.entries
+    store = MemoryStore(journal=True)
+    assert store.journal is not None
+    await store.journal.append(replace(beginning, facts=beginning.facts[:1]))
+    rest = [replace(rest[0], seq=1, facts=[*beginning.facts[1:], *rest[0].facts]), *rest[1:]]
+    reads = Client(store).request(whole.result.request_id).events()
+    found: list[Event] = [await anext(reads)]
+    for each in rest:
+        await store.journal.append(each)
+    found += [each async for each in reads]
+    messages = [each.message for each in found if isinstance(each, MessageAppended)]
+    assert messages == [*whole.result.messages]

@@ -20,6 +20,7 @@ from toolbus.events import (
     CallOutcome,
     Event,
     MessageAppended,
+    ModelRetrying,
     RoundStarted,
     Spent,
     StatusChanged,
@@ -93,6 +94,7 @@ def test_what_is_left_out_gets_its_default():
     assert (event.request_id, event.round, event.metadata) == ("", 0, None)
     assert event.event_id != decode(orjson.dumps(DELTA)).event_id
     assert Spent() == Spent(usage=Usage(), tool_calls=0, cost=0.0)
+    assert ModelRetrying(round=0, reason="empty_reply").provider == 0
 
 
 def test_fields_that_are_unknown_are_ignored_at_any_depth():

@@ -269,6 +269,14 @@ async def test_a_runtime_without_a_journal_knows_the_requests_that_run_in_it() -
             await runtime.request("other").result()
 
 
+async def test_a_request_that_ended_too_long_ago_is_not_listed() -> None:
+    async with Runtime(ScriptedProvider([text("Hello.")]), keep_ended_seconds=60) as runtime:
+        result = await runtime.run("Hi")
+        assert [each.request_id for each in await runtime.requests()] == [result.request_id]
+        await advance(61)
+        assert list(await runtime.requests()) == []
+
+
 async def test_a_command_for_a_request_that_nobody_runs_waits_for_the_one_that_takes_it_over() -> None:
     store, lab = store_of(), Lab()
     async with node(store, lab=lab, drain_seconds=0) as old:

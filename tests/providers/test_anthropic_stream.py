@@ -427,6 +427,14 @@ def test_a_paused_turn_goes_on_with_the_next_answer() -> None:
     assert (found.finish_reason, found.usage) == ("stop", Usage(input_tokens=30, output_tokens=3))
 
 
+def test_the_container_may_be_named_at_the_end_of_the_answer() -> None:
+    reply = builder()
+    delta = {"type": "message_delta", "delta": {"stop_reason": "pause_turn", "container": {"id": "c1"}}}
+    for event in [start(), *said(0, "Looking."), delta]:
+        reply.feed("", json.dumps(event).encode())
+    assert reply.container == "c1"
+
+
 @pytest.mark.parametrize("events", [said(0, "hi"), [*said(0, "hi"), *block(1, {"type": "x"}), *called(2, "f")]])
 def test_a_pause_is_the_end_where_no_tool_of_the_servers_ran_or_a_call_waits(events: list[Event]) -> None:
     reply = builder()

@@ -105,6 +105,16 @@ async def test_a_compressed_refusal_is_read_up_to_a_smaller_size() -> None:
     assert len(whole) / 20 < len(await response.aread()) < len(whole) / 2
 
 
+async def test_a_refusal_ends_at_its_bound_and_not_one_piece_later() -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(3):
+            yield b"x" * 65_536
+
+    response = httpx2.Response(400, content=pieces())
+    await bound_refusal(response)
+    assert len(await response.aread()) == 65_536
+
+
 @pytest.mark.parametrize("vendor", ["openai", "anthropic"])
 async def test_refusals_are_asked_for_in_codings_whose_beginning_can_be_read(
     vendor: str, monkeypatch: pytest.MonkeyPatch

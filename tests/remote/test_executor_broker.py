@@ -87,7 +87,7 @@ class FakeBroker:
         self.heard, self.reconnected = heard, reconnected
 
     def carries(self, key: Key) -> bool:
-        return self.carries_all and key == KEY
+        return self.carries_all and key[0] == KEY[0]
 
     async def send(
         self, key: Key, body: bytes, seconds_left: float, then: Then, *, seconds: float, again: bool
@@ -120,7 +120,7 @@ class FakeBroker:
         return self.answer
 
     async def stop(self, key: Key) -> None:
-        assert key == KEY
+        assert key[0] == KEY[0]
         self.did.append("stop")
         await (anyio.sleep_forever() if self.hangs else anyio.lowlevel.checkpoint())
 
@@ -157,14 +157,16 @@ class Scene:
     def __init__(self, bus: EventBus, broker: FakeBroker, view: Any) -> None:
         self.bus, self.broker, self.view = bus, broker, view
         self.ended: list[Event] = []
+        self.mailbox: Any = None
         bus.connect((ToolCallCompleted, ToolCallFailed), self.ended.append)
         self.requested = ToolCallRequested(
             request_id=KEY[0], call_id=KEY[1], name="echo", arguments={}, round=0, deadline=60.0, idempotency_key="k"
         )
 
     async def request(self, deadline: float = 60.0, *, resumed: bool = False) -> None:
-        mailbox = self.bus.arbitration.open_mailbox(KEY[0], self.view)
-        self.bus.arbitration.open_calls(mailbox, [KEY[1]])
+        if self.mailbox is None:
+            self.mailbox = self.bus.arbitration.open_mailbox(KEY[0], self.view)
+        self.bus.arbitration.open_calls(self.mailbox, [self.requested.call_id])
         self.requested = replace(self.requested, at=self.bus.clock(), deadline=deadline, resumed=resumed)
         self.bus.arbitration.announce(self.requested)
         await settle()
@@ -237,6 +239,23 @@ async def test_a_call_that_the_broker_does_not_take_is_sent_again_and_lost_just_
         assert (ended.reason, ended.outcome_unknown) == ("lost", True)
         assert here.broker.did[-1] == "stop"
         assert caplog.text.count("call c was not sent yet: away") == 1
+
+
+async def test_each_time_that_the_broker_is_away_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with scene() as here:
+        here.broker.is_away = True
+        await here.request()
+        await advance(1.0)
+        here.broker.is_away = False
+        await advance(2.0)
+        here.broker.acknowledge()
+        here.requested = replace(here.requested, call_id="d", event_id="another")
+        here.broker.is_away = True
+        await here.request()
+        assert [each.getMessage() for each in caplog.records] == [
+            "call c was not sent yet: away",
+            "call d was not sent yet: away",
+        ]
 
 
 @pytest.mark.parametrize("view", ["its own tools", "another source of tools", "no view"])

@@ -27,6 +27,8 @@ from toolbus.errors import ConfigurationError
 from toolbus.events import ToolCallCompleted, ToolCallPaused, ToolCallRequested, encode
 from toolbus.messages import AssistantMessage, Message, UserMessage
 from toolbus.records import replace
+from toolbus.remote._nats_connection import Connection
+from toolbus.remote._transport import Unavailable
 from toolbus.remote.nats import NatsExecutor, ToolWorker, _Post
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, calls, check_executor, text
@@ -566,6 +568,32 @@ async def test_a_check_leaves_calls_that_wait_alone_and_nothing_behind(broker: B
             assert (delivery.body, delivery.attempt) == (b"waits", 1)
         info = await session._connection.stream.stream_info(f"{broker[1]}_answers")
         assert info.state.messages == 0
+
+
+async def test_a_worker_finds_the_answer_of_a_call_and_says_so_if_it_cannot_look(broker: Broker) -> None:
+    worker_side: Any = ToolWorker(broker[0].url, TOOLS, pool="gpu", prefix=broker[1])
+    session_side: Any = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
+    async with session_side._link(), worker_side._link() as worker:
+        assert await worker.find(("r", "c")) is None
+        assert await kept(worker.answer, ("r", "c"), b"done")
+        assert await worker.find(("r", "c")) == b"done"
+        await worker.connection.client.close()
+        with pytest.raises(Unavailable):
+            await worker.find(("r", "c"))
+
+
+async def test_a_refusal_is_the_reason_although_the_connection_is_reset_after_it() -> None:
+    class Client:
+        is_connected = False
+
+        async def connect(self, _url: str, *, error_cb: Any, **_options: Any) -> None:
+            await error_cb(ConnectionError("nats: 'Authorization Violation'"))
+            await error_cb(ConnectionResetError("reset by peer"))
+            raise TimeoutError
+
+    refused: Any = SimpleNamespace(nats=SimpleNamespace(NATS=Client), shown="nats://h", url="nats://h")
+    with pytest.raises(ConfigurationError, match="Authorization Violation"):
+        await Connection(refused).open(with_streams=False)
 
 
 @pytest.mark.usefixtures("impatient")

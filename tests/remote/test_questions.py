@@ -243,16 +243,19 @@ async def test_lost_messages_are_sent_again_and_the_model_is_asked_once(
     assert (sorted(lost), len(model.asked)) == (["ask", "done", "runs"], 1)
 
 
-async def test_a_question_and_an_answer_that_do_not_fit_into_one_message_cross(broker: Broker) -> None:
+@pytest.mark.parametrize(("asked", "answered"), [(2**21, 2**21), (2**21, 10), (10, 2**21)])
+async def test_a_question_and_an_answer_that_do_not_fit_into_one_message_cross(
+    broker: Broker, asked: int, answered: int
+) -> None:
     async def handler(context: ToolContext[Any]) -> str:
-        history: list[Message] = [UserMessage(content="x" * 2**21)]
+        history: list[Message] = [UserMessage(content="x" * asked)]
         result = await context.ask("How many?", history=history)
-        assert [len(getattr(each, "text", "")) for each in result.messages] == [2**21, 9, 2**21]
+        assert [len(getattr(each, "text", "")) for each in result.messages] == [asked, 9, answered]
         return str(len(result.text))
 
-    model, worked = Model(text("y" * 2**21)), work(handler)
+    model, worked = Model(text("y" * answered)), work(handler)
     async with worker_here(broker, [worked]), runtime_of(broker, model, worked) as runtime:
-        assert (await runtime.run("Go.")).tool_calls[0].content == str(2**21)
+        assert (await runtime.run("Go.")).tool_calls[0].content == str(answered)
     client = await driver.connect(broker[0].url)
     info = await client.jetstream().stream_info(f"{broker[1]}_parts")
     await client.close()

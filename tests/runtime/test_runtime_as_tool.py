@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from toolbus import Limits, Price, Runtime, ToolContext, ToolError, ToolRegistry, subrequest_tool, tool
 from toolbus.core.transcript import validate
+from toolbus.errors import ConfigurationError
 from toolbus.events import Event, RequestStarted
 from toolbus.messages import SystemMessage, Usage
 from toolbus.protocols import ModelRequest
@@ -155,6 +156,12 @@ async def test_a_sub_request_may_give_structured_output() -> None:
     async with Runtime(BOSS, tools=tools) as runtime:
         (call,) = (await runtime.run("A coat?")).tool_calls
     assert call.data == {"celsius": 21}
+
+
+def test_a_wrong_output_type_is_an_error_where_the_tool_is_made() -> None:
+    wrong: Any = 5
+    with pytest.raises(ConfigurationError, match="output"):
+        subrequest_tool("weather_desk", "Knows the weather.", output=wrong)
 
 
 async def test_a_handler_may_ask_itself_and_read_the_result() -> None:

@@ -13,7 +13,8 @@ import pytest
 
 from toolbus.schemas import cost_of, has_many_values
 from toolbus.schemas._cost import Bounds
-from toolbus.schemas._shape import shape_of
+from toolbus.schemas._json_text import MAX_VALUES
+from toolbus.schemas._shape import TooCostly, shape_of
 
 VALUE = {"a": [1, 2.5, "text " * 50], "b": {"c": None}}  # 7 values; 253 characters
 
@@ -153,3 +154,9 @@ def test_the_cost_of_compiling_stops_where_the_engine_refuses_and_the_cost_of_ma
     longest = cost_of("x" * 2_000)
     assert longest.compile_ns == 20_000 + 2_000 * 8_000 + 1_500 * 10_000
     assert longest.match_ns == 800 + 60 * 2_000
+
+
+def test_the_most_values_are_taken_and_one_more_is_not() -> None:
+    assert sum(shape_of([0] * (MAX_VALUES - 1)).values) == MAX_VALUES
+    with pytest.raises(TooCostly, match=f"more than {MAX_VALUES} values"):
+        shape_of([0] * MAX_VALUES)

@@ -187,6 +187,7 @@ async def test_a_session_that_has_ended_gives_the_same_afterwards(case: str) -> 
         runtime.tools.remove("look_up")
         found = runtime._ended.get(session.request_id)  # pyright: ignore[reportPrivateUsage]
         assert found is not None
+        assert (found is session) is (case == "not JSON"), "all others are kept as JSON, which is small"
         again = await found.result()
         assert replace(again, error=None) == replace(result, error=None)
         assert (type(again.error), str(again.error)) == (type(result.error), str(result.error))

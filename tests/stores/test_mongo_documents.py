@@ -8,6 +8,7 @@ The ticket assistant's documents and its two ways of reading them are those of i
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from time import monotonic
@@ -187,7 +188,20 @@ def test_a_result_is_an_error_where_its_document_says_so_and_nowhere_else() -> N
     assert [each.is_error for each in found if isinstance(each, ToolMessage)] == [True, False, False, False]
 
 
-def test_the_servers_clock_is_read_every_half_minute_and_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The time zone of this process is not that of the server."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "JST-9")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.parametrize("zone", [UTC, None], ids=["aware", "naive"])
+def test_the_servers_clock_is_read_every_half_minute_and_never_goes_back(
+    zone: Any, monkeypatch: pytest.MonkeyPatch, tokyo: None
+) -> None:
     clock, asked = [1_000.0], list[float]()
 
     class Client:
@@ -201,7 +215,7 @@ def test_the_servers_clock_is_read_every_half_minute_and_never_goes_back(monkeyp
 
         def command(self, _name: str) -> dict[str, Any]:
             asked.append(clock[0])
-            local = datetime.fromtimestamp(clock[0] + self.trip / 2 + self.ahead, UTC)
+            local = datetime.fromtimestamp(clock[0] + self.trip / 2 + self.ahead, UTC).replace(tzinfo=zone)
             clock[0] += self.trip
             return {"localTime": local}
 

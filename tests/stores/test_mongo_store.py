@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -33,8 +34,8 @@ from toolbus.messages import ToolMessage, UserMessage
 from toolbus.records import replace
 from toolbus.storage import Durability, Entry
 from toolbus.stores._encoding import turn_of, written
-from toolbus.stores.mongo import MessageFields, MongoStore, _journal, _upkeep
-from toolbus.stores.mongo._connection import Names, Server, ServerConnection
+from toolbus.stores.mongo import MessageFields, MongoStore, _journal, _turns, _upkeep
+from toolbus.stores.mongo._connection import Names, Server, ServerConnection, _index
 from toolbus.stores.mongo._conversations import conversations, history
 from toolbus.stores.mongo._journal import Step, append_all, facts
 from toolbus.stores.mongo._leases import request
@@ -272,6 +273,42 @@ async def test_what_toolbus_searches_for_has_an_index(mongo_database: tuple[str,
         "toolbus_requests": {("ending", "lease_until"), ("ended_at",), ("owner",), ("conversation_id",), ("has_turn",)},
         "toolbus_conversations": {("changed_at",), ("pending_turn",)},
     }
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_the_size_of_a_journal_is_that_of_its_steps(mongo_database: tuple[str, str], anyio_backend: str) -> None:
+    async with closing(MongoStore(*mongo_database)) as store:
+        sizes = [await store.append(entry("r", number)) for number in range(3)]
+        record = await store.request("r")
+    assert sizes[1] - sizes[0] == sizes[0] == sizes[2] - sizes[1]
+    assert record is not None
+    assert record.facts == 3
+
+
+@pytest.mark.parametrize(("code", "will_do"), [(85, True), (86, True), (13, False)])
+def test_an_index_with_another_name_or_other_options_will_do(code: int, will_do: bool) -> None:
+    class Indexed:
+        def create_index(self, *_keys: object, **_options: object) -> None:
+            raise OperationFailure("it exists", code)
+
+    collection: Any = Indexed()
+    with contextlib.nullcontext() if will_do else pytest.raises(OperationFailure):
+        _index(collection, ["changed_at"])
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_turn_that_a_process_died_over_is_listed(
+    mongo_database: tuple[str, str], anyio_backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_given: object) -> None:
+        raise OperationFailure("killed")
+
+    async with closing(MongoStore(*mongo_database)) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(_turns, "complete", die)
+            with pytest.raises(StoreError):
+                await store.remember("c", turn("one"))
+        assert [(each.conversation_id, each.messages) for each in await store.conversations()] == [("c", 2)]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

@@ -213,6 +213,7 @@ async def test_texts_that_a_server_chooses_are_valid_and_bounded_in_spans(word: 
     assert len(sent) < 800_000
     for span in collected.spans:
         assert len(span.name) < 1_100
+        assert len(str((span.attributes or {}).get("gen_ai.provider.name", ""))) <= 1_000
         for name, value in (span.attributes or {}).items():
             assert len(str(value)) <= 110_000, name
             if name.endswith(".messages"):

@@ -132,6 +132,31 @@ def test_keyword_arguments_have_a_section_of_their_own():
     assert [shown["description"] for shown in made.parameters["properties"].values()] == ["The first.", "The second."]
 
 
+def test_a_paragraph_below_a_parameter_belongs_to_nobody_unless_the_section_is_underlined():
+    def indented(x: int) -> None:
+        """F.
+
+        Args:
+            x: The first.
+
+                Another paragraph.
+        """
+
+    def underlined(x: int) -> None:
+        """F.
+
+        Parameters
+        ----------
+        x
+            The first.
+
+            Another paragraph.
+        """
+
+    shown = [Tool(handler=each).parameters["properties"]["x"]["description"] for each in (indented, underlined)]
+    assert shown == ["The first.", "The first. Another paragraph."]
+
+
 def test_text_inside_an_empty_section_belongs_to_nobody():
     def f(x: int) -> None:
         """F.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import logging
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -17,6 +19,8 @@ from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virt
 from toolbus.tools import ToolContext
 from toolbus.toolsets.mcp import McpServer, McpTools, ask_people
 from toolbus.toolsets.mcp._connection import _reason  # pyright: ignore[reportPrivateUsage]
+from toolbus.toolsets.mcp._repair import repaired
+from toolbus.toolsets.mcp._transport import _watched  # pyright: ignore[reportPrivateUsage]
 
 anyio_backend = virtual_backends()
 eras = pytest.mark.parametrize("era", ERAS)
@@ -453,3 +457,23 @@ async def test_a_server_of_the_sdk_in_this_process_needs_no_transport():
 )
 def test_the_reason_is_the_first_exception_that_says_something(exceptions: list[Exception], reason: str):
     assert _reason(ExceptionGroup("group", exceptions)) == reason
+
+
+def test_a_list_of_tools_in_a_version_that_is_not_known_is_left_to_the_sdk() -> None:
+    item: Any = SimpleNamespace(message=SimpleNamespace(result={"tools": [{"name": "look"}]}))
+    left_out: list[str] = []
+    assert repaired(item, lambda: "1999-01-01", lambda tool, _why: left_out.append(tool)) is item
+    assert left_out == []
+
+
+async def test_the_end_of_a_servers_stream_is_reported_and_reaches_the_client() -> None:
+    put, stream = anyio.create_memory_object_stream[str](1)
+    put.close()
+    ended: list[str] = []
+    async with _watched(nullcontext((stream, None)), lambda: ended.append("end"), str) as (reading, _):
+        with pytest.raises(anyio.EndOfStream):
+            await reading.receive()
+        with pytest.raises(StopAsyncIteration):
+            await anext(reading)
+    stream.close()
+    assert ended == ["end", "end"]

@@ -304,6 +304,12 @@ def test_encodings_that_are_off_are_read_all_the_same(tmp_path: Path, data: byte
     assert workspace.found(text[:2]) == [("a.txt", 1)]
 
 
+def test_a_line_with_bytes_that_are_no_text_is_found_by_a_regular_expression(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"k\xe9ttle\n")
+    [match] = Workspace(tmp_path)("search_text", query="k.ttle", mode="regex")["matches"]
+    assert (match["line"], match["text"]) == (1, "k?ttle")
+
+
 def test_binary_files_are_not_searched_and_not_read(tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(b"kettle\0\n")
     workspace = Workspace(tmp_path)

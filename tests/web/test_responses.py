@@ -335,6 +335,9 @@ async def test_text_after_a_gap_waits_for_the_whole_reply():
     started, ended = RequestStarted(**about, deadline=9), RequestCompleted(**about)
     events = [started, pieces[0], lagged, pieces[1], reply, ended]
     assert (await Client().read(TextResponse(Elsewhere(events)))).text == "Hello."
+    following = [TextDelta(**about, message_id="n", text=each) for each in (" And", " more.")]
+    client = await Client().read(TextResponse(Elsewhere([*events[:-1], *following, ended])))
+    assert client.text == "Hello.\n\n And more.", "the gap is over with the reply"
 
 
 @pytest.mark.parametrize("kind", ALL)

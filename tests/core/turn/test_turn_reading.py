@@ -153,6 +153,12 @@ def test_arguments_that_break_the_schema_are_refused_with_their_path(
     assert str(caught.value).startswith(reported)
 
 
+def test_the_default_in_the_schema_is_where_a_call_without_an_offset_begins() -> None:
+    default = READ_RESULT.parameters["properties"]["offset"]["default"]
+    first, same = (page_in(turn_with_result().call(read("r_0_0", offset))) for offset in (None, default))
+    assert first == same
+
+
 def test_it_counts_as_any_call_does() -> None:
     turn = turn_with_result(Limits(max_tool_calls=2))
     turn.call(read("r_0_0"), read("r_0_0", 900))

@@ -453,6 +453,7 @@ def test_a_mask_in_a_new_place_is_refused(edited: dict[str, Any]):
 
 
 def test_arguments_that_were_not_shown_whole_cannot_be_edited():
+    assert shown_arguments({"text": "x" * 1_000}) == ({"text": "x" * 1_000}, True)
     for real in ({"text": "x" * 2_000}, {"items": list(range(600))}):
         assert not shown_arguments(real)[1]
         with pytest.raises(ConfigurationError, match="too long to be edited here"):
@@ -549,6 +550,7 @@ def test_events_are_filtered_by_kind_type_text_and_call():
     assert types(kind="facts", search="no such page") == ["tool_call_failed"]
     assert types(types=frozenset({"request_started"})) == ["request_started"]
     assert types(call_id="a") == ["tool_call_started", "tool_call_requested"]
+    assert types(request_id="other") == []
     wrongs: list[dict[str, Any]] = [{"kind": "x"}, {"types": frozenset({"x"})}]
     for wrong in wrongs:
         with pytest.raises(ConfigurationError, match=r"give all, facts|events of the types x"):
@@ -571,6 +573,11 @@ def test_events_are_paged_from_the_newest_to_the_oldest():
 def test_the_line_of_an_event_has_no_line_breaks_and_no_secrets():
     failed = ToolCallFailed(request_id="r", call_id="b", name="look", reason="error", error=f"no\n{KEY}\x1b[31m")
     assert line_of(failed) == "look: no •••: error"
+
+
+def test_the_line_of_a_message_names_its_role():
+    assert line_of(MessageAppended(request_id="r", message=UserMessage(content="Hi"))) == "user: Hi"
+    assert line_of(MessageAppended(request_id="r", message=AssistantMessage(text="Yes"))) == "assistant: Yes"
 
 
 # ------------------------------------------------------------------------------------------------------- the log
