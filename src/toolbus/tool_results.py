@@ -388,7 +388,7 @@ def _default(value: Any, found: _Secrets) -> Any:
     if isinstance(value, float):
         return float.__float__(value)
     # The scalars and arrays of numpy, and the columns of pandas.
-    if not issubclass(kind, _BINARY) and callable(getattr(value, "tolist", None)):
+    if not issubclass(kind, _BINARY) and callable(getattr(kind, "tolist", None)):
         return value.tolist()
     hint = "; of an image, return ImagePart.from_bytes(data, media_type)" if issubclass(kind, _BINARY) else ""
     if inspect.iscoroutine(value):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -114,6 +114,19 @@ def test_a_handler_that_does_not_take_the_arguments_is_refused_at_construction(h
         Tool("t", "", schema, handler)
     # These arguments may be named elsewhere in the schema.
     assert Tool("t", "", {**schema, "anyOf": [{"required": ["word"]}]}, handler).name == "t"
+
+
+def filled_in(handler: Callable[..., str]) -> Callable[..., str]:
+    @functools.wraps(handler)
+    def decorated(**arguments: Any) -> str:
+        return handler(more="!", **arguments)
+
+    return decorated
+
+
+def test_a_handler_may_get_arguments_from_its_decorator():
+    schema = {"type": "object", "properties": {"word": {"type": "string"}}}
+    assert Tool("t", "", schema, filled_in(more)).name == "t"
 
 
 def test_a_broken_schema_is_refused_at_construction():

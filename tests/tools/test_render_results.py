@@ -178,6 +178,7 @@ def test_every_value_becomes_text_for_the_model_and_json_for_listeners(value: An
         (object(), "object"),
         (Model, "ModelMetaclass"),
         ([Model, HALF], "list .* ModelMetaclass"),
+        ([array.array], "list .* a value of type type"),
         (1j, "complex"),
         (2**64, "int .* 64-bit"),
         ({(1, 2): 3}, "dict .* key"),

@@ -380,7 +380,8 @@ def _check_takes(name: str, handler: Any, parameters: Mapping[str, Any], context
     if context is not None:
         named[context] = None
     try:
-        inspect.signature(handler).bind(**named)
+        # A decorator may fill in parameters of the function that it shows as its own.
+        inspect.signature(handler, follow_wrapped=False).bind(**named)
     except TypeError as exc:
         raise ConfigurationError(f"tool {name!r}: its handler does not fit its schema: {exc}") from None
     except ValueError:
