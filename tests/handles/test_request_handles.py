@@ -451,6 +451,25 @@ async def test_a_command_is_not_refused_before_what_it_is_refused_for_is_written
         assert answers == ["ended"]
 
 
+@pytest.mark.parametrize("is_here", [True, False])
+async def test_a_command_is_refused_at_once_although_another_one_waits_for_the_model(*, is_here: bool) -> None:
+    store, answers = store_of(), list[str]()
+    steps = calls(("wipe", {"n": 1})), text("Thinking.", 2, delays=60)
+    async with node(store, *steps) as runtime, anyio.create_task_group() as tasks:
+        session = runtime.start("go")
+        await settle()
+        [question] = session.pending_approvals
+        session.approve(question)
+        await advance(2)
+        tasks.start_soon(runtime.request(session.request_id).steer, "and Rome?")
+        await settle()
+        handle = (runtime if is_here else Client(store)).request(session.request_id)
+        with anyio.move_on_after(3):
+            answers.append(await handle.deny(question))
+        session.cancel()
+    assert answers == ["ended"]
+
+
 async def test_a_request_that_was_left_as_its_store_failed_is_found_where_it_continues() -> None:
     store, lab = store_of(), Lab()
     journal: Any = store.journal

@@ -234,7 +234,10 @@ class SessionHandle:
         """
         if event.event_id in self._taken:
             return any(each.event_id == event.event_id for step in self._unpublished for each in step)
-        return bool(self._unpublished) or (self._mailbox is not None and len(self._mailbox) > 0)
+        if self._unpublished or self._mailbox is None:
+            return bool(self._unpublished)
+        # What a person has said is no reason to refuse anything, and may wait as long as the model takes.
+        return any(each.event_id == event.event_id or type(each) is not SteeringAdded for each in self._mailbox.waiting)
 
     def _wake_recorded(self) -> None:
         if self._progress is not None:
