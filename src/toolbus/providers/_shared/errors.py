@@ -367,7 +367,7 @@ _WORDS = tuple(
         r"longer than the model's context length(?: \((?P<limit>\d+))?",
         r"input length \(?\d+\D{0,10}exceeds (?:the )?maximum (?:allowed )?(?:input )?length (?:of )?\(?(?P<limit>\d+)",
         # OpenAI and Cerebras, beside the code; Copilot, TGI, Kimi, MiniMax, Qwen, GLM.
-        r"exceed the configured limit of (?P<limit>\d+)",
+        r"tokens exceed the configured limit of (?P<limit>\d+)",
         r"current length is \d+ while limit is (?P<limit>\d+)",
         r"prompt token count of \d+ exceeds the limit of (?P<limit>\d+)",
         r"`inputs` tokens \+ `max_new_tokens` must be <= (?P<limit>\d+)",
