@@ -44,7 +44,8 @@ _TRY_AGAIN = re.compile(
 )
 # The words of Anthropic, xAI, DeepSeek and OpenRouter, whose codes say nothing of this.
 _FILTERED = re.compile(
-    r"content filtering policy|violates usage guidelines|content exists risk|your input was flagged", re.IGNORECASE
+    r"blocked by content filtering policy|content violates usage guidelines|content exists risk|your input was flagged",
+    re.IGNORECASE,
 )
 _MAX_DEPTH = 100  # levels of an error body that are shown; far beyond those of any real one
 _OVERFLOW_STATUSES = frozenset({400, 413, 422, 500})  # the statuses for which wording about the context length counts
