@@ -214,6 +214,18 @@ def test_a_content_filter_is_known_by_its_code_or_its_words(status: int, error: 
         assert "check what the key may be used for" not in str(found)
 
 
+@pytest.mark.parametrize(
+    ("status", "words", "kind"),
+    [
+        (503, "The service of the content filtering policy is down", ProviderUnavailable),
+        (403, "The key is disabled: the account violates usage guidelines", ProviderRejected),
+    ],
+)
+def test_the_mention_of_a_content_filter_is_not_its_refusal(status: int, words: str, kind: type[ProviderError]) -> None:
+    errors = OpenAIErrors(vendor="v", where="w", hint="h")
+    assert type(errors.status(status, {}, {"error": {"message": words}})) is kind
+
+
 def test_an_unknown_status_has_no_name() -> None:
     error = OpenAIErrors(vendor="v", where="w", hint="h").status(499, {}, None)
     assert str(error) == "v answered 499 (unknown status)"

@@ -121,6 +121,11 @@ def test_an_empty_object_before_the_arguments_is_none_of_them() -> None:
     assert called(read(fragments(parts[0], fragment("", index=0)))) == [("x", "a", "{}")]
 
 
+def test_spaces_behind_an_empty_object_leave_it_whole() -> None:
+    reply = fragments(fragment("{}", "f", id="x", index=0), fragment("\n", index=0), finish_reason="")
+    assert called(read(reply)) == [("x", "f", "{}\n")]
+
+
 def test_a_name_in_pieces_is_whole() -> None:
     for second in ("weather", "get_weather"):
         parts = [fragment("", "get_", id="x", index=0), fragment("", second, index=0), fragment("{}", index=0)]

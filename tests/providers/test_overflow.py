@@ -204,6 +204,7 @@ def test_a_context_that_is_too_long_is_reported_with_its_limit(
         (400, inner("context", n_ctx=512)),
         (400, inner("Input validation error: `max_new_tokens` must be <= 4096")),
         (400, inner("Range of max_tokens should be [1, 8192]")),
+        (400, inner("The images of this request exceed the configured limit of 50")),
         (400, inner("the description of a tool exceeds the maximum allowed length 1024")),
         (400, None),
     ],

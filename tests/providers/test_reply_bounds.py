@@ -406,6 +406,19 @@ def braces_again(count: int) -> list[bytes]:
     return [orjson.dumps(begun), *[orjson.dumps(more)] * count]
 
 
+def spaces_again(count: int) -> list[bytes]:
+    """A server that writes spaces after arguments that are whole."""
+    begun = chat({"index": 0, "function": {"name": "f", "arguments": '{"a": 1}'}})
+    more = chat({"index": 0, "function": {"arguments": " " * 50}})
+    return [orjson.dumps(begun), *[orjson.dumps(more)] * count]
+
+
+def name_in_pieces(count: int) -> list[bytes]:
+    return [orjson.dumps(chat({"index": 0, "function": {"name": "n" * 600}}))] + [
+        orjson.dumps(chat({"index": 0, "function": {"name": "m" * 600}}))
+    ] * count
+
+
 def done_again(count: int) -> list[bytes]:
     """Text of which each event says that it is over."""
     text = {"type": "response.output_text.delta", "output_index": 0, "content_index": 0, "delta": "x" * 500}
@@ -429,6 +442,8 @@ def unknown_deltas(count: int) -> list[bytes]:
     [
         ("openai", named_again),
         ("openai", braces_again),
+        ("openai", spaces_again),
+        ("openai", name_in_pieces),
         ("responses", done_again),
         ("anthropic", many_citations),
         ("anthropic", unknown_deltas),

@@ -92,6 +92,26 @@ def test_a_schema_that_is_accepted_is_sent_as_it_is() -> None:
     assert offered_schema(schema) == schema
 
 
+def test_names_that_are_also_keywords_are_names() -> None:
+    listed, kept = {"type": "array"}, {"default": {"type": "array"}}
+    properties = {"default": listed, "examples": listed, "properties": {"properties": {"enum": listed}}}
+    complete: dict[str, Any] = {"type": "array", "items": {}}
+    assert offered_schema({"type": "object", "properties": properties, **kept}) == {
+        "type": "object",
+        "properties": {
+            "default": complete,
+            "examples": complete,
+            "properties": {"properties": {"enum": complete}},
+        },
+        **kept,
+    }
+
+
+def test_a_schema_without_a_type_at_the_top_gets_one() -> None:
+    either = {"anyOf": [{"type": "object", "properties": {"a": TEXT}}, {"type": "object", "properties": {"b": TEXT}}]}
+    assert offered_schema(either) == {"type": "object", "properties": {"a": TEXT, "b": TEXT}, "required": []}
+
+
 def test_schemas_that_refer_to_themselves_or_multiply_are_cut() -> None:
     assert offered_schema({"type": "object", "$ref": "#"})["properties"] == {}
     laughs: dict[str, Any] = {f"l{i}": {"anyOf": [{"$ref": f"#/$defs/l{i - 1}"}] * 50} for i in range(1, 6)}

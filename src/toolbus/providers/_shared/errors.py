@@ -44,7 +44,8 @@ _TRY_AGAIN = re.compile(
 )
 # The words of Anthropic, xAI, DeepSeek and OpenRouter, whose codes say nothing of this.
 _FILTERED = re.compile(
-    r"content filtering policy|violates usage guidelines|content exists risk|your input was flagged", re.IGNORECASE
+    r"blocked by content filtering policy|content violates usage guidelines|content exists risk|your input was flagged",
+    re.IGNORECASE,
 )
 _MAX_DEPTH = 100  # levels of an error body that are shown; far beyond those of any real one
 _OVERFLOW_STATUSES = frozenset({400, 413, 422, 500})  # the statuses for which wording about the context length counts
@@ -367,7 +368,7 @@ _WORDS = tuple(
         r"longer than the model's context length(?: \((?P<limit>\d+))?",
         r"input length \(?\d+\D{0,10}exceeds (?:the )?maximum (?:allowed )?(?:input )?length (?:of )?\(?(?P<limit>\d+)",
         # OpenAI and Cerebras, beside the code; Copilot, TGI, Kimi, MiniMax, Qwen, GLM.
-        r"exceed the configured limit of (?P<limit>\d+)",
+        r"tokens exceed the configured limit of (?P<limit>\d+)",
         r"current length is \d+ while limit is (?P<limit>\d+)",
         r"prompt token count of \d+ exceeds the limit of (?P<limit>\d+)",
         r"`inputs` tokens \+ `max_new_tokens` must be <= (?P<limit>\d+)",

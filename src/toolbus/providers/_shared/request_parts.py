@@ -71,7 +71,7 @@ def _joined(one: str | tuple[Part, ...], other: str | tuple[Part, ...]) -> str |
         return "\n\n".join(filter(None, (one, other)))
     return tuple(
         part
-        for content in (one, other)
+        for content in filter(None, (one, other))
         for part in ((TextPart(text=content),) if isinstance(content, str) else content)
     )
 

@@ -20,18 +20,19 @@ _Fields: TypeAlias = tuple[dict[str, Any], list[str]]
 _COMBINED = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
 _REFUSED = _COMBINED | {"not", "enum", "const", "if", "then", "else"}  # at the top level
 _VALUES = frozenset({"default", "const", "enum", "examples"})  # keywords with values, which are not schemas
+_BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 _MOST_PARTS = 1_000  # alternatives of alternatives multiply
 _MOST_VARIANTS = 20
 
 
 def offered_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return a tool's schema with its properties at the top level, and with items in each array."""
-    offered = {key: _with_items(value) for key, value in schema.items() if key not in _REFUSED}
-    offered.setdefault("properties", {})
+    offered: dict[str, Any] = {"type": "object", "properties": {}}
+    offered |= {key: value for key, value in schema.items() if key not in _REFUSED}
     if not _COMBINED.isdisjoint(schema):
         properties, required = _Flat(schema).fields(schema)
-        offered |= {"properties": _with_items(properties), "required": list(dict.fromkeys(required))}
-    return offered
+        offered |= {"properties": properties, "required": list(dict.fromkeys(required))}
+    return dict(_with_items(offered))
 
 
 class _Flat:
@@ -79,7 +80,7 @@ def _any_of(schemas: list[Any]) -> Any:
     return variants[0] if len(variants) == 1 else {"anyOf": variants}
 
 
-def _with_items(node: Any) -> Any:
+def _with_items(node: Any, *, is_by_name: bool = False) -> Any:
     """Return a part of a schema with items in each array; the part itself if nothing is missing."""
     if isinstance(node, Mapping):
         fields = cast("Mapping[str, Any]", node)
@@ -88,8 +89,8 @@ def _with_items(node: Any) -> Any:
         if (kind == "array" or (isinstance(kind, list) and "array" in kind)) and "items" not in fields:
             new["items"] = {}
         for key, value in fields.items():
-            if isinstance(value, (Mapping, list)) and key not in _VALUES:
-                changed = _with_items(value)
+            if isinstance(value, (Mapping, list)) and (is_by_name or key not in _VALUES):
+                changed = _with_items(value, is_by_name=key in _BY_NAME and not is_by_name)
                 if changed is not value:
                     new[key] = changed
         return {**fields, **new} if new else fields

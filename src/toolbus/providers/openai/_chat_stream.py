@@ -49,6 +49,7 @@ _BROKEN_OFF = frozenset(
         *("function_call_filter", "malformed_function_call"),
     }
 )
+_LONGEST_CUT_NAME = 1_000  # characters; each further piece copies those before it
 _EMPTY_OBJECT = 8  # characters; more than any server writes for it
 _KNOWN_IN_CALL = frozenset({"index", "id", "type", "function"})
 
@@ -72,7 +73,7 @@ class _Call:
 
     def is_repeated_by(self, piece: str) -> bool:
         """Return whether a piece has the complete arguments once more, as gateways send them at the end of a stream."""
-        if not piece or not self.is_complete():
+        if len(piece) < max(1, self.arguments.length) or not self.is_complete():
             return False
         so_far = "".join(self.arguments.parts)
         return piece in {so_far, dumped(so_far)}
@@ -236,7 +237,8 @@ class ReplyBuilder(ReplyParts):
             self._grow(size_bytes(wire_id))
             call.wire_id = wire_id
             self._by_id[wire_id] = call
-        if name and (not call.name or (isinstance(index, int) and not call.arguments.parts and name != call.name)):
+        is_cut = isinstance(index, int) and not call.arguments.parts and len(call.name) < _LONGEST_CUT_NAME
+        if name and (not call.name or (is_cut and name != call.name)):
             self._grow(size_bytes(name))
             call.name = name if name.startswith(call.name) else call.name + name
         if extra:
@@ -244,7 +246,7 @@ class ReplyBuilder(ReplyParts):
             call.extra.update(extra)
         if call.is_repeated_by(piece):
             return
-        if piece:
+        if piece.lstrip().startswith("{"):
             call.without_empty_object()
         self._argue(call.arguments, piece, call.position, call.name)
 
