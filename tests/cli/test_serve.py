@@ -137,7 +137,7 @@ def test_the_page_is_opened_if_asked_for_and_the_servers_of_tools_are_started(
     opened: list[str] = []
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(_serve, "_Server", Ends)
-    monkeypatch.setattr(_serve.webbrowser, "open", opened.append)
+    monkeypatch.setattr("webbrowser.open", opened.append)
     options = ["--provider", "extractive", "--no-store", "--mcp", "mcp.json", "-q"]
     assert main(["serve", *options, *(["--open"] if opens else [])]) == 0
     [address] = capsys.readouterr().out.splitlines()

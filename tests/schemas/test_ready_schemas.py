@@ -104,7 +104,7 @@ def more(word: str, more: str) -> str:
     [
         (other, "missing a required argument: 'w'"),
         (nothing, "unexpected keyword argument 'word'"),
-        (by_position, "positional-only"),
+        (by_position, "positional.only"),
         (more, "missing a required argument: 'more'"),
     ],
 )

@@ -483,8 +483,9 @@ def a_queued_command_is_not_given(patch: pytest.MonkeyPatch) -> None:
     """An input that a session cannot have yet is settled."""
     settle = InboxReader._settle
 
-    async def hasty(self: InboxReader, session: Any, given: Event, *_others: Any) -> None:
-        await settle(self, session, given, "taken", "x")
+    async def hasty(self: InboxReader, session: Any, given: Event, *others: Any) -> None:
+        await self._inbox.settle(given.request_id, given.event_id, "taken", "")
+        await settle(self, session, given, *others)
 
     patch.setattr(InboxReader, "_settle", hasty)
 

@@ -32,7 +32,8 @@ Invariants:
 
 Example:
     from toolbus import Runtime
-    from toolbus.session import Instructions, MessagesLike, OnBusy, RequestOptions, read_messages, read_prompt
+    from toolbus.session import Instructions, MessagesLike, OnBusy, RequestOptions
+    from toolbus.session import check_together, read_messages, read_prompt
     from toolbus.testing import ScriptedProvider, text
     from toolbus.tools import ToolContext
 
@@ -44,7 +45,9 @@ Example:
     busy: OnBusy = "refuse"
     options: RequestOptions = {"deps": "Ann", "instructions": about, "history": history, "on_busy": busy}
     async with Runtime(ScriptedProvider([text("You are Ann.")])) as runtime:
-        print((await runtime.run(read_prompt("Who am I?"), **options)).text)  # You are Ann.
+        session = runtime.start(read_prompt("Who am I?"), **options)
+        check_together(session.snapshot().view)  # raises `ConfigurationError` for options that exclude each other
+        print((await session.result()).text)  # You are Ann.
     print(len(read_messages(history)))  # 2
 """
 

@@ -158,8 +158,7 @@ def _append_results(state: TurnState, last: ToolCallCompleted | ToolCallFailed |
     A call that is still open runs in the background, and gets a ticket.
     """
     current = state.rounds[-1]
-    current.settled_last, current.results_at = last.call_id, len(state.messages)
-    current.is_requested_last = isinstance(last, ToolCallRequested)
+    current.settled_last, current.results_at = (last.call_id, last.event_id), len(state.messages)
     has_failed = has_succeeded = False
     for each in state.calls:
         state.messages.append(result_message(each))

@@ -157,9 +157,8 @@ class RoundState(Struct):
     model: str = ""
     usage: Usage = Usage()
     calls: list[CallState] = []
-    # The `call_id` of the call that was settled last, once all of them are settled or in the background.
-    settled_last: str = ""
-    is_requested_last: bool = False  # whether the request of that call, a background one, has completed the round
+    # The last call's id, and that of the fact that settled it, or requested it in the background.
+    settled_last: tuple[str, str] | None = None
     results_at: int = 0  # the index of their first result in the transcript, once `settled_last` is set
 
 

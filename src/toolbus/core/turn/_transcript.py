@@ -67,11 +67,7 @@ def with_messages(state: TurnState, facts: Iterable[Event], *, since_round: int 
         if isinstance(fact, ModelResponded):
             if not is_empty(fact.message):
                 appended = (fact.message,)
-        elif (
-            isinstance(fact, _SETTLING)
-            and (ended := settled.get(fact.call_id))
-            and ended.is_requested_last is isinstance(fact, ToolCallRequested)
-        ):
+        elif isinstance(fact, _SETTLING) and (ended := settled.get((fact.call_id, fact.event_id))):
             appended = state.messages[ended.results_at : ended.results_at + len(ended.calls)]
         for number, message in enumerate(appended):
             derived = MessageAppended(

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Unpack, cast
 
 from ...messages import AssistantMessage, ToolCall, Usage
-from ...protocols import FinishReason, ModelReply
+from ...protocols import ArgumentsPiece, FinishReason, ModelReply
 from .._shared.reply_parts import PART_OVERHEAD_BYTES, BuilderOptions, ReplyParts, read_object
 from .._shared.wire_text import (
     Characters,
@@ -57,7 +57,7 @@ _KNOWN_IN_CALL = frozenset({"index", "id", "type", "function"})
 class _Call:
     """A tool call of the reply, as far as it has arrived."""
 
-    __slots__ = ("_whole", "arguments", "extra", "name", "position", "wire_id")
+    __slots__ = ("_whole", "arguments", "extra", "held_back", "name", "position", "wire_id")
 
     def __init__(self, position: int) -> None:
         self.position = position
@@ -65,6 +65,7 @@ class _Call:
         self.name = ""
         self.arguments = Characters()
         self.extra: dict[str, Any] = {}
+        self.held_back = ""  # arguments of `{}` that were not passed on, since others may follow
         self._whole = WholeObject()
 
     def is_complete(self) -> bool:
@@ -78,10 +79,14 @@ class _Call:
         so_far = "".join(self.arguments.parts)
         return piece in {so_far, dumped(so_far)}
 
-    def without_empty_object(self) -> None:
-        """Forget arguments of `{}`, with which gateways to Claude begin a call whose arguments follow."""
-        if self.arguments.length < _EMPTY_OBJECT and self.is_complete() and not object_in(self.arguments.whole()):
-            self.arguments, self._whole = Characters(), WholeObject()
+    def is_empty_object(self) -> bool:
+        """Return whether one piece was `{}`, with which gateways to Claude begin a call whose arguments follow."""
+        is_short = len(self.arguments.parts) == 1 and self.arguments.length < _EMPTY_OBJECT
+        return is_short and self.is_complete() and not object_in(self.arguments.whole())
+
+    def begin_again(self) -> None:
+        """Forget the arguments so far."""
+        self.arguments, self._whole, self.held_back = Characters(), WholeObject(), ""
 
 
 class _Detail:
@@ -246,9 +251,18 @@ class ReplyBuilder(ReplyParts):
             call.extra.update(extra)
         if call.is_repeated_by(piece):
             return
-        if piece.lstrip().startswith("{"):
-            call.without_empty_object()
-        self._argue(call.arguments, piece, call.position, call.name)
+        if call.held_back and piece.lstrip().startswith("{"):
+            call.begin_again()
+        added = self._add(call.arguments, piece)
+        if added and call.is_empty_object():
+            call.held_back = added
+        elif added:
+            self._pass_on(call, added)
+
+    def _pass_on(self, call: _Call, added: str) -> None:
+        if text := call.held_back + added:
+            call.held_back = ""
+            self._emit(ArgumentsPiece(call.position, call.name, text))
 
     def _refuse_foreign(self, fragment: Mapping[str, Any]) -> None:
         """Raise `ProviderRejected` for a call of anything but a function: `{"type": "custom", "custom": {...}}`."""
@@ -293,6 +307,8 @@ class ReplyBuilder(ReplyParts):
             raise self._errors.unavailable(f"answered with no completion: {self._strange}")
         if not self._finish_reason and not (self.done and all(call.is_complete() for call in self._calls)):
             raise self._errors.unavailable("ended the stream before the reply was whole")
+        for call in self._calls:
+            self._pass_on(call, "")
         calls = tuple(
             ToolCall(name=call.name, arguments=call.arguments.whole(), provider_call_id=call.wire_id)
             for call in self._calls

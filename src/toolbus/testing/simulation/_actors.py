@@ -24,6 +24,7 @@ from ...events import (
 from ._chance import Chance
 from ._people import People
 from ._tools import EXTERNAL
+from ._watch import OUTSIDE
 
 if TYPE_CHECKING:
     from ._process import Process
@@ -148,7 +149,7 @@ class Actors:
             self._process.group.start_soon(self._publish, answer, moment)
 
     def _answer(self, event: ToolCallRequested, chance: Chance) -> _Answer:
-        return event.completed("from outside") if chance.says(0.8) else event.failed("gone", reason="lost")
+        return event.completed(OUTSIDE) if chance.says(0.8) else event.failed("gone", reason="lost")
 
     async def _publish(self, event: _Answer, moment: float = 0.0) -> None:
         """Publish an answer, and check that it is accepted, becomes a dead letter, or is dropped as requested."""

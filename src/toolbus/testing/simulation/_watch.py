@@ -50,7 +50,10 @@ from ...tool_results import failure_content
 from ._accounts import Call, JournalState, Request
 from ._findings import Broken
 
-__all__ = ["Watch", "is_store_failure"]
+__all__ = ["OUTSIDE", "Watch", "is_store_failure"]
+
+OUTSIDE = "from outside"
+"""The content of each result that nobody in the process of the request has computed."""
 
 _STORE_SECONDS = 5.0  # time in which a fault of the store has to be reported
 _EPSILON = 1e-5  # seconds; more than the rounding of times since the epoch
@@ -385,8 +388,8 @@ class Watch:
         call.terminal = event
         call.settled_at, request.settled_at = self._time_without_pauses(), self._now()
         if call.requested is None:
-            # Whoever answers an external call may do so before it is requested again.
-            may_be = call.before is None or isinstance(event, ToolCallFailed) or call.name in self._external
+            # Whoever answers a call from outside may do so before it is requested again.
+            may_be = call.before is None or isinstance(event, ToolCallFailed) or event.content == OUTSIDE
             self.check("G06", may_be, f"{event.call_id} did not run")
             self.check("G06", isinstance(event, ToolCallFailed) or not call.asked, f"{event.call_id} never ran")
         elif not request.paused:
