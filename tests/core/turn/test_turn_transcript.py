@@ -15,6 +15,7 @@ from toolbus.events import (
     ModelRetrying,
     RequestCompleted,
     RequestFailed,
+    RequestResumed,
     RequestStarted,
     RoundStarted,
     ToolCallCompleted,
@@ -22,6 +23,7 @@ from toolbus.events import (
     ToolCallRequested,
 )
 from toolbus.messages import AssistantMessage, ImagePart, Message, ToolCall, ToolMessage, UserMessage
+from toolbus.records import replace
 
 pytestmark = pytest.mark.guarantee("G08", "G09")
 
@@ -144,3 +146,22 @@ def test_results_with_one_event_id_belong_to_the_rounds_of_their_calls() -> None
     contents = [each.content for _, each in shown(state, *facts) if isinstance(each, ToolMessage)]
     assert contents == ["0", "1"]
     assert [each for _, each in shown(state, *facts)] == state.messages
+
+
+def test_a_background_call_that_is_requested_again_appends_the_results_of_its_round_once() -> None:
+    first = ToolCallRequested(
+        event_id="first",
+        request_id="r",
+        call_id="r_0_0",
+        name="clock",
+        arguments={},
+        round=0,
+        deadline=5.0,
+        idempotency_key="k",
+        background=True,
+        at=0.0,
+    )
+    facts = [*begun(), reply(0, "", "clock"), first, RequestResumed(event_id="resumed", request_id="r", resumption=1)]
+    facts.append(replace(first, event_id="again", resumed=True))
+    state = applied(*facts)
+    assert [each for each, _ in shown(state, *facts)] == ["prompt", "reply0_m0", "first_m0"]
