@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import anyio
@@ -275,7 +276,8 @@ class _Distant(MemoryStore):
         return found
 
 
-async def test_a_late_result_that_several_processes_send_at_once_is_noted_once() -> None:
+@pytest.mark.parametrize("is_published", [False, True], ids=["sent", "published-too"])
+async def test_a_late_result_that_comes_on_several_ways_at_once_is_noted_once(*, is_published: bool) -> None:
     store = _Distant(journal=True)
     async with node(store) as runtime:
         session = runtime.start("go", conversation_id="c")
@@ -289,6 +291,9 @@ async def test_a_late_result_that_several_processes_send_at_once_is_noted_once()
             answers.append(await Client(store).request(session.request_id).inject(requested.completed("42")))
 
         async with anyio.create_task_group() as tasks:
+            if is_published:
+                assert not runtime.bus.publish(requested.completed("42"))
+                tasks.start_soon(partial(runtime.run, "And now?", conversation_id="c"))
             for _ in range(4):
                 tasks.start_soon(send)
         assert answers == ["queued"] * 4

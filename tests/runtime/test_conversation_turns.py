@@ -374,7 +374,7 @@ async def test_a_long_result_that_came_late_is_cut_in_the_note_that_tells_of_it(
         for_next_turn=True,
     )  # fmt: skip
     late_notes(late)
-    (note,) = late_notes.take("c", ())
+    (note,) = late_notes.take("c", (), late_notes.of("c"))
     assert "of 9000 characters are missing" in note.text
     assert len(note.text) < 4200
 

@@ -25,6 +25,7 @@ from toolbus.events import (
     RequestFailed,
     RequestStarted,
     StatusChanged,
+    SteeringAdded,
     ToolCallCompleted,
     ToolCallPaused,
     ToolCallRequested,
@@ -434,7 +435,8 @@ async def test_what_comes_before_a_resumed_request_runs_is_written_also_if_it_is
     assert (result.reason, result.resumable, len(second.written)) == ("closing", True, 1)
 
 
-async def test_an_answer_that_an_earlier_process_has_taken_is_recorded_for_the_next_one_too() -> None:
+@pytest.mark.guarantee("G32")
+async def test_an_input_that_an_earlier_process_has_taken_is_recorded_for_the_next_one_too() -> None:
     bus, journal = EventBus(), Journal()
     requested: list[ToolCallRequested] = []
     bus.connect(ToolCallRequested, requested.append)
@@ -445,19 +447,24 @@ async def test_an_answer_that_an_earlier_process_has_taken_is_recorded_for_the_n
         await anyio.sleep(1)
         answer = requested[0].completed("first")
         assert earlier.inject(answer)
+        words = SteeringAdded(request_id=earlier.request_id, text="faster")
+        assert earlier.deliver(words)
         await settle()
         earlier.leave("for later")
     start = SessionStart(resumed=Resumed(facts=journal.facts, history=()))
     ids: Any = {"request_id": earlier.request_id, "conversation_id": earlier.conversation_id}
+    later = Journal()
     session = RequestSession(
-        EventBus(), ScriptedProvider([]), "hi", tools=[external()], journal=Journal(), start=start, **ids
+        EventBus(), ScriptedProvider([]), "hi", tools=[external()], journal=later, start=start, **ids
     )
     async with anyio.create_task_group() as group:
         group.start_soon(session.run)
         await anyio.sleep(1)
         assert session.inject(answer)
+        assert session.deliver(words)
         assert await session.recorded(answer)
         session.cancel()
+    assert [each.type for each in later.facts if isinstance(each, (ToolCallCompleted, SteeringAdded))] == []
 
 
 async def test_a_question_that_was_answered_while_a_resumption_is_written_is_not_asked_again() -> None:

@@ -29,6 +29,7 @@ from ..events import (
     RequestStarted,
     TerminalEvent,
     ToolCallFailed,
+    ToolCallLate,
     ToolCallPaused,
     ToolCallRequested,
     ToolCallResumed,
@@ -113,7 +114,7 @@ class StoredRequests:
         result = found.session.snapshot().result
         return None if result is None else replace(result, journaled=True)
 
-    async def keep_late(self, answer: TerminalEvent) -> bool:
+    async def keep_late(self, answer: TerminalEvent | ToolCallLate) -> bool:
         """Put an answer to a background call, which came after its request has ended, before the next turn.
 
         It becomes a note in the stored conversation, once. Returns False, and does nothing, if `answer` is not for a

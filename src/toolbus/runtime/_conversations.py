@@ -82,14 +82,22 @@ class LateResultNotes:
         if len(self._results) > _MOST_WITH_LATE_RESULTS:
             self._results.popitem(last=False)
 
-    def take(self, conversation_id: str, earlier: Sequence[Message]) -> list[SystemMessage]:
-        """Return the late results as notes for the model, oldest first, and forget them.
+    def of(self, conversation_id: str) -> Sequence[ToolCallLate]:
+        """Return the late results of a conversation, oldest first."""
+        return [*self._results.get(conversation_id, ())]
+
+    def take(
+        self, conversation_id: str, earlier: Sequence[Message], results: Collection[ToolCallLate]
+    ) -> list[SystemMessage]:
+        """Return late results of a conversation as notes for the model, and forget them.
 
         `earlier` are the messages of the conversation: the arguments of the calls are read from them.
         """
-        results: Collection[ToolCallLate] = self._results.pop(conversation_id, ())
         if not results:
             return []
+        left = [each for each in self._results.pop(conversation_id, ()) if each not in results]
+        if left:
+            self._results[conversation_id] = left
         known = {message.message_id for message in earlier if isinstance(message, SystemMessage)}
         # A result may have come twice, or be in the stored conversation already.
         results = {each.call_id: each for each in results if late_note_id(each.call_id) not in known}.values()
@@ -116,11 +124,16 @@ class ConversationState:
         self._folded = BoundedMapping[History](_MOST_FOLDED_BYTES, lambda folded: folded.size_bytes)
         self._vaults = BoundedMapping[Vault](_MOST_CONVERSATIONS)
 
-    def for_next_turn(self, conversation_id: str, messages: Sequence[Message]) -> Earlier:
-        """Return the state for a turn that is about to begin; `messages` are the conversation's so far."""
+    def for_next_turn(
+        self, conversation_id: str, messages: Sequence[Message], late: Collection[ToolCallLate]
+    ) -> Earlier:
+        """Return the state for a turn that is about to begin.
+
+        `messages` are the conversation's so far, and `late` those of its late results that the turn takes.
+        """
         return Earlier(
             messages=messages,
-            notes=self.late.take(conversation_id, messages),
+            notes=self.late.take(conversation_id, messages, late),
             granted=self._granted.get(conversation_id) or {},
             memo=self._memos.get(conversation_id) if messages else None,
             folded=self._folded.pop(conversation_id),

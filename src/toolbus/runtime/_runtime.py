@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Generic, Never, Self, TypeVar, Unpack, get_args, overload
 
 import anyio
@@ -25,7 +25,14 @@ from ..durability import (
     UnfinishedRequests,
     call_store_in_time,
 )
-from ..errors import ConfigurationError, NotRunning, StoreError
+from ..errors import (
+    ApplicationError,
+    ConfigurationError,
+    NotRunning,
+    ResumeMismatch,
+    StoreDamaged,
+    StoreError,
+)
 from ..events import ApprovalRequested, ToolCallCompleted, ToolCallFailed, ToolCallLate, new_id
 from ..handles import Authorize, Relay, RequestHandle, record_of
 from ..instrumentation import observed_process
@@ -697,12 +704,18 @@ class Runtime(Generic[DepsT]):
 
     async def _earlier(self, conversation_id: str, *, begins: bool) -> Earlier:
         """Return the conversation so far, and the other state that it hands to its next turn."""
+        late = self._conversations.late.of(conversation_id)
+        if self._journal_writer is not None:
+            # An answer may also be given through a handle, in any process: so the store has it, once.
+            for each in late:
+                with suppress(ApplicationError, ResumeMismatch, StoreDamaged):  # It becomes a note of this turn.
+                    await self._stored(self._journal_writer, None).keep_late(each)
         earlier = await call_store_in_time(self.store.history(conversation_id))
         if earlier and begins:
             raise ConfigurationError(
                 f"conversation {conversation_id!r} has a history already; give history= or its id, not both"
             )
-        return self._conversations.for_next_turn(conversation_id, earlier)
+        return self._conversations.for_next_turn(conversation_id, earlier, late)
 
     async def _carry_out(
         self, session: RequestSession, ticket: Ticket, leave_when_cancelled: str = ""

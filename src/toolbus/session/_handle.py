@@ -328,7 +328,7 @@ class SessionHandle:
         return self.inject(given)
 
     def has_taken(self, event_id: str) -> bool:
-        """Return whether an input with this id has become a fact of the request here, or its answer in any process."""
+        """Return whether an input with this id has become a fact of the request, in any process."""
         return event_id in self._taken
 
     def approve(

@@ -177,10 +177,9 @@ class RequestSession(SessionHandle):
         if resumed.instructions is not None and view.secrets.vault is not None:
             view.secrets.vault.recognise(*resumed.instructions)
         view.window.memo = resumed.memo
-        # An answer that an earlier process has taken may be given again.
-        self._taken.update(
-            (each.event_id, None) for each in resumed.facts if isinstance(each, (ToolCallCompleted, ToolCallFailed))
-        )
+        # An input that an earlier process has taken may be given again. The others are facts that the machine has made.
+        own = f"{self.request_id}_f"
+        self._taken.update((each.event_id, None) for each in resumed.facts if not each.event_id.startswith(own))
         self._beginning.continue_from(resumed, self._state, view.tools)
         view.begun_with = self._state.metadata or {}
         self._kept += resumed.facts

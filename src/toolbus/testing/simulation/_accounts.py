@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -141,6 +142,12 @@ class Request:
         self.paused = False  # the request's clocks have been paused, so its deadlines have moved
         self.resumed_at: float | None = None  # the time at which this process resumed the request
         self.asked_elsewhere: set[str] = set()  # calls whose question has to be asked again
+
+    def until_now(self) -> Request:
+        """Return a copy in which later events of its calls change nothing."""
+        found = copy.copy(self)
+        found.calls = {call_id: copy.copy(call) for call_id, call in self.calls.items()}
+        return found
 
     def interrupt(self, now: float) -> None:
         """Note that all earlier events were those of another process, and that this process resumes the request now."""

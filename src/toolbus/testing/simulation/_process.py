@@ -231,7 +231,8 @@ class Process:
         """Keep a result; if the request was left, check that its facts are durable and that it can be resumed."""
         if self.is_dead:
             return
-        self.results.append((result, self.watch.requests.get(result.request_id)))
+        known = self.watch.requests.get(result.request_id)
+        self.results.append((result, known and known.until_now()))
         request_id, disk = result.request_id, self.world.disk
         if is_carried and disk.journals:
             self._check_cancellation(result)
