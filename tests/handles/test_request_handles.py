@@ -16,6 +16,7 @@ from support.journaled import late_answers
 from support.local_relay import LocalRelay
 from support.resuming import Lab, Wall, virtual_wall
 from toolbus import RequestSession, Runtime, Tool
+from toolbus.bus import Cursor
 from toolbus.durability import InboxReader
 from toolbus.errors import (
     BusError,
@@ -32,12 +33,14 @@ from toolbus.events import (
     Event,
     MessageAppended,
     RequestCompleted,
+    RequestStarted,
     SteeringAdded,
     TextDelta,
     ToolCallCompleted,
     ToolCallRequested,
 )
 from toolbus.handles import RequestHandle
+from toolbus.handles._events import RequestEvents
 from toolbus.messages import UserMessage
 from toolbus.records import replace
 from toolbus.remote import Client
@@ -319,6 +322,46 @@ async def test_a_reader_that_is_a_step_ahead_of_the_session_that_takes_the_reque
     assert [each.type for each in heard if each.is_fact and not each.is_derived] == stored
     assert any(isinstance(each, TextDelta) for each in heard), "the rest came from the session"
     assert relay.sent == [], "nobody else has run the request meanwhile"
+
+
+async def test_a_reader_that_has_facts_which_the_store_never_got_continues_with_the_store() -> None:
+    """With `on_store_failure="warn"`, another process continues a request from an earlier fact than readers have."""
+    begun = RequestStarted(event_id="begun", request_id="r", deadline=9.0)
+    lost = [SteeringAdded(event_id=name, request_id="r", text=name) for name in ("a", "b")]
+    ending = RequestCompleted(event_id="ending", request_id="r", text="Done.")
+
+    class Stored:
+        def __init__(self) -> None:
+            looks: list[list[Event]] = [[begun], [ending]]
+            self._looks = iter(looks)
+            self.has_ended = False
+
+        async def read(self) -> list[Event]:
+            found = next(self._looks)
+            self.has_ended = ending in found
+            return found
+
+    class Live:
+        def __init__(self) -> None:
+            self._events = iter(lost)
+
+        async def __anext__(self) -> Event:
+            for event in self._events:
+                return event
+            raise StopAsyncIteration
+
+        def close(self) -> None: ...
+
+    streams = [Live()]
+
+    async def join(_after: str, _facts_only: bool) -> Any:
+        return streams.pop() if streams else None
+
+    stored: Any = Stored
+    events = RequestEvents(
+        "r", lambda: None, stored, Cursor("r"), (), capacity=9, sub_requests=False, seconds=1.0, join=join
+    )
+    assert [each async for each in events] == [begun, *lost, ending]
 
 
 async def test_a_command_that_was_acknowledged_survives_the_death_of_the_process_that_took_it() -> None:

@@ -242,15 +242,21 @@ async def test_a_process_that_runs_the_handler_is_gone(pause: str) -> None:
 # ------------------------------------------------------------------------------- the next turn of the conversation
 
 
+async def cancelled(runtime: Runtime) -> tuple[RequestSession, ToolCallRequested]:
+    """A request of conversation "c" that was cancelled while its background call ran, and the call."""
+    session = runtime.start("go", conversation_id="c")
+    requested = await requested_by(session)
+    await settle()
+    session.cancel("enough")
+    await session.result()
+    return session, requested
+
+
 @pytest.mark.parametrize("where", ["here", "elsewhere", "after a restart"])
 async def test_a_result_that_comes_after_the_end_opens_the_next_turn_once(where: str) -> None:
     store = MemoryStore(journal=True)
     async with node(store) as runtime:
-        session = runtime.start("go", conversation_id="c")
-        requested = await requested_by(session)
-        await settle()
-        session.cancel("enough")
-        await session.result()
+        session, requested = await cancelled(runtime)
         answers = [requested.completed("42"), requested.completed("42")]
         if where != "after a restart":
             handle = (runtime if where == "here" else Client(store)).request(session.request_id)
@@ -280,11 +286,7 @@ class _Distant(MemoryStore):
 async def test_a_late_result_that_comes_on_several_ways_at_once_is_noted_once(*, is_published: bool) -> None:
     store = _Distant(journal=True)
     async with node(store) as runtime:
-        session = runtime.start("go", conversation_id="c")
-        requested = await requested_by(session)
-        await settle()
-        session.cancel("enough")
-        await session.result()
+        session, requested = await cancelled(runtime)
         answers: list[str] = []
 
         async def send() -> None:
@@ -322,11 +324,7 @@ def _as_other(requested: ToolCallRequested) -> dict[str, Any]:
 
 async def test_without_a_journal_a_late_result_is_for_the_next_turn_too() -> None:
     async with node(late_results="event") as runtime:
-        session = runtime.start("go", conversation_id="c")
-        requested = await requested_by(session)
-        await settle()
-        session.cancel("enough")
-        await session.result()
+        session, requested = await cancelled(runtime)
         assert not session.inject(requested.completed("42"))
         result = await runtime.run("And now?", conversation_id="c")
     assert [each.rpartition("gave: ")[2] for each in notes_in(result.messages)][-1:] == ["42"]

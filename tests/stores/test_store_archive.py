@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sqlite3
 import stat
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from contextlib import closing as closed
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,16 @@ from toolbus.stores.sqlite import SqliteStore
 from toolbus.testing.contracts.store._samples import all_messages, facts_of_all_types
 
 LONG = "a long text " * 2_000
+
+
+@asynccontextmanager
+async def two_stores(folder: Path) -> AsyncGenerator[tuple[SqliteStore, SqliteStore]]:
+    """A store to export from, and one to import into."""
+    async with (
+        closing(SqliteStore(folder / "a.db", durability="process")) as store,
+        closing(SqliteStore(folder / "b.db", durability="process")) as target,
+    ):
+        yield store, target
 
 
 async def contents(store: DatabaseStore) -> Sequence[Any]:
@@ -124,10 +135,7 @@ async def test_an_export_of_a_newer_toolbus_is_refused_by_name(tmp_path: Path, m
 @pytest.mark.guarantee("G22")
 async def test_of_a_damaged_request_what_is_whole_is_exported_and_the_rest_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "export.jsonl"
-    async with (
-        closing(SqliteStore(tmp_path / "a.db", durability="process")) as store,
-        closing(SqliteStore(tmp_path / "b.db", durability="process")) as target,
-    ):
+    async with two_stores(tmp_path) as (store, target):
         await write_whole(store, "r")
         await write_whole(store, "s", "d")
         await store.remember("e", turn("lost"))
@@ -149,10 +157,7 @@ async def test_a_request_that_ends_while_it_is_exported_is_written_as_its_record
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "export.jsonl"
-    async with (
-        closing(SqliteStore(tmp_path / "a.db", durability="process")) as store,
-        closing(SqliteStore(tmp_path / "b.db", durability="process")) as target,
-    ):
+    async with two_stores(tmp_path) as (store, target):
         await store.append(entry("r"))
         salvage = store.salvage
 
@@ -174,10 +179,7 @@ async def test_a_request_that_ends_during_an_export_has_its_turn_once_or_continu
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
     path = tmp_path / "export.jsonl"
-    async with (
-        closing(SqliteStore(tmp_path / "a.db", durability="process")) as store,
-        closing(SqliteStore(tmp_path / "b.db", durability="process")) as target,
-    ):
+    async with two_stores(tmp_path) as (store, target):
         await store.append(entry("r"))
         await store.append(entry("later", conversation_id="c"))
         records, is_after = store.conversation_records, ends == "after them"

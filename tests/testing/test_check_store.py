@@ -248,7 +248,7 @@ async def test_a_store_that_raises_or_hangs_is_reported_and_the_other_checks_go_
         await run(Breaks, clock, only=checks, patience_seconds=0.05)
     assert caught.value.checks == ("forgetting", "renewing", "closing")
     breaks, closes = Breaks.forget.__code__.co_firstlineno + 1, Breaks.aclose.__code__.co_firstlineno + 1
-    assert [(each.what, each.came) for each in caught.value.failures] == [
+    assert [(each.what, each.got) for each in caught.value.failures] == [
         ("the check", f"ZeroDivisionError: a bug of mine at {__file__}:{breaks}"),
         ("the store after the check", f"StoreError: will not close at {__file__}:{closes}"),
         ("the check", "it did not in 0.05 s"),

@@ -133,7 +133,7 @@ class StoredRequests:
         if not (calls[0].is_background and is_own and isinstance(given_up, ToolCallFailed)):
             return False
         note, writer = late_note(call.call_id, call.name, call.arguments, answer), new_id()
-        # The turn of a conversation that nobody has lets one process at a time look for the note and write it.
+        # A lock: one process at a time looks for the note and writes it. No conversation has this id.
         turn = note.message_id, writer, writer, WRITE_SECONDS
         while not await call_store_in_time(self.journal.take_turn(*turn)):  # noqa: ASYNC110 -- it may be elsewhere
             await anyio.sleep(_NOTE_SECONDS)

@@ -197,8 +197,11 @@ class RequestEvents:
 
     def _missing(self, events: list[Event]) -> list[Event]:
         """Return those of all events so far that the reader does not have."""
+        ids = [each.event_id for each in events if each.is_fact]
         if not self._is_counted:
             self._is_counted = True
-            ids = [each.event_id for each in events]
             self._cursor.facts = ids.index(self._newest) + 1 if self._newest in ids else len(ids)
+        elif self._newest:
+            # With `on_store_failure="warn"` the reader may have facts that the store never got.
+            self._cursor.facts = min(self._cursor.facts, len(ids))
         return self._cursor.after(events)

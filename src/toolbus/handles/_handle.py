@@ -247,9 +247,9 @@ class RequestHandle:
     async def _give(self, session: RequestSession, command: Event) -> CommandAnswer:
         """Give a command to the session in this process, and wait until it is recorded, or durable in the inbox."""
         is_taken = session.deliver(command)
-        # A refusal waits, too, for what it follows from. A sub-request has no journal.
+        # A refusal, too, waits until the journal has its reason. A sub-request has no journal.
         if (is_taken or not session.ended) and self._stored is not None and command.request_id == self.request_id:
-            passed_on = () if is_taken else (StoreError,)  # What a request refused may be for the next process.
+            passed_on = () if is_taken else (StoreError,)  # The next process may take what this one has refused.
             with anyio.move_on_after(self._answer_seconds) as patience, suppress(*passed_on):
                 is_taken = await session.recorded(command)
             if patience.cancelled_caught:

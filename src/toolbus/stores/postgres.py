@@ -186,7 +186,8 @@ class _Postgres(Database):
         run(
             "SELECT set_config('search_path', %s, false), set_config('synchronous_commit', %s, false), "
             "set_config('client_min_messages', 'warning', false), "
-            "set_config('default_transaction_isolation', 'read committed', false)",  # Others serialize, and fail often.
+            # At other levels, simultaneous endings in one conversation fail.
+            "set_config('default_transaction_isolation', 'read committed', false)",
             (self._schema, "on" if durability == "power" else "off"),
         )
         self._limit(self._seconds)

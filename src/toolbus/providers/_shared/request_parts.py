@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import mimetypes
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -52,28 +53,31 @@ def in_template_order(messages: Iterable[Message]) -> list[Message]:
     for two messages of the user in a row ("Conversation roles must alternate", Gemma and Mistral). So the system
     messages at the start become one, a later one becomes `<system>` text of the user, and neighbours are joined.
     """
-    found: list[Message] = []
+    groups: list[list[Message]] = []  # the messages that become one
     for each in messages:
-        message, before = each, found[-1] if found else None
+        message, before = each, groups[-1][0] if groups else None
         if isinstance(message, SystemMessage) and not isinstance(before, SystemMessage | None):
             message = UserMessage(content=f"<system>\n{message.text}\n</system>")
-        if isinstance(message, SystemMessage) and isinstance(before, SystemMessage):
-            found[-1] = replace(before, text="\n\n".join(filter(None, (before.text, message.text))))
-        elif isinstance(message, UserMessage) and isinstance(before, UserMessage):
-            found[-1] = replace(before, content=_joined(before.content, message.content))
+        if isinstance(message, SystemMessage | UserMessage) and type(message) is type(before):
+            groups[-1].append(message)
         else:
-            found.append(message)
-    return found
+            groups.append([message])
+    return [group[0] if len(group) == 1 else _joined(group) for group in groups]
 
 
-def _joined(one: str | tuple[Part, ...], other: str | tuple[Part, ...]) -> str | tuple[Part, ...]:
-    if isinstance(one, str) and isinstance(other, str):
-        return "\n\n".join(filter(None, (one, other)))
-    return tuple(
-        part
-        for content in filter(None, (one, other))
-        for part in ((TextPart(text=content),) if isinstance(content, str) else content)
-    )
+def _joined(group: Sequence[Message]) -> Message:
+    """Return one message instead of several of the system, or of the user."""
+    first = group[0]
+    if isinstance(first, SystemMessage):
+        return replace(
+            first, text="\n\n".join(each.text for each in group if isinstance(each, SystemMessage) and each.text)
+        )
+    contents = [each.content for each in group if isinstance(each, UserMessage) and each.content]
+    texts = [each for each in contents if isinstance(each, str)]
+    if len(texts) == len(contents):
+        return replace(first, content="\n\n".join(texts))
+    parts = ((TextPart(text=each),) if isinstance(each, str) else each for each in contents)
+    return replace(first, content=tuple(itertools.chain.from_iterable(parts)))
 
 
 def shown_image(part: Part) -> Part:

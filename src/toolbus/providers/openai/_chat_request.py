@@ -59,24 +59,8 @@ def request_body(
     Raises `ConfigurationError` for a `tool_choice` that names a tool which is not offered.
     """
     settings = request.settings
-    body: dict[str, Any] = {
-        "model": model,
-        "messages": to_openai(
-            map_parts(in_template_order(messages_with_schema(request)) if compatible else request.messages, _shown),
-            vendor=vendor,
-            reasoning_field=reasoning_field,
-            valid_arguments=compatible,
-            mistral_checks=mistral_checks,
-            model=model,
-        ),
-        "stream": True,
-    }
-    signed = vendor == "gemini" and not _UNSIGNED.search(model)
-    for message in body["messages"]:
-        if message["role"] == "assistant":
-            _complete(message, signed=signed, reasoning_field=reasoning_field)
-        elif compatible and isinstance(content := message["content"], list):
-            message["content"] = _as_text(content)
+    messages = _messages(request, model, vendor, reasoning_field, compatible=compatible, mistral_checks=mistral_checks)
+    body: dict[str, Any] = {"model": model, "messages": messages, "stream": True}
     if include_usage:
         body["stream_options"] = {"include_usage": True}
     most = "max_tokens" if compatible else "max_completion_tokens"
@@ -95,6 +79,32 @@ def request_body(
     if request.output_schema is not None:
         body["response_format"] = {"type": "json_schema", "json_schema": json_schema_format(request.output_schema)}
     return with_extra(body, settings.extra_body)
+
+
+def _messages(
+    request: ModelRequest,
+    model: str,
+    vendor: str,
+    reasoning_field: str | None,
+    *,
+    compatible: bool,
+    mistral_checks: bool,
+) -> list[dict[str, Any]]:
+    wire = to_openai(
+        map_parts(in_template_order(messages_with_schema(request)) if compatible else request.messages, _shown),
+        vendor=vendor,
+        reasoning_field=reasoning_field,
+        valid_arguments=compatible,
+        mistral_checks=mistral_checks,
+        model=model,
+    )
+    signed = vendor == "gemini" and not _UNSIGNED.search(model)
+    for message in wire:
+        if message["role"] == "assistant":
+            _complete(message, signed=signed, reasoning_field=reasoning_field)
+        elif compatible and isinstance(content := message["content"], list):
+            message["content"] = _as_text(content)
+    return wire
 
 
 def _complete(reply: dict[str, Any], *, signed: bool, reasoning_field: str | None) -> None:

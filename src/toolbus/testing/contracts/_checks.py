@@ -43,10 +43,10 @@ class Failure:
     check: str
     what: str
     expected: str
-    came: str
+    got: str
 
     def __str__(self) -> str:
-        return f"{self.check}: {self.what}\n    expected: {self.expected}\n    got:      {self.came}"
+        return f"{self.check}: {self.what}\n    expected: {self.expected}\n    got:      {self.got}"
 
 
 class Abandoned(Exception):
@@ -89,19 +89,19 @@ class Ledger:
     passed: list[str] = field(default_factory=list[str], init=False)
     left_out: list[str] = field(default_factory=list[str], init=False)
 
-    def fail(self, what: str, expected: object, came: object) -> None:
+    def fail(self, what: str, expected: object, got: object) -> None:
         """Record a failure."""
-        self.failures.append(Failure(self.name, what, shown(expected), shown(came)))
+        self.failures.append(Failure(self.name, what, shown(expected), shown(got)))
 
-    def expect(self, what: str, expected: object, came: object) -> None:
+    def expect(self, what: str, expected: object, got: object) -> None:
         """Record a failure unless the two values are equal."""
-        if expected != came:
-            self.fail(what, expected, came)
+        if expected != got:
+            self.fail(what, expected, got)
 
-    def require(self, what: str, expected: str, came: object, *, ok: bool) -> None:
+    def require(self, what: str, expected: str, got: object, *, ok: bool) -> None:
         """Record a failure unless `ok`."""
         if not ok:
-            self.fail(what, expected, came)
+            self.fail(what, expected, got)
 
     def report(self, who: str) -> ContractReport:
         """Return the findings about `who`. Raises `ContractBroken` if there are failures."""

@@ -13,6 +13,7 @@ from ...core.result_notes import late_note_id
 from ...errors import BusError, StoreError, UnknownRequest
 from ...events import ApprovalDecided, Event, ToolCallCompleted, ToolCallFailed, ToolCallRequested
 from ...handles import CommandAnswer, RequestHandle
+from ...records import replace
 from ...remote import Client
 from ._chance import Chance
 from ._disk import IS_READER
@@ -99,7 +100,8 @@ class People:
         await anyio.sleep_until(world.moment(chance, chance.pick([0.3, world.model_seconds, world.tool_seconds])))
 
         def authorize(event: Event) -> bool:
-            given.append(event)
+            # A sub-request's question is answered through the request above it, which has the inbox.
+            given.append(replace(event, request_id=request_id))
             return True
 
         handle = self._request(request_id, authorize=authorize)

@@ -19,7 +19,7 @@ __all__ = ["LINES", "bounded_lines", "excess"]
 LINES = "toolbus_lines"
 """The name of an encoding: UTF-8 in lines that `bounded_lines` bounds."""
 
-_REFUSALS: ContextVar[tuple[int, Callable[[str], object]]] = ContextVar("toolbus_mcp_lines")
+_BOUND: ContextVar[tuple[int, Callable[[str], object]]] = ContextVar("toolbus_mcp_lines")
 
 
 def excess(data: bytes | bytearray, most_bytes: int) -> str:
@@ -35,11 +35,11 @@ def bounded_lines(most_bytes: int, on_excess: Callable[[str], object]) -> Genera
 
     `on_excess` is called for the first line that exceeds the bounds, with the reason; all that comes later is dropped.
     """
-    token = _REFUSALS.set((most_bytes, on_excess))
+    token = _BOUND.set((most_bytes, on_excess))
     try:
         yield
     finally:
-        _REFUSALS.reset(token)
+        _BOUND.reset(token)
 
 
 class _Lines(codecs.IncrementalDecoder):
@@ -47,7 +47,7 @@ class _Lines(codecs.IncrementalDecoder):
 
     def __init__(self, errors: str = "strict") -> None:
         super().__init__(errors)
-        self._most, self._on_excess = _REFUSALS.get()
+        self._most, self._on_excess = _BOUND.get()
         self._line = bytearray()  # the beginning of the line that has not ended yet
         self._is_over = False
 

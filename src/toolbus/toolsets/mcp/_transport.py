@@ -11,16 +11,16 @@ import logging
 import os
 import sys
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
 
 from ...errors import MissingExtra
 from ...network import check_allowed
-from ._bounds import LINES, bounded_lines, excess
+from ._bounds import LINES, bounded_lines
 from ._repair import not_json, repaired
 from ._servers import McpServer, environment_of
 
@@ -187,82 +187,24 @@ async def _http(server: McpServer, url: str, words: LastWords) -> AsyncGenerator
     import httpx2  # noqa: PLC0415 -- the SDK's own
     from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415 -- an extra
 
+    from ._http_bounds import bounding  # noqa: PLC0415 -- an extra
+
     check_allowed("mcp", str(httpx2.URL(url).copy_with(userinfo=b"", query=None, fragment=None)))
-    most = server.max_response_bytes
+
+    def note(response: httpx2.Response) -> None:
+        if response.request.method == "POST" and (response.status_code in _REFUSALS or response.status_code >= 500):
+            # The SDK does not report why a server refuses requests.
+            words.add(f"HTTP {response.status_code} {response.reason_phrase}")
+
     # Calls have their own deadlines, so reads have none. The SDK follows redirects only within the origin.
     client = httpx2.AsyncClient(
         headers={"accept-encoding": "identity", **server.headers},
         timeout=httpx2.Timeout(_CONNECT_SECONDS, read=None),
         follow_redirects=False,
-        event_hooks={"response": [_bounding(most, words)]},
+        event_hooks={"response": [bounding(server.max_response_bytes, note)]},
     )
     async with client, streamable_http_client(url, http_client=client, max_sse_event_size=None) as streams:
         yield streams
-
-
-def _bounding(most: int, words: LastWords) -> Callable[[Any], Any]:
-    """Return a hook that bounds the body of each response; of an event stream, each event.
-
-    It also keeps the statuses that say why a server refuses requests, which the SDK does not report.
-    """
-    import httpx2  # noqa: PLC0415 -- the SDK's own
-
-    class Bounded(httpx2.AsyncByteStream):
-        def __init__(self, stream: Any, problem: str, error: type[Exception]) -> None:
-            self._stream = stream
-            self._problem = problem
-            self._error = error
-
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            body, why = bytearray(), self._problem
-            async with contextlib.aclosing(self._stream.__aiter__()) as pieces:
-                async for piece in pieces:
-                    body += piece
-                    if why or len(body) > most:
-                        break
-            if why := why or excess(body, most):
-                raise self._error(f"the response {why}")
-            yield bytes(body)
-
-        async def aclose(self) -> None:
-            await self._stream.aclose()
-
-    class BoundedEvents(httpx2.AsyncByteStream):
-        def __init__(self, response: httpx2.Response) -> None:
-            headers = httpx2.Headers(response.headers)
-            self._inner = httpx2.Response(200, headers=headers, stream=response.stream, request=response.request)
-
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            events = cast("AsyncGenerator[Any]", aiter(httpx2.EventSource(self._inner, max_event_size=most)))
-            async with contextlib.aclosing(events):
-                async for event in events:
-                    if why := excess(event.data.encode("utf-8", "replace"), most):
-                        raise httpx2.SSEError(f"an event {why}")
-                    fields = [f"event: {event.event}", f"id: {event.id}"]
-                    fields += [] if event.retry is None else [f"retry: {event.retry}"]
-                    fields += [f"data: {line}" for line in event.data.split("\n")]
-                    yield "\n".join((*fields, "", "")).encode("utf-8", "replace")
-
-        async def aclose(self) -> None:
-            await self._inner.aclose()
-
-    async def bound(response: httpx2.Response) -> None:
-        is_post = response.request.method == "POST"
-        if is_post and (response.status_code in _REFUSALS or response.status_code >= 500):
-            words.hear(f"HTTP {response.status_code} {response.reason_phrase}\n".encode())
-        coded = response.headers.get("content-encoding", "identity").lower() != "identity"
-        problem = "is compressed, which was not asked for" if coded else ""
-        has_events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
-        if problem or not has_events:
-            # The SDK turns errors of these classes into an answer to the call.
-            error = httpx2.SSEError if has_events else httpx2.StreamError
-            response.stream = Bounded(response.stream, problem, error)
-        else:
-            response.stream = BoundedEvents(response)
-            response.headers["content-type"] = "text/event-stream"
-        await anyio.lowlevel.checkpoint()
-
-    return bound
 
 
 # ---------------------------------------------------------------------------------------------------- connections

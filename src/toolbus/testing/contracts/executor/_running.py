@@ -95,8 +95,8 @@ async def context(bench: Bench) -> None:
         for requested, answer in zip(calls, await caller.answers(calls), strict=True):
             names = ("request_id", "conversation_id", "call_id", "name", "idempotency_key", "metadata")
             expected = {each: getattr(requested, each) for each in names}
-            came = answer.data if isinstance(answer, ToolCallCompleted) else answer
-            bench.expect("the handler's context", expected, came)
+            got = answer.data if isinstance(answer, ToolCallCompleted) else answer
+            bench.expect("the handler's context", expected, got)
 
 
 @check("context-variables")

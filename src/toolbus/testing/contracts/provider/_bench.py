@@ -177,9 +177,9 @@ class Bench(Ledger):
 
     # ------------------------------------------------------------------------------------------ recording
 
-    def fail(self, what: str, expected: object, came: object) -> None:
+    def fail(self, what: str, expected: object, got: object) -> None:
         """Record a failure."""
-        super().fail(what, expected, str(came) if isinstance(came, Outcome) else came)
+        super().fail(what, expected, str(got) if isinstance(got, Outcome) else got)
 
     # --------------------------------------------------------------------------------------------- asking
 

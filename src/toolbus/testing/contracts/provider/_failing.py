@@ -121,8 +121,8 @@ async def unreachable(bench: Bench) -> None:
             error = exc
         finally:
             await close(provider)
-    came = (type(error).__name__, getattr(error, "retryable", None), getattr(error, "status", None))
-    bench.expect("the error", (ProviderUnavailable.__name__, True, None), came)
+    got = (type(error).__name__, getattr(error, "retryable", None), getattr(error, "status", None))
+    bench.expect("the error", (ProviderUnavailable.__name__, True, None), got)
 
 
 @check("error-in-stream")
@@ -132,8 +132,8 @@ async def error_in_stream(bench: Bench) -> None:
         step = WireBreak(reply=_CALLS, how="error", after=3, message=_SAID, wording=wording)
         error = await bench.failing(f"an error inside a stream (wording {wording})", step)
         if error is not None:
-            came = (type(error).__name__, error.retryable)
-            bench.expect(f"the error (wording {wording})", (ProviderUnavailable.__name__, True), came)
+            got = (type(error).__name__, error.retryable)
+            bench.expect(f"the error (wording {wording})", (ProviderUnavailable.__name__, True), got)
             bench.require("the error's text", f"with {_SAID!r} in it", str(error), ok=_SAID in str(error))
 
 
@@ -154,8 +154,8 @@ async def cut_stream(bench: Bench) -> None:
             what = f"{how} after {after} of {len(stream.frames)} frames"
             error = await bench.failing(what, WireBreak(reply=_CALLS, how=how, after=after))
             if error is not None:
-                came = (type(error).__name__, error.retryable)
-                bench.expect(what, (ProviderUnavailable.__name__, True), came)
+                got = (type(error).__name__, error.retryable)
+                bench.expect(what, (ProviderUnavailable.__name__, True), got)
 
 
 @check("cut-late")
@@ -183,8 +183,8 @@ async def reset(bench: Bench) -> None:
         what = f"{step.how} {f'after {step.after} frames' if step.after is not None else 'before the answer'}"
         error = await bench.failing(what, step)
         if error is not None:
-            came = (type(error).__name__, error.retryable)
-            bench.expect(what, (ProviderUnavailable.__name__, True), came)
+            got = (type(error).__name__, error.retryable)
+            bench.expect(what, (ProviderUnavailable.__name__, True), got)
 
 
 @check("size-limit")

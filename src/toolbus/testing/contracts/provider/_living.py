@@ -66,10 +66,10 @@ async def concurrent_calls(bench: Bench) -> None:
     await all_of_them(said)
     for words, running in zip(said, runnings, strict=True):
         reply = running.outcome.reply
-        came = (
+        got = (
             None if reply is None else (reply.message.text, [json.loads(c.arguments) for c in reply.message.tool_calls])
         )
-        bench.expect(f"the reply to {words!r}", (f"You said {words}", [{"said": words}]), came)
+        bench.expect(f"the reply to {words!r}", (f"You said {words}", [{"said": words}]), got)
         if running.outcome.text:
             bench.expect(f"the pieces emitted to {words!r}", f"You said {words}", running.outcome.text)
 

@@ -85,8 +85,8 @@ async def _with_ids(bench: Bench, *ids: str | None) -> None:
     calls = tuple(WireCall(name=name, call_id=wire_id) for name, wire_id in zip(names, ids, strict=True))
     reply, _ = await bench.ask(WireReply(calls=calls))
     bench.expect("the calls", names, [call.name for call in reply.message.tool_calls])
-    came = [call.provider_call_id for call in reply.message.tool_calls]
-    bench.expect("the provider's ids", [wire_id or "" for wire_id in ids], came)
+    got = [call.provider_call_id for call in reply.message.tool_calls]
+    bench.expect("the provider's ids", [wire_id or "" for wire_id in ids], got)
 
 
 @check("ids-empty", "ids")

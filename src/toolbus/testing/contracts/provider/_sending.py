@@ -164,8 +164,8 @@ async def native_output_refused(bench: Bench) -> None:
         request = request_of(tools=(), output_schema=FORECAST)
         step = WireFault(kind="native_output", wording=wording)
         outcome = await bench.attempt(step, request=request)
-        came = type(outcome.error).__name__ if outcome.error else str(outcome)
-        bench.expect(f"the error (wording {wording})", NativeOutputUnsupported.__name__, came)
+        got = type(outcome.error).__name__ if outcome.error else str(outcome)
+        bench.expect(f"the error (wording {wording})", NativeOutputUnsupported.__name__, got)
         bench.expect(f"native_output afterwards (wording {wording})", "", can_hold(bench.provider, FORECAST))
     await bench.close_provider()
 
@@ -185,8 +185,8 @@ async def settings(bench: Bench) -> None:
     for name, value, accepted, needed in wanted:
         if needed not in bench.dialect.lacks:
             sent = await bench.send(request_of(settings=ModelSettings(**{name: value})))
-            came = sent.settings.get(name)
-            bench.require(f"{name}={value!r} at the server", repr(value), repr(came), ok=came in accepted)
+            got = sent.settings.get(name)
+            bench.require(f"{name}={value!r} at the server", repr(value), repr(got), ok=got in accepted)
     more = {"toolbus_check": {"a": [1]}}
     await bench.send(request_of(settings=ModelSettings(extra_body=more)))
     body = bench.server.requests[-1].body

@@ -29,8 +29,8 @@ async def appends(bench: Bench) -> None:
     await writing.step(*writing.made(4))
     await writing.expect_facts()
     for start in (0, 1, 3, 5, 7, 8, 100):
-        came = [each.seq for each in await bench.journal.facts(writing.request_id, start=start)]
-        bench.expect(f"positions from {start} on", [*range(start, 8)], came)
+        got = [each.seq for each in await bench.journal.facts(writing.request_id, start=start)]
+        bench.expect(f"positions from {start} on", [*range(start, 8)], got)
     [fifth, *_] = await bench.journal.facts(writing.request_id, start=5)
     bench.expect("the end of the step that position 5 is in the middle of", 7, fifth.step_end)
     bench.expect("the fact at position 5", writing.facts[5], fifth.fact)
@@ -113,15 +113,15 @@ async def half_characters_of_facts(bench: Bench) -> None:
     fact = MessageAppended(request_id=writing.request_id, message=UserMessage(content=HALVES))
     [after] = writing.made(1)
     await writing.step(fact, after)
-    came = [each.fact for each in await bench.journal.facts(writing.request_id, start=1)]
+    got = [each.fact for each in await bench.journal.facts(writing.request_id, start=1)]
     replaced = MessageAppended(
         request_id=writing.request_id,
         message=UserMessage(content=asked),
         event_id=fact.event_id,
         at=fact.at,
     )
-    bench.require("the fact", str(replaced), came[:1], ok=came[:1] in ([fact], [replaced]))
-    bench.expect("the fact after it", [after], came[1:])
+    bench.require("the fact", str(replaced), got[:1], ok=got[:1] in ([fact], [replaced]))
+    bench.expect("the fact after it", [after], got[1:])
 
 
 @check("large-facts", JOURNAL, EMPTY)
@@ -298,8 +298,8 @@ async def append_cancelled(bench: Bench) -> None:
         step = writing.made(5)
         entry = writing.entry(step)
         done = await interrupted(lambda entry=entry: bench.journal.append(entry), moment)
-        came = len(await bench.journal.facts(writing.request_id))
-        if done or came > len(writing.facts):
+        got = len(await bench.journal.facts(writing.request_id))
+        if done or got > len(writing.facts):
             writing.steps.append(step)
         await writing.expect_nothing_new(f"a step that {'was done' if done else 'was cancelled'}")
         await writing.step()

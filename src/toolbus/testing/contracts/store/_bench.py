@@ -144,11 +144,11 @@ class Writing:
         for step in self.steps:
             first = len(expected)
             expected += [(first + i, first + len(step) - 1, fact) for i, fact in enumerate(step)]
-        came = [(each.seq, each.step_end, each.fact) for each in await (journal or self.journal).facts(self.request_id)]
-        if came != expected:
+        got = [(each.seq, each.step_end, each.fact) for each in await (journal or self.journal).facts(self.request_id)]
+        if got != expected:
             positions = [each[:2] for each in expected]
-            self.bench.expect(f"positions and steps of {what}", positions, [each[:2] for each in came])
-            for wanted, given in zip(expected, came, strict=False):
+            self.bench.expect(f"positions and steps of {what}", positions, [each[:2] for each in got])
+            for wanted, given in zip(expected, got, strict=False):
                 if wanted[2] != given[2]:
                     self.bench.fail(f"{what}, at position {wanted[0]}", wanted[2], given[2])
                     break
@@ -261,9 +261,9 @@ class Bench(Ledger):
         self, what: str, expected: Sequence[Message], conversation_id: str, store: Store | None = None
     ) -> None:
         """Record a failure unless the history is `expected`: a different length, or the first message that differs."""
-        came = await self.history(conversation_id, store)
-        self.expect(f"the number of messages in {what}", len(expected), len(came))
-        for position, (wanted, given) in enumerate(zip(expected, came, strict=False)):
+        got = await self.history(conversation_id, store)
+        self.expect(f"the number of messages in {what}", len(expected), len(got))
+        for position, (wanted, given) in enumerate(zip(expected, got, strict=False)):
             if wanted != given:
                 self.fail(f"{what}, at message {position}", wanted, given)
                 break
@@ -283,12 +283,12 @@ class Bench(Ledger):
     async def refused(self, what: str, asked: Awaitable[object], kind: type[StoreError] = StoreError) -> None:
         """Record a failure unless `asked` is refused with an error of this kind."""
         try:
-            came: object = await asked
+            got: object = await asked
         except kind:
             return
         except StoreError as exc:
-            came = f"{type(exc).__name__}: {exc}"
-        self.fail(what, f"refused with {kind.__name__}", came)
+            got = f"{type(exc).__name__}: {exc}"
+        self.fail(what, f"refused with {kind.__name__}", got)
 
 
 async def interrupted(act: Callable[[], Awaitable[object]], moment: float) -> bool:

@@ -87,8 +87,8 @@ async def listing_of_turns(bench: Bench) -> None:
     listed = [(each.conversation_id, each.title, each.messages) for each in found]
     bench.expect("the list", [("a", "What is the weather like?", 4), ("b", "second", 2)], listed)
     for text, ids in (("TOMORROW", ["a"]), ("answer to", ["a", "b"]), ("fact", [])):
-        came = [each.conversation_id for each in await store.conversations(search=text)]
-        bench.expect(f"the conversations with {text!r}", ids, came)
+        got = [each.conversation_id for each in await store.conversations(search=text)]
+        bench.expect(f"the conversations with {text!r}", ids, got)
     [first, *_] = found
     bench.require("its times", "of the first turn and of the newest", first, ok=first.begun_at < first.changed_at)
 
@@ -273,8 +273,8 @@ async def statistics(bench: Bench) -> None:
     await unfinished.end(*turn("fourth"))
     await journal.prune(before=(await unfinished.record()).begun_at + HOUR)
     pruned = await journal.statistics()
-    came = (pruned.facts, pruned.conversations, pruned.messages)
-    bench.expect("facts, conversations and messages after requests were pruned", (0, 3, 8), came)
+    got = (pruned.facts, pruned.conversations, pruned.messages)
+    bench.expect("facts, conversations and messages after requests were pruned", (0, 3, 8), got)
     bench.require("the size then", "less than before", pruned.size_bytes, ok=0 < pruned.size_bytes < counted.size_bytes)
     for each in "abc":
         await store.forget(each)
@@ -311,5 +311,5 @@ async def shared_texts(bench: Bench) -> None:
 
 
 def _held(bench: Bench, what: str, expected: tuple[int, ...], counted: StoreStatistics) -> None:
-    came = (counted.requests, counted.unfinished, counted.facts, counted.conversations, counted.messages)
-    bench.expect(f"requests, unfinished ones, facts, conversations and messages of {what}", expected, came)
+    got = (counted.requests, counted.unfinished, counted.facts, counted.conversations, counted.messages)
+    bench.expect(f"requests, unfinished ones, facts, conversations and messages of {what}", expected, got)

@@ -153,11 +153,11 @@ async def remember_cancelled(bench: Bench) -> None:
             await bench.store.remember(conversation_id, messages)
 
         done = await interrupted(act, moment)
-        came = await bench.history(conversation_id)
-        if done or came:
-            bench.expect("the turn, if remember() returned or a part of the turn is stored", messages, came)
+        got = await bench.history(conversation_id)
+        if done or got:
+            bench.expect("the turn, if remember() returned or a part of the turn is stored", messages, got)
         await bench.store.remember(conversation_id, turn("behind"))
-        await bench.expect_history("the history, with one more turn", came + turn("behind"), conversation_id)
+        await bench.expect_history("the history, with one more turn", got + turn("behind"), conversation_id)
 
 
 @check("reads-cancelled")
@@ -188,8 +188,8 @@ async def listing(bench: Bench) -> None:
     await store.remember("c", turn("third"))
     await bench.tick()
     await store.remember("a", turn("And tomorrow?"))
-    came = [*await store.conversations()]
-    bench.expect("the ids", ["a", "c", "b"], [each.conversation_id for each in came])
+    got = [*await store.conversations()]
+    bench.expect("the ids", ["a", "c", "b"], [each.conversation_id for each in got])
     bench.expect(
         "the ids, at most two", ["a", "c"], [each.conversation_id for each in await store.conversations(limit=2)]
     )
@@ -200,7 +200,7 @@ async def listing(bench: Bench) -> None:
         bench.expect(f"the ids that begin with {prefix!r}", expected, sorted(begin))
     both = [each.conversation_id for each in await store.conversations(prefix="ann/", search="first", limit=1)]
     bench.expect("the number of those with a text, at most one", 1, len(both))
-    found = {each.conversation_id: each for each in came}
+    found = {each.conversation_id: each for each in got}
     if len(found) == 3:
         _described(bench, found, prompt)
 
@@ -257,8 +257,8 @@ async def search(bench: Bench) -> None:
         "nobody said this": set(),
     }
     for text, ids in wanted.items():
-        came = {each.conversation_id for each in await bench.store.conversations(search=text)}
-        bench.expect(f"the conversations with {text!r}", sorted(ids), sorted(came))
+        got = {each.conversation_id for each in await bench.store.conversations(search=text)}
+        bench.expect(f"the conversations with {text!r}", sorted(ids), sorted(got))
     few = await bench.store.conversations(search="of it", limit=1)
     bench.expect("conversations with 'of it', at most one", 1, len(few))
 

@@ -45,8 +45,8 @@ async def inbox(bench: Bench) -> None:
     bench.expect("the inputs that still wait", sent[2:], [*await journal.waiting(owner)])
     refused = InboxReceipt(state="refused", reason="too late")
     for number, expected in enumerate((_TAKEN, refused)):
-        came = await journal.receipt(writing.request_id, sent[number].event_id)
-        bench.expect(f"the receipt of a {expected.state} input", expected, came)
+        got = await journal.receipt(writing.request_id, sent[number].event_id)
+        bench.expect(f"the receipt of a {expected.state} input", expected, got)
     await writing.expect_nothing_new("inputs")
 
 
@@ -71,8 +71,8 @@ async def inbox_sent_twice(bench: Bench) -> None:
     for each in similar.values():
         await journal.send(each)
     waiting = {(each.request_id, each.event_id): each for each in await journal.waiting(owner)}
-    came = {key: waiting.get(key) for key in similar}
-    bench.expect("inputs whose ids look alike together with those of their requests", similar, came)
+    got = {key: waiting.get(key) for key in similar}
+    bench.expect("inputs whose ids look alike together with those of their requests", similar, got)
     for request_id, event_id in similar:
         await journal.settle(request_id, event_id, "refused")
 
@@ -127,10 +127,10 @@ async def inbox_bound(bench: Bench) -> None:
     for _ in range(MAX_WAITING_INPUTS - 1):
         await journal.send(_input(writing))
     try:
-        came: object = await journal.send(_input(writing))
+        got: object = await journal.send(_input(writing))
     except InboxFull:
-        came = "InboxFull"
-    bench.expect("one input too many", "InboxFull", came)
+        got = "InboxFull"
+    bench.expect("one input too many", "InboxFull", got)
     bench.expect("the first one again", "waiting", (await journal.send(first)).state)
     bench.expect("an input of another request", "waiting", (await journal.send(_input(other))).state)
     await journal.settle(writing.request_id, first.event_id, "taken")

@@ -30,8 +30,8 @@ async def unfinished(bench: Bench) -> None:
             abandoned = await bench.begun(seconds=0)
             await journal.abandon(abandoned.request_id, 1)
         await bench.tick()
-    came = [each.request_id for each in await journal.unfinished()]
-    bench.expect("the free requests", free, came)
+    got = [each.request_id for each in await journal.unfinished()]
+    bench.expect("the free requests", free, got)
     bench.expect(
         "the first two free requests", free[:2], [each.request_id for each in await journal.unfinished(limit=2)]
     )
@@ -52,14 +52,14 @@ async def listing_requests(bench: Bench) -> None:
         writing = await (bench.ended() if number == 1 else bench.begun(seconds=HOUR * number))
         begun.insert(0, writing.request_id)
         await bench.tick()
-    came = [*await journal.requests()]
-    bench.expect("the ids", begun, [each.request_id for each in came])
-    bench.expect("the list's records, beside the stored ones", [await journal.request(each) for each in begun], came)
+    got = [*await journal.requests()]
+    bench.expect("the ids", begun, [each.request_id for each in got])
+    bench.expect("the list's records, beside the stored ones", [await journal.request(each) for each in begun], got)
     few = [each.request_id for each in await journal.requests(limit=2)]
     bench.expect("the ids, at most two", begun[:2], few)
-    one = came[-1]
+    one = got[-1]
     of_it = [each.request_id for each in await journal.requests(conversation_id=one.conversation_id)]
-    expected = [each.request_id for each in came if each.conversation_id == one.conversation_id]
+    expected = [each.request_id for each in got if each.conversation_id == one.conversation_id]
     bench.expect("the requests of one conversation", expected, of_it)
     bench.expect("those of an unknown one", [], [*await journal.requests(conversation_id="nobody's")])
 
@@ -115,9 +115,9 @@ async def lease_lengths(bench: Bench) -> None:
     _lasts(bench, "that was renewed", 10 * HOUR, (await writing.record()).lease_until - begun_at)
 
 
-def _lasts(bench: Bench, what: str, expected: float, came: float) -> None:
-    near = expected - 60 < came < expected + 60
-    bench.require(f"how long a lease lasts {what}", f"{expected:g} seconds", came, ok=near)
+def _lasts(bench: Bench, what: str, expected: float, got: float) -> None:
+    near = expected - 60 < got < expected + 60
+    bench.require(f"how long a lease lasts {what}", f"{expected:g} seconds", got, ok=near)
 
 
 @check("running-out", JOURNAL)

@@ -1,0 +1,89 @@
+"""Bounds on the responses of HTTP servers: on each body, and on each event of a stream.
+
+They raise errors of the classes that the SDK turns into an answer to the call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from typing import Any, cast
+
+import anyio.lowlevel
+import httpx2
+
+from ._bounds import excess
+
+__all__ = ["bounding"]
+
+
+def bounding(
+    most_bytes: int, note: Callable[[httpx2.Response], object]
+) -> Callable[[httpx2.Response], Awaitable[None]]:
+    """Return a hook that calls `note` with each response, and bounds what is read of the response."""
+
+    async def bound(response: httpx2.Response) -> None:
+        note(response)
+        is_coded = response.headers.get("content-encoding", "identity").lower() != "identity"
+        if response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+            response.stream = _Events(response, most_bytes, is_coded=is_coded)
+            response.headers["content-type"] = "text/event-stream"
+        else:
+            response.stream = _Body(response.stream, most_bytes, is_coded=is_coded)
+        await anyio.lowlevel.checkpoint()
+
+    return bound
+
+
+_CODED = "the response is compressed, which was not asked for"
+
+
+class _Body(httpx2.AsyncByteStream):
+    """A body, which is read as a whole."""
+
+    def __init__(self, stream: Any, most_bytes: int, *, is_coded: bool) -> None:
+        self._stream = stream
+        self._most = most_bytes
+        self._is_coded = is_coded
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self._is_coded:
+            raise httpx2.StreamError(_CODED)
+        body = bytearray()
+        async with contextlib.aclosing(aiter(self._stream)) as pieces:
+            async for piece in pieces:
+                body += piece
+                if len(body) > self._most:
+                    break
+        if why := excess(body, self._most):
+            raise httpx2.StreamError(f"the response {why}")
+        yield bytes(body)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class _Events(httpx2.AsyncByteStream):
+    """A stream of events, each of which is read as a whole and written again."""
+
+    def __init__(self, response: httpx2.Response, most_bytes: int, *, is_coded: bool) -> None:
+        headers = httpx2.Headers(response.headers)
+        self._inner = httpx2.Response(200, headers=headers, stream=response.stream, request=response.request)
+        self._most = most_bytes
+        self._is_coded = is_coded
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self._is_coded:
+            raise httpx2.SSEError(_CODED)
+        events = cast("AsyncGenerator[Any]", aiter(httpx2.EventSource(self._inner, max_event_size=self._most)))
+        async with contextlib.aclosing(events):
+            async for event in events:
+                if why := excess(event.data.encode("utf-8", "replace"), self._most):
+                    raise httpx2.SSEError(f"an event {why}")
+                fields = [f"event: {event.event}", f"id: {event.id}"]
+                fields += [] if event.retry is None else [f"retry: {event.retry}"]
+                fields += [f"data: {line}" for line in event.data.split("\n")]
+                yield "\n".join((*fields, "", "")).encode("utf-8", "replace")
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
