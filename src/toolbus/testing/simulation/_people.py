@@ -122,6 +122,8 @@ class People:
             world.faults["command without an answer"] += 1
 
     def _note(self, given: list[Event], answer: CommandAnswer) -> None:
+        if self._watch.is_over:
+            return  # The process was killed, so nobody got the answer.
         self._world.faults[f"command {answer}"] += 1
         command = Command(given[-1], answer)
         self._world.commands.append(command)
