@@ -164,9 +164,9 @@ class Handle:
         self._unanswered: set[str] = set()  # those of `_failed` without an answer that says who holds the lease
         self._stopped: dict[str, set[str]] = {}  # the facts that failed, by request, unless it was taken over again
         self.given_up: set[str] = set()  # requests that continue in this process without their journal
-        self.asked_at: dict[
-            str, float
-        ] = {}  # the time at which each request's write began, also if it was cut short since
+        # The time at which each request's write began, even if it was cut short since.
+        self.asked_at: dict[str, float] = {}
+        self._goals: dict[str, int] = {}  # the number of facts that each of these requests has after its write
         self._answered: set[str] = set()  # those of `asked_at` whose write has failed since
         self._under_way: set[str] = set()  # those of `asked_at` whose write is being tried
         self._continues = process.on_store_failure == "warn"
@@ -292,6 +292,7 @@ class Handle:
             return size_bytes
 
         self._under_way.add(request_id)
+        self._goals[request_id] = entry.seq + len(entry.facts)
         try:
             size_bytes = await self._ask(write)
         except BaseException as exc:
@@ -356,12 +357,15 @@ class Handle:
             self._answered.discard(request_id)
             del self.asked_at[request_id]
         try:
-            return _as_written(await self._ask(lambda: self._journal.request(request_id)))
+            found = await self._ask(lambda: self._journal.request(request_id))
         except BaseException as exc:
             # The writer looks how far a write has come that was cut short. During a write, leases are renewed.
             if request_id in self.asked_at and request_id not in self._under_way:
                 self._note_failure(request_id, exc, is_sure=not passes(exc))
             raise
+        if found is not None and request_id not in self._under_way and found.facts >= self._goals.get(request_id, 0):
+            self.asked_at.pop(request_id, None)
+        return _as_written(found)
 
     async def requests(self, *, conversation_id: str | None = None, limit: int = 100) -> Sequence[RequestRecord]:
         """Implement `JournalStore`."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ._people import Desk
     from ._process import Process
 
-__all__ = ["InboxHandle", "explains"]
+__all__ = ["InboxHandle", "explains", "is_of_sub_request"]
 
 
 class InboxHandle(Handle):
@@ -67,9 +67,15 @@ class InboxHandle(Handle):
         return await self._ask(lambda: self._inbox.park(request_id, epoch, seconds))
 
 
+def is_of_sub_request(given: Event, facts: Sequence[Event]) -> bool:
+    """Return whether a decision is on a question of a sub-request, which has no journal."""
+    asked = {getattr(each, "call_id", "") for each in facts}
+    return isinstance(given, ApprovalDecided) and given.call_id not in asked
+
+
 def explains(given: Event, facts: Sequence[Event]) -> bool:
     """Return whether the facts of a request show that it has no use for an input any more."""
-    if any(isinstance(each, (RequestEnding, CancelRequested)) for each in facts):
+    if any(isinstance(each, (RequestEnding, CancelRequested)) for each in facts) or is_of_sub_request(given, facts):
         return True
     if isinstance(given, (ApprovalDecided, ToolCallCompleted, ToolCallFailed)):
         kinds = (ToolCallCompleted, ToolCallFailed, ApprovalDecided)[: 3 if isinstance(given, ApprovalDecided) else 2]

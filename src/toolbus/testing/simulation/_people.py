@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 
 from ...bus import EventBus
 from ...core.result_notes import late_note_id
 from ...errors import BusError, StoreError, UnknownRequest
-from ...events import ApprovalDecided, Event, ToolCallCompleted, ToolCallFailed, ToolCallRequested
+from ...events import Event, ToolCallCompleted, ToolCallFailed, ToolCallRequested
 from ...handles import CommandAnswer, RequestHandle
 from ...records import replace
 from ...remote import Client
 from ._chance import Chance
 from ._disk import IS_READER
 from ._findings import Broken
-from ._inbox import InboxHandle
+from ._inbox import InboxHandle, is_of_sub_request
 from ._watch import Watch, is_store_failure
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Command:
         if self.answer == "ended":
             watch.check("G32", not times, f"{what}, is a fact")
         elif self.answer == "done":
-            watch.check("G32", times or _is_of_sub_request(given, disk.facts(given.request_id)), f"{what}, is lost")
+            watch.check("G32", times or is_of_sub_request(given, disk.facts(given.request_id)), f"{what}, is lost")
         elif self.answer == "queued" and not times:
             is_known = await self._is_known(world)
             watch.check("G32", is_known, f"{what}, is lost")
@@ -64,13 +64,7 @@ class Command:
             record = await disk.journal.request(given.request_id)
             history = await disk.memory.history(record.conversation_id) if record else ()
             return late_note_id(given.call_id) in {each.message_id for each in history}
-        return receipt.state == "taken" and _is_of_sub_request(given, disk.facts(given.request_id))
-
-
-def _is_of_sub_request(given: Event, facts: Any) -> bool:
-    """Return whether a decision is on a question of a sub-request, which has no journal."""
-    asked = {each.call_id for each in facts if hasattr(each, "call_id")}
-    return isinstance(given, ApprovalDecided) and given.call_id not in asked
+        return receipt.state == "taken" and is_of_sub_request(given, disk.facts(given.request_id))
 
 
 class People:
@@ -130,7 +124,7 @@ class People:
         disk, newest = self._world.disk, command.given
         if answer == "done" and not disk.has_given_up(newest.request_id):
             facts = disk.facts(newest.request_id)
-            is_written = any(each.event_id == newest.event_id for each in facts) or _is_of_sub_request(newest, facts)
+            is_written = any(each.event_id == newest.event_id for each in facts) or is_of_sub_request(newest, facts)
             self._watch.note("G32", is_written, f"{newest.type} {newest.event_id} is done, and not in the journal")
 
     async def _read(self, request_id: str) -> None:

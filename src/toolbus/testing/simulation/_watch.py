@@ -58,6 +58,7 @@ OUTSIDE = "from outside"
 _STORE_SECONDS = 5.0  # time in which a fault of the store has to be reported
 _EPSILON = 1e-5  # seconds; more than the rounding of times since the epoch
 _ASKED = (CancelRequested, SteeringAdded, ApprovalDecided, ToolCallPaused, ToolCallResumed)
+_GIVEN = (ToolCallCompleted, ToolCallFailed, *_ASKED)
 _AFTER_THE_END = (ToolCallLate, DeadLetter, ToolCallStarted, ToolCallRetrying)
 _DEFAULT_LIMITS = Limits()
 
@@ -188,7 +189,8 @@ class Watch:
         if isinstance(event, DeadLetter):
             self.letters += 1
             return
-        is_again = request is not None and request.ending is not None and is_store_failure(event)
+        ending = None if request is None else request.ending
+        is_again = ending is not None and (is_store_failure(event) or self._is_given_after(ending, event))
         if isinstance(event, RequestResumed) or is_again:
             # The request is or was to be resumed: this process's state may be out of date, as others may have run it.
             left = request is None or request.ending is None or is_store_failure(request.ending)
@@ -213,6 +215,11 @@ class Watch:
             handle(self, request, event)
         if is_kept and request.started is not None:
             self._is_written(request, event)
+
+    def _is_given_after(self, ending: Event, event: Event) -> bool:
+        """Return whether an input was written by a session that was to continue the request here, but was left."""
+        is_written = self.journal is not None and self.journal.is_durable(event)
+        return isinstance(event, _GIVEN) and is_store_failure(ending) and is_written
 
     def _has_cause(self, derived: Event) -> bool:
         """Return whether the cause of an event was published, or is a call that may not begin here any more."""
