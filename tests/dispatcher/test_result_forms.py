@@ -263,7 +263,7 @@ async def test_a_late_result_has_its_images_and_the_note_for_the_next_turn_says_
     desk.leave()
     assert (late.content, late.parts) == ("A PLOT", (PLOT,))
     assert decode(encode(late)) == late
-    (note,) = late_notes.take("conversation", ())
+    (note,) = late_notes.take("conversation", (), late_notes.of("conversation"))
     assert note.text.endswith("gave: A PLOT\n(images and files left out: 1)")
 
 
