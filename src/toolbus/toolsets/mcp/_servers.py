@@ -79,8 +79,8 @@ class McpServer:
     function, the capability is not offered. In the protocol before 2026 a question does not name its call. So the calls
     of a reply run one after another then, and a question is refused while calls of several requests run.
 
-    `protocol` is the era: "auto" asks the server. An HTTP response, each event of a stream, and each line of
-    a program has at most `max_response_bytes`, and 100,000 JSON values. Raises `ConfigurationError` for wrong
+    `protocol` is the era: "auto" asks the server. An HTTP response, an event of a stream, and a line of a
+    program may each have at most `max_response_bytes`, and 100,000 JSON values. Raises `ConfigurationError` for wrong
     arguments.
     """
 
