@@ -26,7 +26,6 @@ const field = element("input", { type: "text", "aria-label": "Question", placeho
 const button = element("button", {}, "Send");
 const form = element("form", { onsubmit: (event) => { event.preventDefault(); void (agent.isRunning ? stop() : ask()); } }, element("div", {}, field, button));
 const title = element("header", {}, element("h1", {}, "Chat with AG-UI"), element("a", { href: "agent.html?new" }, "New conversation"));
-document.getElementById("page").append(title, messages, status, problem, form);
 
 const found = await fetch(conversation);
 if (found.status === 401) location.replace("./"); // the first page gives this browser its name
@@ -37,6 +36,8 @@ const agent = new HttpAgent({
   threadId,
   initialMessages: earlier.map((message) => ({ id: message.id, role: message.role, content: textOf(message) })),
 });
+// Only now: the form needs the agent.
+document.getElementById("page").append(title, messages, status, problem, form);
 
 let questions = []; // the approvals that the newest run has asked for
 const decided = new Map();
