@@ -342,7 +342,7 @@ def a_committed_result_is_told_again(patch: pytest.MonkeyPatch) -> None:
     def talkative(self: RequestSession, facts: Sequence[Event], own: Sequence[Event]) -> None:
         publish(self, facts, own)
         if self._state.ending is None and isinstance(facts[0], RequestResumed):
-            self._bus.arbitration.announce_all(committed[self.request_id])
+            self._bus.arbitration.announce(*committed[self.request_id])
 
     patch.setattr(RequestBeginning, "continue_from", remembering)
     patch.setattr(RequestSession, "_publish", talkative)

@@ -81,10 +81,11 @@ class Arbitration:
         self.open_calls_peak = 0
         self.late = 0
         self.dead_letters = 0
-        self.announce: Callable[[Event], None] = broadcast.announce
-        """Broadcast an event without arbitration: for sessions, which have claimed what they announce."""
-        self.announce_all = broadcast.announce_all
-        """Broadcast events without arbitration, in order. All of them are delivered, even if a listener raises."""
+        self.announce = broadcast.announce
+        """Broadcast events without arbitration, in order: for sessions, which have claimed what they announce.
+
+        All of them are delivered, even if a listener raises.
+        """
         self.wants = broadcast.wants
         """Return whether anybody would hear an event of a type of a request; if not, it does not have to be built."""
         self.bind = broadcast.bind

@@ -435,20 +435,20 @@ class RequestSession(SessionHandle):
         if is_last:
             view.left = ""  # It has ended before it could be left.
         try:
-            arbitration.announce_all(own[:-1] if is_last else own)
+            arbitration.announce(*(own[:-1] if is_last else own))
             if view.status_line is not None or arbitration.wants(StatusChanged, self.request_id):
                 view.status.publish_all(facts)
         finally:  # A listener may raise what only the host may handle, for example `KeyboardInterrupt`.
             if is_last:
                 arbitration.announce(own[-1])
             if self._mailbox is not None and self._mailbox.unpublished:
-                arbitration.announce_all(self._mailbox.published(facts))
+                arbitration.announce(*self._mailbox.published(facts))
         if self._beginning.asked and isinstance(facts[0], RequestResumed):
             # Another process has asked these questions, and nobody has answered them, also not during the write.
             asked = [each for each in self._beginning.asked if arbitration.is_open(self.request_id, each.call_id)]
             for question in asked:
                 self._arbitrate(question)
-            arbitration.announce_all(asked)
+            arbitration.announce(*asked)
             facts = [*facts, *asked]
         if self._answers is not None:
             self._answers.take(facts)
@@ -653,7 +653,7 @@ class RequestSession(SessionHandle):
             # Without a journal, inputs were broadcast when they came.
             if self._journal is not None:
                 self._refuse(mailbox.drain())
-                self._bus.arbitration.announce_all(mailbox.close())
+                self._bus.arbitration.announce(*mailbox.close())
             # The result holds the mailbox's cause; references to the session would keep the session alive.
             mailbox.view = mailbox.masked = mailbox.on_trouble = None
             cause = mailbox.cause
