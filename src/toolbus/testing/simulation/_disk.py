@@ -419,6 +419,8 @@ class Handle:
                 self._turns[request_id] = anyio.current_time()
             return is_taken
 
+        if self._continues:
+            self._turns.pop(request_id, None)  # It may be resumed here, and continue without the turn this time.
         return await self._ask(take)
 
     async def return_turn(self, conversation_id: str, request_id: str) -> None:
