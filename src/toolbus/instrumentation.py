@@ -141,7 +141,7 @@ class Instrumentation:
 
         The outermost of the three. A sub-request is inside of its tool's attempt. The function that `__enter__` returns
         is called however the request ends, and `__exit__` gets no exception. A request that continues in another
-        process (`Runtime.resume`) is entered there again: see `RequestView.begun_with`.
+        process (`Runtime.resume`) is entered there again: see `RequestView.original_metadata`.
         """
         return _NOTHING
 

@@ -230,7 +230,7 @@ class RequestView(Protocol):
     No handler of it may begin from then on, even if its session task has not run yet. `is_left` says whether the
     request stops here so that another process continues it; then calls that are given up stay unanswered. `secrets`
     removes secrets from results and puts them into arguments. `narrate` sets the status line of a call that runs.
-    `begun_with` is the metadata of the first event of a request that another process has begun; otherwise None.
+    `original_metadata` is the metadata of the first event of a request that another process has begun; otherwise None.
     """
 
     @property
@@ -250,7 +250,7 @@ class RequestView(Protocol):
     @property
     def instrumentation(self) -> Sequence[Any]: ...
     @property
-    def begun_with(self) -> Mapping[str, Any] | None: ...
+    def original_metadata(self) -> Mapping[str, Any] | None: ...
     @property
     def options(self) -> Mapping[str, Any]: ...
     @property

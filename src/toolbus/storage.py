@@ -133,7 +133,7 @@ class RequestRecord:
     epoch: int = 1
     owner: str = ""
     lease_until: float = 0.0
-    begun_at: float = 0.0
+    started_at: float = 0.0
     ended_at: float | None = None
     ending: Ending | None = None
     facts: int = 0
@@ -160,8 +160,8 @@ class ConversationRecord:
     conversation_id: str
     title: str
     messages: int
-    begun_at: float
-    changed_at: float
+    started_at: float
+    updated_at: float
 
 
 @dataclass(slots=True, kw_only=True)

@@ -189,7 +189,7 @@ class TestUpkeep:
 
     def test_a_moment_that_no_calendar_has_hides_no_conversation(self, toolbus: Command, kept: Path, talk: str):
         with contextlib.closing(sqlite3.connect(kept)) as store, store:
-            store.execute("UPDATE conversations SET changed_at = 9e999")
+            store.execute("UPDATE conversations SET updated_at = 9e999")
         ended = toolbus("store", "list")
         assert (ended.status, ended.out.split()[:2]) == (0, [talk, "?"])
 

@@ -39,7 +39,7 @@ class View:
         self.tools = ToolRegistry(tools)
         self.interceptors: Sequence[Any] = ()
         self.instrumentation: Sequence[Any] = ()
-        self.begun_with: Mapping[str, Any] | None = None
+        self.original_metadata: Mapping[str, Any] | None = None
         self.options: Mapping[str, Any] = {}
         self.calls: Mapping[str, CallView] = {}
         self.is_left = False

@@ -412,7 +412,7 @@ async def requests_of(store: Any, name: str) -> list[tuple[str, str | None, str]
 
 def _rows(database: Any, name: str) -> Any:
     statement = "SELECT request_id, ending, conversation_id FROM requests WHERE substr(conversation_id, 1, ?) = ?"
-    return database.rows(f"{statement} ORDER BY ended_at, begun_at", (len(name) + 1, f"{name} "))
+    return database.rows(f"{statement} ORDER BY ended_at, started_at", (len(name) + 1, f"{name} "))
 
 
 def _job(metadata: Mapping[str, Any] | None) -> str:

@@ -135,7 +135,7 @@ async def test_a_handle_knows_the_record_and_the_ending_of_its_request(where: st
             assert not await handle.has_ended()
             record = await handle.record()
             assert (record.request_id, record.conversation_id, record.ending) == (session.request_id, "talk", None)
-            assert record.begun_at == session.snapshot().view.state.started_at
+            assert record.started_at == session.snapshot().view.state.started_at
             assert record.facts == sum([each.is_fact and not each.is_derived async for each in _so_far(session)])
             session.cancel()
             await session.result()
@@ -153,7 +153,7 @@ async def test_a_request_that_ran_here_has_the_result_of_its_session() -> None:
     async with node(store_of(), text("Done.")) as runtime:
         session = runtime.start("go")
         handle = runtime.request(session.request_id)
-        assert (await handle.record()).begun_at, "it begins now"
+        assert (await handle.record()).started_at, "it begins now"
         assert await handle.result() is await session.result()
 
 

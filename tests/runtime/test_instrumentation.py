@@ -297,10 +297,10 @@ async def test_what_is_carried_is_metadata_of_each_event_and_handed_to_the_reque
     class Carries(Instrumentation):
         def __init__(self, text: str) -> None:
             self.text = text
-            self.begun_with: list[Mapping[str, Any] | None] = []
+            self.original_metadata: list[Mapping[str, Any] | None] = []
 
         def request(self, view: RequestView) -> contextlib.AbstractContextManager[None]:
-            self.begun_with.append(view.begun_with)
+            self.original_metadata.append(view.original_metadata)
             return contextlib.nullcontext()
 
         def carried(self) -> Mapping[str, str]:
@@ -317,7 +317,7 @@ async def test_what_is_carried_is_metadata_of_each_event_and_handed_to_the_reque
         (session,) = await runtime.resume()
         await session.result()
     assert heard == [{"user": "u", "trace": "1"}]
-    assert (first.begun_with, second.begun_with) == ([None], [{"user": "u", "trace": "1"}])
+    assert (first.original_metadata, second.original_metadata) == ([None], [{"user": "u", "trace": "1"}])
 
 
 class Broken(Tracks):

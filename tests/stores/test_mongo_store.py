@@ -271,7 +271,7 @@ async def test_what_toolbus_searches_for_has_an_index(mongo_database: tuple[str,
         "messages": {("sessionId", "timestamp"), ("data.toolbus.turn", "timestamp")},
         "toolbus_inbox": {("state", "request_id", "position")},
         "toolbus_requests": {("ending", "lease_until"), ("ended_at",), ("owner",), ("conversation_id",), ("has_turn",)},
-        "toolbus_conversations": {("changed_at",), ("pending_turn",)},
+        "toolbus_conversations": {("updated_at",), ("pending_turn",)},
     }
 
 
@@ -297,7 +297,7 @@ def test_an_index_with_another_name_or_other_options_will_do(code: int, will_do:
 
     collection: Any = Indexed()
     with contextlib.nullcontext() if will_do else pytest.raises(OperationFailure):
-        _index(collection, ["changed_at"])
+        _index(collection, ["updated_at"])
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -327,8 +327,8 @@ async def test_old_conversations_are_pruned_in_batches_unless_they_have_a_newer_
         await store.append(entry("ran", conversation_id="ran", ending="completed"))
         with direct(mongo_database) as database:
             conversations, requests = database["toolbus_conversations"], database["toolbus_requests"]
-            conversations.update_many({}, {"$set": {"changed_at": 999.0}})
-            conversations.update_one({"_id": "new"}, {"$set": {"changed_at": 1000.0}})
+            conversations.update_many({}, {"$set": {"updated_at": 999.0}})
+            conversations.update_one({"_id": "new"}, {"$set": {"updated_at": 1000.0}})
             requests.update_one({"_id": "ran"}, {"$set": {"ended_at": 1000.0}})
         before = await store.statistics()
         done = await store.prune(before=1000.0, conversations=True)

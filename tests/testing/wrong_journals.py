@@ -38,7 +38,7 @@ class ForgetsWhatWasAgreed(Right):
 class CountsMilliseconds(Right):
     async def request(self, request_id: str) -> RequestRecord | None:
         record = await super().request(request_id)
-        return record and replace(record, begun_at=record.begun_at * 1_000, lease_until=record.lease_until * 1_000)
+        return record and replace(record, started_at=record.started_at * 1_000, lease_until=record.lease_until * 1_000)
 
 
 class ForgetsMetadata(Right):
@@ -227,7 +227,7 @@ class KeepsLeasesOfTheEnded(Right):
     async def request(self, request_id: str) -> RequestRecord | None:
         record = await super().request(request_id)
         if record is not None and record.ending not in (None, "abandoned") and record.facts == 2:
-            return replace(record, owner="worker", lease_until=record.begun_at + 3_600)
+            return replace(record, owner="worker", lease_until=record.started_at + 3_600)
         return record
 
 

@@ -255,7 +255,7 @@ class ListsByBeginning(Right):
         self, *, search: str = "", prefix: str = "", limit: int = 100
     ) -> Sequence[ConversationRecord]:
         found = await super().conversations(search=search, prefix=prefix)
-        return sorted(found, key=lambda each: -each.begun_at)[:limit]
+        return sorted(found, key=lambda each: -each.started_at)[:limit]
 
 
 class HasWildCardsInPrefixes(Right):

@@ -279,7 +279,7 @@ def _remark(waiting: Sequence[FoundRequest], location: StoreLocation) -> str:
     resume = f"toolbus resume{location.options}"
     if len(waiting) == 1:
         prompt = cut(one_line(waiting[0].prompt), _PROMPT_COLUMNS)
-        unfinished = f'a request from {ago(waiting[0].record.begun_at)} is unfinished ("{prompt}")'
+        unfinished = f'a request from {ago(waiting[0].record.started_at)} is unfinished ("{prompt}")'
         return f"toolbus: {unfinished}: {resume} continues it, {resume} --abandon drops it"
     return f"toolbus: {len(waiting)} requests are unfinished: {resume} continues them, {resume} --abandon drops them"
 

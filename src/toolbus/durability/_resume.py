@@ -138,7 +138,7 @@ class UnfinishedRequests:
                 continue
             if session is not None:
                 passed.add(record.request_id)  # It is free again if it has failed meanwhile, and is tried once.
-                found.sessions.append((record.begun_at, record.request_id, session))
+                found.sessions.append((record.started_at, record.request_id, session))
                 done += 1
                 continue
             found.held += 1
@@ -197,7 +197,7 @@ class UnfinishedRequests:
             check_together(session.snapshot().view)
             _compare_providers(taken, session)
             writer.register(session, resumed=taken)
-            start(session, taken.begun_at)
+            start(session, taken.started_at)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await writer.return_lease(taken)

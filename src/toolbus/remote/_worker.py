@@ -54,7 +54,7 @@ class _View:
     options: Mapping[str, Any] = {}
     interceptors: Sequence[Any] = ()
     calls: Mapping[str, CallView] = {}
-    begun_with: Mapping[str, Any] | None = None
+    original_metadata: Mapping[str, Any] | None = None
     stops = False
     is_left = False
 

@@ -595,10 +595,10 @@ class Runtime(Generic[DepsT]):
 
         self._group.start_soon(watch)
 
-    def _start_resumed(self, session: RequestSession, begun_at: float) -> None:
+    def _start_resumed(self, session: RequestSession, started_at: float) -> None:
         """Continue a request that another process has begun, once its conversation's turn and a slot are free."""
         self._check_usable({})  # The runtime may have begun to close meanwhile.
-        ticket = self._admission.take(session.conversation_id, begun_at=begun_at)
+        ticket = self._admission.take(session.conversation_id, started_at=started_at)
         self._sessions[session.request_id] = session
         if self._link.exchange is not None:
             self._link.exchange.begins_here(session.request_id)

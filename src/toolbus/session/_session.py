@@ -181,7 +181,7 @@ class RequestSession(SessionHandle):
         own = f"{self.request_id}_f"
         self._taken.update((each.event_id, None) for each in resumed.facts if not each.event_id.startswith(own))
         self._beginning.continue_from(resumed, self._state, view.tools)
-        view.begun_with = self._state.metadata or {}
+        view.original_metadata = self._state.metadata or {}
         self._kept += resumed.facts
         if self._state.ending is not None:
             self._begun = self._is_accepted = True

@@ -62,7 +62,6 @@ class SessionView:
         "_has_left_open",
         "_journal",
         "_state_above",
-        "begun_with",
         "budgets",
         "call_above",
         "calls",
@@ -74,6 +73,7 @@ class SessionView:
         "metadata",
         "model_call",
         "options",
+        "original_metadata",
         "parked",
         "providers",
         "request_id",
@@ -109,7 +109,7 @@ class SessionView:
         self.providers = providers
         self.interceptors = interceptors
         self.instrumentation: Sequence[Instrumentation] = options.get("instrumentation") or ()
-        self.begun_with: Mapping[str, Any] | None = None
+        self.original_metadata: Mapping[str, Any] | None = None
         self.window = window
         self.stops = False
         self.left = ""

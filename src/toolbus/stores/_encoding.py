@@ -275,7 +275,7 @@ def agreed_from(data: bytes, fetch: Fetch) -> Mapping[str, Any]:
 _TYPES: Mapping[str, Any] = {
     **dict.fromkeys(("request_id", "conversation_id", "owner"), str),
     **dict.fromkeys(("epoch", "facts", "size_bytes"), int),
-    **dict.fromkeys(("lease_until", "begun_at"), (int, float)),
+    **dict.fromkeys(("lease_until", "started_at"), (int, float)),
     "ended_at": (int, float, type(None)),
     "ending": (str, type(None)),
 }
@@ -292,13 +292,13 @@ def conversation_from(values: Sequence[object]) -> ConversationRecord:
     A value of another type becomes empty or 0, so that the other conversations can be listed.
     """
     conversation_id, title = (each if isinstance(each, str) else "" for each in values[:2])
-    messages, begun_at, changed_at = (each if isinstance(each, (int, float)) else 0 for each in values[2:])
+    messages, started_at, updated_at = (each if isinstance(each, (int, float)) else 0 for each in values[2:])
     return ConversationRecord(
         conversation_id=conversation_id,
         title=title,
         messages=int(messages),
-        begun_at=float(begun_at),
-        changed_at=float(changed_at),
+        started_at=float(started_at),
+        updated_at=float(updated_at),
     )
 
 

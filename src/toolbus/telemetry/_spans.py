@@ -182,7 +182,7 @@ class RequestSpan(_Recorded):
             names.CONVERSATION: clean(view.conversation_id),
             names.REQUEST_ID: clean(view.request_id),
         }
-        links = () if view.begun_with is None else _links(view.begun_with)
+        links = () if view.original_metadata is None else _links(view.original_metadata)
         return spans.tracer.start_span(names.INVOKE_AGENT, None, self.kind, attributes, links)
 
     def measure(self, seconds: float) -> None:

@@ -286,8 +286,8 @@ class _App:
                 "conversation_id": owner.shown(each.conversation_id),
                 "title": each.title,
                 "messages": each.messages,
-                "begun_at": each.begun_at,
-                "changed_at": each.changed_at,
+                "started_at": each.started_at,
+                "updated_at": each.updated_at,
             }
             for each in await call_store_in_time(listing)
         ]
@@ -402,7 +402,7 @@ def _headers_of(owner: Owner, session: RequestSession) -> dict[str, str]:
 
 
 def _listed(record: RequestRecord) -> dict[str, Any]:
-    return {"request_id": record.request_id, "outcome": record.ending, "begun_at": record.begun_at}
+    return {"request_id": record.request_id, "outcome": record.ending, "started_at": record.started_at}
 
 
 def _answered(answer: CommandAnswer) -> Response:

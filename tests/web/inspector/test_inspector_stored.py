@@ -86,7 +86,7 @@ async def test_thirty_requests_are_read_for_one_answer_and_the_others_have_what_
     assert (len(reads), len(rows)) == (30, 32)
     ended, record = rows[-1], await read.journal.request("r0")
     assert (ended["request_id"], ended["prompt"], ended["state"]) == ("r0", "", "completed")
-    assert (ended["started_at"], ended["ended_at"]) == (record.begun_at, record.ended_at)
+    assert (ended["started_at"], ended["ended_at"]) == (record.started_at, record.ended_at)
     assert 0 < ended["started_at"] < ended["ended_at"]
     rows, reads = await read.rows()
     assert (len(reads), rows[-1]["prompt"]) == (2, "Prompt r0")

@@ -41,7 +41,7 @@ class _Unfinished:
         return {
             "request_id": record.request_id,
             "conversation_id": record.conversation_id,
-            "begun_at": record.begun_at,
+            "started_at": record.started_at,
             "facts": record.facts,
             "size_bytes": record.size_bytes,
             "holder": self.holder or None,
@@ -113,5 +113,5 @@ def _print(listed: Sequence[_Unfinished], options: argparse.Namespace, screen: S
 def _row(each: _Unfinished) -> Sequence[str]:
     record = each.record
     holder = f"held by {each.holder.rpartition(':')[0]}" if each.holder else "free"
-    texts = record.request_id, ago(record.begun_at), holder, cut(one_line(each.prompt), _PROMPT_COLUMNS)
+    texts = record.request_id, ago(record.started_at), holder, cut(one_line(each.prompt), _PROMPT_COLUMNS)
     return [clean(text) for text in texts]

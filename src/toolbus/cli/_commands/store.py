@@ -117,7 +117,7 @@ async def _list(store: CommandStore, options: argparse.Namespace, screen: Screen
 
 
 def _row(each: ConversationRecord) -> Sequence[str]:
-    return each.conversation_id, _when(each.changed_at), _count(each.messages, "message"), one_line(each.title)
+    return each.conversation_id, _when(each.updated_at), _count(each.messages, "message"), one_line(each.title)
 
 
 async def _show(store: CommandStore, options: argparse.Namespace, screen: Screen) -> int:
@@ -154,7 +154,7 @@ async def _show_conversation(
 
 def _request_row(found: FoundRequest) -> Sequence[str]:
     record = found.record
-    return record.request_id, _when(record.begun_at), _state(record), one_line(found.prompt)
+    return record.request_id, _when(record.started_at), _state(record), one_line(found.prompt)
 
 
 def _state(record: RequestRecord) -> str:
@@ -170,7 +170,7 @@ async def _show_request(store: CommandStore, record: RequestRecord, options: arg
         _print_json({**_fields(record), "facts": facts}, screen)
     else:
         took = f"{_count(record.facts, 'fact')}, {_size(record.size_bytes)}"
-        _table([(record.request_id, _when(record.begun_at), _state(record), took)], screen)
+        _table([(record.request_id, _when(record.started_at), _state(record), took)], screen)
         screen.data(f"conversation {clean(record.conversation_id)}\n")
         for line in timeline(facts, _LONGEST_LINE if options.whole else screen.columns):
             screen.data(clean(line))

@@ -169,7 +169,7 @@ class MemoryJournal:
             request_id=entry.request_id,
             conversation_id=entry.conversation_id,
             epoch=entry.epoch,
-            begun_at=wall_time(),
+            started_at=wall_time(),
             agreed=entry.agreed or {},
         )
         request = self._requests[entry.request_id] = _Request(record, next(self._numbers))

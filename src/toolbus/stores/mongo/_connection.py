@@ -189,7 +189,7 @@ class ServerConnection:
             (self.requests, ["ended_at"]),
             (self.requests, ["owner"]),
             (self.requests, ["conversation_id"]),
-            (self.conversations, ["changed_at"]),
+            (self.conversations, ["updated_at"]),
             (self.conversations, ["pending_turn"]),
         ):
             _index(collection, keys)

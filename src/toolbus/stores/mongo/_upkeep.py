@@ -66,7 +66,7 @@ def prune_conversations(database: ServerConnection, before: float, after: str | 
     messages of others.
     """
     with database.in_time():
-        condition: Document = {"changed_at": {"$lt": before}, "pending_turn": "", "forgotten": False}
+        condition: Document = {"updated_at": {"$lt": before}, "pending_turn": "", "forgotten": False}
         if after is not None:
             condition["_id"] = {"$gt": after}
         found = list(database.conversations.find(condition).sort("_id", 1).limit(_BATCH))

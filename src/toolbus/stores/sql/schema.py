@@ -20,7 +20,7 @@ CREATE TABLE requests (
     epoch {whole} NOT NULL,
     owner {text} NOT NULL,
     lease_until {real} NOT NULL,
-    begun_at {real} NOT NULL,
+    started_at {real} NOT NULL,
     ended_at {real},
     ending {text},
     next_seq {whole} NOT NULL,
@@ -28,7 +28,7 @@ CREATE TABLE requests (
     hash {blob} NOT NULL
 );
 CREATE INDEX requests_of_conversations ON requests (conversation_id);
-CREATE INDEX requests_unfinished ON requests (begun_at) WHERE ending IS NULL;
+CREATE INDEX requests_unfinished ON requests (started_at) WHERE ending IS NULL;
 CREATE INDEX requests_free ON requests (lease_until) WHERE ending IS NULL AND owner = '';
 CREATE INDEX requests_held ON requests (owner, lease_until) WHERE owner <> '';
 CREATE INDEX requests_ended ON requests (ended_at) WHERE ended_at IS NOT NULL;
@@ -59,13 +59,13 @@ CREATE TABLE facts (
 CREATE TABLE conversations (
     conversation_id {text} NOT NULL PRIMARY KEY,
     title {text} NOT NULL,
-    begun_at {real} NOT NULL,
-    changed_at {real} NOT NULL,
+    started_at {real} NOT NULL,
+    updated_at {real} NOT NULL,
     messages {whole} NOT NULL,
     size_bytes {whole} NOT NULL,
     hash {blob} NOT NULL
 );
-CREATE INDEX conversations_changed ON conversations (changed_at);
+CREATE INDEX conversations_updated ON conversations (updated_at);
 CREATE TABLE messages (
     conversation_id {text} NOT NULL,
     position {whole} NOT NULL,

@@ -28,7 +28,7 @@ _ABANDON = """UPDATE requests SET ending = 'abandoned', ended_at = {now}, owner 
  WHERE request_id = ? AND epoch = ? AND ending IS NULL"""
 _CUT = """UPDATE requests SET next_seq = ?, size_bytes = ?, hash = ?
  WHERE request_id = ? AND epoch = ? AND ending IS NULL"""
-_OLD_CONVERSATIONS = """SELECT conversation_id, size_bytes FROM conversations c WHERE changed_at < ?
+_OLD_CONVERSATIONS = """SELECT conversation_id, size_bytes FROM conversations c WHERE updated_at < ?
  AND NOT EXISTS (SELECT 1 FROM requests r WHERE r.conversation_id = c.conversation_id
  AND (r.ending IS NULL OR r.ended_at >= ?)) LIMIT ?"""
 _HASH = "SELECT hash FROM facts WHERE request_id = ? AND seq = ?"

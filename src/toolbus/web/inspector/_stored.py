@@ -88,7 +88,7 @@ class StoredList:
 def _row(record: RequestRecord, summary: dict[str, Any] | None) -> dict[str, Any]:
     """Return a row of the list, made of the facts that were read and of the record."""
     row = summary or RequestFold(record.request_id).summary()
-    row = {**row, "conversation_id": record.conversation_id, "started_at": row["started_at"] or record.begun_at}
+    row = {**row, "conversation_id": record.conversation_id, "started_at": row["started_at"] or record.started_at}
     if record.ending is not None:
         return {**row, "state": record.ending, "ended_at": row["ended_at"] or record.ended_at}
     is_held = bool(record.owner) and record.lease_until > wall_time()

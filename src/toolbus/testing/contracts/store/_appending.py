@@ -52,11 +52,11 @@ async def requests(bench: Bench) -> None:
     bench.expect("the number of facts", 1, record.facts)
     bench.expect("the size, which the append returned", size, record.size_bytes)
     bench.expect("the ending", (None, None), (record.ending, record.ended_at))
-    lasts = record.lease_until - record.begun_at
+    lasts = record.lease_until - record.started_at
     bench.require("the length of the lease", "an hour, in seconds", lasts, ok=HOUR - 60 < lasts < HOUR + 60)
     year_2020, year_2100 = 1_577_836_800, 4_102_444_800
-    known = year_2020 < record.begun_at < year_2100
-    bench.require("the time at which it began", "seconds since the epoch", record.begun_at, ok=known)
+    known = year_2020 < record.started_at < year_2100
+    bench.require("the time at which it began", "seconds since the epoch", record.started_at, ok=known)
     bare = bench.writing()
     await bare.begin()
     bench.expect("the agreement of a request without one", {}, dict((await bare.record()).agreed))

@@ -103,16 +103,16 @@ async def lease_lengths(bench: Bench) -> None:
     writing = await bench.begun(seconds=0)
     await bench.until(writing.is_free)
     taken = await journal.take(writing.request_id, "b", HOUR)
-    begun_at = (await writing.record()).begun_at
+    started_at = (await writing.record()).started_at
     if taken is None:
         bench.fail("a lease of 0 seconds", "taken", None)
         return
-    _lasts(bench, "that was taken", HOUR, taken.lease_until - begun_at)
+    _lasts(bench, "that was taken", HOUR, taken.lease_until - started_at)
     owner = bench.new_id("owner")
     await journal.release(writing.request_id, 2)
     await journal.take(writing.request_id, owner, HOUR)
     await journal.renew(owner, 10 * HOUR)
-    _lasts(bench, "that was renewed", 10 * HOUR, (await writing.record()).lease_until - begun_at)
+    _lasts(bench, "that was renewed", 10 * HOUR, (await writing.record()).lease_until - started_at)
 
 
 def _lasts(bench: Bench, what: str, expected: float, got: float) -> None:
