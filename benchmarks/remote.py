@@ -137,7 +137,7 @@ async def toolbus_calls(url: str, name: str) -> AsyncGenerator[Call]:
                 name="echo",
                 arguments=arguments,
                 round=0,
-                deadline=600.0,
+                timeout_seconds=600.0,
                 idempotency_key=call_id,
                 definition=definition_of(tools.specs["echo"]),
                 at=bus.clock(),

@@ -345,7 +345,9 @@ async def test_a_thousand_subscribers_that_want_something_else_cost_no_more_than
 async def test_an_event_that_is_made_without_its_class_is_counted(monkeypatch: pytest.MonkeyPatch):
     costs = Costs()
     with counting_events(costs, monkeypatch):
-        kept = copy.copy(DeadLetter(letter_type="", letter_id="", reason="is kept", metadata={"seen": []}))  # tracked
-        DeadLetter(letter_type="", letter_id="", reason="dies at once")
+        kept = copy.copy(
+            DeadLetter(event_type="", rejected_event_id="", reason="is kept", metadata={"seen": []})
+        )  # tracked
+        DeadLetter(event_type="", rejected_event_id="", reason="dies at once")
     assert costs.built == {"DeadLetter": 3}
     assert isinstance(kept, Event)

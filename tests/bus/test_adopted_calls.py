@@ -46,7 +46,13 @@ async def wait(seconds: float) -> str:
 
 
 def requested(call_id: str, seconds: float = 1.0, **fields: Any) -> ToolCallRequested:
-    known: dict[str, Any] = {"request_id": "r", "round": 0, "deadline": 60.0, "idempotency_key": call_id, **fields}
+    known: dict[str, Any] = {
+        "request_id": "r",
+        "round": 0,
+        "timeout_seconds": 60.0,
+        "idempotency_key": call_id,
+        **fields,
+    }
     return ToolCallRequested(call_id=call_id, name="wait", arguments={"seconds": seconds}, **known)
 
 

@@ -229,7 +229,7 @@ def test_the_oldest_turns_leave_whole_until_three_quarters_of_the_window_are_use
     assert history.tokens <= 1500
     shape = history.what_changed()
     assert shape is not None
-    left = shape.turns_left_out
+    left = shape.turns_omitted
     assert sent[0] == SystemMessage(text=f"[{left} earlier turns of this conversation left out here.]")
     assert sent[1:] == messages[4 * left :]
     assert sum(estimate_message(each) for each in sent) == history.tokens
@@ -296,7 +296,7 @@ def test_nothing_is_said_of_a_turn_that_leaves_where_that_would_take_more_than_i
     history = history_of(messages)
     assert history.fit(history.tokens * 0.6)
     assert checked(history.view())[:3] == messages[:3]
-    assert history.shape().turns_left_out == 1
+    assert history.shape().turns_omitted == 1
 
 
 def test_the_current_turn_never_leaves_and_its_older_rounds_become_lines() -> None:
@@ -492,7 +492,7 @@ def test_a_policy_that_edits_after_turns_have_left_edits_the_result_that_it_mean
         history.fit(500)
         sent = checked(history.view())
         shape = history.what_changed()
-        left = left if shape is None else shape.turns_left_out
+        left = left if shape is None else shape.turns_omitted
         kept = [f"(at {4 * each + 2})" for each in range(left, number)]
         assert results(sent) == [*kept, f"result {number} " * 60]
     assert left > 3

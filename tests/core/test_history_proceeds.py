@@ -96,7 +96,7 @@ def test_turns_that_were_left_out_stay_out_and_each_request_reports_them_once() 
     assert sent(history) == [*before, *turn(30)[:1]]
     assert shape is not None
     assert (now := history.what_changed()) is not None
-    assert now.turns_left_out == shape.turns_left_out
+    assert now.turns_omitted == shape.turns_omitted
     assert history.what_changed() is None
     assert history.memo() == memo
     assert memo is not None

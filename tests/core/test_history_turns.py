@@ -274,7 +274,7 @@ def test_a_prompt_without_an_answer_is_known_again() -> None:
     assert list(history.view())[-1] == messages[-1]
     memo = history.memo()
     assert memo is not None
-    assert (memo.first_id, memo.turns_left_out) == ("b_u", 21)
+    assert (memo.first_id, memo.turns_omitted) == ("b_u", 21)
     assert len(history_of([*messages, *said("c")], memo=memo).view()) == 4
 
 

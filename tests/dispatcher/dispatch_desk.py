@@ -89,7 +89,7 @@ class Desk:
             name=name,
             arguments=arguments,
             round=0,
-            deadline=seconds,
+            timeout_seconds=seconds,
             idempotency_key=f"key-{call_id}",
         )
 

@@ -137,7 +137,7 @@ async def test_nobody_is_told_of_a_start_that_nobody_hears():
                 name="echo",
                 arguments={"word": "hi"},
                 round=0,
-                deadline=1,
+                timeout_seconds=1,
                 idempotency_key="",
             )
         )

@@ -78,7 +78,7 @@ async def test_a_handler_that_swallows_the_cancellation_delays_nobody_and_its_re
         assert (dispatcher.statistics().overdue, dispatcher.statistics().running) == ((), 0)
     (reported,) = late
     assert isinstance(reported, ToolCallLate)
-    assert (reported.late, reported.content) == ("tool_call_completed", "after all")
+    assert (reported.event_type, reported.content) == ("tool_call_completed", "after all")
     assert "after all" not in str(result.messages)
 
 
@@ -99,7 +99,7 @@ async def test_a_handler_whose_cleanup_raises_fails_late():
         result = await session_of(bus, "untidy", tools=[untidy], limits=Limits(tool_timeout_seconds=5)).run()
         await settle()
     assert result.tool_calls[0].reason == "timeout"
-    assert [each.late for each in late] == ["tool_call_failed"]
+    assert [each.event_type for each in late] == ["tool_call_failed"]
 
 
 @pytest.mark.guarantee("G12")

@@ -582,7 +582,13 @@ async def test_damaged_and_forged_messages_do_nothing(body: bytes) -> None:
     lab = Lab()
     async with node(store, relay, calls(("look", {"n": 1})), text("Done."), lab=lab) as runtime:
         forged = ToolCallRequested(
-            request_id="r", call_id="c", name="wipe", arguments={"n": 1}, round=0, deadline=9.0, idempotency_key="k"
+            request_id="r",
+            call_id="c",
+            name="wipe",
+            arguments={"n": 1},
+            round=0,
+            timeout_seconds=9.0,
+            idempotency_key="k",
         )
         for heard in [*relay.heard.values()]:
             heard(body)

@@ -326,7 +326,7 @@ async def test_a_reader_that_is_a_step_ahead_of_the_session_that_takes_the_reque
 
 async def test_a_reader_that_has_facts_which_the_store_never_got_continues_with_the_store() -> None:
     """With `on_store_failure="warn"`, another process continues a request from an earlier fact than readers have."""
-    begun = RequestStarted(event_id="begun", request_id="r", deadline=9.0)
+    begun = RequestStarted(event_id="begun", request_id="r", timeout_seconds=9.0)
     lost = [SteeringAdded(event_id=name, request_id="r", text=name) for name in ("a", "b")]
     ending = RequestCompleted(event_id="ending", request_id="r", text="Done.")
 

@@ -160,14 +160,20 @@ class Scene:
         self.mailbox: Any = None
         bus.connect((ToolCallCompleted, ToolCallFailed), self.ended.append)
         self.requested = ToolCallRequested(
-            request_id=KEY[0], call_id=KEY[1], name="echo", arguments={}, round=0, deadline=60.0, idempotency_key="k"
+            request_id=KEY[0],
+            call_id=KEY[1],
+            name="echo",
+            arguments={},
+            round=0,
+            timeout_seconds=60.0,
+            idempotency_key="k",
         )
 
     async def request(self, deadline: float = 60.0, *, resumed: bool = False) -> None:
         if self.mailbox is None:
             self.mailbox = self.bus.arbitration.open_mailbox(KEY[0], self.view)
         self.bus.arbitration.open_calls(self.mailbox, [self.requested.call_id])
-        self.requested = replace(self.requested, at=self.bus.clock(), deadline=deadline, resumed=resumed)
+        self.requested = replace(self.requested, at=self.bus.clock(), timeout_seconds=deadline, resumed=resumed)
         self.bus.arbitration.announce(self.requested)
         await settle()
 

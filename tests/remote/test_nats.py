@@ -102,7 +102,7 @@ async def test_the_transcript_is_sent_along_for_the_tools_that_ask_for_it_only(b
 async def test_a_call_with_a_damaged_transcript_is_not_run(broker: Broker, said: Said) -> None:
     held = Held()
     requested = ToolCallRequested(
-        request_id="r", call_id="c", name="held", arguments={}, round=0, deadline=30, idempotency_key="c"
+        request_id="r", call_id="c", name="held", arguments={}, round=0, timeout_seconds=30, idempotency_key="c"
     )
     async with worker_here(broker, [held.tool]):
         client = await driver.connect(broker[0].url)

@@ -263,7 +263,7 @@ async def test_a_question_and_an_answer_that_do_not_fit_into_one_message_cross(
 
 
 REQUESTED = ToolCallRequested(
-    request_id="r", call_id="c", name="work", arguments={}, round=0, deadline=30, idempotency_key="c"
+    request_id="r", call_id="c", name="work", arguments={}, round=0, timeout_seconds=30, idempotency_key="c"
 )
 
 

@@ -38,7 +38,7 @@ REQUESTED = ToolCallRequested(
     conversation_id="talk",
     metadata={"user": "Ada"},
     round=0,
-    deadline=90.0,
+    timeout_seconds=90.0,
     idempotency_key="k",
     definition=definition_of(TOOLS.specs["echo"]),
 )

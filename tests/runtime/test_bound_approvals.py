@@ -221,7 +221,7 @@ async def test_a_request_of_a_call_that_waits_for_a_person_runs_nothing_when_som
             name="pay",
             arguments={"amount": 999_999, "to": {}},
             round=0,
-            deadline=30,
+            timeout_seconds=30,
             idempotency_key="forged",
         )
         runtime.bus.publish(forged)

@@ -180,7 +180,7 @@ async def test_a_call_that_its_executor_has_resumed_times_out_when_what_was_left
         assert anyio.current_time() == pytest.approx(15 + HOUR + 5)
         runtime.bus.publish(ToolCallResumed(**ids))
     assert call.reason == "timeout"
-    assert [each.letter_type for each in letters] == ["tool_call_resumed"]
+    assert [each.event_type for each in letters] == ["tool_call_resumed"]
 
 
 async def test_a_call_that_its_executor_forgets_to_resume_times_out_in_the_time_of_an_approval() -> None:

@@ -194,7 +194,7 @@ async def test_when_a_rounds_model_stays_away_the_request_turns_to_the_second_of
         result = await runtime.run("Where?")
     assert result.text == "Sunny."
     assert (len(special.requests), len(first.requests), len(second.requests)) == (3, 0, 2)
-    assert [getattr(event, "provider", None) for event in heard] == [0, 0, 1]
+    assert [getattr(event, "provider_index", None) for event in heard] == [0, 0, 1]
 
 
 # ------------------------------------------------------------------------------------------------- cost

@@ -156,7 +156,7 @@ async def test_what_a_request_gives_replaces_the_runtime_s_own() -> None:
     assert [spec.name for spec in request.tools] == ["other"]
     assert request.settings.temperature == 0.5
     assert request.messages[0].role == "system"
-    assert (started[0].deadline, started[0].metadata) == (9, {"app": "a", "user": "y"})
+    assert (started[0].timeout_seconds, started[0].metadata) == (9, {"app": "a", "user": "y"})
 
 
 async def test_tools_may_change_while_a_request_runs() -> None:

@@ -106,7 +106,7 @@ async def test_a_sub_request_has_no_more_time_than_is_left_of_the_request_that_a
         started = [event async for event in session.events(RequestStarted, sub_requests=True)]
         result = await session.result()
         assert anyio.current_time() == pytest.approx(50)
-    assert [getattr(event, "deadline", 0) for event in started] == [50, pytest.approx(50)]
+    assert [getattr(event, "timeout_seconds", 0) for event in started] == [50, pytest.approx(50)]
     assert (result.outcome, result.reason) == ("stopped", "timeout_seconds=50")
 
 

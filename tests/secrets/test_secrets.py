@@ -395,7 +395,7 @@ async def test_a_result_without_a_request_in_this_process_has_a_mask() -> None:
         mailbox = bus.arbitration.open_mailbox("far")
         bus.arbitration.open_calls(mailbox, ["1"])
         request = ToolCallRequested(
-            request_id="far", call_id="1", name="login", arguments={}, round=0, deadline=5, idempotency_key="1"
+            request_id="far", call_id="1", name="login", arguments={}, round=0, timeout_seconds=5, idempotency_key="1"
         )
         bus.publish(request)
         with anyio.fail_after(30):

@@ -192,7 +192,7 @@ async def test_two_hundred_turns_go_through_a_window_of_eight_thousand_tokens() 
     whole = result.messages
     assert len(whole) > 1000
     assert sum(1 for each in whole if isinstance(each, ToolMessage) and each.content.startswith("[")) == 0
-    left_out = {each.turns_left_out for each in compressed}
+    left_out = {each.turns_omitted for each in compressed}
     assert 3 < len(left_out) < 40  # so rarely does the beginning of what is sent change
     assert max(left_out) > 150
 

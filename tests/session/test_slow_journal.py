@@ -141,7 +141,7 @@ async def test_no_call_that_is_not_written_begins_when_the_host_gives_a_request_
         bus.publish(asked[0].decided(approved=True))
     result = await session.result()
     assert result.outcome == "cancelled"
-    assert [letter.letter_type for letter in letters] == ["approval_decided"]
+    assert [letter.event_type for letter in letters] == ["approval_decided"]
     assert [event.type for event in reported] == [each for each in journal.written if each == "tool_call_requested"]
     assert [call.reason for call in result.tool_calls] == ["cancelled"]
 

@@ -316,7 +316,7 @@ async def test_the_next_provider_is_asked_with_all_of_it_where_the_first_one_s_w
     small, large = ScriptedProvider([too_long(), too_long()], vendor="small"), ScriptedProvider([text("here")])
     result, seen = await carry_out([small, large], talk(20), **options)
     assert (result.outcome, result.text) == ("completed", "here")
-    assert [(each.reason, each.provider) for each in seen if isinstance(each, ModelRetrying)] == [
+    assert [(each.reason, each.provider_index) for each in seen if isinstance(each, ModelRetrying)] == [
         ("context_overflow", 0),
         ("context_overflow", 1),
     ]
@@ -337,7 +337,7 @@ async def test_each_provider_may_refuse_once_and_the_last_one_ends_the_request()
     assert (result.outcome, result.reason) == ("failed", "context_overflow")
     assert isinstance(result.error, ContextOverflow)
     assert (result.error.vendor, result.error.status) == ("test", 400)
-    assert [each.provider for each in seen if isinstance(each, ModelRetrying)] == [0, 1, 1]
+    assert [each.provider_index for each in seen if isinstance(each, ModelRetrying)] == [0, 1, 1]
     assert [each.retryable for each in seen if isinstance(each, RequestFailed)] == [False]
 
 

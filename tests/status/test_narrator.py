@@ -225,7 +225,7 @@ async def test_the_publisher_of_a_session_decides_which_sentence_is_shown():
     bus.arbitration.open_calls(mailbox, ["a", "b"])
     model = ScriptedProvider(lambda request: text("Doing " + asked(request).partition("Tool: ")[2][:1]))
     events = [
-        ToolCallRequested(**state.envelope(0), call_id=each, name=each, arguments={}, round=0, deadline=1, idempotency_key="")
+        ToolCallRequested(**state.envelope(0), call_id=each, name=each, arguments={}, round=0, timeout_seconds=1, idempotency_key="")
         for each in ("a", "b")
     ]  # fmt: skip
     async with Narrator(model).on(bus):
@@ -276,7 +276,7 @@ async def test_a_call_that_nobody_opened_is_not_asked_about():
     async with Narrator(model).on(bus):
         bus.publish(
             ToolCallRequested(
-                request_id="r", call_id="a", name="x", arguments={}, round=0, deadline=1.0, idempotency_key="k"
+                request_id="r", call_id="a", name="x", arguments={}, round=0, timeout_seconds=1.0, idempotency_key="k"
             )
         )
         await settle()
@@ -339,7 +339,9 @@ async def test_bounds_of_its_own_are_kept():
 
 
 def request_with(arguments: dict[str, Any]) -> ToolCallRequested:
-    return ToolCallRequested(call_id="a", name="x", arguments=arguments, round=0, deadline=1.0, idempotency_key="k")
+    return ToolCallRequested(
+        call_id="a", name="x", arguments=arguments, round=0, timeout_seconds=1.0, idempotency_key="k"
+    )
 
 
 def test_long_arguments_are_clipped_to_a_thousand_characters():

@@ -44,8 +44,8 @@ async def make_all(telemetry: OpenTelemetry) -> None:
         bus.connect(ApprovalRequested, lambda asked: bus.publish(asked.decided(approved=True)))
         await runtime.run("go")
         for event in (
-            ToolCallLate(call_id="c", name="look", late="tool_call_completed"),
-            DeadLetter(letter_type="tool_call_completed", letter_id="e", reason="nobody waits"),
+            ToolCallLate(call_id="c", name="look", event_type="tool_call_completed"),
+            DeadLetter(event_type="tool_call_completed", rejected_event_id="e", reason="nobody waits"),
             ToolCallOverdue(call_id="c", name="look", runs_in="task", seconds=5),
             ApprovalOverdue(call_id="c", name="look", seconds=5),
             LoopBlocked(seconds=1, name="look"),

@@ -408,5 +408,5 @@ async def test_what_a_runtime_publishes_is_counted_by_reason(collected: Collecte
             ({"error.type": "unknown_tool"}, 1),
             ({"gen_ai.tool.name": "careful", "error.type": "error"}, 1),
         ]
-    runtime.bus.publish(ToolCallLate(call_id="c", name="careful", late="tool_call_completed"))
+    runtime.bus.publish(ToolCallLate(call_id="c", name="careful", event_type="tool_call_completed"))
     assert "toolbus.tool.late_results" not in collected.metrics

@@ -224,7 +224,7 @@ def a_retry_passes_its_deadline(patch: pytest.MonkeyPatch) -> None:
     """Whether the next attempt comes before the deadline is not looked at."""
 
     def patient(job: Any, exc: BaseException, now: float) -> float | None:
-        request = replace(job.request, deadline=job.request.deadline + 100)
+        request = replace(job.request, timeout_seconds=job.request.timeout_seconds + 100)
         return retries.retry_delay(_WithRequest(job, request), exc, now)  # type: ignore[arg-type]
 
     patch.setattr(dispatcher_module, "retry_delay", patient)

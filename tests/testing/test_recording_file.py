@@ -291,7 +291,7 @@ async def test_what_there_is_of_a_file_that_is_cut_off_can_be_replayed(tmp_path:
         ),
         (b'{"type": "request", "request_id": "para-1"}', "begins a second time"),
         (b'{"type": "request"}', "no request_id"),
-        (b'{"type": "request_started", "deadline": 1, "request_id": "para-1"}', "begins a second time"),
+        (b'{"type": "request_started", "timeout_seconds": 1, "request_id": "para-1"}', "begins a second time"),
         (b'{"type": "end"}', "a line after the last one"),
     ],
 )

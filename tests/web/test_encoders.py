@@ -36,7 +36,7 @@ from toolbus.records import replace
 from toolbus.web import AguiEncoder, EventEncoder, VercelEncoder
 
 R: dict[str, Any] = {"request_id": "r", "conversation_id": "c"}
-BEGIN: list[Event] = [RequestStarted(**R, deadline=9), RoundStarted(**R, round=0, message_count=1)]
+BEGIN: list[Event] = [RequestStarted(**R, timeout_seconds=9), RoundStarted(**R, round=0, message_count=1)]
 END = RequestCompleted(**R, text="Hi.")
 
 
@@ -55,13 +55,13 @@ def agui(**options: Any) -> AguiEncoder:
 
 def called(name: str, index: int) -> ToolCallRequested:
     return ToolCallRequested(
-        **R, call_id=f"r_0_{index}", name=name, arguments={"n": 1}, round=0, deadline=9, idempotency_key="k"
+        **R, call_id=f"r_0_{index}", name=name, arguments={"n": 1}, round=0, timeout_seconds=9, idempotency_key="k"
     )
 
 
 def asked(definition: str) -> ApprovalRequested:
     return ApprovalRequested(
-        **R, call_id="r_0_0", name="rm", arguments={"n": 1}, deadline=9, definition=definition, at=0
+        **R, call_id="r_0_0", name="rm", arguments={"n": 1}, timeout_seconds=9, definition=definition, at=0
     )
 
 
@@ -104,7 +104,7 @@ def test_a_page_whose_answers_did_not_count_is_asked_once_more():
 )
 def test_a_question_that_is_open_for_ever_is_asked(at: float, seconds: float, shown: str):
     run = agui()
-    fed(run, *BEGIN, reply("r_r0", "rm"), replace(asked("abc"), at=at, deadline=seconds))
+    fed(run, *BEGIN, reply("r_r0", "rm"), replace(asked("abc"), at=at, timeout_seconds=seconds))
     assert run.pause()[-1]["outcome"]["interrupts"][0]["expiresAt"] == shown
 
 

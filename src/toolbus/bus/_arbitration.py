@@ -180,7 +180,7 @@ class Arbitration:
         self.open_calls(mailbox, [requested.call_id])
         clock = self._broadcast.clock
         assert clock is not None
-        self.announce(replace(requested, at=clock(), deadline=seconds_left, attempt=attempt, resumed=False))
+        self.announce(replace(requested, at=clock(), timeout_seconds=seconds_left, attempt=attempt, resumed=False))
         if requested.call_id not in mailbox.open_calls or mailbox.open_calls[requested.call_id] is not None:
             return True
         ids = _ids(request_id, requested.call_id)
@@ -323,7 +323,7 @@ class Arbitration:
             **self._broadcast.envelope_of(event),
             call_id=event.call_id,
             name=event.name,
-            late="tool_call_completed" if completed else "tool_call_failed",
+            event_type="tool_call_completed" if completed else "tool_call_failed",
             content=event.content if completed else "",
             parts=event.parts if completed else (),
             error="" if completed else event.error,
@@ -366,8 +366,8 @@ class Arbitration:
         self.announce(
             DeadLetter(
                 **self._broadcast.envelope_of(event),
-                letter_type=event.type,
-                letter_id=event.event_id,
+                event_type=event.type,
+                rejected_event_id=event.event_id,
                 call_id=call_id,
                 reason=reason,
             )

@@ -61,7 +61,7 @@ class Shape:
     before_tokens: int
     after_tokens: int
     results_shortened: int
-    turns_left_out: int
+    turns_omitted: int
     summary: str = ""
 
 
@@ -70,14 +70,14 @@ class Memo:
     """The data that a conversation's next request needs to send the same history: its first turn, and what is left out.
 
     The prompt of the first turn that is sent is recognised by its id; in a history that was kept without ids, by its
-    position in the transcript (`first_place`) and its beginning. `learned_tokens` are the windows for messages that
+    position in the transcript (`first_index`) and its beginning. `learned_tokens` are the windows for messages that
     were learned from refusals, in tokens, by "vendor:model".
     """
 
     first_id: str = ""
-    first_place: int = 0
+    first_index: int = 0
     first_text: str = ""
-    turns_left_out: int = 0
+    turns_omitted: int = 0
     summary: str = ""
     learned_tokens: Mapping[str, float] = field(default_factory=dict[str, float])
 
@@ -197,7 +197,7 @@ class History:
             self._is_stale = True
             raise
         memo, self._memo = self._memo, None
-        if memo is not None and memo.turns_left_out:
+        if memo is not None and memo.turns_omitted:
             self._recall(memo)
 
     def proceed(self, new: History, specs: Mapping[str, ToolSpec]) -> bool:
@@ -343,9 +343,9 @@ class History:
             same = first.message.message_id == memo.first_id
             if same and not memo.first_id:
                 text = cast("UserMessage", first.message).text
-                same = first.place == memo.first_place and text[:_ALIKE_CHARS] == memo.first_text
+                same = first.place == memo.first_index and text[:_ALIKE_CHARS] == memo.first_text
             if same and number:
-                self._left_out = memo.turns_left_out - number
+                self._left_out = memo.turns_omitted - number
                 self._leave(number, memo.summary)
                 return
 

@@ -33,7 +33,7 @@ def retry_delay(job: Job, exc: Exception, now: float) -> float | None:
         return None
     request = job.request
     delay = backoff_seconds(job.attempt, f"{request.request_id} {request.call_id} {job.attempt}")
-    if now + delay >= request.at + request.deadline:
+    if now + delay >= request.at + request.timeout_seconds:
         return None
     return delay if is_retried(job.tool, exc) else None
 

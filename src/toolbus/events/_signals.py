@@ -85,7 +85,7 @@ class ToolCallLate(Event, kw_only=True, frozen=True):
 
     call_id: str
     name: str
-    late: Literal["tool_call_completed", "tool_call_failed"]
+    event_type: Literal["tool_call_completed", "tool_call_failed"]
     content: str = ""
     parts: tuple[Part, ...] = ()
     error: str = ""
@@ -110,10 +110,10 @@ class ReceiverFailed(Event, kw_only=True, frozen=True):
 
 
 class DeadLetter(Event, kw_only=True, frozen=True):
-    """An event was not accepted, because nobody waits for it (any more). `letter_id` is its `event_id`."""
+    """An event was not accepted, because nobody waits for it (any more). `event_type` is its type."""
 
-    letter_type: str
-    letter_id: str
+    event_type: str
+    rejected_event_id: str
     call_id: str = ""
     reason: str
 

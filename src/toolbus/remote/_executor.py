@@ -283,7 +283,7 @@ class RemoteExecutor:
         await self._stop(key)
 
     def _left(self, requested: ToolCallRequested) -> float:
-        return requested.at + requested.deadline - self._bus.clock()
+        return requested.at + requested.timeout_seconds - self._bus.clock()
 
     async def _find_or_send(self, key: Key) -> None:
         """Report the answer of a resumed call, or send the call if nothing is found."""

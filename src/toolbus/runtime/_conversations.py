@@ -73,7 +73,7 @@ class LateResultNotes:
 
     def __call__(self, event: ToolCallLate) -> None:
         """Keep the late success of a call, if its request wants the next turn to know it."""
-        if not event.for_next_turn or event.late != "tool_call_completed":
+        if not event.for_next_turn or event.event_type != "tool_call_completed":
             return
         results = self._results.setdefault(event.conversation_id, [])
         results.append(event)

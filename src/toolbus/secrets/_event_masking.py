@@ -29,7 +29,7 @@ T = TypeVar("T")
 _UNREADABLE = "(hidden: it was no JSON object, and the tool takes secrets)"
 _IDS = frozenset({
     "type", "event_id", "request_id", "conversation_id", "parent_id", "parent_request_id", "parent_call_id", "call_id",
-    "provider_call_id", "message_id", "idempotency_key", "definition", "letter_id", "failed_event_id", "role",
+    "provider_call_id", "message_id", "idempotency_key", "definition", "rejected_event_id", "failed_event_id", "role",
     "vendor", "encoding", "media_type", "at",
 })  # fmt: skip
 _NAMED_BY_TOOLS = (Event, ToolCall, ToolMessage, CallOutcome)

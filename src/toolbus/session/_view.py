@@ -279,7 +279,7 @@ class SessionView:
         if before is not None:
             self._bus.publish(ToolCallResumed(**ids))
         if waiting:
-            self._bus.publish(ToolCallPaused(**ids, questions=questions))
+            self._bus.publish(ToolCallPaused(**ids, pending_approvals=questions))
 
 
 def _inherited(options: SessionOptions, journal: Journal | None, own: SessionOptions) -> dict[str, Any]:

@@ -34,7 +34,7 @@ OUTCOME = "toolbus.request.outcome"
 LIMIT = "toolbus.request.limit"
 COST = "toolbus.request.cost"
 ROUND = "toolbus.round"
-LETTER = "toolbus.letter.type"
+EVENT_TYPE = "toolbus.event.type"
 
 # Attributes with content.
 SYSTEM_INSTRUCTIONS = "gen_ai.system_instructions"

@@ -339,7 +339,7 @@ class Harness:
         if waiting := self.pending_approvals:
             raise self._failure(f"not decided: {', '.join(f'{each.name} ({each.call_id})' for each in waiting)}")
         if letters := self.seen(DeadLetter):
-            raise self._failure(f"addressed to nobody: {', '.join(each.letter_type for each in letters)}")
+            raise self._failure(f"addressed to nobody: {', '.join(each.event_type for each in letters)}")
 
     def assert_over(self) -> None:
         """Fail unless all is over: no pending call, no running request, no unused step, and no receiver that raised."""

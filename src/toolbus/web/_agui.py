@@ -157,7 +157,7 @@ class AguiEncoder(EventEncoder):
 
 
 def _interrupt(call: ShownCall, question: ApprovalRequested) -> dict[str, Any]:
-    expires = datetime.fromtimestamp(min(question.at + question.deadline, _LATEST), UTC)
+    expires = datetime.fromtimestamp(min(question.at + question.timeout_seconds, _LATEST), UTC)
     return {
         "id": approval_id(question),
         "reason": "tool_approval",

@@ -192,7 +192,7 @@ def test_native_answers_are_sent_back_as_often_as_the_limit_says() -> None:
 def test_a_server_that_refuses_the_schema_is_asked_once_more_at_once() -> None:
     turn = asked()
     (retrying,) = of(ModelRetrying, turn.break_model("native_output_unsupported", retryable=False))
-    assert (retrying.reason, retrying.provider, retrying.delay_seconds) == ("native_output_unsupported", 0, 0.0)
+    assert (retrying.reason, retrying.provider_index, retrying.delay_seconds) == ("native_output_unsupported", 0, 0.0)
     assert turn.state.native_refused
     turn.call(ANSWER)
     check_rome(turn)

@@ -152,7 +152,7 @@ shapes = st.builds(
     before_tokens=st.just(900),
     after_tokens=st.integers(0, 900),
     results_shortened=st.integers(0, 3),
-    turns_left_out=st.integers(0, 3),
+    turns_omitted=st.integers(0, 3),
     summary=st.sampled_from(["", "In short.", "ü \ud83d"]),
 )
 summaries = st.builds(

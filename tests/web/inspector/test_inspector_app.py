@@ -388,7 +388,7 @@ async def test_a_request_that_cannot_be_recorded_says_why():
         assert (await caller.view(session.request_id))["state"] == "cancelled"
         status, found = await caller.call(f"/api/requests/{session.request_id}/record", {})
         assert (status, found["is_verified"]) == (200, True)
-        runtime.bus.publish(RequestStarted(request_id="foreign", prompt="Of no session", deadline=1))
+        runtime.bus.publish(RequestStarted(request_id="foreign", prompt="Of no session", timeout_seconds=1))
         status, sentence = await caller.call("/api/requests/foreign/record", {})
         assert (status, "not in memory" in sentence) == (400, True)
 
@@ -577,7 +577,7 @@ async def test_a_store_that_fails_is_a_problem_and_no_crash():
             conversation_id="c",
             epoch=1,
             seq=0,
-            facts=[RequestStarted(request_id="r", prompt="P", deadline=1)],
+            facts=[RequestStarted(request_id="r", prompt="P", timeout_seconds=1)],
         )
     )
     began = anyio.current_time()
@@ -602,10 +602,16 @@ async def test_events_of_requests_that_began_before_the_inspector_are_shown():
 
 async def test_a_request_of_the_bus_that_has_no_session_is_shown_as_far_as_it_is_known():
     async with inspected() as (runtime, caller):
-        runtime.bus.publish(RequestStarted(request_id="foreign", prompt="From elsewhere", deadline=1))
+        runtime.bus.publish(RequestStarted(request_id="foreign", prompt="From elsewhere", timeout_seconds=1))
         runtime.bus.publish(
             ToolCallRequested(
-                request_id="foreign", call_id="a", name="x", arguments={}, round=0, deadline=1, idempotency_key="a"
+                request_id="foreign",
+                call_id="a",
+                name="x",
+                arguments={},
+                round=0,
+                timeout_seconds=1,
+                idempotency_key="a",
             )
         )
         runtime.bus.publish(RequestCompleted(request_id="foreign"))

@@ -215,7 +215,13 @@ async def test_open_calls_have_what_their_own_request_says_of_its_tools():
             assert (call["name"], call["external"]) == (name, True)
         for request_id, name, is_external in (("foreign", "unknown", False), ("other", "wait_for_payment", True)):
             requested = ToolCallRequested(
-                request_id=request_id, call_id="c", name=name, arguments={}, round=0, deadline=1, idempotency_key="c"
+                request_id=request_id,
+                call_id="c",
+                name=name,
+                arguments={},
+                round=0,
+                timeout_seconds=1,
+                idempotency_key="c",
             )
             runtime.bus.publish(requested)  # of no session, so the runtime's own tools count
             followed = await source.follow(request_id)

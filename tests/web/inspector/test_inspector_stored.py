@@ -43,7 +43,7 @@ class Read:
         return await self._facts(request_id, start=start)
 
     async def begin(self, request_id: str) -> None:
-        started = RequestStarted(request_id=request_id, prompt=f"Prompt {request_id}", deadline=1)
+        started = RequestStarted(request_id=request_id, prompt=f"Prompt {request_id}", timeout_seconds=1)
         await self._write(request_id, 0, started)
 
     async def end(self, request_id: str) -> None:

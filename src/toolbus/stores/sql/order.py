@@ -24,9 +24,7 @@ _HOLDER = """SELECT request_id, owner,
 _EARLIER = """SELECT 1 FROM requests r WHERE r.conversation_id = ? AND r.request_id <> ? AND r.owner <> ? AND {runs}
  AND NOT EXISTS (SELECT 1 FROM requests own WHERE own.request_id = ?
  AND (own.started_at < r.started_at
- OR (own.started_at = r.started_at AND own.request_id < r.request_id))) LIMIT 1""".replace(
-    "{runs}", _RUNS
-)
+ OR (own.started_at = r.started_at AND own.request_id < r.request_id))) LIMIT 1""".replace("{runs}", _RUNS)
 _INSERT = """INSERT INTO turns (conversation_id, request_id, owner, lease_until) VALUES (?, ?, ?, {now} + ?)
  ON CONFLICT DO NOTHING"""
 _UPDATE = "UPDATE turns SET request_id = ?, owner = ?, lease_until = {now} + ? WHERE conversation_id = ?"

@@ -71,8 +71,9 @@ async def replay(
     else is computed again: which calls run, are refused, time out or wait for a person, which messages join the
     transcript, and how the request ends. `tools`, `limits`, `instructions`, `output` and `compression` are the
     application's current ones and replace the recorded ones; handlers never run. `ignore` names fields that may differ,
-    in all facts ("at") or in those of one type ("tool_call_requested.deadline"); with `limits`, `deadline` is ignored
-    anyway. `partial` accepts a recording that is cut off, and compares the facts that it has.
+    in all facts ("at") or in those of one type ("tool_call_requested.timeout_seconds"); with `limits`,
+    `timeout_seconds` is ignored anyway. `partial` accepts a recording that is cut off, and compares the facts that it
+    has.
 
     Needs no network and takes no time, on any event loop. Raises `ReplayDifference`, an `AssertionError`, at the first
     fact that differs, and `RecordingError` for a file that is damaged or cut off.
@@ -81,7 +82,7 @@ async def replay(
     own = _Own(tools=tools, limits=limits, instructions=instructions, output=output, compression=compression)
     ignored = {ignore} if isinstance(ignore, str) else set(ignore)
     if limits is not None:
-        ignored.add("deadline")
+        ignored.add("timeout_seconds")
     replayed = Replayed(read.path, 0, [], [])
     for request in read.requests:
         if not request.facts:
@@ -190,4 +191,4 @@ def _guard(request: RecordedRequest, facts: Facts) -> Guard | None:
 
 
 def _providers(request: RecordedRequest) -> int:
-    return 1 + max((fact.provider for fact in request.facts if isinstance(fact, ModelRetrying)), default=0)
+    return 1 + max((fact.provider_index for fact in request.facts if isinstance(fact, ModelRetrying)), default=0)

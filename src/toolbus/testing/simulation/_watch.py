@@ -320,7 +320,7 @@ class Watch:
             request.calls[call_id].ticket = "given"
         missing = set[str]() if self._is_replaying else request.calls.keys() - request.answered
         self.check("G09", not missing, f"round {event.round} begins without the results of {sorted(missing)}")
-        if event.after and not any(call.is_background for call in request.calls.values()):
+        if event.call_outcomes and not any(call.is_background for call in request.calls.values()):
             self._check_at_once("G04", request.settled_at, f"round {event.round} begins")
         request.replies += 1
         most = request.limits.max_rounds + request.limits.max_output_repairs + 1
@@ -347,7 +347,7 @@ class Watch:
         if event.background:
             # The request's clock may stand still from now on.
             request.paused = True
-        call.deadline = event.at + event.deadline
+        call.deadline = event.at + event.timeout_seconds
         most = request.limits.max_tool_calls
         self.check("G10", request.requested <= most, f"{request.requested} calls, over max_tool_calls={most}")
 

@@ -83,7 +83,7 @@ async def own_facts(bench: Bench) -> None:
         call_id="call",
         name="pay",
         arguments={"amount": 1, "to": {"lines": ["rent"]}},
-        deadline=HOUR,
+        timeout_seconds=HOUR,
     )
     given = copy.deepcopy(asked)
     size = await bench.journal.append(writing.entry([given], owner="worker", lease_seconds=HOUR))
