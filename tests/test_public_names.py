@@ -60,7 +60,7 @@ def test_the_names_that_the_design_fixes_are_there() -> None:
         "Summarizer",
         "UserMessage",
         "__version__",
-        "subrequest_tool",
+        "sub_request_tool",
     }  # which the design does not name
     assert set(toolbus.__all__) == top | ours
     assert all(getattr(toolbus, name) for name in top)

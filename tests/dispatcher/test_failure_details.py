@@ -10,7 +10,7 @@ import anyio
 import pytest
 from pydantic import SecretStr
 
-from toolbus import Runtime, SqliteStore, subrequest_tool, tool
+from toolbus import Runtime, SqliteStore, sub_request_tool, tool
 from toolbus.core.limits import Limits
 from toolbus.core.prices import Price
 from toolbus.errors import ToolError
@@ -103,7 +103,7 @@ def test_a_detail_is_one_bounded_line_of_the_first_exception() -> None:
 
 
 async def test_the_log_line_of_a_sub_request_names_the_call_that_made_it(caplog: pytest.LogCaptureFixture) -> None:
-    inner = subrequest_tool("research", "Find out.", provider=ScriptedProvider([text("Rome.")]))
+    inner = sub_request_tool("research", "Find out.", provider=ScriptedProvider([text("Rome.")]))
     with caplog.at_level(logging.INFO, "toolbus.session"):
         async with Runtime(asks("research", task="Where?"), tools=[inner]) as runtime:
             result = await runtime.run("Where?")

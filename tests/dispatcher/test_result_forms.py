@@ -10,7 +10,7 @@ import anyio
 import pytest
 from dispatch_desk import Desk, View
 
-from toolbus import Interceptor, Runtime, ToolDispatcher, ToolRegistry, ToolResult, subrequest_tool, tool
+from toolbus import Interceptor, Runtime, ToolDispatcher, ToolRegistry, ToolResult, sub_request_tool, tool
 from toolbus.errors import ConfigurationError
 from toolbus.events import ToolCallCompleted, ToolCallLate, ToolCallRequested, decode, encode
 from toolbus.messages import ImagePart, ToolMessage
@@ -212,7 +212,7 @@ async def test_interceptors_see_what_the_model_would_and_their_word_is_the_last(
 async def test_sub_requests_go_without_data_as_the_request_above_them_does():
     seen: list[ToolCallCompleted] = []
     inner = ScriptedProvider([calls(("look", {})), text("Found.")])
-    ask = subrequest_tool("ask", "Ask.", provider=inner, tools=[giving(ROWS)])
+    ask = sub_request_tool("ask", "Ask.", provider=inner, tools=[giving(ROWS)])
     outer = ScriptedProvider([calls(("ask", {"task": "look"})), text("Done.")])
     async with Runtime(outer, tools=[ask], include_data=False) as runtime:
         runtime.bus.connect(ToolCallCompleted, seen.append)
@@ -226,7 +226,7 @@ async def test_sub_requests_go_without_data_as_the_request_above_them_does():
 async def test_what_a_sub_request_has_affected_is_gathered_and_counted_above():
     made = giving(ToolResult(affected=["a", "b"]))
     inner = ScriptedProvider([calls(("look", {})), text("Changed.")])
-    ask = subrequest_tool("ask", "Ask.", provider=inner, tools=[made])
+    ask = sub_request_tool("ask", "Ask.", provider=inner, tools=[made])
     outer = ScriptedProvider([calls(("ask", {"task": "change"})), text("Done.")])
     async with Runtime(outer, tools=[ask]) as runtime:
         result = await runtime.run("Ask.")

@@ -37,7 +37,7 @@ from typing import Any, cast
 
 import anyio
 
-from toolbus import Limits, Runtime, Tool, ToolContext, subrequest_tool, tool
+from toolbus import Limits, Runtime, Tool, ToolContext, sub_request_tool, tool
 from toolbus.core.transcript import validate
 from toolbus.core.turn import TurnState, apply_all
 from toolbus.events import (
@@ -381,7 +381,7 @@ def _tool(name: str, seconds: float = 0.002, **options: Any) -> Tool:
 def _tools() -> list[Tool]:
     """Made once, before any life: schemas take time."""
     inside = _tool("pay_inside", 0.01, needs_approval=True)
-    handed = subrequest_tool("hand_over", "Hand over.", provider=_Inside(), tools=[inside])
+    handed = sub_request_tool("hand_over", "Hand over.", provider=_Inside(), tools=[inside])
     handler: Any = handed.handler
 
     @functools.wraps(handler)

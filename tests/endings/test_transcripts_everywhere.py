@@ -33,7 +33,7 @@ from toolbus import (
     RequestSession,
     Runtime,
     ToolContext,
-    subrequest_tool,
+    sub_request_tool,
     tool,
 )
 from toolbus.core.transcript import Dialect, Rules, validate
@@ -467,7 +467,7 @@ async def test_sub_requests_send_what_is_valid_however_they_end(end: str) -> Non
     below: Sent = []
     steps = [calls(AT_ONCE, LOOK_UP, ("shows", {"key": "a"})), unavailable, calls(FOR_EVER, AT_ONCE) if end in {"cancelled", "timed out"} else calls(AT_ONCE)]  # fmt: skip
     steps += [text("Found.")] if end == "completed" else [error(ProviderUnavailable("gone"))] * 4
-    desk = subrequest_tool(
+    desk = sub_request_tool(
         "desk", "Looks up.", provider=Recorded(ScriptedProvider(steps), below), tools=[*TOOLS, shows]
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from toolbus import Limits, Runtime, Tool, subrequest_tool, tool
+from toolbus import Limits, Runtime, Tool, sub_request_tool, tool
 from toolbus.core.transcript import validate
 from toolbus.events import (
     ApprovalRequested,
@@ -42,7 +42,7 @@ def calling(name: str, arguments: dict[str, Any]) -> ScriptedProvider:
 
 
 def desk(name: str, provider: ScriptedProvider, tools: list[Any]) -> Tool:
-    return subrequest_tool(name, "Does what it is told.", provider=provider, tools=tools, limits=LIMITS)
+    return sub_request_tool(name, "Does what it is told.", provider=provider, tools=tools, limits=LIMITS)
 
 
 def removing_desk(name: str = "desk") -> Tool:

@@ -48,7 +48,7 @@ from toolbus.protocols import ModelReply, ModelRequest, ToolSpec
 from toolbus.secrets import REFERENCE
 from toolbus.testing import ScriptedProvider, calls, record, replay, text
 from toolbus.tool_results import ToolResult, render, settled
-from toolbus.toolsets.subrequest import subrequest_tool
+from toolbus.toolsets.sub_request import sub_request_tool
 
 VALUE = "swordfish-1234"
 
@@ -158,7 +158,7 @@ async def test_a_request_and_those_below_it_have_the_same_references(first: str)
         return text("Done.")
 
     below = ScriptedProvider(uses if first == "request" else finds)
-    desk = subrequest_tool("desk", "Does it.", provider=below, tools=[login, taker.tool])
+    desk = sub_request_tool("desk", "Does it.", provider=below, tools=[login, taker.tool])
     async with Runtime(ScriptedProvider(above), tools=[login, taker.tool, desk]) as runtime:
         result = await runtime.run("Go.")
     assert (result.text, taker.got) == ("Done.", [VALUE, ""])
@@ -171,7 +171,7 @@ async def test_a_request_below_hides_what_the_one_above_it_knows_though_its_own_
         return f"The note says {VALUE}."
 
     below = ScriptedProvider([calls(("peek", {})), text("Seen.")])
-    desk = subrequest_tool("desk", "Does it.", provider=below, tools=[peek])
+    desk = sub_request_tool("desk", "Does it.", provider=below, tools=[peek])
     script = [calls(("login", {})), calls(("desk", {"task": "read the note"})), text("Done.")]
     async with Runtime(ScriptedProvider(script), tools=[login, desk]) as runtime:
         await runtime.run("go")

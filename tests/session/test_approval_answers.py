@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from support.slow_journal import SlowJournal
-from toolbus import EventBus, Limits, RequestSession, Runtime, Tool, subrequest_tool, tool
+from toolbus import EventBus, Limits, RequestSession, Runtime, Tool, sub_request_tool, tool
 from toolbus.core.transcript import validate
 from toolbus.errors import ConfigurationError
 from toolbus.events import (
@@ -50,7 +50,7 @@ def removing(*paths: str) -> ScriptedProvider:
 
 
 def desk() -> Tool:
-    return subrequest_tool("desk", "Does what it is told.", provider=removing(), tools=[remove])
+    return sub_request_tool("desk", "Does what it is told.", provider=removing(), tools=[remove])
 
 
 def asking_the_desk() -> ScriptedProvider:

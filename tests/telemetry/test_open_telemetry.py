@@ -27,7 +27,7 @@ from toolbus.protocols import ModelSettings
 from toolbus.telemetry import OpenTelemetry, _names
 from toolbus.testing import ScriptedProvider, calls, error, hang, settle, text
 from toolbus.toolsets.mcp import McpTools
-from toolbus.toolsets.subrequest import subrequest_tool
+from toolbus.toolsets.sub_request import sub_request_tool
 
 USAGE = Usage(input_tokens=100, output_tokens=7, cached_tokens=60, reasoning_tokens=3)
 
@@ -123,7 +123,7 @@ async def test_a_sub_request_is_inside_of_the_tool_that_makes_it(collected: Coll
         with collected.own.start_as_current_span("own"):
             return "x"
 
-    research = subrequest_tool("research", "r", provider=scripted(calls(("inner", {})), text("fine")), tools=[inner])
+    research = sub_request_tool("research", "r", provider=scripted(calls(("inner", {})), text("fine")), tools=[inner])
     provider = scripted(calls(("research", {"task": "t"})), text("done"))
     async with Runtime(provider, tools=[research], instrumentation=[collected.telemetry]) as runtime:
         await runtime.run("go")

@@ -28,7 +28,7 @@ from toolbus import (
     Summarizer,
     ToolContext,
     ToolResult,
-    subrequest_tool,
+    sub_request_tool,
     tool,
 )
 from toolbus.clock import wall_time_from
@@ -372,7 +372,7 @@ async def requests_within_requests(path: Path) -> None:
         text("It is deleted."),
         calls(("get_weather", {"city": "Oslo"}), usage=Usage(input_tokens=30)),
     ]
-    expert = subrequest_tool(
+    expert = sub_request_tool(
         "expert",
         "Knows things.",
         provider=ScriptedProvider(inner),

@@ -12,7 +12,7 @@ import orjson
 import pytest
 from recorded_scenes import get_weather
 
-from toolbus import EventBus, RequestSession, Runtime, ToolDispatcher, ToolRegistry, subrequest_tool, tool
+from toolbus import EventBus, RequestSession, Runtime, ToolDispatcher, ToolRegistry, sub_request_tool, tool
 from toolbus.errors import ConfigurationError
 from toolbus.events import Event, RequestCompleted, SteeringAdded, ToolCallCompleted
 from toolbus.providers.scripted import ScriptedProvider, calls, text
@@ -126,7 +126,7 @@ async def test_the_journal_behind_it_comes_first_and_what_it_refuses_is_not_reco
 
 
 async def test_the_journal_behind_it_is_not_given_what_it_was_not_given_before(tmp_path: Path):
-    expert = subrequest_tool("expert", "Knows things.", provider=ScriptedProvider([text("Yes.")]))
+    expert = sub_request_tool("expert", "Knows things.", provider=ScriptedProvider([text("Yes.")]))
     bus, journal = EventBus(), Kept()
     async with ToolDispatcher(bus, ToolRegistry([expert])):
         with Recorder(tmp_path / "r.jsonl", bus, journal=journal) as recorder:

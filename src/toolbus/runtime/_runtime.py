@@ -57,7 +57,7 @@ from ..status import Narrator
 from ..storage import WRITE_SECONDS, Journal, RequestRecord, Store
 from ..stores.memory import MemoryStore
 from ..tools import DepsT, Tool, Toolish, ToolRegistry
-from ..toolsets.subrequest import subrequest_tool
+from ..toolsets.sub_request import sub_request_tool
 from ._admission import Admission, Ticket
 from ._conversations import ConversationState
 from ._ended import EndedRequests
@@ -466,9 +466,9 @@ class Runtime(Generic[DepsT]):
         """Return a tool that hands a task to a sub-request with this runtime's model, tools and defaults.
 
         The sub-requests run on the caller's bus and dispatcher; this runtime need not be entered for them. See
-        `subrequest_tool`.
+        `sub_request_tool`.
         """
-        return subrequest_tool(name, description, provider=self.providers, tools=self.tools, **self._merged({}))
+        return sub_request_tool(name, description, provider=self.providers, tools=self.tools, **self._merged({}))
 
     def session(self, request_id: str) -> RequestSession | None:
         """Return the session of a request that runs or waits in this runtime; None for any other: see `request`."""

@@ -14,7 +14,7 @@ from inspected_runtime import RESEARCH, SCENES, TOKEN, TOOLS, trip
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from toolbus import Runtime, subrequest_tool
+from toolbus import Runtime, sub_request_tool
 from toolbus.errors import ConfigurationError, StoreDamaged, StoreUnavailable, UnknownRequest
 from toolbus.events import ApprovalDecided, RequestCompleted, RequestStarted, ToolCallRequested
 from toolbus.messages import ToolMessage, UserMessage
@@ -269,7 +269,7 @@ async def test_the_model_reads_what_a_person_adds_and_how_an_external_call_has_e
 
 async def test_a_question_of_a_sub_request_is_decided_at_the_request_above():
     script = [calls(("book_hotel", {"hotel": "A", "nights": 1, "api_key": "k"})), text("Booked.")]
-    nested = subrequest_tool("nested", "Nested.", provider=ScriptedProvider(script), tools=TOOLS)
+    nested = sub_request_tool("nested", "Nested.", provider=ScriptedProvider(script), tools=TOOLS)
     async with Runtime(ScriptedProvider([calls(("nested", {"task": "t"})), text("Done.")]), tools=[nested]) as runtime:
         caller = Caller(create_inspector(runtime, token=TOKEN))
         session = runtime.start("Nested")
