@@ -113,7 +113,7 @@ class _Request:
         facts = self.facts
         agreed = {"request_id": self._id, "conversation_id": f"c{self._id}"}
         found = RecordedRequest(self._id, agreed, 0, facts=facts, steps=list(range(len(facts))))
-        found.was_left = not found.is_whole
+        found.was_released = not found.is_whole
         return found
 
 

@@ -226,11 +226,12 @@ class KnowsMarks(ABC):
 class RequestView(Protocol):
     """The part of a request that its executor and its handlers may see. Read-only; valid while the request runs.
 
-    `stops` says whether the request is about to give up its open calls, because it is cancelled or one of them failed.
-    No handler of it may begin from then on, even if its session task has not run yet. `is_left` says whether the
-    request stops here so that another process continues it; then calls that are given up stay unanswered. `secrets`
-    removes secrets from results and puts them into arguments. `narrate` sets the status line of a call that runs.
-    `original_metadata` is the metadata of the first event of a request that another process has begun; otherwise None.
+    `is_stopping` says whether the request is about to give up its open calls, because it is cancelled or one of them
+    failed. No handler of it may begin from then on, even if its session task has not run yet. `is_released` says
+    whether the request stops here so that another process continues it; then calls that are given up stay unanswered.
+    `secrets` removes secrets from results and puts them into arguments. `narrate` sets the status line of a call that
+    runs. `original_metadata` is the metadata of the first event of a request that another process has begun; otherwise
+    None.
     """
 
     @property
@@ -256,9 +257,9 @@ class RequestView(Protocol):
     @property
     def calls(self) -> Mapping[str, CallView]: ...
     @property
-    def stops(self) -> bool: ...
+    def is_stopping(self) -> bool: ...
     @property
-    def is_left(self) -> bool: ...
+    def is_released(self) -> bool: ...
     @property
     def secrets(self) -> SecretHandling: ...
     def narrate(self, call_id: str, text: str) -> None: ...
@@ -269,8 +270,8 @@ class ToolExecutor(Protocol):
     """A runner of the tool calls that are requested on the bus, in this process or on another machine.
 
     Contract: for each `ToolCallRequested` that the executor takes on, it publishes exactly one `ToolCallCompleted` or
-    `ToolCallFailed`. When a terminal event of the call comes from elsewhere, it stops the handler. It has no timers for
-    deadlines.
+    `ToolCallFailed`. When a terminal event of the call comes from elsewhere, it stops the handler. It has no
+    timers for deadlines.
 
     Example:
         from toolbus import EventBus, ToolDispatcher

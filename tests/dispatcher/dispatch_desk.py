@@ -32,7 +32,7 @@ class View:
     ) -> None:
         self.request_id = request_id
         self.conversation_id = "conversation"
-        self.stops = False
+        self.is_stopping = False
         self.deps = deps
         self.messages = messages
         self.metadata: Mapping[str, Any] | None = None
@@ -42,7 +42,7 @@ class View:
         self.original_metadata: Mapping[str, Any] | None = None
         self.options: Mapping[str, Any] = {}
         self.calls: Mapping[str, CallView] = {}
-        self.is_left = False
+        self.is_released = False
         self.secrets = NO_SECRETS
 
     def narrate(self, call_id: str, text: str) -> None: ...

@@ -109,13 +109,13 @@ async def test_no_further_attempt_begins_once_the_request_is_about_to_end():
     async with ToolDispatcher(desk.bus, ToolRegistry([flaky.tool, Tool("hang", handler=hang)])) as dispatcher:
         desk.ask("work")
         await settle()
-        view.stops = True
+        view.is_stopping = True
         await advance(5)
         assert (len(flaky.began), desk.endings()) == (1, [])
         statistics = dispatcher.statistics()
         assert (statistics.running, statistics.retrying, statistics.idle_workers) == (0, 0, 1)
         # The end of that call concerns neither its former worker nor the next call.
-        view.stops = False
+        view.is_stopping = False
         desk.ask("hang", "next")
         await settle()
         desk.settle()

@@ -256,7 +256,7 @@ class Life:
                 session = runtime.session(answer.request_id)
                 if answer.event_id not in given and session is not None:
                     if not session.inject(answer):
-                        assert session.snapshot().view.left
+                        assert session.snapshot().view.released
                         continue
                     self.fate.passes("answer injected")
                     assert session.inject(answer)  # a transport may deliver twice

@@ -60,7 +60,7 @@ async def test_without_a_journal_a_request_that_is_left_is_cancelled(*, begun: b
         session = runtime.start("go", provider=working(5))
         if begun:
             await settle()
-        assert session.leave("moving")
+        assert session.release("moving")
         result = await session.result()
     assert (result.outcome, result.reason, result.resumable) == ("cancelled", "moving", False)
     assert isinstance(heard[-1], RequestCancelled)

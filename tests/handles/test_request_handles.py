@@ -383,7 +383,7 @@ async def test_a_command_that_was_acknowledged_survives_the_death_of_the_process
         assert await Client(store).request(session.request_id).approve(question) == "queued"
         assert dies.is_set()
         journal.append = append
-        session.leave("as if it had died")
+        session.release("as if it had died")
     async with node(store, lab=lab) as heir:
         await heir.resume()
         assert (await heir.request(session.request_id).result()).tool_calls[0].ok
@@ -444,7 +444,7 @@ async def test_steering_that_comes_while_its_request_is_left_is_given_where_it_c
             await journal.send(SteeringAdded(request_id=session.request_id, text="and Rome?"))
             await advance(1)
             journal.append = append_late
-            session.leave("it moves")
+            session.release("it moves")
             await journal.send(SteeringAdded(request_id=session.request_id, text="and Oslo?"))
             await advance(1)
             journal.append = append

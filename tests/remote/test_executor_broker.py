@@ -90,9 +90,9 @@ class FakeBroker:
         return self.carries_all and key[0] == KEY[0]
 
     async def send(
-        self, key: Key, body: bytes, seconds_left: float, then: Then, *, seconds: float, again: bool
+        self, key: Key, body: bytes, remaining_seconds: float, then: Then, *, seconds: float, again: bool
     ) -> None:
-        del key, seconds_left
+        del key, remaining_seconds
         self.bodies.append(body)
         self.patience.append(seconds)
         self.did.append("send again" if again else "send")
@@ -198,7 +198,7 @@ async def scene(*, leaves: bool = False, others: bool = True) -> AsyncGenerator[
     bus, broker = EventBus(), FakeBroker()
     tools = ToolRegistry([echo] if others else [])
     own = ToolRegistry([echo, recall, elsewhere, EXTERNAL])
-    view: Any = SimpleNamespace(is_left=False, tools=own, calls={}, messages=[UserMessage(content="Go.")])
+    view: Any = SimpleNamespace(is_released=False, tools=own, calls={}, messages=[UserMessage(content="Go.")])
 
     @asynccontextmanager
     async def connect() -> AsyncGenerator[Any]:
@@ -213,7 +213,7 @@ async def scene(*, leaves: bool = False, others: bool = True) -> AsyncGenerator[
 
     def on_cancelled() -> None:
         broker.did.append("cancelled")
-        view.is_left = leaves
+        view.is_released = leaves
 
     async with RemoteExecutor(bus, tools, "gpu", connect, on_cancelled):
         yield Scene(bus, broker, view)
@@ -545,7 +545,7 @@ async def test_what_the_questions_of_a_call_have_used_up_counts_however_the_call
         return Child(fails=fails)
 
     async with scene() as here:
-        here.view.stops, here.view.metadata, here.view.instrumentation = False, {}, ()
+        here.view.is_stopping, here.view.metadata, here.view.instrumentation = False, {}, ()
         here.view.child = child
         await here.request()
         question = {"prompt": {"role": "user", "content": "How many?"}}

@@ -276,7 +276,7 @@ async def test_a_handler_whose_session_is_gone_is_told_so(broker: Broker) -> Non
 
     worked = work(handler)
     async with worker_here(broker, [worked]), listening(broker, "done.gpu.r.c") as (client, heard):
-        names = {"Toolbus-Node": "gone", "Toolbus-Seconds-Left": "30"}
+        names = {"Toolbus-Node": "gone", "Toolbus-Remaining-Seconds": "30"}
         await client.jetstream().publish(f"{broker[1]}.call.gpu.r.c", encode(REQUESTED), headers=names)
         answer = decode((await heard.receive()).data)
     assert isinstance(answer, ToolCallCompleted)

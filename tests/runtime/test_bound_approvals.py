@@ -164,7 +164,7 @@ async def test_a_question_that_another_process_asks_again_binds_what_it_was_for(
         runtime.bus.connect(ApprovalRequested, scribble)
         session = runtime.start("Pay my rent.")
         await settle()
-        session.leave("for the other process")
+        session.release("for the other process")
         await session.result()
     shown: list[dict[str, Any]] = []
     async with Runtime(ScriptedProvider([text("Done.")]), tools=[bank.tool], store=store) as runtime:

@@ -154,7 +154,7 @@ async def test_a_result_that_comes_while_a_request_is_left_is_written_and_heard(
     async with anyio.create_task_group() as group:
         group.start_soon(stage.session.run)
         await anyio.sleep(1)
-        assert stage.session.leave("closing")
+        assert stage.session.release("closing")
         assert stage.bus.publish(stage.the(ToolCallRequested).completed("42"))
     assert stage.kinds(ToolCallCompleted) == ["tool_call_completed"]
     assert "tool_call_completed" in stage.journal.written

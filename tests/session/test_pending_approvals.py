@@ -173,7 +173,7 @@ async def test_a_question_is_open_again_where_its_request_is_resumed() -> None:
         session = runtime.start("Remove a.")
         await settle()
         before = runtime.pending_approvals()
-        session.leave("the host goes down")
+        session.release("the host goes down")
         await session.result()
         assert runtime.pending_approvals() == ()
     async with Runtime(removing(), tools=[remove], store=store) as runtime:

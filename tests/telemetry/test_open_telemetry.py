@@ -202,7 +202,7 @@ async def test_a_resumed_request_is_a_trace_of_its_own_with_a_link_to_the_earlie
         await settle()
         await runtime.drain(grace_seconds=0)
     assert before.tree == ["invoke_agent", "  chat cancelled"]
-    assert (before.named("invoke_agent").attributes or {})["toolbus.request.outcome"] == "left"
+    assert (before.named("invoke_agent").attributes or {})["toolbus.request.outcome"] == "released"
     async with Runtime(scripted(text("done")), store=store, instrumentation=[collected.telemetry]) as runtime:
         (session,) = await runtime.resume()
         await session.result()

@@ -384,7 +384,7 @@ def a_cancelled_request_is_not_written(patch: pytest.MonkeyPatch) -> None:
 
     async def hasty(self: Any, inputs: Sequence[Any]) -> None:
         facts, own = self._advance(inputs, self._clock())
-        if facts and not self._view.left:
+        if facts and not self._view.released:
             self._publish(facts, own)
 
     patch.setattr(RequestSession, "_last_step", hasty)
@@ -410,7 +410,7 @@ def a_turn_is_remembered_beside_its_journal(patch: pytest.MonkeyPatch) -> None:
 
     async def forgetful(self: JournalWriter, session: RequestSession, *others: Any) -> bool:
         has_turn = await release(self, session, *others)
-        return has_turn and (session.snapshot().view.left != "" or self._on_failure == "warn")
+        return has_turn and (session.snapshot().view.released != "" or self._on_failure == "warn")
 
     patch.setattr(JournalWriter, "release", forgetful)
 

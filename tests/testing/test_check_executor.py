@@ -107,7 +107,7 @@ class Relay:
         async for line in lines:
             event: Any = decode(line)
             if isinstance(event, ToolCallRequested):
-                self.far.arbitration.adopt(event, seconds_left=event.timeout_seconds)
+                self.far.arbitration.adopt(event, remaining_seconds=event.timeout_seconds)
             else:
                 self.far.publish(event)
 

@@ -121,7 +121,7 @@ async def test_the_journal_behind_it_comes_first_and_what_it_refuses_is_not_reco
     assert result.outcome == "failed"
     (request,) = read_recording(tmp_path / "r.jsonl").requests
     assert request.facts == journal.facts
-    assert request.was_left
+    assert request.was_released
     await replay(tmp_path / "r.jsonl")
 
 
@@ -158,7 +158,7 @@ async def test_requests_that_still_run_at_the_end_are_recorded_so_far(tmp_path: 
             await anyio.sleep(1)
         await session.result()
     (request,) = read_recording(tmp_path / "r.jsonl").requests
-    assert request.was_left
+    assert request.was_released
     assert not request.is_whole
     assert (await replay(tmp_path / "r.jsonl")).results == [None]
 

@@ -16,7 +16,7 @@ from toolbus.testing import ScriptedProvider, calls, text
 from toolbus.tools import ToolContext
 from toolbus.toolsets.code_context import CodeHit, CodeIndex, Retriever, code_context_tool
 
-FUNCTION = "def seconds_left(self):\n" + "    # how long the lease is held still\n" * 12
+FUNCTION = "def remaining_seconds(self):\n" + "    # how long the lease is held still\n" * 12
 
 
 class Shelf:

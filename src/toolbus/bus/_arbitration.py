@@ -145,7 +145,7 @@ class Arbitration:
         self,
         requested: ToolCallRequested,
         *,
-        seconds_left: float,
+        remaining_seconds: float,
         attempt: int = 1,
         view: RequestView | None = None,
     ) -> bool:
@@ -157,9 +157,9 @@ class Arbitration:
         handlers may see of the request. The calls of one request share a mailbox, which is closed when the last of them
         is settled. The worker answers for a call that may have run before: here it is announced as not `resumed`.
 
-        `seconds_left` is the time until the call's deadline: as its session has sent it, less the time on the way. The
-        clocks of two machines differ, so the call is announced as requested now, by this bus's clock. `attempt` counts
-        from 1 how often the transport has delivered the call, for `ToolContext.attempt`.
+        `remaining_seconds` is the time until the call's deadline: as its session has sent it, less the time on the way.
+        The clocks of two machines differ, so the call is announced as requested now, by this bus's clock. `attempt`
+        counts from 1 how often the transport has delivered the call, for `ToolContext.attempt`.
 
         Returns whether the call runs here. If no executor on this bus takes it on, it is closed again, so that another
         worker may have it, and that is logged. A call that runs here already, because it was delivered twice, is not
@@ -180,7 +180,7 @@ class Arbitration:
         self.open_calls(mailbox, [requested.call_id])
         clock = self._broadcast.clock
         assert clock is not None
-        self.announce(replace(requested, at=clock(), timeout_seconds=seconds_left, attempt=attempt, resumed=False))
+        self.announce(replace(requested, at=clock(), timeout_seconds=remaining_seconds, attempt=attempt, resumed=False))
         if requested.call_id not in mailbox.open_calls or mailbox.open_calls[requested.call_id] is not None:
             return True
         ids = _ids(request_id, requested.call_id)

@@ -283,7 +283,7 @@ class ToolDispatcher:
         """
         view = job.view
         # The call may have been settled after it was admitted.
-        if job.settled or (view is not None and view.stops):
+        if job.settled or (view is not None and view.is_stopping):
             self._give_up(job)
             return "next"
         job.worker = worker

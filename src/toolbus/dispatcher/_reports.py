@@ -122,7 +122,7 @@ class Reports:
         late, now = job.settled, self.now()
         job.settled = True
         may_be_why = self.is_closing or (cause is not None and is_cancellation(cause))
-        if may_be_why and not late and job.view is not None and job.view.is_left:
+        if may_be_why and not late and job.view is not None and job.view.is_released:
             return
         event = ToolCallFailed(
             **_envelope(job.request, now),

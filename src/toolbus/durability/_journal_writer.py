@@ -380,7 +380,7 @@ class JournalWriter:
                 await self._settle_later(request)
         finally:
             self._leaving.discard(session.request_id)
-        return session.snapshot().view.is_left or not request.is_abandoned
+        return session.snapshot().view.is_released or not request.is_abandoned
 
     async def _settle(self, request: _JournaledRequest) -> None:
         """Write how a request was left or ended; if that fails, it is retried later."""
@@ -420,14 +420,14 @@ class JournalWriter:
         if request.unwritten is not None and was_accepted:
             await self._write_missing(request, request.unwritten)
         if not request.has_ended:
-            is_left = session.snapshot().view.is_left and was_accepted and not request.is_given_up
-            await (self._release_lease(request) if is_left else self._abandon(request))
+            is_released = session.snapshot().view.is_released and was_accepted and not request.is_given_up
+            await (self._release_lease(request) if is_released else self._abandon(request))
         self._note_end(request)
 
     def _note_end(self, request: _JournaledRequest) -> None:
         """Note in the request's result that the store has the end of the request, if it is the end reported here."""
         found = request.session.snapshot()
-        if found.result is not None and (request.is_abandoned or (request.has_ended and not found.view.is_left)):
+        if found.result is not None and (request.is_abandoned or (request.has_ended and not found.view.is_released)):
             found.result.journaled, found.result.resumable = request.has_ended, False
 
     async def _write_missing(self, request: _JournaledRequest, entry: Entry) -> None:

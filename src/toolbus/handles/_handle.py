@@ -260,7 +260,7 @@ class RequestHandle:
                 is_taken = await session.recorded(command)
         if is_taken:
             return "done"
-        return "ended" if not session.snapshot().view.is_left else await self._send(command)
+        return "ended" if not session.snapshot().view.is_released else await self._send(command)
 
     async def _send(self, command: Event) -> CommandAnswer:
         """Put a command into the inbox, and wait until the process that runs the request has taken it."""

@@ -439,7 +439,7 @@ class RemoteExecutor:
 
 
 def _is_left(call: _Open) -> bool:
-    return call.view is not None and call.view.is_left
+    return call.view is not None and call.view.is_released
 
 
 def too_large(requested: ToolCallRequested, what: str, why: str, *, ran: bool = False) -> ToolCallFailed:

@@ -55,8 +55,8 @@ class _View:
     interceptors: Sequence[Any] = ()
     calls: Mapping[str, CallView] = {}
     original_metadata: Mapping[str, Any] | None = None
-    stops = False
-    is_left = False
+    is_stopping = False
+    is_released = False
 
     def __init__(
         self,
@@ -360,10 +360,10 @@ class Worker:
         secrets = self._secrets_of(requested)
         question = partial(self._asking.question, requested, lambda: call.delivery.node, secrets.mask)
         view = _View(requested, self._deps, self._tools, self._instrumentation, call.messages, question, secrets)
-        seconds, attempt = delivery.seconds_left, delivery.attempt
+        seconds, attempt = delivery.remaining_seconds, delivery.attempt
         # The handler runs in the context in which its call is adopted.
         with continued_from(requested.metadata, self._instrumentation):
-            runs = self.bus.arbitration.adopt(requested, seconds_left=seconds, attempt=attempt, view=view)
+            runs = self.bus.arbitration.adopt(requested, remaining_seconds=seconds, attempt=attempt, view=view)
         if not runs:
             self._leave(key, call, delivery.give_back)
         elif secrets is not NO_SECRETS and (mailbox := self.bus.arbitration.mailboxes.get(key[0])) is not None:

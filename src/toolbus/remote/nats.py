@@ -225,9 +225,9 @@ class _SessionLink:
         return self._broker.carries(key)
 
     async def send(
-        self, key: Key, body: bytes, seconds_left: float, then: Then, *, seconds: float, again: bool
+        self, key: Key, body: bytes, remaining_seconds: float, then: Then, *, seconds: float, again: bool
     ) -> None:
-        headers = {"Toolbus-Node": self._node, "Toolbus-Seconds-Left": repr(seconds_left)}
+        headers = {"Toolbus-Node": self._node, "Toolbus-Remaining-Seconds": repr(remaining_seconds)}
         if again:
             headers["Toolbus-Again"] = "1"
         await self._connection.post(self._broker.subject("call", key), body, headers, then, seconds)
@@ -522,9 +522,9 @@ class _Delivery:
         headers: dict[str, str] = message.headers or {}
         self.node = encoded(headers.get("Toolbus-Node", "")[:_LONGEST_NAME])
         try:
-            self.seconds_left = float(headers.get("Toolbus-Seconds-Left", "0"))
+            self.remaining_seconds = float(headers.get("Toolbus-Remaining-Seconds", "0"))
         except ValueError:
-            self.seconds_left = 0.0
+            self.remaining_seconds = 0.0
         self.attempt: int = message.metadata.num_delivered
         self.is_again = self.attempt > 1 or "Toolbus-Again" in headers
         self._sequence: int = message.metadata.sequence.stream

@@ -88,7 +88,7 @@ class EndedRequests:
             return
         if not found.facts or not isinstance(found.facts[-1], RequestEnding):
             return
-        if found.result.resumable and found.view.is_left:
+        if found.result.resumable and found.view.is_released:
             return
         state, view = found.view.state, found.view
         history = tuple(state.messages[: state.history_count])

@@ -41,8 +41,8 @@ class PoolExecutor(Protocol):
 
         `tools` are those of the runtime. A request may have tools of its own: `bus.arbitration.view(request_id).tools`.
         When the host cancels the executor's tasks, call `on_cancelled` before the first call is answered for that
-        reason, and then leave the calls of requests that are left unanswered (`RequestView.is_left`): the process that
-        resumes the request decides on them.
+        reason, and then leave the calls of requests that are left unanswered (`RequestView.is_released`): the process
+        that resumes the request decides on them.
         """
         ...
 

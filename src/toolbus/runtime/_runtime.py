@@ -363,7 +363,7 @@ class Runtime(Generic[DepsT]):
 
         def leave_if_it_only_waits(request_id: str) -> None:
             session = self._sessions.get(request_id)
-            if session is not None and session.snapshot().view.only_waits and session.leave(_CLOSING):
+            if session is not None and session.snapshot().view.only_waits and session.release(_CLOSING):
                 left.add(request_id)
 
         with ExitStack() as stack, anyio.move_on_after(seconds):
@@ -718,10 +718,10 @@ class Runtime(Generic[DepsT]):
         return self._conversations.for_next_turn(conversation_id, earlier, late)
 
     async def _carry_out(
-        self, session: RequestSession, ticket: Ticket, leave_when_cancelled: str = ""
+        self, session: RequestSession, ticket: Ticket, release_when_cancelled: str = ""
     ) -> RequestResult[Any]:
         try:
-            return await session.run(leave_when_cancelled=leave_when_cancelled)
+            return await session.run(release_when_cancelled=release_when_cancelled)
         finally:
             found = session.snapshot()
             try:

@@ -201,20 +201,20 @@ class RequestSession(SessionHandle):
 
     # ------------------------------------------------------------------------------------------------ the actor
 
-    async def run(self, *, leave_when_cancelled: str = "") -> RequestResult[Any]:
+    async def run(self, *, release_when_cancelled: str = "") -> RequestResult[Any]:
         """Carry out the request in this task, and return its result, also when the request fails.
 
         If the task is cancelled, the request ends as `cancelled`, and the cancellation is passed on. With a reason in
-        `leave_when_cancelled`, a request that has a journal is left for another process instead. Raises
+        `release_when_cancelled`, a request that has a journal is left for another process instead. Raises
         `ConfigurationError` on a second call, and no other error of its own.
         """
         if self._answers is not None and not (self._begun or self._answers.is_entered):
             async with self._answers:
-                return await self.run(leave_when_cancelled=leave_when_cancelled)
+                return await self.run(release_when_cancelled=release_when_cancelled)
         if self._begun:
             raise ConfigurationError("a session runs once; make another one")
         self._begun = True
-        self._when_cancelled = self._when_cancelled or leave_when_cancelled
+        self._when_cancelled = self._when_cancelled or release_when_cancelled
         self._logs = logger.isEnabledFor(logging.INFO)
         by_host = True  # whether the host cancelled the task; assumed until the work has ended otherwise
         try:
@@ -229,7 +229,7 @@ class RequestSession(SessionHandle):
                 await self._live(mailbox)
             else:
                 with anyio.CancelScope() as self._scope:
-                    if not self._view.left:
+                    if not self._view.released:
                         await self._live(mailbox)
             by_host = False
         except Exception as exc:  # A bug in toolbus, or a journal that fails, ends the request.
@@ -433,7 +433,7 @@ class RequestSession(SessionHandle):
         ending = self._state.ending  # It is published last, after the status.
         is_last = self._is_ending_published = ending is not None and bool(own) and own[-1] is ending
         if is_last:
-            view.left = ""  # It has ended before it could be left.
+            view.released = ""  # It has ended before it could be left.
         try:
             arbitration.announce(*(own[:-1] if is_last else own))
             if view.status_line is not None or arbitration.wants(StatusChanged, self.request_id):
@@ -510,7 +510,7 @@ class RequestSession(SessionHandle):
 
     # ------------------------------------------------------------------------------------------------- the end
 
-    def leave(self, reason: str) -> bool:
+    def release(self, reason: str) -> bool:
         """Stop, and leave the request unfinished in its journal, so that another process can continue it.
 
         Calls that run are given up here; results that have come are kept. The result is `cancelled` and `resumable`; no
@@ -521,7 +521,7 @@ class RequestSession(SessionHandle):
             return self.cancel(reason)
         if self._state.ending is not None:
             return False
-        self._view.left = reason or "left"
+        self._view.released = reason or "released"
         if self._scope is not None:
             self._scope.cancel()
         return True
@@ -538,12 +538,12 @@ class RequestSession(SessionHandle):
         if self._mailbox is None or len(self._mailbox):
             return False
         self._view.parked = self._state.facts, max(0.0, command.deadline - self._clock())
-        return self.leave("parked")
+        return self.release("parked")
 
     def lose(self, lost: LeaseLost) -> None:
         """Leave the request, also if its task is cancelled at the same moment: another process has its lease."""
         self._when_cancelled = str(lost)
-        if self.leave(str(lost)):
+        if self.release(str(lost)):
             self._log_failure(lost)
 
     def _log_failure(self, exc: Exception) -> None:
@@ -559,18 +559,18 @@ class RequestSession(SessionHandle):
         # `_when_cancelled`, it is the runtime that goes down, and the request is left.
         if by_host:
             why = "" if self._state.phase is NEW else self._when_cancelled
-            self._view.left = why and (self._view.left or why)
-        if self._view.left:
+            self._view.released = why and (self._view.released or why)
+        if self._view.released:
             try:
                 # The write takes time, in which more inputs may come.
                 while (inputs := self._drain(SteeringAdded)) or self._unpublished:
                     await self._last_step(inputs)
             except Exception as exc:  # A journal that has refused a write is not used again.
                 self._log_failure(exc)
-                self._view.left = str(exc)
+                self._view.released = str(exc)
             finally:  # asyncio may cancel the task once more.
                 self._settle_broken()
-                self._state.ending = RequestCancelled(**self._state.envelope(self._clock()), reason=self._view.left)
+                self._state.ending = RequestCancelled(**self._state.envelope(self._clock()), reason=self._view.released)
             return
         inputs = self._drain()
         if self._state.phase is NEW:
@@ -592,14 +592,14 @@ class RequestSession(SessionHandle):
 
     async def _last_step(self, inputs: Sequence[Input]) -> None:
         """Write and publish the facts that follow from the last inputs. Raises what the journal raises."""
-        facts, own = self._advance(inputs, self._clock(), follows=not self._view.left) if inputs else ([], [])
+        facts, own = self._advance(inputs, self._clock(), follows=not self._view.released) if inputs else ([], [])
         if self._journal is None:
             self._publish(facts, own)
             return
         try:
             await self._record_in_time(self._journal, facts)
         except BaseException as exc:
-            if not (self._view.left or isinstance(exc, Exception)):
+            if not (self._view.released or isinstance(exc, Exception)):
                 # asyncio cancels the task once more, and nothing else would publish that the request has ended.
                 self._end_unwritten()
             raise
@@ -636,7 +636,7 @@ class RequestSession(SessionHandle):
         self._log_failure(exc)
         state, fails = self._state, isinstance(exc, StoreError) and self._journal is not None
         # Any process may continue a request from the facts that its journal has.
-        self._view.left = str(exc) if fails and state.facts else ""
+        self._view.released = str(exc) if fails and state.facts else ""
         self._clock = self._bus.clock  # The session may have broken before it was set.
         self._settle_broken()
         self._error = self._masked_error(exc)
@@ -660,8 +660,8 @@ class RequestSession(SessionHandle):
         error = self._error or self._beginning.error or self._asker.error
         self._result = result_from(self._state, cause, error)
         # An ending whose write was cut short is in the journal, or is yet to be written there.
-        self._result.resumable = bool(self._view.left or (self._unpublished and self._error is None))
-        if self._view.left:
+        self._result.resumable = bool(self._view.released or (self._unpublished and self._error is None))
+        if self._view.released:
             if self._is_taken_over and self._bus.arbitration.wants(RequestTakenOver, self.request_id):
                 self._bus.arbitration.announce(RequestTakenOver(**self._state.envelope(self._clock())))
             # No ending is published that would close them.

@@ -50,7 +50,7 @@ _DEEPEST = 8
 class SessionView:
     """The `RequestView` of a session. It holds no session, so that keeping the view does not keep the session alive.
 
-    `state` is the turn's state, which the session still changes; others only read it. `left` is the reason why the
+    `state` is the turn's state, which the session still changes; others only read it. `released` is the reason why the
     request is left for another process, and "" for a request that is not left. `waits` says whether the request waits
     for a person, as last reported to the request above.
     """
@@ -69,18 +69,18 @@ class SessionView:
         "deps",
         "instrumentation",
         "interceptors",
-        "left",
+        "is_stopping",
         "metadata",
         "model_call",
         "options",
         "original_metadata",
         "parked",
         "providers",
+        "released",
         "request_id",
         "secrets",
         "state",
         "status_line",
-        "stops",
         "tools",
         "waits",
         "window",
@@ -111,8 +111,8 @@ class SessionView:
         self.instrumentation: Sequence[Instrumentation] = options.get("instrumentation") or ()
         self.original_metadata: Mapping[str, Any] | None = None
         self.window = window
-        self.stops = False
-        self.left = ""
+        self.is_stopping = False
+        self.released = ""
         self.parked: tuple[int, float] | None = None  # the number of facts when it was parked, and for how many seconds
         self.waits = False
         self.model_call: ModelCall | None = None  # the call of the model that is in flight, or was cut short
@@ -132,9 +132,9 @@ class SessionView:
             self.secrets.join(start.secrets_above)
 
     @property
-    def is_left(self) -> bool:
+    def is_released(self) -> bool:
         """True if the request stops here so that another process continues it."""
-        return bool(self.left)
+        return bool(self.released)
 
     @property
     def only_waits(self) -> bool:

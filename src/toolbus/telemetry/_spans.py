@@ -192,8 +192,8 @@ class RequestSpan(_Recorded):
     def ended(self, outcome: RequestResult[Any]) -> None:
         span = self._span
         # A request that continues in another process has not failed.
-        is_left = outcome.resumable and outcome.outcome == "cancelled"
-        self._outcome = word = "left" if is_left else outcome.outcome
+        is_released = outcome.resumable and outcome.outcome == "cancelled"
+        self._outcome = word = "released" if is_released else outcome.outcome
         span.set_attribute(names.OUTCOME, word)
         if outcome.limit:
             span.set_attribute(names.LIMIT, outcome.limit)

@@ -516,7 +516,7 @@ async def test_a_command_to_a_request_that_nobody_holds_is_stored():
     async with inspector.opened():
         caller = Caller(inspector)
         [row] = await caller.listed()
-        assert (row["state"], row["doing"]) == ("left", "is held by no process, and waits to be resumed")
+        assert (row["state"], row["doing"]) == ("released", "is held by no process, and waits to be resumed")
         found = await caller.call(f"/api/requests/{session.request_id}/cancel", {"reason": "enough"})
         assert found[1]["answer"] == "queued"
 

@@ -388,7 +388,7 @@ async def test_a_request_without_an_ending_is_shown_as_it_was_left(tmp_path: Pat
         with record(path, runtime):
             session = await begun(runtime, calls(("wait_for_payment", {})), hang())
     whole = path.read_text(encoding="utf-8")
-    path.write_text(whole[: whole.index('"left"')], encoding="utf-8")  # It was cut off while it was written.
+    path.write_text(whole[: whole.index('"released"')], encoding="utf-8")  # It was cut off while it was written.
     source = RecordingSource(path)
     assert source.now() == 0.0
     await source.open()

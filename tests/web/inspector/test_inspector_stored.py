@@ -66,7 +66,7 @@ async def test_of_each_request_only_new_facts_are_read():
     await read.end("a")
     rows, reads = await read.rows()
     assert [(each["request_id"], each["prompt"], each["state"]) for each in rows] == [
-        ("b", "Prompt b", "left"),
+        ("b", "Prompt b", "released"),
         ("a", "Prompt a", "completed"),
     ]
     assert sorted(reads) == [("a", 0), ("b", 0)]
@@ -124,7 +124,7 @@ async def test_a_damaged_request_is_read_again_only_when_it_has_grown():
     read.damaged = "a"
     for reads in (1, 0):
         [row], found = await read.rows()
-        assert (len(found), row["state"]) == (reads, "left")
+        assert (len(found), row["state"]) == (reads, "released")
         assert "fact 0 is not what was written" in row["doing"]
     await read.end("a")
     read.damaged = ""
@@ -136,7 +136,7 @@ async def test_a_request_is_held_while_its_lease_lasts(monkeypatch: pytest.Monke
     read = Read()
     await read.begin("a")
     record = await read.journal.take("a", "somebody", 30)
-    for moment, state in ((record.lease_until - 1, "running"), (record.lease_until, "left")):
+    for moment, state in ((record.lease_until - 1, "running"), (record.lease_until, "released")):
         monkeypatch.setattr(_stored, "wall_time", lambda moment=moment: moment)
         [row], _ = await read.rows()
         assert row["state"] == state

@@ -503,8 +503,8 @@ class Watch:
         if self.journal is not None and not request.is_sub_request:
             self._ends_durably(self.journal, event)
         open_calls = [call_id for call_id, call in request.calls.items() if call.terminal is None]
-        is_left = self._is_journaled(request) and is_store_failure(event)  # then its calls end where it is resumed
-        self.check("G06", is_left or not open_calls, f"{event.request_id} ends while {open_calls} are open")
+        is_released = self._is_journaled(request) and is_store_failure(event)  # then its calls end where it is resumed
+        self.check("G06", is_released or not open_calls, f"{event.request_id} ends while {open_calls} are open")
         request.ending = event
         if not is_store_failure(event):
             unread = [call_id for call_id, call in request.calls.items() if call.ticket == "given"]

@@ -97,7 +97,7 @@ def _row(record: RequestRecord, summary: dict[str, Any] | None) -> dict[str, Any
         row["doing"] = (
             f"{row['doing']}; no process holds it" if asks else "is held by no process, and waits to be resumed"
         )
-        row["state"] = "waiting" if asks else "left"
+        row["state"] = "waiting" if asks else "released"
     return row
 
 
