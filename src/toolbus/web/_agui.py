@@ -50,7 +50,7 @@ class AguiEncoder(EventEncoder):
         from toolbus.web import AguiEncoder
 
         encoder = AguiEncoder("thread-1", "run-1")
-        chunks = encoder.feed(RequestStarted(prompt="Hello?", deadline=600))
+        chunks = encoder.feed(RequestStarted(prompt="Hello?", timeout_seconds=600))
         print(chunks[0]["type"])  # RUN_STARTED
     """
 

@@ -59,7 +59,7 @@ def test_the_model_gets_a_ticket_at_once_and_continues() -> None:
     assert (turn.roles, tickets(turn)) == (["user", "assistant", "tool"], [True])
     [requested] = of(ToolCallRequested, turn.facts)
     assert (requested.background, requested.timeout_seconds) == (True, 4 * DAY)
-    assert of(RoundStarted, turn.facts)[-1].call_outcomes[0].success
+    assert of(RoundStarted, turn.facts)[-1].call_outcomes[0].ok
 
 
 def test_listeners_hear_the_ticket_after_the_request_that_completes_the_round() -> None:

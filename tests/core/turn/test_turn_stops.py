@@ -169,7 +169,7 @@ def test_a_note_on_failures_stands_behind_all_results_of_its_round() -> None:
         "Try another way, or say what could not be done and why.",
     ]
     (started,) = of(RoundStarted, turn.facts)[1:]
-    assert [each.success for each in started.call_outcomes] == [False, False, True]
+    assert [each.ok for each in started.call_outcomes] == [False, False, True]
 
 
 def test_there_is_no_note_where_nothing_failed_or_where_only_a_limit_spoke() -> None:
