@@ -25,7 +25,7 @@ COMPRESSION = Compression(keep_turns=10, max_context_tokens=8_000)
 200 characters. The window is never exceeded."""
 
 TOOLS: Mapping[str, McpToolOptions] = {
-    "login": {"sensitive_history": True},  # its result contains the session
+    "login": {"keep_full_results": True},  # its result contains the session
     **{name: {"kind": "action"} for name in ("travel", "mine", "sell", "refuel")},
 }
 """The options that the server does not state. Its hints say which tools only read, and its schemas what is secret."""

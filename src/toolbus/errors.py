@@ -68,14 +68,14 @@ __all__ = [
     "ScriptError",
     "StoreDamaged",
     "StoreError",
-    "StoreFormat",
     "StoreUnavailable",
     "SubscriptionOverflow",
     "ToolError",
     "ToolRetry",
     "ToolbusError",
     "UnknownRequest",
-    "UnserialisableResult",
+    "UnserializableResult",
+    "UnsupportedStoreFormat",
 ]
 
 Fault = Literal["caller", "model", "tool", "provider", "environment", "limit", "toolbus"]
@@ -280,10 +280,10 @@ class StoreDamaged(StoreError):
         self.seq = seq
 
 
-class StoreFormat(StoreError):
+class UnsupportedStoreFormat(StoreError):
     """The store was written by a newer toolbus, in a format that this one does not know. The text names both."""
 
-    code = "store_format"
+    code = "unsupported_store_format"
 
 
 class LeaseLost(StoreError):
@@ -492,8 +492,8 @@ class InvalidArguments(ToolbusError, ValueError):
     code = "invalid_arguments"
 
 
-class UnserialisableResult(ToolbusError, TypeError):
+class UnserializableResult(ToolbusError, TypeError):
     """A handler returned a value that cannot be written as JSON. The text names the type, and where the value is."""
 
     fault = "tool"
-    code = "unserialisable_result"
+    code = "unserializable_result"

@@ -46,7 +46,7 @@ from .events import ToolCallRequested
 from .failures import keyboard_interrupt_of, log_exception
 from .protocols import ModelReply, ModelRequest, Provider, RequestView
 from .request_result import RequestResult
-from .tool_results import Rendered
+from .tool_results import RenderedResult
 
 __all__ = [
     "CarriedBy",
@@ -69,7 +69,7 @@ RequestEnded: TypeAlias = Callable[[RequestResult[Any]], object]
 ModelEnded: TypeAlias = Callable[[ModelReply], object]
 """A function that is called with the whole reply of a model, without secrets."""
 
-ToolEnded: TypeAlias = Callable[[Rendered], object]
+ToolEnded: TypeAlias = Callable[[RenderedResult], object]
 """A function that is called with the result of a tool call's attempt, without secrets."""
 
 CarriedBy: TypeAlias = tuple[str, str, dict[str, str]]

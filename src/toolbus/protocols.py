@@ -47,7 +47,7 @@ from .events import Event
 from .messages import AssistantMessage, Message, Usage
 from .records import Record
 from .storage import Journal, JournalStore, Store
-from .tool_results import Rendered
+from .tool_results import RenderedResult
 
 __all__ = [
     "MAX_REPLY_CALLS",
@@ -58,6 +58,7 @@ __all__ = [
     "Delta",
     "Emit",
     "FinishReason",
+    "Heartbeat",
     "HistorySummarizer",
     "Journal",
     "JournalStore",
@@ -74,7 +75,6 @@ __all__ = [
     "ReasoningPiece",
     "RequestView",
     "SecretHandling",
-    "SignOfLife",
     "Store",
     "Summary",
     "TextPiece",
@@ -126,7 +126,7 @@ class ToolSpec:
     answered by the turn machine. An `idempotent` tool may run twice with the same key, as happens to a call during
     which a process was killed. The model continues without the results of a `background` tool, which come as notes.
     Calls of a `repeatable` tool do not count for `max_repeats`. `kind` says how older
-    results may be shortened in the history, and with `sensitive_history` they are never shortened. `max_result_chars`
+    results may be shortened in the history, and with `keep_full_results` they are never shortened. `max_result_chars`
     replaces the request's: longer results are cut for the model.
     """
 
@@ -142,7 +142,7 @@ class ToolSpec:
     status: str = ""
     control: Control = ""
     kind: ToolKind = ""
-    sensitive_history: bool = False
+    keep_full_results: bool = False
     max_result_chars: int | None = None
     idempotent: bool = False
     repeatable: bool = False
@@ -192,7 +192,7 @@ class SecretHandling(Protocol):
         """
         ...
 
-    def hide(self, rendered: Rendered) -> Rendered:
+    def hide(self, rendered: RenderedResult) -> RenderedResult:
         """Return a result with references instead of the secrets in it."""
         ...
 
@@ -384,7 +384,7 @@ class ArgumentsPiece(Record, gc=False, frozen=True):
     text: str
 
 
-class SignOfLife(Record, gc=False, frozen=True):
+class Heartbeat(Record, gc=False, frozen=True):
     """A sign from the server without a piece of the reply: it uses a tool of its own, or keeps the connection alive.
 
     It restarts the timer for stalled streams, once a piece has started that timer. It is not published.
@@ -394,7 +394,7 @@ class SignOfLife(Record, gc=False, frozen=True):
     """Always empty; it exists because every piece has a text."""
 
 
-Delta: TypeAlias = TextPiece | ReasoningPiece | ArgumentsPiece | SignOfLife
+Delta: TypeAlias = TextPiece | ReasoningPiece | ArgumentsPiece | Heartbeat
 Emit: TypeAlias = Callable[[Delta], None]
 
 
@@ -404,7 +404,7 @@ class Provider(Protocol):
 
     `respond` calls `emit` for each piece as it arrives, and returns the whole reply; a provider without streaming never
     emits. `emit` is synchronous, cheap when nobody listens, and restarts the timer for stalled streams. The joined
-    pieces of text are the reply's text. A `SignOfLife` shows that a stream is alive although no piece has come. `emit`
+    pieces of text are the reply's text. A `Heartbeat` shows that a stream is alive although no piece has come. `emit`
     raises `ReplyTooLarge` for a piece of a call past `MAX_REPLY_CALLS`. A provider keeps no state between calls and may
     be called concurrently. It does not retry, because the turn machine does. It raises a `ProviderError` for every
     failure of the server or the connection.
@@ -446,7 +446,7 @@ class NativeOutputProvider(Provider, Protocol):
 
         from toolbus.messages import AssistantMessage
         from toolbus.protocols import Emit, ModelReply, ModelRequest, NativeOutput, NativeOutputProvider
-        from toolbus.protocols import ReasoningPiece, SignOfLife, TextPiece
+        from toolbus.protocols import ReasoningPiece, Heartbeat, TextPiece
 
         class Five:
             vendor = "five"
@@ -455,7 +455,7 @@ class NativeOutputProvider(Provider, Protocol):
                 return "alone"  # not together with tools
 
             async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
-                emit(SignOfLife())
+                emit(Heartbeat())
                 emit(ReasoningPiece(text="2 and 3"))
                 emit(TextPiece(text='{"value": 5}'))
                 return ModelReply(message=AssistantMessage(text='{"value": 5}', reasoning="2 and 3"))
@@ -501,10 +501,10 @@ class HistorySummarizer(Protocol):
     async def summarize(self, earlier: str, messages: Sequence[Message], provider: Provider) -> Summary:
         """Return a summary of `earlier`, the summary of the turns before (empty at first), and of `messages`.
 
-        `messages` are whole turns, without sensitive results, which stay in the history. `provider` is the model that
-        the request is about to ask; this is called before, and may take half of the model call's time. It may raise
-        anything: then the turns are left out without a summary as soon as they do not fit any more. It must let
-        cancellation pass.
+        `messages` are whole turns, without results of tools with `keep_full_results`, which stay in the history.
+        `provider` is the model that the request is about to ask; this is called before, and may take half of the model
+        call's time. It may raise anything: then the turns are left out without a summary as soon as they do not fit any
+        more. It must let cancellation pass.
         """
         ...
 

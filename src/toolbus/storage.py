@@ -46,7 +46,7 @@ __all__ = [
     "InputState",
     "Journal",
     "JournalStore",
-    "Pruned",
+    "PruneReport",
     "RequestRecord",
     "SettledState",
     "Store",
@@ -165,7 +165,7 @@ class ConversationRecord:
 
 
 @dataclass(slots=True, kw_only=True)
-class Pruned:
+class PruneReport:
     """The numbers of pruned requests and conversations. `size_bytes` counts facts and messages, not the file."""
 
     requests: int = 0
@@ -331,7 +331,7 @@ class JournalStore(Protocol):
         """Give back the turn of a request that will not begin. Does nothing if another request has the turn by now."""
         ...
 
-    async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
+    async def prune(self, *, before: float, conversations: bool = False) -> PruneReport:
         """Delete the facts of requests that ended before the time `before`, exclusively; unfinished requests stay.
 
         With `conversations`, also delete the conversations that have not changed since then, unless one of their

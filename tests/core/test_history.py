@@ -26,7 +26,7 @@ from toolbus.records import replace
 SPECS = {
     "look": ToolSpec(name="look", kind="query"),
     "move": ToolSpec(name="move", kind="action"),
-    "login": ToolSpec(name="login", sensitive_history=True),
+    "login": ToolSpec(name="login", keep_full_results=True),
     "short": ToolSpec(name="short", max_result_chars=300),
     "read_result": ToolSpec(name="read_result", control="read"),
 }
@@ -550,7 +550,7 @@ def test_what_is_sent_of_a_valid_history_is_valid_and_never_more(
     messages = repair(history)
     specs = {each.name: each for each in kinds}
     if sensitive:
-        specs[sensitive] = ToolSpec(name=sensitive, sensitive_history=True)
+        specs[sensitive] = ToolSpec(name=sensitive, keep_full_results=True)
     before = copy.deepcopy(messages)
     shaped = History(messages, Compression(keep_turns=keep_turns), max_result_chars=250)
     shaped.take(specs)

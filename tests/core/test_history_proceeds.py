@@ -19,7 +19,7 @@ from toolbus.records import replace
 SPECS = {
     "look": ToolSpec(name="look", kind="query"),
     "move": ToolSpec(name="move", kind="action"),
-    "login": ToolSpec(name="login", sensitive_history=True),
+    "login": ToolSpec(name="login", keep_full_results=True),
 }
 SHORT = Compression(keep_turns=2)
 
@@ -159,7 +159,7 @@ def the_same(messages: list[Message]) -> list[Message]:
         (cut_off, {}, SPECS),
         (the_same, {"compression": Compression(keep_turns=3)}, SPECS),
         (the_same, {"max_result_chars": 300}, SPECS),
-        (the_same, {}, {**SPECS, "look": ToolSpec(name="look", sensitive_history=True)}),
+        (the_same, {}, {**SPECS, "look": ToolSpec(name="look", keep_full_results=True)}),
         (the_same, {}, {"move": SPECS["move"]}),
     ],
     ids=["edited", "without its beginning", "cut off", "other compression", "other length", "other tool", "tool gone"],
@@ -180,7 +180,7 @@ def test_a_fold_whose_tool_changed_in_the_middle_is_not_continued() -> None:
     messages = turn(0, ["look"])
     history = of_request(0, messages)
     history.take(SPECS)
-    later = {**SPECS, "look": ToolSpec(name="look", kind="query", sensitive_history=True)}
+    later = {**SPECS, "look": ToolSpec(name="look", kind="query", keep_full_results=True)}
     messages += turn(1, ["look"])
     history.take(later)
     for specs in (SPECS, later):

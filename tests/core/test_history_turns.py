@@ -16,7 +16,7 @@ from toolbus.messages import AssistantMessage, ImagePart, Message, SystemMessage
 from toolbus.protocols import ToolSpec
 from toolbus.records import replace
 
-SPECS = {"look": ToolSpec(name="look", kind="query"), "login": ToolSpec(name="login", sensitive_history=True)}
+SPECS = {"look": ToolSpec(name="look", kind="query"), "login": ToolSpec(name="login", keep_full_results=True)}
 IMAGE = ImagePart(url="data:image/png;base64,AAAA")
 
 

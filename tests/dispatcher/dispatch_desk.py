@@ -13,7 +13,7 @@ from toolbus.events import Event, ToolCallCompleted, ToolCallFailed, ToolCallReq
 from toolbus.messages import Message
 from toolbus.protocols import CallView
 from toolbus.secrets import NO_SECRETS
-from toolbus.tools import Toolish
+from toolbus.tools import ToolLike
 
 E = TypeVar("E", bound=Event)
 Terminal = ToolCallCompleted | ToolCallFailed
@@ -24,7 +24,7 @@ class View:
 
     def __init__(
         self,
-        tools: Sequence[Toolish] = (),
+        tools: Sequence[ToolLike] = (),
         *,
         deps: Any = None,
         messages: Sequence[Message] = (),

@@ -44,7 +44,7 @@ from toolbus.providers.scripted import Step
 from toolbus.storage import Entry
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, calls, error, settle, text, virtual_backends
-from toolbus.tool_results import Rendered
+from toolbus.tool_results import RenderedResult
 from toolbus.toolsets.control import give_up, task_complete
 
 anyio_backend = virtual_backends()
@@ -157,7 +157,7 @@ class Forbids(Interceptor):
         self._at("tool")
         return arguments
 
-    async def after_tool(self, call: Any, result: Rendered, context: ToolContext[Any]) -> Rendered:
+    async def after_tool(self, call: Any, result: RenderedResult, context: ToolContext[Any]) -> RenderedResult:
         self._at("result")
         return result
 

@@ -23,7 +23,7 @@ from toolbus.errors import (
     ReplyTooLarge,
 )
 from toolbus.messages import AssistantMessage, ImagePart, Message, ToolCall, ToolMessage, UserMessage
-from toolbus.protocols import Delta, ModelReply, ModelRequest, ModelSettings, SignOfLife, TextPiece, ToolSpec
+from toolbus.protocols import Delta, Heartbeat, ModelReply, ModelRequest, ModelSettings, TextPiece, ToolSpec
 from toolbus.providers import OllamaProvider, resolve
 from toolbus.providers.ollama._errors import OllamaErrors
 from toolbus.records import replace
@@ -116,7 +116,7 @@ async def test_a_whole_tool_calling_conversation_goes_over_the_wire() -> None:
     assert reply.message.reasoning == "Two."
     assert reply.finish_reason == "tool_calls"
     assert second.message == AssistantMessage(text="Sunny in both.")
-    assert [each for each in deltas if not isinstance(each, SignOfLife)] == [TextPiece("Sunny in both.")]
+    assert [each for each in deltas if not isinstance(each, Heartbeat)] == [TextPiece("Sunny in both.")]
     assert [each.path for each in server.requests] == ["/api/chat"] * 2
     assert server.requests[1].body["messages"] == [
         {"role": "user", "content": "Weather?"},

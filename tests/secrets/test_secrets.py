@@ -29,7 +29,7 @@ from toolbus import (
     tool,
 )
 from toolbus._logs import LOGGERS
-from toolbus.errors import ConfigurationError, UnserialisableResult
+from toolbus.errors import ConfigurationError, UnserializableResult
 from toolbus.events import (
     ApprovalRequested,
     Artifact,
@@ -500,7 +500,7 @@ def test_each_secret_of_a_result_has_its_own_mark_also_beside_text_that_json_can
     assert reported.artifacts[0].content == "<in an artifact>"
     assert json.loads(reported.content)["message"] == "<in the message>"
     assert not reported.secrets
-    with pytest.raises(UnserialisableResult, match="not UTF-8 text"):
+    with pytest.raises(UnserializableResult, match="not UTF-8 text"):
         render([SecretBytes(b"\xff")])
 
 

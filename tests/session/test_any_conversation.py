@@ -90,7 +90,7 @@ class Conversation:
             "look": {"kind": "query"},
             "shot": {"kind": "query"},
             "move": {"kind": "action"},
-            "login": {"sensitive_history": True},
+            "login": {"keep_full_results": True},
         }
 
         async def handler(**_arguments: Any) -> Any:

@@ -145,7 +145,7 @@ async def test_two_hundred_turns_go_through_a_window_of_eight_thousand_tokens() 
     tools = [
         plain("get_state", lambda: f'{{"tick":{next(state)},"map":"{"." * 600}"}}', kind="query"),
         plain("move", lambda: "moved, and met " + "a troll, " * 60, kind="action"),
-        plain("login", "the session token is 4711; " + "keep it. " * 10, sensitive_history=True),
+        plain("login", "the session token is 4711; " + "keep it. " * 10, keep_full_results=True),
         plain("look_up", "a page of a book. " * 30),
     ]
 

@@ -301,7 +301,7 @@ async def test_nothing_is_learned_of_a_model_that_has_refused_from_the_usage_of_
 
 
 async def test_a_request_that_was_refused_once_may_grow_again() -> None:
-    kept = fetch("word " * 6_000, sensitive_history=True)
+    kept = fetch("word " * 6_000, keep_full_results=True)
     provider = ScriptedProvider([too_long(), calls(("fetch", {})), text("here")])
     async with Runtime(provider, tools=[kept], max_result_chars=100_000) as runtime:
         result = await runtime.run("and now?", history=talk(20)[:-1])

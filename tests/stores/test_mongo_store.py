@@ -27,8 +27,8 @@ from toolbus.errors import (
     MissingExtra,
     StoreDamaged,
     StoreError,
-    StoreFormat,
     StoreUnavailable,
+    UnsupportedStoreFormat,
 )
 from toolbus.messages import ToolMessage, UserMessage
 from toolbus.records import replace
@@ -180,7 +180,7 @@ async def test_data_of_a_newer_format_are_refused_by_name(mongo_database: tuple[
     with direct(mongo_database) as database:
         database["toolbus_info"].update_one({"_id": "format"}, {"$set": {"number": 99}})
     async with closing(MongoStore(*mongo_database)) as store:
-        with pytest.raises(StoreFormat, match=r"database .* was written by a newer toolbus, in format 99"):
+        with pytest.raises(UnsupportedStoreFormat, match=r"database .* was written by a newer toolbus, in format 99"):
             await store.history("c")
 
 

@@ -27,7 +27,14 @@ import pytest
 
 from support.environments import importing_from
 from support.store_entries import closing, entry, text_of, turn, write_whole
-from toolbus.errors import ConfigurationError, LeaseLost, StoreDamaged, StoreError, StoreFormat, StoreUnavailable
+from toolbus.errors import (
+    ConfigurationError,
+    LeaseLost,
+    StoreDamaged,
+    StoreError,
+    StoreUnavailable,
+    UnsupportedStoreFormat,
+)
 from toolbus.messages import ToolMessage
 from toolbus.storage import Durability, JournalStore, Store
 from toolbus.stores import sqlite
@@ -129,7 +136,9 @@ async def test_a_file_of_a_newer_format_is_refused_by_name_and_left_alone(path: 
         database.execute("PRAGMA user_version = 99")
     before = path.read_bytes()
     store = SqliteStore(path)
-    with pytest.raises(StoreFormat, match=f"{path} was written by a newer toolbus, in format 99; this version knows"):
+    with pytest.raises(
+        UnsupportedStoreFormat, match=f"{path} was written by a newer toolbus, in format 99; this version knows"
+    ):
         await store.facts("r")
     await store.aclose()
     assert path.read_bytes() == before

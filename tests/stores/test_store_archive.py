@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from support.store_entries import closing, entry, turn, write_whole
-from toolbus.errors import StoreDamaged, StoreError, StoreFormat
+from toolbus.errors import StoreDamaged, StoreError, UnsupportedStoreFormat
 from toolbus.messages import AssistantMessage, UserMessage
 from toolbus.stores.archive import export_to, import_from, verify
 from toolbus.stores.postgres import PostgresStore
@@ -127,7 +127,8 @@ async def test_an_export_of_a_newer_toolbus_is_refused_by_name(tmp_path: Path, m
             patched.setattr("toolbus.stores.archive._FORMAT", 9)
             await export_to(store, path)
         with pytest.raises(
-            StoreFormat, match=f"{path} was written by toolbus .*, in format 9 of archives; this version knows"
+            UnsupportedStoreFormat,
+            match=f"{path} was written by toolbus .*, in format 9 of archives; this version knows",
         ):
             await import_from(store, path)
 

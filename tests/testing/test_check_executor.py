@@ -152,7 +152,7 @@ WRONG: dict[str, tuple[type[wrong.Right], ...]] = {
     "sync-handlers": (wrong.AwaitsEverything,),
     "values": (wrong.WritesValuesAsPython, wrong.ForgetsData),
     "whole-results": (wrong.ForgetsParts, wrong.ForgetsWhatWasAffected),
-    "unserialisable-results": (wrong.WritesWhatItCannot,),
+    "unserializable-results": (wrong.WritesWhatItCannot,),
     "ids": (wrong.ForgetsMetadata, wrong.ForgetsTheParentOfFailures),
     "tool-errors": (wrong.HidesToolErrors, wrong.NeverRetryable),
     "internal-errors": (wrong.TellsSecrets,),

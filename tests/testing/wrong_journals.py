@@ -14,7 +14,7 @@ from toolbus.errors import LeaseLost, StoreError
 from toolbus.events import Event, ToolCallCompleted
 from toolbus.messages import AssistantMessage, Message, UserMessage
 from toolbus.records import replace
-from toolbus.storage import ConversationRecord, Entry, Pruned, RequestRecord, StoredFact, StoreStatistics
+from toolbus.storage import ConversationRecord, Entry, PruneReport, RequestRecord, StoredFact, StoreStatistics
 from toolbus.stores.memory import MemoryStore
 
 # ------------------------------------------------------------------------------------------------- appending
@@ -305,19 +305,19 @@ class ForgetsWhatCanBeTaken(Right):
 
 
 class PrunesTheMomentToo(Right):
-    async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
+    async def prune(self, *, before: float, conversations: bool = False) -> PruneReport:
         return await super().prune(before=math.nextafter(before, math.inf), conversations=conversations)
 
 
 class PrunesTheUnfinished(Right):
-    async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
+    async def prune(self, *, before: float, conversations: bool = False) -> PruneReport:
         for each in await super().unfinished():
             await super().abandon(each.request_id, each.epoch)
         return await super().prune(before=before, conversations=conversations)
 
 
 class PrunesBusyConversations(Right):
-    async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
+    async def prune(self, *, before: float, conversations: bool = False) -> PruneReport:
         pruned = await super().prune(before=before)
         kept: Any = self.data
         if conversations:

@@ -21,7 +21,7 @@ import anyio
 
 from ..core.plain_text import clean, one_line
 from ..errors import ConfigurationError, StoreError
-from ..storage import ConversationRecord, Entry, Pruned, RequestRecord
+from ..storage import ConversationRecord, Entry, PruneReport, RequestRecord
 from ..stores.sql import find as _finding
 from ..stores.sql.find import FoundRequest
 from ..stores.sqlite import SqliteStore
@@ -87,7 +87,7 @@ class CommandStore(SqliteStore):
         look = partial(_finding.requests, conversation_id=conversation_id, is_unfinished=is_unfinished, limit=limit)
         return await self._read(look)
 
-    async def prunable(self, *, before: float, conversations: bool) -> Pruned:
+    async def prunable(self, *, before: float, conversations: bool) -> PruneReport:
         """Return the counts of what `prune` would delete."""
         return await self._read(lambda database: _finding.prunable(database, before, conversations=conversations))
 

@@ -3,7 +3,7 @@
 A policy is a fold: it gets each message of the transcript once, in order, and returns the results that are to be sent
 with other text from now on. So a round costs only what is new in it, however long the history is. `core.history`
 applies the policies and enforces their limits: only results change, no result grows, and results of a tool that is
-marked `sensitive_history` stay as they are. The transcript itself stays whole.
+marked `keep_full_results` stay as they are. The transcript itself stays whole.
 
 Example:
     from toolbus import Compression, Runtime
@@ -205,18 +205,18 @@ class Compression:
 
     The last `keep_turns` turns are sent whole. In older turns, results of `@tool(kind="query")` become one line, and
     those of `@tool(kind="action")` keep `action_chars` characters, at least 200. `keep_turns=None` shortens no turn for
-    its age. Results of tools marked `sensitive_history` are always sent as they are; the mark is read from the tools
+    its age. Results of tools with `keep_full_results` are always sent as they are; the mark is read from the tools
     that the request has now. `policies` are the application's own, applied after these two; a request in which one
     fails ends as `application_error`.
 
     `max_context_tokens` is the number of tokens for all that is sent: instructions, tools and messages, without the
     reply. Without it the history is not measured, until a provider reports that it is too long. When the history would
     not fit, the oldest turns are left out, whole, until three quarters of the window are used. So what is sent begins
-    alike for many rounds, and the provider's prompt cache stays useful. Sensitive results are sent all the same, with
-    their calls. When the window is nearly full, `summarizer` is asked for a summary of the turns that are left out; the
-    summary may take a quarter of the window. The summarizer gets half of the time of a model call; where it fails, it
-    is not asked again in that request. As the last resort the current turn itself is shortened: results of its older
-    rounds first, then the newest; a history that still does not fit fails as `context_overflow`.
+    alike for many rounds, and the provider's prompt cache stays useful. Results that are kept whole are sent all the
+    same, with their calls. When the window is nearly full, `summarizer` is asked for a summary of the turns that are
+    left out; the summary may take a quarter of the window. The summarizer gets half of the time of a model call; where
+    it fails, it is not asked again in that request. As the last resort the current turn itself is shortened: results of
+    its older rounds first, then the newest; a history that still does not fit fails as `context_overflow`.
 
     A provider that reports that its window is too small is sent less, once in a round. After that the request turns to
     the next of its `providers`, which is sent what its own window takes.

@@ -53,7 +53,7 @@ _SENTENCES: Mapping[str, str] = {
     "store_error": _NO_MEMORY,
     "store_unavailable": _NO_MEMORY,
     "store_damaged": _BAD_MEMORY,
-    "store_format": _BAD_MEMORY,
+    "unsupported_store_format": _BAD_MEMORY,
     "lease_lost": "I stopped here because the work continues elsewhere.",
 }
 

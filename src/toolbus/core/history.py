@@ -7,7 +7,8 @@ as the last resort. The history is then reduced to three quarters of the window.
 begins alike from one round to the next.
 
 What is sent is valid whenever the transcript is: results are replaced one for one, and only whole turns are left out.
-The sensitive results in such turns are still sent, with their calls and after a user message.
+The results in such turns that are kept whole (`keep_full_results`) are still sent, with their calls and after a user
+message.
 
 Example:
     from toolbus.core.compression import Compression
@@ -233,7 +234,7 @@ class History:
         elif isinstance(message, ToolMessage):
             seen.call, seen.spec = self._calls.get(message.call_id), spec_of(message.name, specs)
             self._is_stale |= self._specs.setdefault(message.name, seen.spec) != seen.spec
-            entry.is_fixed = seen.spec is not None and seen.spec.sensitive_history
+            entry.is_fixed = seen.spec is not None and seen.spec.keep_full_results
         if self._turn < 0:
             self._heads += 1
         self._entries.append(entry)
@@ -354,8 +355,8 @@ class History:
     def leaving(self) -> list[Message]:
         """Return the messages to summarize when the window is nearly full; an empty list while it is not.
 
-        They are the original messages, except for sensitive results. Those continue to be sent to the model, and must
-        not be shown to the summarizer.
+        They are the original messages, except for results that are kept whole. Those continue to be sent to the model,
+        and must not be shown to the summarizer.
         """
         limit = self.limit_tokens
         if limit is None or limit <= 0 or self._tokens <= limit * _NEAR:
@@ -407,7 +408,7 @@ class History:
         starts = self._starts
         while left > target and count < len(starts) - keep:
             turn = self._entries[starts[count] : starts[count + 1]]
-            left += sum(each.tokens for each in _sensitive(turn, self._count)) - sum(each.tokens for each in turn)
+            left += sum(each.tokens for each in _kept_whole(turn, self._count)) - sum(each.tokens for each in turn)
             count += 1
         return count
 
@@ -417,7 +418,7 @@ class History:
         begin, end = starts[0], starts[count]
         kept: list[_Entry] = []
         for start, stop in pairwise(islice(starts, count + 1)):
-            kept += _sensitive(entries[start:stop], self._count)
+            kept += _kept_whole(entries[start:stop], self._count)
         had_note = self._note is not None
         pinned = entries[self._heads + had_note : begin] + kept
         self._left_out += count
@@ -497,8 +498,8 @@ def _edits_of(fold: Fold, seen: Seen) -> Sequence[Edit]:
         raise failed_policy(fold, "add", exc) from exc
 
 
-def _sensitive(turn: Sequence[_Entry], count: Callable[[Message], int]) -> list[_Entry]:
-    """Return the entries of a left-out turn that are still sent: its sensitive results, their calls and the prompt."""
+def _kept_whole(turn: Sequence[_Entry], count: Callable[[Message], int]) -> list[_Entry]:
+    """Return the entries of a left-out turn that are still sent: its results kept whole, their calls and the prompt."""
     kept: list[_Entry] = []
     for index, each in enumerate(turn):
         if not isinstance(each.message, AssistantMessage):

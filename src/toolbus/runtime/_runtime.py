@@ -56,7 +56,7 @@ from ..session import (
 from ..status import Narrator
 from ..storage import WRITE_SECONDS, Journal, RequestRecord, Store
 from ..stores.memory import MemoryStore
-from ..tools import DepsT, Tool, Toolish, ToolRegistry
+from ..tools import DepsT, Tool, ToolLike, ToolRegistry
 from ..toolsets.sub_request import sub_request_tool
 from ._admission import Admission, Ticket
 from ._conversations import ConversationState
@@ -168,7 +168,7 @@ class Runtime(Generic[DepsT]):
         provider: Provider | str | None = None,
         *,
         providers: Sequence[Provider | str] | None = None,
-        tools: Iterable[Toolish] | ToolRegistry = (),
+        tools: Iterable[ToolLike] | ToolRegistry = (),
         executors: Iterable[PoolExecutor] = (),
         narrator: Narrator | Provider | str | None = None,
         store: Store | None = None,

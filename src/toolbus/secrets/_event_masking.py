@@ -16,7 +16,7 @@ from ..core.output import json_in
 from ..errors import InvalidArguments
 from ..events import CallOutcome, Event, ReasoningDelta, TextDelta, ToolArgumentsDelta
 from ..messages import AssistantMessage, ToolCall, ToolMessage
-from ..protocols import ArgumentsPiece, Delta, Emit, ModelReply, ReasoningPiece, SignOfLife, TextPiece, ToolSpec
+from ..protocols import ArgumentsPiece, Delta, Emit, Heartbeat, ModelReply, ReasoningPiece, TextPiece, ToolSpec
 from ..records import Record, replace
 from ._marks import Marks, PieceMask, replaced
 from ._redaction import MASK
@@ -117,7 +117,7 @@ class ReplyMask:
 
     def emit(self, piece: Delta) -> None:
         """Publish the part of a piece that can be published by now."""
-        if isinstance(piece, SignOfLife):
+        if isinstance(piece, Heartbeat):
             self._feed(piece)
             return
         if isinstance(piece, ArgumentsPiece):

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, cast
 
 import orjson
 
-from ..errors import DecodeError, StoreError, StoreFormat
+from ..errors import DecodeError, StoreError, UnsupportedStoreFormat
 from ..events import Event, decode, encode
 from ..messages import Message
 from ..records import JsonForm, json_bytes
@@ -249,13 +249,13 @@ def digests_in(data: bytes) -> Sequence[bytes]:
 def fact_from(data: bytes, fetch: Fetch, where: str) -> Event:
     """Return the fact that was stored as `data`, whose hash is right. `where` names the fact in error messages.
 
-    Raises `StoreFormat` for a fact that this version does not know, and the errors of `whole`.
+    Raises `UnsupportedStoreFormat` for a fact that this version does not know, and the errors of `whole`.
     """
     text = whole(data, fetch)
     try:
         return decode(text)
     except DecodeError as exc:
-        raise StoreFormat(f"{where} is of a form that this version of toolbus does not know: {exc}") from exc
+        raise UnsupportedStoreFormat(f"{where} is of a form that this version of toolbus does not know: {exc}") from exc
 
 
 def message_from(data: bytes, fetch: Fetch, where: str) -> Message:
@@ -264,7 +264,7 @@ def message_from(data: bytes, fetch: Fetch, where: str) -> Message:
     try:
         return _message.read(text)
     except DecodeError as exc:
-        raise StoreFormat(f"{where} is of a form that this version of toolbus does not know: {exc}") from exc
+        raise UnsupportedStoreFormat(f"{where} is of a form that this version of toolbus does not know: {exc}") from exc
 
 
 def agreed_from(data: bytes, fetch: Fetch) -> Mapping[str, Any]:

@@ -19,7 +19,7 @@ from ..failures import ReportedFailure, is_cancellation
 from ..messages import Usage
 from ..protocols import ModelReply, ModelRequest, Provider, RequestView
 from ..request_result import RequestResult
-from ..tool_results import Rendered
+from ..tool_results import RenderedResult
 from . import _names as names
 from ._content import arguments_text, cut_text, input_messages, output_messages, system_instructions
 from ._texts import Labels, clean
@@ -314,7 +314,7 @@ class ToolSpan(_Recorded):
         about = (names.TOOL_NAME, self._requested.name, names.TOOL_TYPE, _FUNCTION)
         self._spans.tool_seconds.record(seconds, self._spans.labels(*about, names.ERROR_TYPE, self._error))
 
-    def ended(self, outcome: Rendered) -> None:
+    def ended(self, outcome: RenderedResult) -> None:
         self._span.set_attribute(names.TOOL_RESULT, cut_text(outcome.content))
 
 

@@ -72,7 +72,7 @@ class ToolOptions(TypedDict, total=False):
     """The rule for older results in the history. Those of a "query", which reads something that changes, are replaced
     by a line, also when the same query is made again. Those of an "action", which does something, are cut short. Those
     of any other tool stay whole."""
-    sensitive_history: bool
+    keep_full_results: bool
     """True if older results are never shortened, for example those of a login whose token is needed later."""
     max_result_chars: int | None
     """The number of characters of a result that are sent to the model, instead of the request's; at least 200."""
@@ -183,7 +183,7 @@ _RULES: Mapping[str, Rule] = {
     "pool": Rule(lambda given: isinstance(given, str), "give the name of a pool, such as 'gpu'"),
     "transcript": FLAG,
     "kind": Rule(lambda given: given in get_args(ToolKind), "say 'query' or 'action', or nothing"),
-    "sensitive_history": FLAG,
+    "keep_full_results": FLAG,
     "destructive": FLAG,
     "needs_approval": or_none(
         Rule(

@@ -43,7 +43,7 @@ else:
 
     P, R, DepsT = ParamSpec("P"), TypeVar("R"), TypeVar("DepsT")
 
-__all__ = ["Isolation", "Tool", "ToolContext", "ToolOptions", "ToolRegistry", "ToolResult", "Toolish", "tool"]
+__all__ = ["Isolation", "Tool", "ToolContext", "ToolLike", "ToolOptions", "ToolRegistry", "ToolResult", "tool"]
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # the function names that both OpenAI and Anthropic accept
 
@@ -280,7 +280,7 @@ class Tool(Generic[P, R]):
         return f"Tool({self.name!r})"
 
 
-Toolish: TypeAlias = Tool | Callable[..., Any]
+ToolLike: TypeAlias = Tool | Callable[..., Any]
 
 
 def _checked_name(name: str) -> str:
@@ -307,7 +307,7 @@ def _spec_of(name: str, description: str, binder: ArgumentBinder, options: ToolO
         sequential=options.get("sequential", False),
         status=options.get("status", ""),
         kind=options.get("kind", ""),
-        sensitive_history=options.get("sensitive_history", False),
+        keep_full_results=options.get("keep_full_results", False),
         max_result_chars=options.get("max_result_chars"),
         idempotent=options.get("idempotent", False),
         repeatable=options.get("repeatable", False),
@@ -435,7 +435,7 @@ class ToolRegistry(KnowsMarks):
 
     __slots__ = ("_marked", "_specs", "_tools", "needs_deps")
 
-    def __init__(self, tools: Iterable[Toolish] = ()) -> None:
+    def __init__(self, tools: Iterable[ToolLike] = ()) -> None:
         self._marked: Mapping[str, Marks] = {}
         self._tools: dict[str, Tool] = {}
         self.needs_deps: dict[str, str] = {}  # the type of deps that handlers ask for, by tool name
@@ -443,7 +443,7 @@ class ToolRegistry(KnowsMarks):
         for each in tools:
             self.add(each)
 
-    def add(self, tool: Toolish) -> Tool:
+    def add(self, tool: ToolLike) -> Tool:
         """Add a tool, or a plain function as a tool. Raises `ConfigurationError` if the name is taken."""
         made = _as_tool(tool)
         if made.name in self._tools:
@@ -451,7 +451,7 @@ class ToolRegistry(KnowsMarks):
         self._set(made)
         return made
 
-    def replace(self, tool: Toolish) -> Tool:
+    def replace(self, tool: ToolLike) -> Tool:
         """Add a tool, and replace the tool of the same name if there is one."""
         made = _as_tool(tool)
         self._set(made)
@@ -497,7 +497,7 @@ class ToolRegistry(KnowsMarks):
         return len(self._tools)
 
 
-def _as_tool(tool: Toolish) -> Tool:
+def _as_tool(tool: ToolLike) -> Tool:
     if isinstance(tool, Tool):
         return cast("Tool", tool)
     if callable(tool):

@@ -14,7 +14,7 @@ from .._option_checks import FLAG, POSITIVE, check, whole
 from ..durability import call_store_in_time
 from ..errors import ConfigurationError, MissingExtra, UnknownRequest
 from ..events import MessageAppended, ToolCallCompleted, ToolCallFailed
-from ..handles import CommandAnswer, RequestHandle
+from ..handles import CommandStatus, RequestHandle
 from ..messages import PromptLike, UserMessage, to_vercel
 from ..request_result import RequestResult
 from ..session import RequestSession
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["create_app"]
 
 _NEWEST = 20  # requests of a conversation that are looked at and listed
-_STATUS: Mapping[CommandAnswer, int] = {"done": 200, "queued": 202, "ended": 409, "unknown": 404}
+_STATUS: Mapping[CommandStatus, int] = {"done": 200, "queued": 202, "ended": 409, "unknown": 404}
 
 
 def create_app(
@@ -78,7 +78,7 @@ def create_app(
     | `GET /conversations/ID` | its `messages` for `useChat`, and its newest `requests`; both empty for a new one |
     | `GET /requests/ID` | its `outcome` (null while it runs), and the `approvals` that wait |
     | `GET /requests/ID/events`, `/text` | its events or its text, after `Last-Event-ID` |
-    | `POST /requests/ID/cancel`, `/steer`, `/decide`, `/answer` | `{"answer": "done"}`, "queued" (202), "ended" (409) |
+    | `POST /requests/ID/cancel`, `/steer`, `/decide`, `/answer` | `{"status": "done"}`, "queued" (202), "ended" (409) |
 
     The page is open to everybody, and contains nothing of anybody: `authorize` is asked about what it then asks for. It
     sends the cookies of its origin, and `Authorization: Bearer TOKEN` if it was opened as `/#token=TOKEN`.
@@ -405,5 +405,5 @@ def _listed(record: RequestRecord) -> dict[str, Any]:
     return {"request_id": record.request_id, "outcome": record.ending, "started_at": record.started_at}
 
 
-def _answered(answer: CommandAnswer) -> Response:
-    return json_response({"answer": answer}, _STATUS[answer])
+def _answered(answer: CommandStatus) -> Response:
+    return json_response({"status": answer}, _STATUS[answer])

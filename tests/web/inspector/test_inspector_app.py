@@ -210,11 +210,11 @@ async def test_a_decision_counts_only_for_the_question_that_was_shown():
             assert (status, sentence.startswith("This was decided in the meantime")) == (409, True)
         assert (await caller.call(f"{path}/approve", {**shown, "arguments": [1]}))[0] == 409
         assert (await caller.call(f"{path}/approve", {**shown, "arguments": {"hotel": "•••"}}))[0] == 400
-        done = {"answer": "done", "sentence": "Done."}
+        done = {"status": "done", "sentence": "Done."}
         assert await caller.call(f"{path}/approve", {**shown, "reason": "ok"}) == (200, done)
         assert (await caller.call(f"{path}/approve", shown))[0] == 409
         await session.result()
-        ended = {"answer": "ended", "sentence": "This has ended, or was decided, in the meantime."}
+        ended = {"status": "ended", "sentence": "This has ended, or was decided, in the meantime."}
         assert await caller.call(f"{path}/cancel", {}) == (200, ended)
 
 
@@ -227,7 +227,7 @@ async def test_a_decision_keeps_its_reason_who_made_it_and_whether_it_is_for_goo
         [shown] = (await caller.view(session.request_id))["approvals"]
         path = f"/api/requests/{session.request_id}/{word}"
         body = {each: shown[each] for each in ("request_id", "call_id", "definition")}
-        assert (await caller.call(path, {**body, "reason": "enough", "remember": remember}))[1]["answer"] == "done"
+        assert (await caller.call(path, {**body, "reason": "enough", "remember": remember}))[1]["status"] == "done"
         await session.result()
         [decided] = [each async for each in session.events(ApprovalDecided)]
     assert (decided.approved, decided.by, decided.reason) == (word == "approve", "tester", "enough")
@@ -241,7 +241,7 @@ async def test_a_call_has_the_arguments_that_a_person_has_edited(edit: dict[str,
         await asked(session)
         [shown] = (await caller.view(session.request_id))["approvals"]
         body = {**shown, "arguments": {**shown["arguments"], **edit}}
-        assert (await caller.call(f"/api/requests/{session.request_id}/approve", body))[1]["answer"] == "done"
+        assert (await caller.call(f"/api/requests/{session.request_id}/approve", body))[1]["status"] == "done"
         result = await session.result()
         [decided] = [each async for each in session.events(ApprovalDecided)]
     assert (decided.arguments and decided.arguments["nights"]) == nights
@@ -256,10 +256,10 @@ async def test_the_model_reads_what_a_person_adds_and_how_an_external_call_has_e
             session = begin(runtime, "payment")
             await anyio.sleep(1)
             path = f"/api/requests/{session.request_id}"
-            assert (await caller.call(f"{path}/steer", {"text": " Be brief. "}))[1]["answer"] == "done"
+            assert (await caller.call(f"{path}/steer", {"text": " Be brief. "}))[1]["status"] == "done"
             [call] = (await caller.view(session.request_id))["open_calls"]
             given = {**call, "text": "it bounced", "is_error": is_error}
-            assert (await caller.call(f"{path}/answer", given))[1]["answer"] == "done"
+            assert (await caller.call(f"{path}/answer", given))[1]["status"] == "done"
             assert (await caller.call(f"{path}/answer", given))[0] == 409
             await session.result()
             assert [each.content for each in session.messages if isinstance(each, UserMessage)][1:] == ["Be brief."]
@@ -277,7 +277,7 @@ async def test_a_question_of_a_sub_request_is_decided_at_the_request_above():
         [question] = (await caller.view(session.request_id))["approvals"]
         assert question["request_id"] != session.request_id
         path = f"/api/requests/{session.request_id}/approve"
-        assert (await caller.call(path, question))[1]["answer"] == "done"
+        assert (await caller.call(path, question))[1]["status"] == "done"
         assert (await session.result()).text == "Done."
 
 
@@ -498,7 +498,7 @@ async def test_a_request_of_another_process_is_listed_watched_and_decided_throug
             [row] = await caller.listed()
             assert (row["state"], row["questions"]) == ("waiting", 1)
             [question] = (await caller.view(session.request_id))["approvals"]
-            assert (await caller.call(f"{path}/approve", question))[1]["answer"] == "done"
+            assert (await caller.call(f"{path}/approve", question))[1]["status"] == "done"
             result = await session.result()
             assert result.text == "The hotel is booked, and the sky is clear."
             _, found = await caller.call(f"{path}/record", {})
@@ -518,7 +518,7 @@ async def test_a_command_to_a_request_that_nobody_holds_is_stored():
         [row] = await caller.listed()
         assert (row["state"], row["doing"]) == ("released", "is held by no process, and waits to be resumed")
         found = await caller.call(f"/api/requests/{session.request_id}/cancel", {"reason": "enough"})
-        assert found[1]["answer"] == "queued"
+        assert found[1]["status"] == "queued"
 
 
 async def test_a_runtime_shows_the_older_requests_of_its_store_too():

@@ -16,7 +16,7 @@ from ...core.plain_text import clean, one_line
 from ...errors import ConfigurationError, StoreError
 from ...records import json_bytes
 from ...storage import ConversationRecord, RequestRecord
-from ...stores.archive import Moved, export_to, import_from, verify
+from ...stores.archive import TransferReport, export_to, import_from, verify
 from ...stores.sql.find import FoundRequest
 from .._open_store import CommandStore, closing, existing, holder_of, run
 from .._store_location import StoreLocation, location_of
@@ -252,7 +252,7 @@ async def _import(store: CommandStore, options: argparse.Namespace, screen: Scre
 
 
 def _counts(done: Any) -> str:
-    counts: Moved = done
+    counts: TransferReport = done
     requests = f"{_count(counts.requests, 'request')} with {_count(counts.facts, 'fact')}"
     return f"{requests}, {_count(counts.conversations, 'conversation')} with {_count(counts.messages, 'message')}"
 

@@ -9,7 +9,7 @@ from itertools import count
 
 from ...clock import wall_time
 from ...messages import Message, size_of
-from ...storage import ConversationRecord, Pruned, StoreStatistics
+from ...storage import ConversationRecord, PruneReport, StoreStatistics
 from .._texts import folded, message_text, title_of
 
 __all__ = ["MemoryConversations"]
@@ -92,13 +92,13 @@ class MemoryConversations:
             self.size_bytes -= kept.size_bytes
         return kept is not None
 
-    def prune(self, before: float, keep: Collection[str]) -> Pruned:
+    def prune(self, before: float, keep: Collection[str]) -> PruneReport:
         """Drop the conversations that have not changed since `before`, except those in `keep`."""
         old = [each for each, kept in self._conversations.items() if kept.updated_at < before and each not in keep]
         size_bytes = self.size_bytes
         for conversation_id in old:
             self.drop(conversation_id)
-        return Pruned(conversations=len(old), size_bytes=size_bytes - self.size_bytes)
+        return PruneReport(conversations=len(old), size_bytes=size_bytes - self.size_bytes)
 
     def count(self) -> StoreStatistics:
         """Count the conversations, their messages and their bytes."""

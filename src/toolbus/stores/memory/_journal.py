@@ -21,7 +21,7 @@ from ...storage import (
     Ending,
     Entry,
     InboxReceipt,
-    Pruned,
+    PruneReport,
     RequestRecord,
     SettledState,
     StoredFact,
@@ -38,7 +38,7 @@ class Conversations(Protocol):
         """Add the turn of a request that has ended."""
         ...
 
-    def prune(self, before: float, keep: Collection[str]) -> Pruned:
+    def prune(self, before: float, keep: Collection[str]) -> PruneReport:
         """Drop the conversations that have not changed since `before`, except those in `keep`."""
         ...
 
@@ -338,7 +338,7 @@ class MemoryJournal:
             self._leases.park(request, 0.0 if waits else wall_time() + seconds)
         return request is not None
 
-    async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
+    async def prune(self, *, before: float, conversations: bool = False) -> PruneReport:
         """See `JournalStore`."""
         old = [
             each.record
@@ -348,7 +348,7 @@ class MemoryJournal:
         for record in old:
             del self._requests[record.request_id]
             await self.return_turn(record.conversation_id, record.request_id)
-        pruned = Pruned(requests=len(old), size_bytes=sum(record.size_bytes for record in old))
+        pruned = PruneReport(requests=len(old), size_bytes=sum(record.size_bytes for record in old))
         now = wall_time()
         self._turns = {each: holder for each, holder in self._turns.items() if self._has_turn(holder, now)}
         if conversations:

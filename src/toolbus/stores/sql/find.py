@@ -11,7 +11,7 @@ from typing import Literal
 
 from ...errors import StoreError
 from ...events import RequestStarted
-from ...storage import ConversationRecord, Pruned, RequestRecord
+from ...storage import ConversationRecord, PruneReport, RequestRecord
 from .._encoding import UNREADABLE, conversation_from, fact_from, stored
 from .database import Database
 from .read import request_listed
@@ -93,10 +93,10 @@ def conversation(database: Database, conversation_id: str) -> ConversationRecord
     return None if row is None else conversation_from(row)
 
 
-def prunable(database: Database, before: float, *, conversations: bool) -> Pruned:
+def prunable(database: Database, before: float, *, conversations: bool) -> PruneReport:
     """Count what `JournalStore.prune` would delete."""
     [[requests_, size]] = database.rows(_OLD_REQUESTS, (before,))
     talks = talks_size = 0
     if conversations:
         [[talks, talks_size]] = database.rows(_OLD_CONVERSATIONS, (before, before))
-    return Pruned(requests=requests_, conversations=talks, size_bytes=int(size + talks_size))
+    return PruneReport(requests=requests_, conversations=talks, size_bytes=int(size + talks_size))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ...errors import StoreFormat
+from ...errors import UnsupportedStoreFormat
 from .database import Database
 
 __all__ = ["FORMAT", "bring_up_to_date"]
@@ -115,11 +115,11 @@ FORMAT = len(_STEPS)
 def bring_up_to_date(database: Database, types: Mapping[str, str], found: int, where: str) -> int:
     """Migrate the tables, within a transaction, from the format `found` (0 for an empty database) to the newest.
 
-    Returns the newest format. Raises `StoreFormat` if `found` is newer than that; `where` names the database in its
-    text.
+    Returns the newest format. Raises `UnsupportedStoreFormat` if `found` is newer than that; `where` names the database
+    in its text.
     """
     if found > len(_STEPS):
-        raise StoreFormat(
+        raise UnsupportedStoreFormat(
             f"{where} was written by a newer toolbus, in format {found}; this version knows formats up to "
             f"{len(_STEPS)}: upgrade toolbus"
         )

@@ -25,11 +25,11 @@ from ._format import RecordedRequest, Recording, RecordingError, read_lines
 from ._stage import RecordedBudget, RecordedModel, RecordedTools, RecordedWindow, ReplayBus, Stage
 from ._stand_ins import Facts, Guard, RecordedOutput
 
-__all__ = ["Replayed", "replay"]
+__all__ = ["ReplayReport", "replay"]
 
 
 @dataclass(slots=True)
-class Replayed:
+class ReplayReport:
     """A replay that made the same facts. `facts` is their number.
 
     `results` are those of the requests, in the order in which the requests began; None for a request that was recorded
@@ -64,7 +64,7 @@ async def replay(
     compression: Compression | None = None,
     ignore: str | Collection[str] = (),
     partial: bool = False,
-) -> Replayed:
+) -> ReplayReport:
     """Run the recorded requests again, without model, tools, people and time, and compare every fact.
 
     The model's replies, the ends of calls and the inputs of people are the recorded ones, in the recorded order. All
@@ -83,7 +83,7 @@ async def replay(
     ignored = {ignore} if isinstance(ignore, str) else set(ignore)
     if limits is not None:
         ignored.add("timeout_seconds")
-    replayed = Replayed(read.path, 0, [], [])
+    replayed = ReplayReport(read.path, 0, [], [])
     for request in read.requests:
         if not request.facts:
             continue

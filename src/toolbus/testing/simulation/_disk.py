@@ -25,7 +25,7 @@ from ...storage import (
     Entry,
     Inbox,
     JournalStore,
-    Pruned,
+    PruneReport,
     RequestRecord,
     StoredFact,
     StoreStatistics,
@@ -427,7 +427,7 @@ class Handle:
         """Implement `JournalStore`, with faults."""
         await self._ask(lambda: self._journal.return_turn(conversation_id, request_id))
 
-    async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
+    async def prune(self, *, before: float, conversations: bool = False) -> PruneReport:
         """Implement `JournalStore`."""
         return await self._journal.prune(before=before, conversations=conversations)
 
