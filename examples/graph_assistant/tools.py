@@ -124,8 +124,11 @@ class ResultForm(Interceptor):
     """
 
     async def after_tool(
-        self, call: ToolCallRequested, result: RenderedResult, context: ToolContext[Any]
-    ) -> RenderedResult:  # noqa: ARG002
+        self,
+        call: ToolCallRequested,  # noqa: ARG002
+        result: RenderedResult,
+        context: ToolContext[Any],  # noqa: ARG002
+    ) -> RenderedResult:
         if result.message is None:
             return result  # the tool has not returned a ToolResult
         answer = json.loads(result.content)  # without data, if the application sends none

@@ -178,7 +178,7 @@ class StoreStatistics:
     """The content of a store, and its work since it was opened.
 
     `size_bytes` is the size of facts, large values and messages. `appends` and `commits` are counts; many appends may
-    share one commit. `queue_peak` is the largest number of appends that have waited at once.
+    share one commit. `queued_peak` is the largest number of appends that have waited at once.
     """
 
     requests: int = 0
@@ -189,7 +189,7 @@ class StoreStatistics:
     size_bytes: int = 0
     appends: int = 0
     commits: int = 0
-    queue_peak: int = 0
+    queued_peak: int = 0
 
 
 @runtime_checkable

@@ -70,7 +70,7 @@ async def test_a_later_terminal_event_goes_out_as_late_and_reaches_no_session():
     assert late.event_id != second.event_id
     assert isinstance(later, ToolCallLate)
     assert (later.event_type, later.content, later.error) == ("tool_call_failed", "", "later still")
-    assert bus.statistics().late == 2
+    assert bus.statistics().late_results == 2
 
 
 @pytest.mark.guarantee("G06", "G07")
@@ -81,7 +81,7 @@ async def test_a_call_that_its_session_has_claimed_is_late_for_everybody_else():
     assert bus.arbitration.claim("r", "c") is False
     assert bus.publish(completed("c")) is False
     assert mailbox.drain() == []
-    assert bus.statistics().late == 1
+    assert bus.statistics().late_results == 1
 
 
 @pytest.mark.guarantee("G06")

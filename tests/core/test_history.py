@@ -508,7 +508,7 @@ class Nobody:
     [
         ({"keep_turns": 0}, "keep_turns is 0; it must be a whole number of at least 1, or None"),
         ({"keep_turns": 1.5}, "keep_turns is 1.5"),
-        ({"action_chars": None}, "action_chars is None"),
+        ({"max_action_chars": None}, "max_action_chars is None"),
         ({"max_context_tokens": 10}, "max_context_tokens is 10; it must be a whole number of at least 256"),
         ({"max_context_tokens": True}, "max_context_tokens is True"),
         ({"tokenizer": 3}, "tokenizer is 3; give a function"),

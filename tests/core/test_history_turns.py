@@ -323,7 +323,9 @@ def test_what_a_policy_says_of_other_places_and_in_broken_text_does_no_harm() ->
     assert [each.content for each in history.view() if isinstance(each, ToolMessage)] == ["?"]
 
 
-@pytest.mark.parametrize("options", [{"policies": None}, {"policies": 3}, {"policies": "mask"}, {"action_chars": 199}])
+@pytest.mark.parametrize(
+    "options", [{"policies": None}, {"policies": 3}, {"policies": "mask"}, {"max_action_chars": 199}]
+)
 def test_more_options_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(options))):
         Compression(**options)

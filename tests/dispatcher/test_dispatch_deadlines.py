@@ -45,7 +45,7 @@ async def test_the_sessions_deadline_cancels_the_handler_and_the_request_goes_on
         statistics = dispatcher.statistics()
         assert (statistics.running, statistics.overdue) == (0, ())
         assert (result.outcome, result.tool_calls[0].reason) == ("completed", "timeout")
-        assert bus.statistics().late == 0, "a handler that lets itself be cancelled says nothing more"
+        assert bus.statistics().late_results == 0, "a handler that lets itself be cancelled says nothing more"
     await assert_idle(bus)
 
 
@@ -228,7 +228,7 @@ async def test_closing_answers_what_waits_and_what_runs():
         assert ending.outcome_unknown == (number == 0)
     statistics = dispatcher.statistics()
     assert (statistics.running, statistics.queued, statistics.idle_workers) == (0, 0, 0)
-    assert desk.bus.statistics().late == 0
+    assert desk.bus.statistics().late_results == 0
     desk.leave()
     await assert_idle(desk.bus)
 

@@ -266,7 +266,7 @@ async def test_a_call_that_is_settled_while_it_waits_is_not_tried_again():
         await advance(60)
     assert len(flaky.began) == 1
     assert len(desk.endings()) == 1
-    assert desk.bus.statistics().late == 0
+    assert desk.bus.statistics().late_results == 0
 
 
 async def test_a_handler_that_fails_because_it_is_cancelled_is_not_tried_again():

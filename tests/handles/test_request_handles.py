@@ -1039,8 +1039,8 @@ async def test_a_handle_shows_where_its_request_is() -> None:
     [
         (lambda: Client(MemoryStore()), "the store has no journal"),
         (lambda: Client(cast("Any", MemoryStore)), "give a Store"),
-        (lambda: Client(store_of(), inbox_seconds=0), "inbox_seconds"),
-        (lambda: node(store_of(), inbox_seconds=-1), "inbox_seconds"),
+        (lambda: Client(store_of(), inbox_poll_seconds=0), "inbox_poll_seconds"),
+        (lambda: node(store_of(), inbox_poll_seconds=-1), "inbox_poll_seconds"),
     ],
 )
 async def test_wrong_options_are_refused(make: Callable[[], object], words: str) -> None:
@@ -1092,7 +1092,7 @@ async def test_whoever_asks_for_a_look_hears_when_an_input_waits_no_more_also_of
     store = store_of()
     journal: Any = store.journal
     settled: list[str] = []
-    async with node(store, text("Thinking.", 2, delays=20), text("Done."), inbox_seconds=1_000) as runtime:
+    async with node(store, text("Thinking.", 2, delays=20), text("Done."), inbox_poll_seconds=1_000) as runtime:
         session = runtime.start("go")
         await settle()
         steered = SteeringAdded(request_id=session.request_id, text="and Rome?")

@@ -497,7 +497,7 @@ async def test_an_outage_of_the_broker_is_logged_once_and_so_is_its_end(broker: 
         away = worker.statistics()
         broker[0].start()
         await said.until("the broker answers again")
-        assert (away.is_away, worker.statistics().is_away) == (True, False)
+        assert (away.broker_unavailable, worker.statistics().broker_unavailable) == (True, False)
     assert len(said.lines) == 2
 
 
@@ -633,10 +633,10 @@ async def test_an_attempt_to_connect_that_ignores_a_cancellation_is_ended_all_th
 
 async def test_signals_that_wait_for_the_server_are_dropped_beyond_a_bound_and_answers_are_not() -> None:
     sent: list[bytes] = []
-    is_away = True
+    broker_unavailable = True
 
     async def publish(_subject: str, body: bytes) -> None:
-        if is_away:
+        if broker_unavailable:
             raise ConnectionError("the driver's buffer is full")
         sent.extend(body.split(b"\n"))
 
@@ -647,7 +647,7 @@ async def test_signals_that_wait_for_the_server_are_dropped_beyond_a_bound_and_a
     post.put("node", b"answer", may_be_lost=False)
     await post.flush()
     assert sent == []
-    is_away = False
+    broker_unavailable = False
     await post.flush()
     assert sent == [*signals[:9], b"answer"]
     post.put("node", b"signal", may_be_lost=True)

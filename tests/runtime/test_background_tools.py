@@ -76,9 +76,9 @@ class Model(ScriptedProvider):
 
 def node(store: MemoryStore | None = None, *tools: Any, name: str = "outside", **options: Any) -> Runtime:
     options = {
-        "park_seconds": None if store is None else 60.0,
+        "park_after_seconds": None if store is None else 60.0,
         "drain_seconds": 0,
-        "inbox_seconds": 30.0,
+        "inbox_poll_seconds": 30.0,
         **options,
     }
     return Runtime(Model(name), tools=[OUTSIDE, *tools], store=store, **options)

@@ -236,7 +236,7 @@ async def test_a_late_result_is_reported_or_dropped_and_stays_out_of_the_convers
         late = hears_late(runtime.bus)
         await reports.outlive(runtime.start("The report, please", conversation_id="c"))
         await reports.end(late if reported else None)
-        await until(lambda: runtime.bus.statistics().late == 1)
+        await until(lambda: runtime.bus.statistics().late_results == 1)
         second = await runtime.run("And?", conversation_id="c")
     assert len(late) == reported
     assert notes_in(second.messages) == []

@@ -145,7 +145,7 @@ async def test_a_question_that_was_heard_waits_although_its_listener_goes_away()
 @pytest.mark.parametrize("where", ["pending approvals", "a journal"])
 @pytest.mark.parametrize("below", [False, True], ids=["", "in a sub-request"])
 async def test_a_question_that_can_be_found_later_waits_for_its_time(where: str, below: bool) -> None:
-    journal: dict[str, Any] = {"store": MemoryStore(journal=True), "inbox_seconds": 60}  # of virtual time
+    journal: dict[str, Any] = {"store": MemoryStore(journal=True), "inbox_poll_seconds": 60}  # of virtual time
     options: dict[str, Any] = journal if where == "a journal" else {"on_approval": "wait"}
     provider, tools = (asking_the_desk(), [desk()]) if below else (removing(), [remove])
     async with Runtime(provider, tools=tools, **options) as runtime:

@@ -210,7 +210,7 @@ async def test_a_thousand_appends_at_once_share_few_commits(path: Path) -> None:
         counted = await store.statistics()
         assert (counted.requests, counted.facts, counted.appends) == (1_000, 1_000, 1_000)
         assert counted.commits <= 20
-        assert counted.queue_peak >= 1_000 / counted.commits
+        assert counted.queued_peak >= 1_000 / counted.commits
 
 
 async def test_entries_that_are_refused_do_not_harm_those_that_share_their_commit(path: Path) -> None:

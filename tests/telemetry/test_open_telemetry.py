@@ -393,7 +393,7 @@ async def test_what_a_runtime_publishes_is_counted_by_reason(collected: Collecte
     waiting: list[Any] = []
 
     def approve(asked: ApprovalRequested) -> None:
-        waiting.extend(value for _, value in collected.metrics["toolbus.approvals.waiting"])
+        waiting.extend(value for _, value in collected.metrics["toolbus.approvals.pending"])
         runtime.bus.publish(asked.decided(approved=True))
 
     async with Runtime(provider, tools=[careful], instrumentation=[collected.telemetry]) as runtime:
@@ -401,7 +401,7 @@ async def test_what_a_runtime_publishes_is_counted_by_reason(collected: Collecte
         await runtime.run("go")
         metrics = collected.metrics
         assert waiting == [1]
-        assert metrics["toolbus.approvals.waiting"] == [({}, 0)]
+        assert metrics["toolbus.approvals.pending"] == [({}, 0)]
         assert metrics["toolbus.model.retries"] == [({"error.type": "provider_unavailable"}, 1)]
         assert metrics["toolbus.leases.lost"] == [({}, 0)], "a counter without attributes begins at 0"
         assert sorted(metrics["toolbus.tool.calls"], key=str) == [

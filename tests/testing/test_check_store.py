@@ -71,7 +71,7 @@ WRONG: dict[str, tuple[type[wrong.Right], ...]] = {
     "sizes": (journals.TellsTheStepsSize,),
     "many-sessions": (journals.ShowsHalfSteps,),
     "begun-twice": (journals.BeginsAgain,),
-    "places": (journals.LeavesNoGaps, journals.SaysNotWhy),
+    "positions": (journals.LeavesNoGaps, journals.SaysNotWhy),
     "two-writers": (journals.LooksBeforeItWrites,),
     "taking-turns": (journals.KeepsEndsInMind,),
     "begin-cancelled": (journals.BeginsInPart,),
@@ -304,8 +304,8 @@ async def test_a_journal_that_is_gone_ends_the_check(clock: Clock) -> None:
             self.is_open = False
 
     with pytest.raises(ContractBroken, match="the journal of a store that had one") as caught:
-        await run(Loses, clock, only=["closing", "places"])
-    assert caught.value.checks == ("places",)
+        await run(Loses, clock, only=["closing", "positions"])
+    assert caught.value.checks == ("positions",)
 
 
 async def test_checks_can_be_chosen_and_left_out(clock: Clock) -> None:

@@ -72,8 +72,8 @@ class BusStatistics:
     """Counts of the bus. Peaks are since the bus was made; a receiver counts once for each event type.
 
     `position` is that of the newest event. `settled_remembered` is the number of settled calls that are remembered,
-    `queued_peak` that of events which waited for the end of a delivery. `receiver_failures`, `late` and `dead_letters`
-    are totals.
+    `queued_peak` that of events which waited for the end of a delivery. `receiver_failures`, `late_results` and
+    `dead_letters` are totals.
     """
 
     position: int
@@ -85,7 +85,7 @@ class BusStatistics:
     queued_peak: int
     receivers: int
     receiver_failures: int
-    late: int
+    late_results: int
     dead_letters: int
     subscriptions: tuple[SubscriptionStatistics, ...]
 

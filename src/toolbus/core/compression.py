@@ -204,8 +204,8 @@ class Compression:
     """The options for shortening the history that is sent to the model. The stored transcript stays whole.
 
     The last `keep_turns` turns are sent whole. In older turns, results of `@tool(kind="query")` become one line, and
-    those of `@tool(kind="action")` keep `action_chars` characters, at least 200. `keep_turns=None` shortens no turn for
-    its age. Results of tools with `keep_full_results` are always sent as they are; the mark is read from the tools
+    those of `@tool(kind="action")` keep `max_action_chars` characters, at least 200. `keep_turns=None` shortens no turn
+    for its age. Results of tools with `keep_full_results` are always sent as they are; the mark is read from the tools
     that the request has now. `policies` are the application's own, applied after these two; a request in which one
     fails ends as `application_error`.
 
@@ -227,7 +227,7 @@ class Compression:
     """
 
     keep_turns: int | None = 10
-    action_chars: int = 200
+    max_action_chars: int = 200
     max_context_tokens: int | None = None
     summarizer: HistorySummarizer | None = None
     tokenizer: Tokenizer | None = None
@@ -235,7 +235,7 @@ class Compression:
 
     def __post_init__(self) -> None:
         check("keep_turns", self.keep_turns, or_none(whole(1), "to shorten no turn for its age"))
-        check("action_chars", self.action_chars, whole(MIN_CHARS))
+        check("max_action_chars", self.max_action_chars, whole(MIN_CHARS))
         check("max_context_tokens", self.max_context_tokens, or_none(whole(_LEAST_WINDOW), "for no window"))
         check("tokenizer", self.tokenizer, or_none(Rule(callable, "give a function that counts a text's tokens")))
         if self.summarizer is not None:
@@ -257,7 +257,10 @@ class Compression:
         """Return a new fold for each policy, in order of application. Raises `ApplicationError` where one fails."""
         folds: list[Fold] = []
         if self.keep_turns is not None:
-            folds = [StubOldQueries(self.keep_turns).fold(), CutOldActions(self.keep_turns, self.action_chars).fold()]
+            folds = [
+                StubOldQueries(self.keep_turns).fold(),
+                CutOldActions(self.keep_turns, self.max_action_chars).fold(),
+            ]
         for each in self.policies:
             try:
                 folds.append(each.fold())

@@ -137,7 +137,7 @@ class JournalWriter:
         self._clock = SessionClock()
 
     @property
-    def store_fails(self) -> bool:
+    def store_unavailable(self) -> bool:
         """True if the store is away, as far as is known from the last call that wrote something."""
         return self._pending.fails
 

@@ -44,7 +44,7 @@ from __future__ import annotations
 
 from ._events import RequestEvents
 from ._exchange import Exchange
-from ._handle import ANSWER_SECONDS, Authorize, CommandStatus, RequestHandle, inbox_seconds_of
+from ._handle import ANSWER_SECONDS, Authorize, CommandStatus, RequestHandle, inbox_poll_seconds_of
 from ._record import record_of
 from ._relay import Relay, RelayLink
 
@@ -57,6 +57,6 @@ __all__ = [
     "RelayLink",
     "RequestEvents",
     "RequestHandle",
-    "inbox_seconds_of",
+    "inbox_poll_seconds_of",
     "record_of",
 ]

@@ -37,7 +37,7 @@ from ._exchange import Exchange, LiveEvents
 from ._record import record_of
 from ._relay import Relay
 
-__all__ = ["ANSWER_SECONDS", "Authorize", "CommandStatus", "RequestHandle", "inbox_seconds_of"]
+__all__ = ["ANSWER_SECONDS", "Authorize", "CommandStatus", "RequestHandle", "inbox_poll_seconds_of"]
 
 CommandStatus: TypeAlias = Literal["done", "ended", "queued", "unknown"]
 """The answer to a command.
@@ -55,11 +55,11 @@ ANSWER_SECONDS = 5.0
 _MAX_BYTES = 8 * 2**20
 
 
-def inbox_seconds_of(given: float | None, relay: Relay | None) -> float:
+def inbox_poll_seconds_of(given: float | None, relay: Relay | None) -> float:
     """Return how often the store is asked: with a relay, only in case that a message is lost."""
     if given is None:
         return 0.25 if relay is None else 2.0
-    return check("inbox_seconds", given, POSITIVE)
+    return check("inbox_poll_seconds", given, POSITIVE)
 
 
 class RequestHandle:

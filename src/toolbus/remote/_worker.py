@@ -45,7 +45,7 @@ class WorkerStatistics:
 
     running: int
     answered: int
-    is_away: bool
+    broker_unavailable: bool
 
 
 class _View:
@@ -124,7 +124,7 @@ class Worker:
         self._named = secrets
         self._secrets: WeakValueDictionary[str, GivenSecrets] = WeakValueDictionary()  # by request
         self._most = max_concurrency
-        self.is_away = False
+        self.broker_unavailable = False
         self._refused: set[str] = set()
         self._draining = self._is_running = False
         self._changed = anyio.Event()
@@ -194,14 +194,14 @@ class Worker:
                 # A fetch is not cancelled: what the broker has sent already would wait for the end of its lease.
                 deliveries = await self._link.fetch(self._most - len(self.running))
             except Unavailable as exc:
-                if not self.is_away:
+                if not self.broker_unavailable:
                     _logger.warning("the broker does not answer: %s", exc)
-                self.is_away = True
+                self.broker_unavailable = True
                 await anyio.sleep(_RETRY_SECONDS)
                 continue
-            if self.is_away:
+            if self.broker_unavailable:
                 _logger.info("the broker answers again")
-            self.is_away = False
+            self.broker_unavailable = False
             for delivery in deliveries:
                 self._begin(delivery)
 

@@ -173,7 +173,9 @@ class ToolWorker:
     def statistics(self) -> WorkerStatistics:
         """Return what the worker does now, and what it has done since it was made."""
         worker = self._worker
-        return WorkerStatistics(running=len(worker.running), answered=worker.answered, is_away=worker.is_away)
+        return WorkerStatistics(
+            running=len(worker.running), answered=worker.answered, broker_unavailable=worker.broker_unavailable
+        )
 
     async def check(self) -> None:
         """Connect, and try all that a worker does at the broker, without taking a call.

@@ -103,7 +103,7 @@ class Admission:
         return self._running
 
     @property
-    def places(self) -> int:
+    def free_capacity(self) -> int:
         """The number of requests that could be taken now."""
         return self._max_running + self._max_queued - self._held
 

@@ -110,9 +110,9 @@ class Runtime(Generic[DepsT]):
     reader that comes late misses nothing (`request`, `recall`); at most 10,000 are kept, and 64 MiB of them.
 
     What is stuck is logged, counted (`toolbus.telemetry`) and published, each once: a handler that outlives its call, a
-    subscription whose reader is too slow, a request whose lease another process has taken. With `remind_seconds` also
-    a question that nobody has answered for so long (`ApprovalOverdue`), and with `blocked_loop_seconds`, such as 0.5,
-    whatever keeps the event loop from everything else for longer, with the functions that run meanwhile
+    subscription whose reader is too slow, a request whose lease another process has taken. With `remind_after_seconds`
+    also a question that nobody has answered for so long (`ApprovalOverdue`), and with `blocked_loop_seconds`, such as
+    0.5, whatever keeps the event loop from everything else for longer, with the functions that run meanwhile
     (`LoopBlocked`); a thread looks four times in that time. A tool that blocks the loop is named in any case. With
     `detailed_statistics`, `statistics` has the numbers of each tool and model, which costs about 1 us for each call.
 
@@ -121,14 +121,14 @@ class Runtime(Generic[DepsT]):
     out `lease_seconds` after this process has stopped renewing it. If such a store fails, a request fails before its
     next effect, and is left for `resume`. With `on_store_failure="warn"` the request continues and a warning is logged;
     a crash would lose what it did since. If the store has an inbox, other processes may command the requests that run
-    here: the runtime looks into it every `inbox_seconds` (0.25) while it has requests. With a `relay`, such as
+    here: the runtime looks into it every `inbox_poll_seconds` (0.25) while it has requests. With a `relay`, such as
     `toolbus.remote.nats.NatsRelay`, that all processes of the store share, it looks at once, and otherwise every 2 s in
     case a message is lost; and its requests' events reach readers in other processes as they happen. See `request`.
 
-    With `park_seconds`, a request that was begun with `start` and has for so long waited only for people or for answers
-    to `external` calls leaves the memory of this runtime; the first `resume(watch=True)` that sees an input for it, or
-    its deadline, continues it. Its session's result is then `resumable`, with the reason "parked": watch and command
-    such requests by `request`. Nothing is parked while this runtime does not watch itself.
+    With `park_after_seconds`, a request that was begun with `start` and has for so long waited only for people or for
+    answers to `external` calls leaves the memory of this runtime; the first `resume(watch=True)` that sees an input for
+    it, or its deadline, continues it. Its session's result is then `resumable`, with the reason "parked": watch and
+    command such requests by `request`. Nothing is parked while this runtime does not watch itself.
 
     Leaving the block cleanly drains: no new requests are accepted, running ones get `drain_seconds`, and the rest is
     cancelled, or left for `resume` if there is a journal. Leaving it by an exception does so at once. Then the store is
@@ -185,9 +185,9 @@ class Runtime(Generic[DepsT]):
         lease_seconds: float = 30.0,
         keep_ended_seconds: float = 60.0,
         relay: Relay | None = None,
-        inbox_seconds: float | None = None,
-        park_seconds: float | None = None,
-        remind_seconds: float | None = None,
+        inbox_poll_seconds: float | None = None,
+        park_after_seconds: float | None = None,
+        remind_after_seconds: float | None = None,
         blocked_loop_seconds: float | None = None,
         detailed_statistics: bool = False,
         **defaults: Unpack[SessionOptions[DepsT]],
@@ -196,8 +196,8 @@ class Runtime(Generic[DepsT]):
         self._on_busy: OnBusy = check("on_busy", on_busy, one_of(*get_args(OnBusy)))
         self._drain_seconds = check("drain_seconds", drain_seconds, NOT_NEGATIVE)
         check("keep_ended_seconds", keep_ended_seconds, NOT_NEGATIVE)
-        check("remind_seconds", remind_seconds, or_none(POSITIVE))
-        self._reminders = None if remind_seconds is None else Reminders(remind_seconds)
+        check("remind_after_seconds", remind_after_seconds, or_none(POSITIVE))
+        self._reminders = None if remind_after_seconds is None else Reminders(remind_after_seconds)
         self._blocked_loop_seconds = check("blocked_loop_seconds", blocked_loop_seconds, or_none(POSITIVE))
         self._models = Models()
         self.providers = self._models.given(provider, providers) or self._models.from_environment()
@@ -223,8 +223,8 @@ class Runtime(Generic[DepsT]):
             lease_seconds=lease_seconds,
             on_failure=on_store_failure,
             relay=relay,
-            inbox_seconds=inbox_seconds,
-            park_seconds=park_seconds,
+            inbox_poll_seconds=inbox_poll_seconds,
+            park_after_seconds=park_after_seconds,
         )
         self.journal = self._journal_writer = self._link.writer
         self._executors = tuple(executors)
@@ -494,7 +494,7 @@ class Runtime(Generic[DepsT]):
             local=self._session_kept,
             stored=None if writer is None else self._stored(writer, options),
             authorize=authorize,
-            seconds=self._link.inbox_seconds,
+            seconds=self._link.inbox_poll_seconds,
             exchange=self._link.exchange,
         )
 
@@ -591,7 +591,7 @@ class Runtime(Generic[DepsT]):
 
         async def watch() -> None:
             with scope:
-                await unfinished.watch(self._start_resumed, lambda: self._admission.places, found)
+                await unfinished.watch(self._start_resumed, lambda: self._admission.free_capacity, found)
 
         self._group.start_soon(watch)
 

@@ -143,7 +143,7 @@ class SessionView:
         return bool(calls) and all(each.status is CallStatus.WAITING for each in calls.values())
 
     @property
-    def stage(self) -> str:
+    def phase(self) -> str:
         """Return "people" if every open call waits for a person, otherwise the phase of the turn machine."""
         state = self.state
         return "people" if state.waiting and state.waiting == len(state.open_calls) else state.phase.value

@@ -148,11 +148,11 @@ _NOW: tuple[tuple[str, str, str, _Number], ...] = (
     (names.REQUESTS_RUNNING, "{request}", "Requests that have begun and not ended", lambda each: each.running),
     (names.REQUESTS_WAITING, "{request}", "Requests that wait for people only", lambda each: each.waiting),
     (names.REQUESTS_QUEUED, "{request}", "Requests that wait for a slot or their turn", lambda each: each.queued),
-    (names.APPROVALS_WAITING, "{question}", "Questions that wait for a person", lambda each: each.approvals),
+    (names.APPROVALS_PENDING, "{question}", "Questions that wait for a person", lambda each: each.pending_approvals),
     (names.APPROVALS_OVERDUE, "{question}", "Questions that wait for too long", lambda each: each.approvals_overdue),
     (names.CALLS_OVERDUE, "{call}", "Cancelled calls that still run", lambda each: each.calls_overdue),
     (names.LEASES, "{lease}", "Requests whose leases are held", lambda each: each.leases),
-    (names.STORE_AWAY, "{store}", "Stores that fail now", lambda each: each.store_fails),
+    (names.STORE_UNAVAILABLE, "{store}", "Stores that fail now", lambda each: each.store_unavailable),
     (
         names.SUBSCRIPTIONS_LAG,
         "{event}",

@@ -140,7 +140,7 @@ async def test_the_list_and_the_statistics_follow_the_runtime():
             ("Scene trip", "waiting"),
             ("Scene plain", "completed"),
         ]
-        assert found["statistics"]["approvals"] == 1
+        assert found["statistics"]["pending_approvals"] == 1
         session.deny(question)
 
 

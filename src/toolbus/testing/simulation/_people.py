@@ -168,7 +168,7 @@ class Desk:
     async def run(self) -> None:
         """Run until the world has ended."""
         disk, planned = self._world.disk, 0
-        async with Client(self._handle, inbox_seconds=0.5) as client, anyio.create_task_group() as group:
+        async with Client(self._handle, inbox_poll_seconds=0.5) as client, anyio.create_task_group() as group:
             people = People(self._world, group, self.watch, client.request, "at the desk")
             while not self._is_closed:
                 await disk.news.wait()

@@ -199,8 +199,8 @@ async def begun_twice(bench: Bench) -> None:
     await writing.expect_nothing_new("a second beginning after the ending")
 
 
-@check("places", JOURNAL)
-async def places(bench: Bench) -> None:
+@check("positions", JOURNAL)
+async def positions(bench: Bench) -> None:
     """A taken position is refused with `LeaseLost`; one after a gap, or of an unknown request, is refused too."""
     writing = await bench.begun()
     await writing.step(*writing.made(3))
