@@ -153,7 +153,7 @@ class UnfinishedRequests:
     async def watch(
         self, start: Callable[[RequestSession, float], None], free_capacity: Callable[[], int], seen: Resumption
     ) -> None:
-        """Resume what becomes free from now on, at most `free_capacity()` requests at a time. Runs until it is cancelled.
+        """Resume what becomes free, at most `free_capacity()` requests at a time. Runs until it is cancelled.
 
         A request that could not continue is tried again after a minute, also those of `seen`.
         """

@@ -128,7 +128,7 @@ class ToolCallOverdue(Event, kw_only=True, frozen=True):
 
 
 class ApprovalOverdue(Event, kw_only=True, frozen=True):
-    """A call has waited for a person's decision for `seconds`: see `remind_after_seconds` of `Runtime`. Published once."""
+    """A call has waited for a decision for `seconds`: see `remind_after_seconds` of `Runtime`. Published once."""
 
     call_id: str
     name: str

@@ -381,7 +381,7 @@ class Runtime(Generic[DepsT]):
 
     def _cancel_all(self, reason: str) -> set[str]:
         """Stop all requests, and return the ids of those that had not ended."""
-        stops = RequestSession.cancel if self._journal_writer is None else RequestSession.leave
+        stops = RequestSession.cancel if self._journal_writer is None else RequestSession.release
         return {request_id for request_id, session in [*self._sessions.items()] if stops(session, reason)}
 
     # ------------------------------------------------------------------------------------------------- requests

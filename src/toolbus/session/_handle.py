@@ -496,7 +496,7 @@ class SessionHandle:
     def _on_trouble(self, event: ToolCallFailed | CancelRequested) -> None:
         """Note a failure or a cancellation that makes the session give up its open calls, before its task runs."""
         if isinstance(event, CancelRequested) or ends_at_once(self._state.limits, event.reason, own=False):
-            self._view.stops = True
+            self._view.is_stopping = True
 
 
 def _why_unwritable(answer: Event) -> str:
