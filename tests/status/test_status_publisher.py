@@ -117,7 +117,7 @@ async def test_each_change_goes_out_once_with_the_request_s_envelope():
     await advance(5)
     desk.request()
     desk.complete()
-    desk.publish(RoundStarted, round=1, message_count=3, after=(CallOutcome(name="weather", ok=True),))
+    desk.publish(RoundStarted, round=1, message_count=3, call_outcomes=(CallOutcome(name="weather", ok=True),))
     desk.publish(RequestCompleted, text="Sunny.")
     said = [each for each in heard if isinstance(each, StatusChanged)]
     assert [(each.stage, each.text) for each in said] == [
