@@ -110,13 +110,13 @@ class CallRecord:
 class RoundRecord:
     """One round: a call of the model, then the tool calls in its reply.
 
-    `seconds` is the time until the whole reply, or None if no reply came. `retries` has an event for each time that the
-    model was asked again.
+    `model_seconds` is the time until the whole reply, or None if no reply came. `retries` has an event for each time
+    that the model was asked again.
     """
 
     round: int
     started_at: float
-    seconds: float | None
+    model_seconds: float | None
     retries: Sequence[ModelRetrying]
     finish_reason: str
     model: str
@@ -361,7 +361,7 @@ def _round_record(each: RoundState, cause: Callable[[str], BaseException | None]
     return RoundRecord(
         round=each.round,
         started_at=each.started_at,
-        seconds=each.seconds,
+        model_seconds=each.seconds,
         retries=each.retries,
         finish_reason=each.finish_reason,
         model=each.model,

@@ -125,7 +125,7 @@ class RequestRecord:
 
     `epoch` is that of the newest lease, and counts from 1. `owner` is empty and `lease_until` 0 while nobody holds a
     lease; with an empty owner and a later moment, the request is parked until then (`Inbox.park`). `ending` stays None
-    while the request is unfinished. `facts` is the number of its facts, `size_bytes` their size.
+    while the request is unfinished. `fact_count` is the number of its facts, `size_bytes` their size.
     """
 
     request_id: str
@@ -136,7 +136,7 @@ class RequestRecord:
     started_at: float = 0.0
     ended_at: float | None = None
     ending: Ending | None = None
-    facts: int = 0
+    fact_count: int = 0
     size_bytes: int = 0
     agreed: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
@@ -152,14 +152,14 @@ class StoredFact:
 
 @dataclass(slots=True, kw_only=True)
 class ConversationRecord:
-    """A conversation in a list. `messages` is the number of its messages, `title` the beginning of the first prompt.
+    """A conversation in a list. `message_count` is the number of its messages, `title` the beginning of the first prompt.
 
     The times are those of the first and of the newest turn, in seconds since the epoch, by the store's clock.
     """
 
     conversation_id: str
     title: str
-    messages: int
+    message_count: int
     started_at: float
     updated_at: float
 

@@ -773,7 +773,11 @@ class AnyBus(RuleBasedStateMachine):
     def the_numbers_are_the_models(self) -> None:
         found = self._bus.statistics()
         assert (found.position, self._bus.statistics().position) == (self.position, self.position)
-        assert (found.late_results, found.dead_letters, found.receiver_failures) == (self.late, self.dead, self.failures)
+        assert (found.late_results, found.dead_letters, found.receiver_failures) == (
+            self.late,
+            self.dead,
+            self.failures,
+        )
         assert (found.mailboxes, found.open_calls) == (len(self.requests), len(self.open))
         assert found.settled_remembered == len(self.settled) <= MAX_SETTLED
         assert found.open_calls_peak >= found.open_calls

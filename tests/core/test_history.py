@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from support.transcript_strategies import mishandled
 from support.wire_oracle import check_wires
-from toolbus.core.compression import Compression, Edit, Fold, Seen
+from toolbus.core.compression import Compression, Edit, Fold, HistoryItem
 from toolbus.core.history import History, Memo, Shape
 from toolbus.core.result_size import is_of_interest
 from toolbus.core.shorten import MIN_CHARS
@@ -437,8 +437,8 @@ class Masking:
     def fold(self) -> Fold:
         return self
 
-    def add(self, seen: Seen) -> Iterator[Edit]:
-        for place in range(seen.place + 1):
+    def add(self, seen: HistoryItem) -> Iterator[Edit]:
+        for place in range(seen.position + 1):
             yield place, self.text
 
 
@@ -475,11 +475,11 @@ class Late:
     def __init__(self) -> None:
         self.before: int | None = None
 
-    def add(self, seen: Seen) -> Iterator[Edit]:
+    def add(self, seen: HistoryItem) -> Iterator[Edit]:
         if isinstance(seen.message, ToolMessage):
             if self.before is not None:
                 yield self.before, f"(at {self.before})"
-            self.before = seen.place
+            self.before = seen.position
 
 
 def test_a_policy_that_edits_after_turns_have_left_edits_the_result_that_it_means() -> None:

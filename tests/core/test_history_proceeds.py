@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolbus.core.compression import Compression, Edit, Fold, Seen
+from toolbus.core.compression import Compression, Edit, Fold, HistoryItem
 from toolbus.core.history import History
 from toolbus.errors import ApplicationError
 from toolbus.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage, size_of
@@ -194,7 +194,7 @@ def test_a_fold_whose_policy_failed_is_not_continued() -> None:
         def fold(self) -> Fold:
             return self
 
-        def add(self, seen: Seen) -> list[Edit]:
+        def add(self, seen: HistoryItem) -> list[Edit]:
             if isinstance(seen.message, AssistantMessage) and not Once.failed:
                 Once.failed = True
                 raise KeyError("oh")

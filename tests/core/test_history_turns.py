@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from support.wire_oracle import check_wires
-from toolbus.core.compression import Compression, Edit, Fold, Seen
+from toolbus.core.compression import Compression, Edit, Fold, HistoryItem
 from toolbus.core.history import History
 from toolbus.core.transcript import validate
 from toolbus.errors import ApplicationError, ConfigurationError
@@ -52,7 +52,7 @@ def turns_of(messages: Sequence[Message]) -> list[int]:
         def fold(self) -> Fold:
             return self
 
-        def add(self, seen: Seen) -> list[Edit]:
+        def add(self, seen: HistoryItem) -> list[Edit]:
             reported.append(seen.turn)
             return []
 
@@ -67,7 +67,7 @@ def test_a_policy_reads_each_result_with_its_call_and_its_tool() -> None:
         def fold(self) -> Fold:
             return self
 
-        def add(self, seen: Seen) -> list[Edit]:
+        def add(self, seen: HistoryItem) -> list[Edit]:
             if seen.call is not None and seen.spec is not None:
                 found.append((seen.call.call_id, seen.spec.kind))
             return []
@@ -290,7 +290,7 @@ class Policy:
             raise LookupError("no rules")
         return self
 
-    def add(self, seen: Seen) -> Any:
+    def add(self, seen: HistoryItem) -> Any:
         for each in self.edits:
             if isinstance(each, Exception):
                 raise each

@@ -298,7 +298,7 @@ class Life:
                     self.group.start_soon(self.inject_answers, runtime)
                     drained = await self.work(runtime, store)
                     if drained:
-                        await runtime.drain(grace_seconds=0)
+                        await runtime.drain(timeout_seconds=0)
                         self.fate.passes("drained")
                 self.group.cancel_scope.cancel()
         self.fate.passes("store closed")

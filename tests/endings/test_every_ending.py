@@ -293,7 +293,7 @@ def cancel_on(kind: type[Event]) -> Act:
 
 async def drain(runtime: Runtime, _session: RequestSession, _heard: Sequence[Event]) -> None:
     await settle()
-    assert await runtime.drain(grace_seconds=5) == 1
+    assert await runtime.drain(timeout_seconds=5) == 1
 
 
 CANCELLED = [

@@ -224,7 +224,7 @@ async def cancel_scope(_runtime: Runtime, _session: RequestSession, scope: anyio
 
 
 async def drain(runtime: Runtime, _session: RequestSession, _scope: anyio.CancelScope) -> None:
-    await runtime.drain(grace_seconds=1)
+    await runtime.drain(timeout_seconds=1)
 
 
 async def wait(_runtime: Runtime, session: RequestSession, _scope: anyio.CancelScope) -> None:

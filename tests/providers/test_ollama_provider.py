@@ -27,7 +27,7 @@ from toolbus.protocols import Delta, Heartbeat, ModelReply, ModelRequest, ModelS
 from toolbus.providers import OllamaProvider, resolve
 from toolbus.providers.ollama._errors import OllamaErrors
 from toolbus.records import replace
-from toolbus.testing.wire import Answer, LoopbackServer, RecordedRequest
+from toolbus.testing.wire import Answer, HttpRequest, LoopbackServer
 
 SECRET = "key-0123456789abcdef"
 WEATHER = ToolSpec(name="get_weather", parameters={"type": "object", "properties": {"city": {"type": "string"}}})
@@ -56,12 +56,12 @@ def ignore(_delta: Delta) -> None:
 class Server(LoopbackServer):
     """Answers from a script, the last one again and again, and keeps what was asked."""
 
-    def __init__(self, *answers: Answer | Callable[[RecordedRequest], Answer]) -> None:
+    def __init__(self, *answers: Answer | Callable[[HttpRequest], Answer]) -> None:
         super().__init__(self._next)
-        self.requests: list[RecordedRequest] = []
+        self.requests: list[HttpRequest] = []
         self._answers = answers
 
-    def _next(self, request: RecordedRequest) -> Answer:
+    def _next(self, request: HttpRequest) -> Answer:
         self.requests.append(request)
         answer = self._answers[min(len(self.requests), len(self._answers)) - 1]
         return answer(request) if callable(answer) else answer
@@ -197,7 +197,7 @@ async def test_a_request_can_be_cancelled_before_any_answer() -> None:
 
 
 async def test_requests_may_run_at_once_and_none_sees_anothers_body() -> None:
-    def echo(asked: RecordedRequest) -> Answer:
+    def echo(asked: HttpRequest) -> Answer:
         return lines(said(asked.body["messages"][0]["content"]))
 
     with Server(echo) as server:

@@ -312,7 +312,7 @@ async def test_what_is_carried_is_metadata_of_each_event_and_handed_to_the_reque
         runtime.bus.connect(RequestStarted, lambda event: heard.append(event.metadata))
         runtime.start("go")
         await settle()
-        await runtime.drain(grace_seconds=0)
+        await runtime.drain(timeout_seconds=0)
     async with Runtime(scripted(text("done")), store=store, instrumentation=[second]) as runtime:
         (session,) = await runtime.resume()
         await session.result()

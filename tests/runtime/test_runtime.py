@@ -387,7 +387,7 @@ async def test_draining_cancels_what_does_not_end_in_its_grace() -> None:
     async with Runtime(gate) as runtime:
         sessions = [runtime.start("hi"), runtime.start("ho")]
         await anyio.wait_all_tasks_blocked()
-        assert await runtime.drain(grace_seconds=0) == 2
+        assert await runtime.drain(timeout_seconds=0) == 2
         results: list[RequestResult[Any]] = [await session.result() for session in sessions]
     assert {(result.outcome, result.reason) for result in results} == {("cancelled", "the runtime is closing")}
 

@@ -23,7 +23,7 @@ from toolbus import (
     Summarizer,
     Tool,
 )
-from toolbus.core.compression import Edit, Fold, Seen
+from toolbus.core.compression import Edit, Fold, HistoryItem
 from toolbus.core.tokens import Calibration, estimate_message, estimate_text, estimate_tools
 from toolbus.core.transcript import validate
 from toolbus.errors import ApplicationError, ContentFiltered, ContextOverflow, ProviderUnavailable
@@ -419,7 +419,7 @@ class Policy:
     def fold(self) -> Fold:
         return self
 
-    def add(self, seen: Seen) -> list[Edit]:
+    def add(self, seen: HistoryItem) -> list[Edit]:
         if isinstance(seen.message, AssistantMessage):
             raise ValueError("oh")
         return []

@@ -292,7 +292,7 @@ async def test_more_calls_than_places_keep_their_template_and_places_come_back()
         assert (here.asking(), model.running) == (8, 8)
         await advance(3)
         assert (here.asking(), len(model.requests), model.most) == (0, 8, 8)
-    async with desk(Slow(1), *many, concurrency=2) as here:
+    async with desk(Slow(1), *many, max_concurrency=2) as here:
         await here.harness.expect(ToolCallRequested, arguments={"n": 11})
         await settle()
         assert here.asking() == 2
@@ -380,7 +380,7 @@ async def test_leaving_cancels_what_runs_and_leaves_nothing_behind():
     bus = EventBus()
     async with Harness([calls(LOOKUP), text("Found.")], tools=["lookup_tool"], bus=bus) as harness:
         before = bus.statistics().receivers
-        async with Narrator(model, seconds=500).on(bus):
+        async with Narrator(model, timeout_seconds=500).on(bus):
             harness.start("Who?")
             await harness.expect(ToolCallRequested)
             await settle()
@@ -422,7 +422,14 @@ async def test_it_is_entered_once_at_a_time():
 
 
 @pytest.mark.parametrize(
-    "options", [{"seconds": 0}, {"seconds": float("inf")}, {"max_tokens": 0}, {"max_words": 0}, {"concurrency": 0}]
+    "options",
+    [
+        {"timeout_seconds": 0},
+        {"timeout_seconds": float("inf")},
+        {"max_tokens": 0},
+        {"max_words": 0},
+        {"max_concurrency": 0},
+    ],
 )
 def test_bounds_that_leave_nothing_are_refused(options: dict[str, Any]):
     with pytest.raises(ConfigurationError, match="too low"):

@@ -140,7 +140,7 @@ def attributes() -> set[str]:
         _names.COST,
         _names.ROUND,
         _names.EVENT_TYPE,
-        _names.LEFT_OUT,
+        _names.OMITTED_MESSAGES,
     }
 
 

@@ -200,7 +200,7 @@ async def test_a_resumed_request_is_a_trace_of_its_own_with_a_link_to_the_earlie
         session = runtime.start("go")
         await session.accepted()
         await settle()
-        await runtime.drain(grace_seconds=0)
+        await runtime.drain(timeout_seconds=0)
     assert before.tree == ["invoke_agent", "  chat cancelled"]
     assert (before.named("invoke_agent").attributes or {})["toolbus.request.outcome"] == "released"
     async with Runtime(scripted(text("done")), store=store, instrumentation=[collected.telemetry]) as runtime:

@@ -36,7 +36,7 @@ from ..messages import AssistantMessage, Message, Part, SystemMessage, ToolCall,
 from ..protocols import ToolSpec
 from ..records import replace
 from .arguments import encodable
-from .compression import NOT_SHOWN, Compression, Edit, Fold, Seen, failed_policy, left_out
+from .compression import NOT_SHOWN, Compression, Edit, Fold, HistoryItem, failed_policy, left_out
 from .message_list import Messages
 from .result_size import DEFAULT_RESULT_CHARS, most_chars, spec_of
 from .shorten import MIN_CHARS, shorten
@@ -71,12 +71,12 @@ class Memo:
     """The data that a conversation's next request needs to send the same history: its first turn, and what is left out.
 
     The prompt of the first turn that is sent is recognised by its id; in a history that was kept without ids, by its
-    position in the transcript (`first_index`) and its beginning. `learned_tokens` are the windows for messages that
+    position in the transcript (`first_position`) and its beginning. `learned_tokens` are the windows for messages that
     were learned from refusals, in tokens, by "vendor:model".
     """
 
     first_id: str = ""
-    first_index: int = 0
+    first_position: int = 0
     first_text: str = ""
     turns_omitted: int = 0
     summary: str = ""
@@ -84,13 +84,13 @@ class Memo:
 
 
 class _Entry:
-    """One message that is sent. `place` is its position in the transcript, -1 for a message that is not in it."""
+    """One message that is sent. `position` is its position in the transcript, -1 for a message that is not in it."""
 
-    __slots__ = ("is_fixed", "is_shortened", "message", "place", "tokens")
+    __slots__ = ("is_fixed", "is_shortened", "message", "position", "tokens")
 
-    def __init__(self, message: Message, place: int, tokens: int) -> None:
+    def __init__(self, message: Message, position: int, tokens: int) -> None:
         self.message = message
-        self.place = place
+        self.position = position
         self.tokens = tokens
         self.is_fixed = True
         self.is_shortened = False
@@ -191,9 +191,9 @@ class History:
             self._folds = self._compression.folds()
         self.size_bytes += size_of(islice(messages, self._taken, None))
         try:
-            for place in range(self._taken, len(messages)):
-                self._taken = place + 1
-                self._add(place, messages[place], specs)
+            for position in range(self._taken, len(messages)):
+                self._taken = position + 1
+                self._add(position, messages[position], specs)
         except ApplicationError:
             self._is_stale = True
             raise
@@ -219,11 +219,11 @@ class History:
         self._has_changed = bool(self._shortened or self._left_out)
         return True
 
-    def _add(self, place: int, message: Message, specs: Mapping[str, ToolSpec]) -> None:
-        entry = _Entry(message, place, self._count(message))
-        seen = Seen(place, self._turn, message)
+    def _add(self, position: int, message: Message, specs: Mapping[str, ToolSpec]) -> None:
+        entry = _Entry(message, position, self._count(message))
+        seen = HistoryItem(position, self._turn, message)
         if isinstance(message, UserMessage):
-            if self._begins_turn(place, message):
+            if self._begins_turn(position, message):
                 self._turn += 1
                 self._starts.append(self._start())
                 seen.turn = self._turn
@@ -248,11 +248,11 @@ class History:
             for where, text in _edits_of(fold, seen):
                 self._edit(where, text)
 
-    def _begins_turn(self, place: int, message: UserMessage) -> bool:
+    def _begins_turn(self, position: int, message: UserMessage) -> bool:
         """Return whether this message is a prompt, and not an addition to a running request or to the prompt before."""
         if self._turn < 0:
             return True
-        continues = isinstance(self._messages[place - 1], UserMessage)
+        continues = isinstance(self._messages[position - 1], UserMessage)
         if said := _SAID.fullmatch(message.message_id):
             return not continues and said[1] not in self._requests
         # A prompt may follow another one directly, if the request before has added no message.
@@ -270,9 +270,9 @@ class History:
     def _count(self, message: Message) -> int:
         return estimate_message(message, self._count_text)
 
-    def _edit(self, place: int, text: str) -> None:
+    def _edit(self, position: int, text: str) -> None:
         """Apply a policy's edit, unless the result is protected or has been left out."""
-        index = place - self._offset
+        index = position - self._offset
         if not self._starts or not self._starts[0] <= index < len(self._entries):
             return
         if not self._entries[index].is_fixed:
@@ -331,7 +331,7 @@ class History:
             return self._memo  # The request ended before `take`, so its own memo is still the right one.
         first = self._prompt(self._starts[0])
         text = cast("UserMessage", first.message).text[:_ALIKE_CHARS]
-        return Memo(first.message.message_id, first.place, text, self._left_out, self._summary)
+        return Memo(first.message.message_id, first.position, text, self._left_out, self._summary)
 
     def _prompt(self, start: int) -> _Entry:
         """Return the user message of the turn that begins at index `start`, after its notes."""
@@ -344,7 +344,7 @@ class History:
             same = first.message.message_id == memo.first_id
             if same and not memo.first_id:
                 text = cast("UserMessage", first.message).text
-                same = first.place == memo.first_index and text[:_ALIKE_CHARS] == memo.first_text
+                same = first.position == memo.first_position and text[:_ALIKE_CHARS] == memo.first_text
             if same and number:
                 self._left_out = memo.turns_omitted - number
                 self._leave(number, memo.summary)
@@ -398,7 +398,7 @@ class History:
         return [
             replace(each.message, content=_KEPT, parts=())
             if each.is_fixed and isinstance(each.message, ToolMessage)
-            else self._messages[each.place]
+            else self._messages[each.position]
             for each in islice(self._entries, begin, end)
         ]
 
@@ -433,7 +433,7 @@ class History:
         for _ in range(count):
             starts.popleft()
         self._starts = deque(start + moved for start in starts)
-        self._offset = self._entries[len(front)].place - len(front)
+        self._offset = self._entries[len(front)].position - len(front)
         self._tokens = sum(each.tokens for each in self._entries)
         self._shortened = sum(each.is_shortened for each in self._entries)
         self._has_changed = True
@@ -463,7 +463,7 @@ class History:
         while index < end and self._tokens > target:
             each = self._entries[index]
             if not each.is_fixed:
-                self._put(index, left_out(cast("ToolMessage", self._messages[each.place])))
+                self._put(index, left_out(cast("ToolMessage", self._messages[each.position])))
             index += 1
         self._lines_until = index + self._offset
 
@@ -472,7 +472,7 @@ class History:
         newest = [index for index in range(begin, len(self._entries)) if not self._entries[index].is_fixed]
         for index in sorted(newest, key=lambda at: -self._entries[at].tokens):
             each = self._entries[index]
-            whole, message = cast("ToolMessage", self._messages[each.place]), cast("ToolMessage", each.message)
+            whole, message = cast("ToolMessage", self._messages[each.position]), cast("ToolMessage", each.message)
             most = len(message.content)
             while self._tokens > limit and most > MIN_CHARS:
                 share = max(0.0, 1 - (self._tokens - limit) / each.tokens)
@@ -489,11 +489,11 @@ def _is_note(message: Message) -> bool:
     return isinstance(message, SystemMessage) and not _FAILURES.fullmatch(message.message_id)
 
 
-def _edits_of(fold: Fold, seen: Seen) -> Sequence[Edit]:
+def _edits_of(fold: Fold, seen: HistoryItem) -> Sequence[Edit]:
     """Return a policy's edits for a message. Raises `ApplicationError` if the policy fails or its edits are invalid."""
     try:
         edits = fold.add(seen)
-        return [(int(place), encodable(text)) for place, text in edits] if edits else ()
+        return [(int(position), encodable(text)) for position, text in edits] if edits else ()
     except Exception as exc:
         raise failed_policy(fold, "add", exc) from exc
 
@@ -524,4 +524,4 @@ def _only(reply: _Entry, results: Sequence[_Entry], count: Callable[[Message], i
     if calls == message.tool_calls:
         return reply
     reduced = AssistantMessage(tool_calls=calls, message_id=message.message_id)
-    return _Entry(reduced, reply.place, count(reduced))
+    return _Entry(reduced, reply.position, count(reduced))

@@ -18,5 +18,5 @@ def record_of(session: RequestSession) -> RequestRecord:
         conversation_id=session.conversation_id,
         started_at=state.started_at or wall_time(),
         ending=None if result is None or result.resumable else result.outcome,
-        facts=state.facts,
+        fact_count=state.facts,
     )

@@ -62,7 +62,7 @@ class _Ended:
             started_at=self.started_at,
             ended_at=self.ended_at,
             ending=self.ending,
-            facts=self.facts_count,
+            fact_count=self.facts_count,
         )
 
 

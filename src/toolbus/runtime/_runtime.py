@@ -350,15 +350,15 @@ class Runtime(Generic[DepsT]):
             if self._journal_writer is not None:
                 await self._journal_writer.flush()
 
-    async def drain(self, *, grace_seconds: float | None = None) -> int:
-        """Take no new requests, give the running ones `grace_seconds`, cancel the rest, and return how many these were.
+    async def drain(self, *, timeout_seconds: float | None = None) -> int:
+        """Take no new requests, give the running ones `timeout_seconds`, cancel the rest, and return how many these were.
 
-        `grace_seconds` is `drain_seconds` unless stated otherwise. With a journal the rest is not cancelled but left,
+        `timeout_seconds` is `drain_seconds` unless stated otherwise. With a journal the rest is not cancelled but left,
         so that `resume` can continue it (see `RequestResult.resumable`), and a request that only waits for a person is
         left at once. One log line says how many were left.
         """
         self._close_entrance()
-        seconds = self._drain_seconds if grace_seconds is None else grace_seconds
+        seconds = self._drain_seconds if timeout_seconds is None else timeout_seconds
         left = set[str]()
 
         def leave_if_it_only_waits(request_id: str) -> None:

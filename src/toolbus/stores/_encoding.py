@@ -296,7 +296,7 @@ def conversation_from(values: Sequence[object]) -> ConversationRecord:
     return ConversationRecord(
         conversation_id=conversation_id,
         title=title,
-        messages=int(messages),
+        message_count=int(messages),
         started_at=float(started_at),
         updated_at=float(updated_at),
     )

@@ -44,7 +44,7 @@ TOOL_ARGUMENTS = "gen_ai.tool.call.arguments"
 TOOL_RESULT = "gen_ai.tool.call.result"
 
 # The number of earlier messages that are not in an attribute, since it would be too long.
-LEFT_OUT = "toolbus.content.left_out"
+OMITTED_MESSAGES = "toolbus.content.omitted_messages"
 
 # Metrics.
 REQUEST_SECONDS = "gen_ai.invoke_agent.duration"

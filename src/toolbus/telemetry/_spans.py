@@ -247,7 +247,7 @@ class ModelSpan(_Recorded):
         text, left_out = input_messages(messages)
         span.set_attribute(names.INPUT_MESSAGES, text)
         if left_out:
-            span.set_attribute(names.LEFT_OUT, left_out)
+            span.set_attribute(names.OMITTED_MESSAGES, left_out)
 
     def measure(self, seconds: float) -> None:
         spans, about = self._spans, (names.OPERATION, names.CHAT, names.PROVIDER, self._provider)

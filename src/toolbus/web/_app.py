@@ -52,7 +52,7 @@ def create_app(
     authorize: AuthorizeRequest,
     options: Callable[[Request, str], RequestOptions[Any]] | None = None,
     client_tools: Collection[str] = (),
-    version: Literal[6, 7] = 6,
+    ai_sdk_version: Literal[6, 7] = 6,
     page: bool = False,
     heartbeat_seconds: float = 15.0,
     cancel_on_disconnect: bool = False,
@@ -71,7 +71,8 @@ def create_app(
     | --- | --- |
     | `POST /ask` | the result as JSON when the request has ended; body: `prompt`, `conversation_id` |
     | `POST /ask/events`, `POST /ask/text` | the same as an `EventsResponse` or a `TextResponse` |
-    | `POST /chat`, `GET /chat/ID/stream` | `useChat` of the AI SDK (`version`), and its resuming (204: nothing runs) |
+    | `POST /chat`, `GET /chat/ID/stream` | `useChat` of the AI SDK (`ai_sdk_version`), and its resuming (204: nothing
+    runs) |
     | `POST /agent` | `HttpAgent` of AG-UI |
     | `GET /` | with `page`: a chat page on these routes, that of `toolbus serve` |
     | `GET /conversations` | the user's conversations, the newest first; `search`, `limit` |
@@ -90,13 +91,13 @@ def create_app(
     """
     if not callable(authorize):
         raise ConfigurationError("authorize is not callable; give a function of the HTTP request that returns its user")
-    VercelEncoder(version=version)  # It checks the version.
+    VercelEncoder(ai_sdk_version=ai_sdk_version)  # It checks the version.
     app = _App(
         runtime,
         authorize,
         options,
         frozenset(client_tools),
-        version,
+        ai_sdk_version,
         {
             "heartbeat_seconds": check("heartbeat_seconds", heartbeat_seconds, POSITIVE),
             "cancel_on_disconnect": check("cancel_on_disconnect", cancel_on_disconnect, FLAG),
@@ -125,7 +126,7 @@ class _App:
         authorize: AuthorizeRequest,
         options: Callable[[Request, str], RequestOptions[Any]] | None,
         client_tools: frozenset[str],
-        version: Literal[6, 7],
+        ai_sdk_version: Literal[6, 7],
         streaming: _Streaming,
         max_body_bytes: int,
     ) -> None:
@@ -133,7 +134,7 @@ class _App:
         self._authorize = authorize
         self._options = options
         self._client_tools = client_tools
-        self._version: Literal[6, 7] = version
+        self._version: Literal[6, 7] = ai_sdk_version
         self._streaming = streaming
         self._heartbeat_seconds = streaming["heartbeat_seconds"]
         self._max_body_bytes = max_body_bytes
@@ -221,7 +222,7 @@ class _App:
                 source,
                 client_tools=self._client_tools,
                 answered=incoming.answered,
-                version=self._version,
+                ai_sdk_version=self._version,
                 headers=headers,
                 **self._streaming,
             )
@@ -268,7 +269,7 @@ class _App:
         return VercelResponse(
             self._runtime.request(record.request_id),
             client_tools=self._client_tools,
-            version=self._version,
+            ai_sdk_version=self._version,
             heartbeat_seconds=self._heartbeat_seconds,
             headers={"X-Request-Id": record.request_id},
         )

@@ -78,7 +78,7 @@ class MemoryConversations:
             ConversationRecord(
                 conversation_id=conversation_id,
                 title=title_of(kept.messages),
-                messages=len(kept.messages),
+                message_count=len(kept.messages),
                 started_at=kept.started_at,
                 updated_at=kept.updated_at,
             )

@@ -193,7 +193,7 @@ def _with_others(
     return ConversationRecord(
         conversation_id=conversation_id,
         title=title,
-        messages=count,
+        message_count=count,
         started_at=min(times, default=0.0),
         updated_at=max(times, default=0.0),
     )

@@ -33,7 +33,7 @@ def _record(database: ServerConnection, state: Document) -> RequestRecord:
         started_at=state["started_at"],
         ended_at=state["ended_at"] or None,
         ending=state["ending"] or None,
-        facts=state["next_seq"],
+        fact_count=state["next_seq"],
         size_bytes=state["size_bytes"],
         agreed=agreed,
     )

@@ -239,7 +239,7 @@ def _without_agreed(row: Row) -> RequestRecord:
         started_at=row[5],
         ended_at=row[6],
         ending=row[7],
-        facts=row[8],
+        fact_count=row[8],
         size_bytes=row[9],
     )
     if not has_right_types(record):

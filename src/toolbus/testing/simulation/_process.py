@@ -124,7 +124,7 @@ class Process:
                 asking.start_soon(self._ask, runtime, number)
             if plan.way == "drained":
                 await anyio.sleep(plan.after_seconds)
-                await runtime.drain(grace_seconds=world.chance(self.named("drain")).below(3.0))
+                await runtime.drain(timeout_seconds=world.chance(self.named("drain")).below(3.0))
 
     def _runtime(self) -> Runtime:
         world = self.world
