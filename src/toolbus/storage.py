@@ -152,7 +152,7 @@ class StoredFact:
 
 @dataclass(slots=True, kw_only=True)
 class ConversationRecord:
-    """A conversation in a list. `message_count` is the number of its messages, `title` the beginning of the first prompt.
+    """A conversation in a list. `title` is the beginning of its first prompt, `message_count` counts its messages.
 
     The times are those of the first and of the newest turn, in seconds since the epoch, by the store's clock.
     """

@@ -260,7 +260,7 @@ FAILED = [
         Case(f"broken interceptor: {place}", "failed", "application_error", [calls(AT_ONCE), text("No.")], None, {"interceptors": [Forbids(place, KeyError("x"))]}, completed)
         for place, completed in (("prompt", 0), ("model", 0), ("tool", 0), ("answer", 1))
     ),
-    Case("no price", "failed", "configuration", [text("Hi.")], None, {**limited(max_cost=5.0), "prices": {"another": Price(input=1, output=1)}}),
+    Case("no price", "failed", "configuration_error", [text("Hi.")], None, {**limited(max_cost=5.0), "prices": {"another": Price(input=1, output=1)}}),
     Case("broken instructions", "failed", "application_error", options={"instructions": no_instructions}),
     Case("broken provider", "failed", "application_error", [calls(AT_ONCE), raises], completed=1),
     Case("no reply", "failed", "application_error", NoModel()),

@@ -191,7 +191,7 @@ async def test_a_budget_of_money_needs_prices_and_a_price_for_the_model_that_ans
         RequestSession(EventBus(), answers(), "go", budget=Budget(max_cost=1))
     unpriced = {"another": Price(input=1, output=1)}
     result = await RequestSession(EventBus(), answers(), "go", budget=Budget(max_cost=1), prices=unpriced).run()
-    assert (result.outcome, result.reason) == ("failed", "configuration")
+    assert (result.outcome, result.reason) == ("failed", "configuration_error")
     assert "there is no price for 'scripted:script'" in str(result.error)
 
 

@@ -142,7 +142,7 @@ async def test_the_mode_native_is_refused_before_anything_is_asked_where_it_cann
 async def test_a_model_of_one_round_that_cannot_fails_the_request() -> None:
     async with Runtime(native(), provider_for_round=lambda _round: native(can="")) as runtime:
         result = await runtime.start("Weather in Paris?", output=Forecast, output_mode="native").result()
-    assert (result.outcome, result.reason) == ("failed", "configuration")
+    assert (result.outcome, result.reason) == ("failed", "configuration_error")
     assert "say 'auto' or 'tool'" in str(result.error)
 
 

@@ -177,7 +177,7 @@ async def test_a_model_for_a_round_may_be_a_name_of_a_vendor() -> None:
 async def test_a_model_for_a_round_that_is_none_fails_the_request_and_says_so(named: Any, reported: str) -> None:
     async with Runtime(ScriptedProvider([]), provider_for_round=lambda _number: named) as runtime:
         result = await runtime.start("hi").result()
-    assert (result.outcome, result.reason) == ("failed", "configuration")
+    assert (result.outcome, result.reason) == ("failed", "configuration_error")
     assert isinstance(result.error, ConfigurationError)
     assert reported in str(result.error)
 
@@ -239,5 +239,5 @@ async def test_a_cost_limit_without_a_price_for_the_model_says_which_one_is_miss
     script = ScriptedProvider([text("ok")])
     async with Runtime(script, prices={"openai:other": Price(input=1, output=1)}) as runtime:
         result = await runtime.start("hi", limits=Limits(max_cost=1)).result()
-    assert (result.outcome, result.reason) == ("failed", "configuration")
+    assert (result.outcome, result.reason) == ("failed", "configuration_error")
     assert "there is no price for 'scripted:" in str(result.error)

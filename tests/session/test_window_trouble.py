@@ -202,7 +202,7 @@ async def test_a_summary_that_has_no_price_ends_a_request_whose_cost_is_limited(
     compression = Compression(max_context_tokens=1000, summarizer=Summarizer(quick))
     prices = {"scripted:script": Price(input=1, output=1)}
     result, _ = await carry_out(provider, talk(20), compression=compression, prices=prices, limits=Limits(max_cost=9.0))
-    assert (result.outcome, result.reason) == ("failed", "configuration")
+    assert (result.outcome, result.reason) == ("failed", "configuration_error")
     assert "there is no price for 'quick:script'" in str(result.error)
     assert result.usage == Usage(input_tokens=70)
     assert provider.requests == []

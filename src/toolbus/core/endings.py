@@ -38,7 +38,7 @@ _SENTENCES: Mapping[str, str] = {
     "on_failure": _TOOL_FAILED,
     "stop_on": _TOOL_FAILED,
     # The codes of errors. Those that are not here mean an internal error.
-    "configuration": _SET_UP,
+    "configuration_error": _SET_UP,
     "missing_extra": _SET_UP,
     "native_output_unsupported": _SET_UP,
     "provider_error": "I could not finish because the language model failed.",

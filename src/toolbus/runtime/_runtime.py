@@ -351,7 +351,7 @@ class Runtime(Generic[DepsT]):
                 await self._journal_writer.flush()
 
     async def drain(self, *, timeout_seconds: float | None = None) -> int:
-        """Take no new requests, give the running ones `timeout_seconds`, cancel the rest, and return how many these were.
+        """Take no new requests, give those that run `timeout_seconds`, cancel the rest, and return how many these were.
 
         `timeout_seconds` is `drain_seconds` unless stated otherwise. With a journal the rest is not cancelled but left,
         so that `resume` can continue it (see `RequestResult.resumable`), and a request that only waits for a person is

@@ -395,7 +395,7 @@ class _PageResponse(_EventStream):
 
 
 class VercelResponse(_PageResponse):
-    """A request as a UI message stream for `useChat`: see `VercelEncoder` for `client_tools`, `answered`, `ai_sdk_version`.
+    """A request as a UI message stream for `useChat`. `VercelEncoder` explains its first three options.
 
     The stream ends with the request, and also when the page has to answer before anything can happen, because `useChat`
     sends approvals and results with its next request: give them to the session with `ClientRequest.answer`, and respond

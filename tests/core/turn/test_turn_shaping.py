@@ -93,7 +93,7 @@ def test_a_summary_without_a_price_ends_a_request_whose_cost_is_limited(summary:
     facts = summed(turn, **summary)
     assert isinstance(facts[-1], RequestFailed) is fails
     if fails:
-        assert facts[-1].reason == "configuration"
+        assert facts[-1].reason == "configuration_error"
         assert facts[-1].usage == turn.state.usage == summary.get("usage", Usage())
 
 

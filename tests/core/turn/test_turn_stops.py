@@ -287,7 +287,7 @@ def test_where_money_is_limited_a_model_without_a_price_ends_the_request(calls: 
     turn.reply(text, *[call()] * calls, usage=Usage(input_tokens=3))
     ending = turn.state.ending
     assert isinstance(ending, RequestFailed)
-    assert (ending.reason, ending.usage) == ("configuration", Usage(input_tokens=3))
+    assert (ending.reason, ending.usage) == ("configuration_error", Usage(input_tokens=3))
     assert "no price for 'scripted:'" in ending.error
     assert [each.reason for each in of(ToolCallFailed, turn.facts)] == ["cancelled"] * calls
     assert len([each for each in turn.state.messages if isinstance(each, ToolMessage)]) == calls

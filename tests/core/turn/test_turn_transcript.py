@@ -131,7 +131,12 @@ def test_a_reply_without_a_price_appends_its_message_and_the_failures_of_its_cal
     refused = ToolCallFailed(
         event_id="f", request_id="r", call_id="r_0_0", name="clock", reason="cancelled", error="The request ended."
     )
-    facts = [*begun(), reply(0, "", "clock"), refused, RequestFailed(request_id="r", reason="configuration", error="")]
+    facts = [
+        *begun(),
+        reply(0, "", "clock"),
+        refused,
+        RequestFailed(request_id="r", reason="configuration_error", error=""),
+    ]
     content = '{"ok":false,"reason":"cancelled","error":"The request ended."}'
     failure = ToolMessage(call_id="r_0_0", name="clock", content=content, is_error=True, message_id="r_0_0_t")
     assert applied(*facts).messages[2:] == [failure]

@@ -65,7 +65,7 @@ def _on_unpriced(message: AssistantMessage, reply: ModelReply, facts: Facts) -> 
     error = _no_price(reply.vendor, reply.model)
     for call in message.tool_calls:
         facts.refuse(call, "cancelled", "The request ended, since what it costs is not known.")
-    facts.end(RequestFailed, reason="configuration", error=error)
+    facts.end(RequestFailed, reason="configuration_error", error=error)
 
 
 def _no_price(vendor: str, model: str) -> str:
@@ -206,6 +206,6 @@ def decide_shaped(state: TurnState, shaped: HistoryShaped, facts: Facts, _now: f
     by_a_model = bool(summary.vendor or summary.model or summary.usage != Usage())
     if cost is None and by_a_model and state.needs_price:
         error = _no_price(summary.vendor, summary.model)
-        facts.end(RequestFailed, reason="configuration", error=error)
+        facts.end(RequestFailed, reason="configuration_error", error=error)
     elif over := over_budget(state.limits, state.usage, state.cost):
         complete(state, facts, (state.stop or over).reason)

@@ -65,7 +65,7 @@ class RecordingError(ToolbusError, ValueError):
     """A file that is not a recording, or not a complete one: the text names the file and the line."""
 
     fault = "caller"
-    code = "recording"
+    code = "recording_error"
 
     def __init__(self, path: Path, line: int, problem: str) -> None:
         super().__init__(f"{path}:{line}: {problem}" if line else f"{path}: {problem}")
