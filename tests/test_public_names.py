@@ -119,6 +119,13 @@ def test_every_error_stands_in_the_catalogue_with_its_code_and_fault(kind: type[
     assert (row[1], row[2]) == (kind.code, kind.fault)
 
 
+@pytest.mark.parametrize("kind", all_errors())
+def test_the_code_of_an_error_is_the_name_of_its_class(kind: type[ToolbusError]) -> None:
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()
+    # A request that was cancelled has the same word as its outcome.
+    assert kind.code == {"toolbus_error": "error", "request_cancelled_error": "cancelled"}.get(name, name)
+
+
 def test_codes_are_unique_and_the_catalogue_names_no_error_that_is_not_there() -> None:
     codes = [kind.code for kind in all_errors()]
     assert len(set(codes)) == len(codes)
