@@ -71,7 +71,7 @@ async def play(
     was_stopped = False
     async with McpTools([replace(server, tool_options=TOOLS)], registry=runtime.tools) as mcp:
         if not mcp.status()[0].connected:
-            raise ConfigurationError(f"the game cannot be reached: {mcp.status()[0].why}")
+            raise ConfigurationError(f"the game cannot be reached: {mcp.status()[0].reason}")
         async with runtime:
             known = len(await store.history(pilot))
             screen.show(f"conversation {pilot!r} {'continues' if known else 'begins'}; messages stored: {known}")

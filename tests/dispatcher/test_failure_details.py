@@ -113,7 +113,7 @@ async def test_the_log_line_of_a_sub_request_names_the_call_that_made_it(caplog:
 
 
 async def test_a_limit_of_costs_that_no_usage_is_reported_for_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    prices, limits = {"*": Price(input=1.0, output=1.0)}, Limits(max_cost=1.0)
+    prices, limits = {"*": Price(input_per_million=1.0, output_per_million=1.0)}, Limits(max_cost=1.0)
     silent = ScriptedProvider(lambda request: text("Hi."))
     async with Runtime(silent, prices=prices, limits=limits, store=MemoryStore()) as runtime:
         for _ in range(3):

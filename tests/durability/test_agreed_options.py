@@ -72,7 +72,7 @@ async def test_an_option_is_written_as_data_or_as_a_function_and_only_if_it_was_
 
 def test_what_was_written_comes_back_without_what_only_a_newer_release_knows() -> None:
     limits, settings = Limits(max_rounds=3, stop_on=frozenset({"timeout", "denied"})), ModelSettings(temperature=0.5)
-    memo, price = Memo(first_id="m1", turns_omitted=2), Price(input=1.0, output=2.0)
+    memo, price = Memo(first_id="m1", turns_omitted=2), Price(input_per_million=1.0, output_per_million=2.0)
     newer = {"of_a_newer_release": 1}
     assert (fields_of(limits) or {})["stop_on"] == ["denied", "timeout"]
     assert limits_in({"limits": {**(fields_of(limits) or {}), **newer}}) == limits

@@ -253,7 +253,7 @@ async def test_a_limit_stops_where_it_would_have_stopped(limits: Limits) -> None
                 text("All looked at.", usage=SPENT),
             )
         ],
-        options={"limits": limits, "prices": {"*": Price(input=100.0, output=10.0)}},
+        options={"limits": limits, "prices": {"*": Price(input_per_million=100.0, output_per_million=10.0)}},
         exact=limits.timeout_seconds > 100,  # the time goes on while nobody runs, and what is said of it
     )
     assert await assert_goes_on_everywhere(scene) >= 2

@@ -381,7 +381,7 @@ async def test_a_parent_that_is_cancelled_at_any_suspension_of_its_child_takes_i
 # ------------------------------------------------------------------------------------------------- limits
 
 USED = Usage(input_tokens=10, output_tokens=1)
-PRICES = {"*": Price(input=1_000_000, output=0)}
+PRICES = {"*": Price(input_per_million=1_000_000, output_per_million=0)}
 
 
 def limits_of_children(limits: Limits, given: Limits | None = None) -> Callable[[], Awaitable[list[Limits]]]:

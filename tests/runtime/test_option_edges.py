@@ -218,7 +218,7 @@ EITHER: dict[str, tuple[dict[str, Any], str]] = {
     "interceptors-a-function": ({"interceptors": [len]}, INTERCEPTORS),
     "prices-of-numbers": ({"prices": {"x": 1}}, PRICES),
     "prices-a-number": ({"prices": 3}, PRICES),
-    "prices-one-alone": ({"prices": Price(input=1, output=1)}, PRICES),
+    "prices-one-alone": ({"prices": Price(input_per_million=1, output_per_million=1)}, PRICES),
     "approval-a-word": ({"needs_approval": "yes"}, APPROVAL),
     "approval-names-of-tools": ({"needs_approval": ["remove"]}, APPROVAL),
     "on-approval-another-word": ({"on_approval": "ask"}, HOOK),

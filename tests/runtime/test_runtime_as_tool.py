@@ -88,7 +88,7 @@ async def test_what_a_sub_request_spends_counts_for_the_request_that_asked() -> 
     inner = once(calls(("get_weather", {"city": "Paris"}), usage=usage(100)), text("Sunny.", usage=usage(100)))
     boss = once(calls(ASKS, usage=usage(10)), text("No coat.", usage=usage(10)))
     tools = [sub_request_tool("weather_desk", "Knows the weather.", provider=inner, tools=[get_weather])]
-    prices = {"*": Price(input=1_000_000, output=0)}
+    prices = {"*": Price(input_per_million=1_000_000, output_per_million=0)}
     async with Runtime(boss, tools=tools, prices=prices) as runtime:
         result = await runtime.run("A coat?")
         assert (result.usage.input_tokens, result.cost) == (220, 220)

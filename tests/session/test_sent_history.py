@@ -326,7 +326,10 @@ async def test_turns_that_leave_are_summed_up_and_the_summary_is_paid_for() -> N
     )
     provider = ScriptedProvider([text("here", usage=Usage(input_tokens=100, output_tokens=10))])
     compression = Compression(max_context_tokens=2000, summarizer=Summarizer(quick))
-    prices = {"quick:script": Price(input=1_000_000, output=0), "*": Price(input=1, output=1)}
+    prices = {
+        "quick:script": Price(input_per_million=1_000_000, output_per_million=0),
+        "*": Price(input_per_million=1, output_per_million=1),
+    }
     result, seen = await carry_out(provider, talk(20), compression=compression, prices=prices)
     assert result.ok
     assert result.usage == Usage(input_tokens=170, output_tokens=17)

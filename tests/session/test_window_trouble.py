@@ -200,7 +200,7 @@ async def test_a_summary_that_has_no_price_ends_a_request_whose_cost_is_limited(
     provider = ScriptedProvider([text("never")])
     quick = ScriptedProvider([text("in short", usage=Usage(input_tokens=70))], vendor="quick")
     compression = Compression(max_context_tokens=1000, summarizer=Summarizer(quick))
-    prices = {"scripted:script": Price(input=1, output=1)}
+    prices = {"scripted:script": Price(input_per_million=1, output_per_million=1)}
     result, _ = await carry_out(provider, talk(20), compression=compression, prices=prices, limits=Limits(max_cost=9.0))
     assert (result.outcome, result.reason) == ("failed", "configuration_error")
     assert "there is no price for 'quick:script'" in str(result.error)
@@ -211,7 +211,7 @@ async def test_a_summary_that_has_no_price_ends_a_request_whose_cost_is_limited(
 async def test_a_summary_that_costs_nothing_needs_no_price() -> None:
     provider = ScriptedProvider([text("here")])
     compression = Compression(max_context_tokens=1000, summarizer=Fixed(Summary(text="by hand")))
-    prices = {"scripted:script": Price(input=1, output=1)}
+    prices = {"scripted:script": Price(input_per_million=1, output_per_million=1)}
     result, _ = await carry_out(provider, talk(20), compression=compression, prices=prices, limits=Limits(max_cost=9.0))
     assert result.ok
 
@@ -221,7 +221,7 @@ async def test_the_model_is_not_asked_once_a_summary_has_used_up_the_limits(limi
     provider = ScriptedProvider([text("never")])
     used = Usage(input_tokens=70)
     compression = Compression(max_context_tokens=1000, summarizer=Fixed(Summary(text="so", usage=used, model="m")))
-    prices = {"*": Price(input=1_000_000, output=0)}
+    prices = {"*": Price(input_per_million=1_000_000, output_per_million=0)}
     result, _ = await carry_out(provider, talk(20), compression=compression, prices=prices, limits=limits)
     assert result.outcome == "stopped"
     assert result.reason in {"max_input_tokens=50", "max_cost=1"}

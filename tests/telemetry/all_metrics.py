@@ -39,7 +39,7 @@ async def make_all(telemetry: OpenTelemetry) -> None:
     busy = error(ProviderUnavailable("busy", retryable=True))
     usage = Usage(input_tokens=10, output_tokens=2)
     model: Any = ScriptedProvider([busy, calls(("look", {}), usage=usage), text("done")], vendor="maker")
-    prices = {"*": Price(input=1.0, output=2.0)}
+    prices = {"*": Price(input_per_million=1.0, output_per_million=2.0)}
     async with Runtime(model, tools=[look], bus=bus, instrumentation=[telemetry], prices=prices) as runtime:
         bus.connect(ApprovalRequested, lambda asked: bus.publish(asked.decided(approved=True)))
         await runtime.run("go")

@@ -253,7 +253,7 @@ _RULES: Mapping[str, Rule] = {
     "instrumentation": Rule(
         _are_instrumentation, "give a list of objects whose classes derive from toolbus.instrumentation.Instrumentation"
     ),
-    "prices": Rule(_are_prices, "give {'vendor:model': Price(input=..., output=...)}, per million tokens"),
+    "prices": Rule(_are_prices, "give {'vendor:model': Price(input_per_million=..., output_per_million=...)}"),
     "note_failures": FLAG,
     "compression": Rule(_is(Compression), "give Compression, for example Compression(max_context_tokens=100_000)"),
     "secrets": Rule(

@@ -318,7 +318,7 @@ def test_a_last_answer_that_is_none_stops_the_request_with_its_text() -> None:
     ],
 )
 def test_nothing_is_sent_back_past_a_limit(limits: Limits, reason: str) -> None:
-    turn = asked(limits, prices={"*": Price(input=1_000_000, output=0)})
+    turn = asked(limits, prices={"*": Price(input_per_million=1_000_000, output_per_million=0)})
     turn.reply("Rome", usage=Usage(input_tokens=6, output_tokens=6))
     assert turn.stopped_by == reason
     assert (turn.ending.text, repaired(turn)) == ("Rome", [])

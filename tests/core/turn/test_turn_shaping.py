@@ -16,7 +16,7 @@ from toolbus.messages import Usage
 from toolbus.protocols import Summary
 
 SHAPE = Shape(900, 300, 2, 1, "In short.")
-PRICES = {"quick:m": Price(input=1_000_000, output=1_000_000)}
+PRICES = {"quick:m": Price(input_per_million=1_000_000, output_per_million=1_000_000)}
 
 
 def overflow(turn: Turn, *, retryable: bool = True) -> list[Any]:

@@ -200,7 +200,7 @@ def test_each_round_with_failures_has_a_note_of_its_own() -> None:
 
 # ------------------------------------------------------------------------------------------------------ money
 
-PRICES = {"*": Price(input=1_000_000, output=2_000_000)}
+PRICES = {"*": Price(input_per_million=1_000_000, output_per_million=2_000_000)}
 
 
 def test_what_replies_and_sub_requests_cost_adds_up() -> None:
@@ -283,7 +283,7 @@ def test_calls_of_a_sub_request_use_up_the_requests_calls() -> None:
 @pytest.mark.parametrize("calls", [0, 2])
 @pytest.mark.parametrize("text", ["let me see", ""])
 def test_where_money_is_limited_a_model_without_a_price_ends_the_request(calls: int, text: str) -> None:
-    turn = Turn(Limits(max_cost=1.0), prices={"other": Price(input=1, output=1)})
+    turn = Turn(Limits(max_cost=1.0), prices={"other": Price(input_per_million=1, output_per_million=1)})
     turn.reply(text, *[call()] * calls, usage=Usage(input_tokens=3))
     ending = turn.state.ending
     assert isinstance(ending, RequestFailed)

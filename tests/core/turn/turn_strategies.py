@@ -105,7 +105,7 @@ agreed = st.fixed_dictionaries(
         "output": st.sampled_from(OUTPUTS),
         "note_failures": st.booleans(),
         "providers": st.sampled_from([1, 1, 2]),
-        "prices": st.sampled_from([None, *[{"*": Price(input=500_000, output=100_000)}] * 5]),
+        "prices": st.sampled_from([None, *[{"*": Price(input_per_million=500_000, output_per_million=100_000)}] * 5]),
     }
 )
 arguments = st.sampled_from(

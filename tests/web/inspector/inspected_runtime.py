@@ -34,7 +34,7 @@ ATTACKS = (
     "]]><!--",
     "\u202egnp.exe\u0000\u001b[31m",
 )
-PRICES = {"*": Price(input=0.25, output=2.0)}
+PRICES = {"*": Price(input_per_million=0.25, output_per_million=2.0)}
 
 
 @tool
