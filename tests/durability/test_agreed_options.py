@@ -99,7 +99,7 @@ def test_what_was_not_written_has_its_default() -> None:
 @pytest.mark.parametrize("metadata", [{"user": object()}, {1: 2}, {"number": 2**70}])
 async def test_metadata_that_no_journal_can_keep_is_refused_before_anything_begins(metadata: dict[Any, Any]) -> None:
     async with Runtime(ScriptedProvider([]), store=MemoryStore(journal=True)) as runtime:
-        before = runtime.statistics().places
+        before = runtime.statistics().free_capacity
         with pytest.raises(ConfigurationError, match="metadata is not JSON, so the journal cannot keep it"):
             runtime.start("go", metadata=metadata)
-        assert runtime.statistics().places == before
+        assert runtime.statistics().free_capacity == before

@@ -612,7 +612,7 @@ async def test_a_host_that_cancels_run_ends_the_request_for_good() -> None:
         assert await store.journal.unfinished() == []
         assert len(await runtime.resume()) == 0
         (record,) = await store.conversations()
-    assert record.messages == 3  # prompt, call, and that it was cancelled
+    assert record.message_count == 3  # prompt, call, and that it was cancelled
 
 
 async def test_a_runtime_with_a_journal_that_is_left_at_once_is_left() -> None:

@@ -136,7 +136,7 @@ async def test_a_handle_knows_the_record_and_the_ending_of_its_request(where: st
             record = await handle.record()
             assert (record.request_id, record.conversation_id, record.ending) == (session.request_id, "talk", None)
             assert record.started_at == session.snapshot().view.state.started_at
-            assert record.facts == sum([each.is_fact and not each.is_derived async for each in _so_far(session)])
+            assert record.fact_count == sum([each.is_fact and not each.is_derived async for each in _so_far(session)])
             session.cancel()
             await session.result()
             assert await handle.has_ended()

@@ -58,7 +58,7 @@ async def elsewhere() -> str:
     return "said"
 
 
-@tool(pool="gpu", transcript=True)
+@tool(pool="gpu", needs_transcript=True)
 async def recall() -> str:
     """Answer from the transcript."""
     return "said"

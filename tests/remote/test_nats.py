@@ -64,14 +64,14 @@ async def test_the_executor_keeps_the_contract_with_its_tools_in_another_process
     server, prefix = broker
     with worker_process(broker, notes, "contract"):
         report = await check_executor(
-            lambda bus, _tools: NatsExecutor(server.url, pool="contract", prefix=prefix).on(
+            lambda bus, _tools: NatsExecutor(server.url, pool="contract", prefix=prefix).attach(
                 bus, ToolRegistry(in_pool("contract")), lambda: None
             ),
             elsewhere=True,
             max_concurrency=4,
             quiet_seconds=0.2,
         )
-    assert report.left_out == ()
+    assert report.skipped == ()
 
 
 async def test_a_call_runs_on_a_worker_with_the_deps_of_the_worker(broker: Broker, notes: Path) -> None:
@@ -116,7 +116,7 @@ async def test_a_call_with_a_damaged_transcript_is_not_run(broker: Broker, said:
 async def test_any_request_id_reaches_its_worker(broker: Broker, notes: Path, request_id: str) -> None:
     bus, tools = EventBus(), ToolRegistry(TOOLS)
     executor = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
-    async with worker_here(broker, deps="here"), executor.on(bus, tools, lambda: None):
+    async with worker_here(broker, deps="here"), executor.attach(bus, tools, lambda: None):
         result = await RequestSession(bus, model("quick"), "Go.", tools=tools, request_id=request_id).run()
     assert result.tool_calls[0].content == "deps here"
 
@@ -126,7 +126,7 @@ async def test_ids_that_are_too_long_for_the_broker_end_their_call_and_no_other_
 ) -> None:
     bus, tools = EventBus(), ToolRegistry(TOOLS)
     executor = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
-    async with worker_here(broker, deps="here"), executor.on(bus, tools, lambda: None):
+    async with worker_here(broker, deps="here"), executor.attach(bus, tools, lambda: None):
         for request_id, expected in (("x" * 5_000, "limit"), ("ü" * 1_000, "limit"), ("x" * 1_000, "deps here")):
             session = RequestSession(bus, model("quick"), "Go.", tools=tools, request_id=request_id)
             call = (await session.run()).tool_calls[0]

@@ -30,7 +30,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@tool(pool="gpu", transcript=True)
+@tool(pool="gpu", needs_transcript=True)
 async def echo(words: str, context: ToolContext[Any]) -> str:
     """Answer with the words, and the length of the transcript."""
     return f"{sum(len(getattr(each, 'text', '')) for each in context.messages)} {words}"

@@ -345,4 +345,4 @@ def test_what_cannot_be_is_refused_when_the_tool_is_made() -> None:
     with pytest.raises(ConfigurationError, match="background_timeout_seconds"):
         Limits(background_timeout_seconds=0)
     with pytest.raises(ConfigurationError, match=r"tool 'render': transcript sends the transcript to a worker"):
-        tool(transcript=True, name="render")(lambda: "x")
+        tool(needs_transcript=True, name="render")(lambda: "x")

@@ -549,7 +549,7 @@ async def test_requests_are_listed_with_and_without_a_journal(is_stored: bool):
         found = [*await runtime.requests()]
         assert [each.request_id for each in found] == [queued.request_id, waits.request_id, ended.request_id]
         assert [each.ending for each in found] == [None, None, "completed"]
-        assert [each.facts > 0 for each in found] == [False, True, True]
+        assert [each.fact_count > 0 for each in found] == [False, True, True]
         of_b = [each.request_id for each in await runtime.requests(conversation_id="b")]
         assert of_b == [queued.request_id, waits.request_id]
         assert [each.request_id for each in await runtime.requests(limit=1)] == [queued.request_id]

@@ -151,7 +151,7 @@ async def test_a_file_that_was_recorded_in_format_1_is_read_and_goes_on(path: Pa
         assert [each.step_end for each in await store.facts("ended")] == [1, 1, 3, 3, 4]
         assert len(await store.history("talk")) == 2
         [left] = await store.unfinished()
-        assert (left.request_id, left.facts, left.agreed) == ("left", 2, {"limit": 3})
+        assert (left.request_id, left.fact_count, left.agreed) == ("left", 2, {"limit": 3})
         taken = await store.take("left", "somebody", 60)
         assert taken is not None
         await store.append(entry("left", 2, epoch=taken.epoch, conversation_id="talk", ending="completed"))

@@ -172,7 +172,7 @@ async def test_a_request_that_ends_while_it_is_exported_is_written_as_its_record
         assert (done.requests, done.facts, done.problems) == (1, 1, [])
         await import_from(target, path)
         [left] = await target.unfinished()
-        assert (left.ending, left.facts, len(await target.facts("r"))) == (None, 1, 1)
+        assert (left.ending, left.fact_count, len(await target.facts("r"))) == (None, 1, 1)
 
 
 @pytest.mark.parametrize("ends", ["before the conversations", "after them"])
@@ -198,9 +198,9 @@ async def test_a_request_that_ends_during_an_export_has_its_turn_once_or_continu
         record = await target.request("r")
         assert record is not None
         if is_after:
-            assert (record.ending, record.facts, history) == (None, 1, [])
+            assert (record.ending, record.fact_count, history) == (None, 1, [])
         else:
-            assert (record.ending, record.facts, history) == ("completed", 2, ["hello", "answer to hello"])
+            assert (record.ending, record.fact_count, history) == ("completed", 2, ["hello", "answer to hello"])
         assert "later" in [each.request_id for each in await target.unfinished()]
         assert (await verify(target)).problems == []
 

@@ -191,7 +191,7 @@ async def test_a_value_of_another_type_in_a_conversation_hides_no_other_one(tmp_
         with closed(sqlite3.connect(store.path, isolation_level=None)) as database:
             database.execute("UPDATE conversations SET updated_at = 'x', messages = 'y' WHERE conversation_id = 'c'")
         listed = {each.conversation_id: each for each in await store.conversations()}
-        assert [(each, listed[each].updated_at > 0, listed[each].messages) for each in "cd"] == [
+        assert [(each, listed[each].updated_at > 0, listed[each].message_count) for each in "cd"] == [
             ("c", False, 0),
             ("d", True, 2),
         ]

@@ -120,8 +120,8 @@ class LeavesNoGaps(Right):
 
     async def append(self, entry: Entry) -> int:
         record = await super().request(entry.request_id)
-        if record is not None and entry.seq > record.facts:
-            entry = replace(entry, seq=record.facts)
+        if record is not None and entry.seq > record.fact_count:
+            entry = replace(entry, seq=record.fact_count)
         return await super().append(entry)
 
 
@@ -146,7 +146,12 @@ class SaysNotWhy(Right):
 
     async def append(self, entry: Entry) -> int:
         record = await super().request(entry.request_id)
-        if record is not None and record.ending is None and record.epoch == entry.epoch and entry.seq < record.facts:
+        if (
+            record is not None
+            and record.ending is None
+            and record.epoch == entry.epoch
+            and entry.seq < record.fact_count
+        ):
             raise StoreError(f"place {entry.seq} is taken")
         return await super().append(entry)
 
@@ -156,10 +161,10 @@ class LooksBeforeItWrites(Right):
 
     async def append(self, entry: Entry) -> int:
         record = await super().request(entry.request_id)
-        if record is None or record.ending is not None or entry.epoch != record.epoch or entry.seq != record.facts:
+        if record is None or record.ending is not None or entry.epoch != record.epoch or entry.seq != record.fact_count:
             return await super().append(entry)
         await anyio.lowlevel.checkpoint()
-        return await super().append(replace(entry, seq=(await self.known(entry.request_id)).facts))
+        return await super().append(replace(entry, seq=(await self.known(entry.request_id)).fact_count))
 
 
 class BreaksWhenAReadingOfFactsIsCancelled(BreaksWhenAReadingIsCancelled):
@@ -226,7 +231,7 @@ class WritesLate(_WhenCancelled):
 class KeepsLeasesOfTheEnded(Right):
     async def request(self, request_id: str) -> RequestRecord | None:
         record = await super().request(request_id)
-        if record is not None and record.ending not in (None, "abandoned") and record.facts == 2:
+        if record is not None and record.ending not in (None, "abandoned") and record.fact_count == 2:
             return replace(record, owner="worker", lease_until=record.started_at + 3_600)
         return record
 

@@ -74,7 +74,7 @@ class HistoryItem:
 class Fold(Protocol):
     """The state of one policy for one transcript."""
 
-    def add(self, item: HistoryItem) -> Iterable[Edit]:
+    def add(self, item: HistoryItem, /) -> Iterable[Edit]:
         """Take the next message, and return the results to send with other text from now on. Must be quick."""
         ...
 

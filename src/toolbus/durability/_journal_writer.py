@@ -187,7 +187,7 @@ class JournalWriter:
         request = self._requests[session.request_id] = _JournaledRequest(session, limits, history_length)
         self._begun.set()
         if resumed is not None:
-            request.epoch, request.written = resumed.epoch, resumed.facts
+            request.epoch, request.written = resumed.epoch, resumed.fact_count
 
     async def take_turn(
         self, request_id: str, conversation_id: str, stand_aside: Callable[[float], Awaitable[None]] | None
@@ -300,7 +300,7 @@ class JournalWriter:
             raise no_answer()
         try:
             if request.is_unsure and (record := await self._find_written(request, entry)) is not None:
-                entry = replace(entry, seq=record.facts, facts=entry.facts[record.facts - entry.seq :])
+                entry = replace(entry, seq=record.fact_count, facts=entry.facts[record.fact_count - entry.seq :])
                 if not entry.facts:
                     return record.size_bytes
             request.is_unsure = True
@@ -320,10 +320,10 @@ class JournalWriter:
     async def _find_written(self, request: _JournaledRequest, entry: Entry) -> RequestRecord | None:
         """Return the request as the store has it, if the store has taken some of `entry` without answering."""
         record = await call_store(self.store.request(entry.request_id))
-        if record is None or record.epoch != request.epoch or record.facts <= entry.seq:
+        if record is None or record.epoch != request.epoch or record.fact_count <= entry.seq:
             return None
-        request.written, request.has_ended = record.facts, record.ending is not None
-        if record.facts >= entry.seq + len(entry.facts):
+        request.written, request.has_ended = record.fact_count, record.ending is not None
+        if record.fact_count >= entry.seq + len(entry.facts):
             request.is_unsure, request.unwritten = False, None
         return record
 

@@ -161,7 +161,9 @@ class RemoteExecutor:
             # The session has not requested this call: it waits for an approval, or for its turn.
             return
         if self._bus.arbitration.watch(*key, partial(self._on_settled, key)):
-            self._open[key] = _Open(requested, view, view.messages if view is not None and tool.transcript else None)
+            self._open[key] = _Open(
+                requested, view, view.messages if view is not None and tool.needs_transcript else None
+            )
             if not self._link.carries(key):
                 self._publish(key, too_large(requested, "The ids of the call are", "too long for the broker"))
                 return

@@ -93,7 +93,7 @@ class NatsExecutor:
         self._pool = pool
         self.pools: Collection[str] = (pool,)
 
-    def on(
+    def attach(
         self, bus: EventBus, tools: ToolRegistry, on_cancelled: Callable[[], object]
     ) -> AbstractAsyncContextManager[None]:
         """Return the executor for a runtime's bus: see `PoolExecutor`."""

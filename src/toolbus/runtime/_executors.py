@@ -34,7 +34,7 @@ class PoolExecutor(Protocol):
     @property
     def pools(self) -> Collection[str]: ...
 
-    def on(
+    def attach(
         self, bus: EventBus, tools: ToolRegistry, on_cancelled: Callable[[], object]
     ) -> AbstractAsyncContextManager[Any]:
         """Return a `ToolExecutor` for a runtime's bus, which the runtime enters when it starts, and leaves at its end.

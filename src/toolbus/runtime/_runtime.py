@@ -265,16 +265,16 @@ class Runtime(Generic[DepsT]):
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.dispatcher)
             for executor in self._executors:
-                await stack.enter_async_context(executor.on(self.bus, self.tools, self._on_cancelled))
+                await stack.enter_async_context(executor.attach(self.bus, self.tools, self._on_cancelled))
             if self._narrator is not None:
-                await stack.enter_async_context(self._narrator.on(self.bus))
+                await stack.enter_async_context(self._narrator.attach(self.bus))
             stack.callback(self.bus.connect(ToolCallLate, self._conversations.late))
             if self._tally is not None:
                 stack.callback(self.bus.connect(Tally.KINDS, self._tally))
             if (instrumentation := self._defaults.get("instrumentation")) is not None:
                 stack.enter_context(observed_process(instrumentation, self.bus, self._numbers))
             if self._reminders is not None:
-                await stack.enter_async_context(self._reminders.on(self.bus))
+                await stack.enter_async_context(self._reminders.attach(self.bus))
             if (seconds := self._blocked_loop_seconds) is not None:
                 stack.enter_context(watch_loop(self.bus, seconds, lambda: self.dispatcher.statistics().blocked))
             if self._link.exchange is not None:

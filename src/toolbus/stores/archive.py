@@ -175,7 +175,7 @@ async def _named(
             if record is not None:
                 salvaged = await store.salvage(request_id)
                 # A request that runs may have grown since its record was read, and may even have ended.
-                del salvaged.facts[record.facts :]
+                del salvaged.facts[record.fact_count :]
                 yield record, salvaged
         except (StoreDamaged, UnsupportedStoreFormat) as exc:
             problems.append(exc)
@@ -212,7 +212,7 @@ async def export_to(store: Archive, path: str | os.PathLike[str]) -> TransferRep
         running: dict[str, int] = {}  # the numbers of facts of unfinished requests
         async for record, salvaged in _requests(store, done.problems):
             if record.ending is None:
-                running[record.request_id] = record.facts
+                running[record.request_id] = record.fact_count
             else:
                 await _export_request(writer, record, salvaged, done)
         ended: set[str] = set()

@@ -33,7 +33,7 @@ class ToolOptions(TypedDict, total=False):
     pool: str
     """The pool of executors that run the calls, for example workers with a GPU: see `Runtime(executors=)`. By default
     they run in the process of their request. The deps of the handler are then those of the executor."""
-    transcript: bool
+    needs_transcript: bool
     """True if the handler reads `ToolContext.messages` on a worker of its pool: the transcript is sent along with each
     call. In the process of the request, a handler always has it."""
     destructive: bool
@@ -111,7 +111,7 @@ def check_options(name: str, options: ToolOptions) -> None:
         problem = "it is external, so its executor decides what the model reads; leave summarize and include_data out"
     elif options.get("external") and options.get("pool"):
         problem = "it is external, so somebody else answers its calls; leave pool out, or give it a handler"
-    elif options.get("transcript") and not options.get("pool"):
+    elif options.get("needs_transcript") and not options.get("pool"):
         problem = "transcript sends the transcript to a worker, and the tool has no pool; leave transcript out"
     elif options.get("background") and options.get("sequential"):
         problem = "the calls after a sequential one wait for it, and nothing waits for background work; leave one out"
@@ -181,7 +181,7 @@ _RULES: Mapping[str, Rule] = {
     "external": FLAG,
     "status": Rule(lambda given: isinstance(given, str), "give a sentence, such as 'Looking {city} up'"),
     "pool": Rule(lambda given: isinstance(given, str), "give the name of a pool, such as 'gpu'"),
-    "transcript": FLAG,
+    "needs_transcript": FLAG,
     "kind": Rule(lambda given: given in get_args(ToolKind), "say 'query' or 'action', or nothing"),
     "keep_full_results": FLAG,
     "destructive": FLAG,

@@ -52,7 +52,7 @@ class ToolContext(Generic[DepsT]):
     """The call that a handler works for. A handler gets it as the parameter that is annotated `ToolContext[MyDeps]`.
 
     `deps` is the object that the application gave to the runtime or the request. `messages` is the transcript as of
-    this round, read-only; on a worker it is empty unless the tool has `transcript=True`. `attempt` counts from 1.
+    this round, read-only; on a worker it is empty unless the tool has `needs_transcript=True`. `attempt` counts from 1.
     `idempotency_key` is the same for every run of this call, also after a restart.
     """
 
@@ -182,12 +182,12 @@ class Tool(Generic[P, R]):
         "isolation",
         "max_concurrency",
         "needs_deps",
+        "needs_transcript",
         "retries",
         "retry_on",
         "secrets",
         "spec",
         "summarize",
-        "transcript",
     )
 
     def __init__(
@@ -223,7 +223,7 @@ class Tool(Generic[P, R]):
         self.isolation: Isolation = options.get("isolation", "thread")
         self.include_data = options.get("include_data")
         self.summarize = options.get("summarize")
-        self.transcript = options.get("transcript", False)
+        self.needs_transcript = options.get("needs_transcript", False)
         self._bind = binder.bind
         self._context = binder.context
         # The name of the type of deps that the handler asks for; empty if it does without.

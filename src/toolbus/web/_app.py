@@ -263,7 +263,7 @@ class _App:
         found = await self._runtime.requests(conversation_id=stored_id, limit=_NEWEST)
         unfinished = [each for each in found if each.ending is None]
         # One that waits for the turn has nothing to show, and the one before it may wait for an answer of this page.
-        record = next((each for each in unfinished if each.facts), unfinished[0] if unfinished else None)
+        record = next((each for each in unfinished if each.fact_count), unfinished[0] if unfinished else None)
         if record is None:
             return Response(status_code=204)
         return VercelResponse(
@@ -286,7 +286,7 @@ class _App:
             {
                 "conversation_id": owner.shown(each.conversation_id),
                 "title": each.title,
-                "messages": each.messages,
+                "messages": each.message_count,
                 "started_at": each.started_at,
                 "updated_at": each.updated_at,
             }
@@ -336,7 +336,7 @@ class _App:
     async def _request(self, http: Request) -> Response:
         owner = await owner_of(http, self._authorize)
         handle, record = await self._owned(owner, http.path_params["request_id"])
-        questions = await handle.pending_approvals() if record.facts and record.ending is None else ()
+        questions = await handle.pending_approvals() if record.fact_count and record.ending is None else ()
         approvals = [
             {"id": approval_id(each), "name": each.name, "arguments": each.arguments, "call_id": each.call_id}
             for each in questions

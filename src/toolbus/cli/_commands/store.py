@@ -117,7 +117,7 @@ async def _list(store: CommandStore, options: argparse.Namespace, screen: Screen
 
 
 def _row(each: ConversationRecord) -> Sequence[str]:
-    return each.conversation_id, _when(each.updated_at), _count(each.messages, "message"), one_line(each.title)
+    return each.conversation_id, _when(each.updated_at), _count(each.message_count, "message"), one_line(each.title)
 
 
 async def _show(store: CommandStore, options: argparse.Namespace, screen: Screen) -> int:
@@ -169,7 +169,7 @@ async def _show_request(store: CommandStore, record: RequestRecord, options: arg
     if options.json:
         _print_json({**_fields(record), "facts": facts}, screen)
     else:
-        took = f"{_count(record.facts, 'fact')}, {_size(record.size_bytes)}"
+        took = f"{_count(record.fact_count, 'fact')}, {_size(record.size_bytes)}"
         _table([(record.request_id, _when(record.started_at), _state(record), took)], screen)
         screen.data(f"conversation {clean(record.conversation_id)}\n")
         for line in timeline(facts, _LONGEST_LINE if options.whole else screen.columns):

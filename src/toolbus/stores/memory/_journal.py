@@ -151,7 +151,7 @@ class MemoryJournal:
         request = self._begin(entry) if entry.seq == 0 else self._running(entry)
         record, last = request.record, entry.seq + len(written) - 1
         request.facts += [(last, each) for each in written]
-        record.facts = len(request.facts)
+        record.fact_count = len(request.facts)
         record.size_bytes += size_bytes
         self._appends += 1
         for event_id in entry.received:
@@ -379,7 +379,7 @@ class MemoryJournal:
             beside,
             requests=len(records),
             unfinished=sum(record.ending is None for record in records),
-            facts=sum(record.facts for record in records),
+            facts=sum(record.fact_count for record in records),
             size_bytes=beside.size_bytes + sum(record.size_bytes for record in records),
             appends=self._appends,
             commits=self._appends,

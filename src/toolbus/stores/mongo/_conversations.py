@@ -188,7 +188,7 @@ def _with_others(
         title = title_of(expanded(names, first))
     if known is not None:
         title = known.title or title
-        count += known.messages
+        count += known.message_count
         times += [known.started_at, known.updated_at]
     return ConversationRecord(
         conversation_id=conversation_id,

@@ -363,7 +363,11 @@ class Handle:
             if request_id in self.asked_at and request_id not in self._under_way:
                 self._note_failure(request_id, exc, is_sure=not passes(exc))
             raise
-        if found is not None and request_id not in self._under_way and found.facts >= self._goals.get(request_id, 0):
+        if (
+            found is not None
+            and request_id not in self._under_way
+            and found.fact_count >= self._goals.get(request_id, 0)
+        ):
             self.asked_at.pop(request_id, None)
         return _as_written(found)
 

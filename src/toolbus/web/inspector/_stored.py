@@ -57,7 +57,7 @@ class StoredList:
                 continue
             known = self._known.setdefault(record.request_id, _Listed())
             self._known.move_to_end(record.request_id)
-            if (known.summary is None or known.facts < record.facts) and left:
+            if (known.summary is None or known.facts < record.fact_count) and left:
                 left -= 1
                 await self._read(record, known)
             row = _row(record, known.summary)
@@ -73,7 +73,7 @@ class StoredList:
         try:
             stored = await self._journal.facts(record.request_id, start=known.facts)
         except StoreError as exc:
-            known.facts, known.summary = record.facts, fold.summary()
+            known.facts, known.summary = record.fact_count, fold.summary()
             known.problem = shown_text(str(exc), 300)
             return
         for number, each in enumerate(stored):

@@ -49,7 +49,7 @@ async def requests(bench: Bench) -> None:
     bench.expect("the epoch", 1, record.epoch)
     bench.expect("the owner", "worker 1", record.owner)
     bench.expect("the agreement", agreed, dict(record.agreed))
-    bench.expect("the number of facts", 1, record.facts)
+    bench.expect("the number of facts", 1, record.fact_count)
     bench.expect("the size, which the append returned", size, record.size_bytes)
     bench.expect("the ending", (None, None), (record.ending, record.ended_at))
     lasts = record.lease_until - record.started_at

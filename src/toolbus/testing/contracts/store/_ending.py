@@ -27,7 +27,7 @@ async def endings(bench: Bench) -> None:
         later = record.ended_at is not None and record.started_at < record.ended_at < record.started_at + HOUR
         bench.require("the time of the ending", "after the beginning", record, ok=later)
         bench.expect("the lease of a request that has ended", ("", 0.0), (record.owner, record.lease_until))
-        bench.expect("the number of facts", 2, record.facts)
+        bench.expect("the number of facts", 2, record.fact_count)
         bench.expect(
             f"the history after the ending {ending}", turn("asked"), await bench.history(writing.conversation_id)
         )
@@ -84,7 +84,7 @@ async def listing_of_turns(bench: Bench) -> None:
     bench.expect("the ids", ["b", "a"], [each.conversation_id for each in await store.conversations()])
     await later.end(*turn("And tomorrow?"))
     found = [*await store.conversations()]
-    listed = [(each.conversation_id, each.title, each.messages) for each in found]
+    listed = [(each.conversation_id, each.title, each.message_count) for each in found]
     bench.expect("the list", [("a", "What is the weather like?", 4), ("b", "second", 2)], listed)
     for text, ids in (("TOMORROW", ["a"]), ("answer to", ["a", "b"]), ("fact", [])):
         got = [each.conversation_id for each in await store.conversations(search=text)]

@@ -207,7 +207,7 @@ async def listing(bench: Bench) -> None:
 
 def _described(bench: Bench, found: dict[str, ConversationRecord], prompt: str) -> None:
     a, b, c = (found[each] for each in "abc")
-    bench.expect("the numbers of messages", [5, 2, 2], [each.messages for each in (a, b, c)])
+    bench.expect("the numbers of messages", [5, 2, 2], [each.message_count for each in (a, b, c)])
     bench.expect("the title", prompt, a.title)
     began = b.title.startswith("word word word") and len(b.title) < 1_000
     bench.require("the title for a long prompt", "its beginning", b.title, ok=began)
