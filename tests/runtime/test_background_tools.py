@@ -344,5 +344,5 @@ def test_what_cannot_be_is_refused_when_the_tool_is_made() -> None:
         Tool("x", "x", {"type": "object"}, external=True, background="yes")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="background_timeout_seconds"):
         Limits(background_timeout_seconds=0)
-    with pytest.raises(ConfigurationError, match=r"tool 'render': transcript sends the transcript to a worker"):
+    with pytest.raises(ConfigurationError, match=r"tool 'render': needs_transcript is for a worker"):
         tool(needs_transcript=True, name="render")(lambda: "x")

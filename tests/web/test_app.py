@@ -487,7 +487,7 @@ def test_conversations_are_searched_and_bounded(client: Client):
         client.post("/ask", json={"prompt": f"hi {number}", "conversation_id": f"c{number}"})
     listed = client.get("/conversations?limit=2").json()["conversations"]
     assert [each["conversation_id"] for each in listed] == ["c2", "c1"]
-    assert listed[0].keys() == {"conversation_id", "title", "messages", "started_at", "updated_at"}
+    assert listed[0].keys() == {"conversation_id", "title", "message_count", "started_at", "updated_at"}
     (found,) = client.get("/conversations", params={"search": "hi 1"}).json()["conversations"]
     assert found["title"] == "hi 1"
     (newest,) = client.get("/conversations", params={"limit": "1"}).json()["conversations"]

@@ -274,7 +274,7 @@ def agreed_from(data: bytes, fetch: Fetch) -> Mapping[str, Any]:
 
 _TYPES: Mapping[str, Any] = {
     **dict.fromkeys(("request_id", "conversation_id", "owner"), str),
-    **dict.fromkeys(("epoch", "facts", "size_bytes"), int),
+    **dict.fromkeys(("epoch", "fact_count", "size_bytes"), int),
     **dict.fromkeys(("lease_until", "started_at"), (int, float)),
     "ended_at": (int, float, type(None)),
     "ending": (str, type(None)),

@@ -112,7 +112,7 @@ def check_options(name: str, options: ToolOptions) -> None:
     elif options.get("external") and options.get("pool"):
         problem = "it is external, so somebody else answers its calls; leave pool out, or give it a handler"
     elif options.get("needs_transcript") and not options.get("pool"):
-        problem = "transcript sends the transcript to a worker, and the tool has no pool; leave transcript out"
+        problem = "needs_transcript is for a worker, and the tool has no pool; leave it out"
     elif options.get("background") and options.get("sequential"):
         problem = "the calls after a sequential one wait for it, and nothing waits for background work; leave one out"
     else:

@@ -286,7 +286,7 @@ class _App:
             {
                 "conversation_id": owner.shown(each.conversation_id),
                 "title": each.title,
-                "messages": each.message_count,
+                "message_count": each.message_count,
                 "started_at": each.started_at,
                 "updated_at": each.updated_at,
             }

@@ -42,7 +42,7 @@ class _Unfinished:
             "request_id": record.request_id,
             "conversation_id": record.conversation_id,
             "started_at": record.started_at,
-            "facts": record.fact_count,
+            "fact_count": record.fact_count,
             "size_bytes": record.size_bytes,
             "holder": self.holder or None,
             "lease_seconds": round(max(0.0, record.lease_until - time.time()), 1) if self.holder else 0.0,
