@@ -304,7 +304,7 @@ def test_a_long_conversation_is_written_outside_of_the_event_loop(client: Client
     assert in_loop == [False]
 
 
-@pytest.mark.parametrize(("options", "resets"), [({}, 0), ({"version": 7}, 1)])
+@pytest.mark.parametrize(("options", "resets"), [({}, 0), ({"ai_sdk_version": 7}, 1)])
 async def test_only_a_page_of_the_newer_sdk_is_asked_to_reset_a_step(options: dict[str, Any], resets: int):
     busy = ProviderUnavailable("busy", retryable=True, retry_after_seconds=1)
     sent, _ = await ask_and_leave("/chat", 30, [error(busy, after="I beg"), text("Hello.")], **options)
@@ -622,7 +622,7 @@ def test_wrong_options_are_refused():
         {"authorize": "ann"},
         {"heartbeat_seconds": 0},
         {"max_body_bytes": 0},
-        {"version": 5},
+        {"ai_sdk_version": 5},
     ]
     for options in wrong:
         with pytest.raises(ConfigurationError):
