@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import AsyncExitStack, ExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Never, Self, TypeVar, Unpack, get_args, overload
 
 import anyio
@@ -26,12 +27,8 @@ from ..durability import (
     call_store_in_time,
 )
 from ..errors import (
-    ApplicationError,
     ConfigurationError,
     NotRunning,
-    ResumeMismatch,
-    StoreDamaged,
-    StoreError,
 )
 from ..events import ApprovalRequested, ToolCallCompleted, ToolCallFailed, ToolCallLate, new_id
 from ..handles import Authorize, Relay, RequestHandle, record_of
@@ -45,7 +42,6 @@ from ..session import (
     RequestSession,
     Resumed,
     SessionOptions,
-    SessionSnapshot,
     SessionStart,
     check_options,
     merged_options,
@@ -59,7 +55,6 @@ from ..stores.memory import MemoryStore
 from ..tools import DepsT, Tool, ToolLike, ToolRegistry
 from ..toolsets.sub_request import sub_request_tool
 from ._admission import Admission, Ticket
-from ._conversations import ConversationState
 from ._ended import EndedRequests
 from ._executors import PoolExecutor, check_pools
 from ._listing import requests_listed
@@ -69,6 +64,7 @@ from ._reminders import Reminders
 from ._statistics import Numbers, RuntimeHealth, RuntimeStatistics
 from ._store_link import StoreLink
 from ._tally import Tally
+from ._turns import Turns
 
 if TYPE_CHECKING:
     import anyio.abc
@@ -229,7 +225,7 @@ class Runtime(Generic[DepsT]):
         self.journal = self._journal_writer = self._link.writer
         self._executors = tuple(executors)
         self._narrator = self._models.narrator(narrator)
-        self._conversations = ConversationState()
+        self._turns = Turns(self.store, self._journal_writer, self._stored)
         self._start = SessionStart(calibration=Calibration())
         self._admission = Admission(max_sessions, max_queued)
         self._sessions: dict[str, RequestSession] = {}
@@ -268,7 +264,7 @@ class Runtime(Generic[DepsT]):
                 await stack.enter_async_context(executor.attach(self.bus, self.tools, self._on_cancelled))
             if self._narrator is not None:
                 await stack.enter_async_context(self._narrator.attach(self.bus))
-            stack.callback(self.bus.connect(ToolCallLate, self._conversations.late))
+            stack.callback(self.bus.connect(ToolCallLate, self._turns.conversations.late))
             if self._tally is not None:
                 stack.callback(self.bus.connect(Tally.KINDS, self._tally))
             if (instrumentation := self._defaults.get("instrumentation")) is not None:
@@ -636,13 +632,15 @@ class Runtime(Generic[DepsT]):
         on_busy = get("on_busy", self._on_busy)
         ticket = self._admission.take(own_id, queue=on_busy == "queue")
 
-        async def prepare() -> Earlier:
-            await ticket.ready()
-            if self._journal_writer is not None and conversation_id is not None:
-                stand_aside = ticket.stand_aside if on_busy == "queue" else None
-                await self._journal_writer.take_turn(request_id, own_id, stand_aside)
-            return await self._earlier(own_id, begins=bool(given))
-
+        prepare = partial(
+            self._turns.begin,
+            request_id,
+            own_id,
+            ticket,
+            is_named=conversation_id is not None,
+            waits=on_busy == "queue",
+            has_history=bool(given),
+        )
         try:
             waits = conversation_id is not None or not ticket.running
             start = SessionStart(calibration=self._start.calibration, prepare=prepare) if waits else self._start
@@ -663,11 +661,7 @@ class Runtime(Generic[DepsT]):
         conversation_id = options.get("conversation_id") or ""
 
         async def prepare() -> Earlier:
-            ticket = self._tickets[request_id]
-            await ticket.ready()
-            if self._journal_writer is not None:
-                await self._journal_writer.take_turn(request_id, conversation_id, ticket.stand_aside)
-            return self._conversations.for_resumed_turn(conversation_id)
+            return await self._turns.resume(request_id, conversation_id, self._tickets[request_id])
 
         start = SessionStart(calibration=self._start.calibration, prepare=prepare, resumed=resumed)
         return self._make(messages, output, options, request_id, start)
@@ -702,21 +696,6 @@ class Runtime(Generic[DepsT]):
         """Return the options of one session: the request's options, and the runtime's defaults for the others."""
         return merged_options(self._defaults, options, self._models.resolve)
 
-    async def _earlier(self, conversation_id: str, *, begins: bool) -> Earlier:
-        """Return the conversation so far, and the other state that it hands to its next turn."""
-        late = self._conversations.late.of(conversation_id)
-        if self._journal_writer is not None:
-            # An answer may also be given through a handle, in any process: so the store has it, once.
-            for each in late:
-                with suppress(ApplicationError, ResumeMismatch, StoreDamaged):  # It becomes a note of this turn.
-                    await self._stored(self._journal_writer, None).keep_late(each)
-        earlier = await call_store_in_time(self.store.history(conversation_id))
-        if earlier and begins:
-            raise ConfigurationError(
-                f"conversation {conversation_id!r} has a history already; give history= or its id, not both"
-            )
-        return self._conversations.for_next_turn(conversation_id, earlier, late)
-
     async def _carry_out(
         self, session: RequestSession, ticket: Ticket, release_when_cancelled: str = ""
     ) -> RequestResult[Any]:
@@ -727,27 +706,12 @@ class Runtime(Generic[DepsT]):
             try:
                 clock = self.bus.clock
                 with clock.timers.new_scope(shield=True, deadline=clock.loop_time() + WRITE_SECONDS):
-                    await self._remember(session, found)
+                    await self._turns.remember(session, found)
             finally:
                 del self._sessions[session.request_id]
                 self._ended.add(session, found)
                 self._tickets.pop(session.request_id, None)
                 ticket.give_back()
-
-    async def _remember(self, session: RequestSession, found: SessionSnapshot) -> None:
-        """Add the turn to its conversation, once. If the store fails, only this turn is lost from the conversation."""
-        self._conversations.keep(found)
-        if self._journal_writer is not None and await self._journal_writer.release(session):
-            return
-        try:
-            if messages := found.turn:
-                await self.store.remember(session.conversation_id, messages)
-        except Exception as exc:
-            ids = {"request_id": session.request_id, "conversation_id": session.conversation_id}
-            bug = None if isinstance(exc, StoreError) else exc
-            level = logging.WARNING if bug is None else logging.ERROR
-            text = "request %s: the store failed, and this turn is not remembered: %s"
-            _logger.log(level, text, session.request_id, exc, exc_info=bug, extra=ids)
 
 
 # The names of a runtime's parameters, without the options of its requests.
