@@ -144,7 +144,7 @@ async def test_a_result_says_nothing_of_a_journal_that_is_written_after_the_sess
     how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A process that has stood still finds its own time over as well as that of its journal.
-    monkeypatch.setattr("toolbus.session._session.WRITE_SECONDS", 4.0)
+    monkeypatch.setattr("toolbus.session._steps.WRITE_SECONDS", 4.0)
     store = Faulty(how, 6)  # the ending
     result, _ = await run(store, Lab(), "warn")
     assert store.journal is not None
