@@ -135,6 +135,16 @@ async def test_a_sub_request_that_was_stopped_gives_what_it_has_and_says_why() -
     assert "I looked.\\n[I could not finish: no such city.]" in call.content
 
 
+async def test_a_sub_request_whose_time_is_over_gives_what_it_has_and_says_why() -> None:
+    inner = once(calls(("wait", {}), text="It rains in Rome."))
+    limits = Limits(timeout_seconds=5)
+    tools = [subrequest_tool("weather_desk", "Knows the weather.", provider=inner, tools=[wait], limits=limits)]
+    async with Runtime(BOSS, tools=tools) as runtime:
+        (call,) = (await runtime.run("A coat?")).tool_calls
+    assert call.ok
+    assert "It rains in Rome.\\n[I stopped because it took longer than 5 seconds.]" in call.content
+
+
 async def test_a_sub_request_that_failed_is_a_failed_call() -> None:
     def broken(_request: ModelRequest) -> Any:
         raise KeyError("oh")
