@@ -127,7 +127,7 @@ class ToolContext(Generic[DepsT]):
         gone, within 15 seconds.
         """
         if self._ask is None:
-            raise NotRunning("a sub-request needs a call that a dispatcher runs; this context has no dispatcher")
+            raise NotRunning("ask() works in the handler of a tool; an interceptor, for example, asks another Runtime")
         return await self._ask(prompt, **options)
 
 

@@ -35,7 +35,8 @@ def subrequest_tool(
     `description` tells the calling model what to hand over. The result is the answer's text, or with `output` its data;
     artifacts and affected names are passed on. A sub-request that was stopped returns its text so far and the reason;
     one that failed is a failed call. The call's deadline is a second after the `timeout_seconds` of `limits` (600 by
-    default), so that it can pass on what was done until then; at most the time that is left for the request. Raises `ConfigurationError` for wrong options or an `output` that cannot be used.
+    default), so that it can pass on what was done until then; at most the time that is left for the request. Raises
+    `ConfigurationError` for wrong options or an `output` that cannot be used.
 
     Example:
         from toolbus import Runtime, subrequest_tool
