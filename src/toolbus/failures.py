@@ -43,6 +43,7 @@ __all__ = [
     "only_member",
     "passes",
     "raised_at",
+    "unread_of",
     "words_of",
 ]
 
@@ -161,6 +162,12 @@ def detail_of(exc: BaseException) -> str:
     words = _on_one_line(words_of(first))
     line = (line_of(first) or line_of(exc))[-_MAX_LINE_CHARS:]
     return f"{words} at {line}" if line else words
+
+
+def unread_of(exc: BaseException, *, is_shown: bool) -> str:
+    """Return the detail of the exception whose text the model does not read: `exc`, or the cause of a shown one."""
+    unread = _cause(only_member(exc)) if is_shown else exc
+    return "" if unread is None else detail_of(unread)
 
 
 def _on_one_line(text: str) -> str:

@@ -147,13 +147,15 @@ async def test_a_sub_request_whose_time_is_over_gives_what_it_has_and_says_why()
 
 async def test_a_sub_request_that_failed_is_a_failed_call() -> None:
     def broken(_request: ModelRequest) -> Any:
-        raise KeyError("oh")
+        raise KeyError("the password is tiger")
 
     tools = [subrequest_tool("weather_desk", "Knows the weather.", provider=ScriptedProvider(broken))]
     async with Runtime(BOSS, tools=tools) as runtime:
         result = await runtime.run("A coat?")
     assert (result.text, result.tool_calls[0].ok) == ("Take no coat.", False)
-    assert "weather_desk failed: KeyError" in result.tool_calls[0].error
+    (call,) = result.tool_calls
+    assert call.error == "weather_desk failed: I could not finish because of an internal error."
+    assert "tiger" in call.detail  # for operators: neither the model nor a page reads it
 
 
 class Forecast(BaseModel):

@@ -60,7 +60,9 @@ def subrequest_tool(
         given: dict[str, Any] = {"provider": providers, "tools": source, "output": output, **options}
         result: RequestResult[Any] = await context.ask(task, **given)
         if result.outcome in ("failed", "cancelled"):
-            raise ToolError(f"{name} {result.outcome}: {result.error or result.reason}")
+            # The text of the error is for operators: it may have anything in it, such as an address or a key.
+            why = result.explanation if result.error else result.reason
+            raise ToolError(f"{name} {result.outcome}: {why}") from result.error
         text = result.text
         if result.outcome == "stopped":
             text = f"{text}\n[{result.explanation}]".lstrip()
