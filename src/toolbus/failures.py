@@ -4,12 +4,14 @@ No function in this module raises, whatever the exception's own code does. Must 
 
 Example:
     from toolbus.errors import ToolError
-    from toolbus.failures import classify, is_a, leaves_of
+    from toolbus.failures import classify, is_a, leaves_of, only_member, unread_of
 
     failure = classify(ToolError("There is no order 7."))
     print(failure.reason, failure.error)  # error There is no order 7.
     group = ExceptionGroup("two", [KeyError("a"), OSError("disk full")])
     print([is_a(each, OSError) for each in leaves_of(group)])  # [False, True]
+    alone = only_member(ExceptionGroup("one", [OSError("disk full")]))
+    print(unread_of(alone, is_shown=False))  # OSError: disk full
 """
 
 from __future__ import annotations
