@@ -10,8 +10,8 @@ Example:
     print(failure.reason, failure.error)  # error There is no order 7.
     group = ExceptionGroup("two", [KeyError("a"), OSError("disk full")])
     print([is_a(each, OSError) for each in leaves_of(group)])  # [False, True]
-    alone = only_member(ExceptionGroup("one", [OSError("disk full")]))
-    print(unread_of(alone, is_shown=False))  # OSError: disk full
+    single = only_member(ExceptionGroup("one", [OSError("disk full")]))
+    print(unread_of(single, is_shown=False))  # OSError: disk full
 """
 
 from __future__ import annotations

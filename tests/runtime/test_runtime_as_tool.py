@@ -135,6 +135,37 @@ async def test_a_sub_request_that_was_stopped_gives_what_it_has_and_says_why() -
     assert "I looked.\\n[I could not finish: no such city.]" in call.content
 
 
+async def test_a_sub_request_may_be_given_the_transcript_without_the_reply_that_made_its_call() -> None:
+    inner = ScriptedProvider([text("One."), text("Two.")])
+
+    @tool
+    async def weather_desk(task: str, context: ToolContext[Any]) -> str:
+        """Knows the weather."""
+        return (await context.ask(task, provider=inner, history=context.messages)).text
+
+    boss = ScriptedProvider([calls(ASKS, text="Let me ask."), calls(ASKS, ASKS), text("Done.")])
+    async with Runtime(boss, tools=[weather_desk]) as runtime:
+        result = await runtime.run("A coat?", limits=Limits(max_tool_calls=2))
+    assert [call.content for call in result.tool_calls[:2]] == ["One.", "Two."]
+    assert [[message.role for message in request.messages] for request in inner.requests] == [
+        ["user", "user"],
+        ["user", "assistant", "tool", "user"],
+    ]
+
+
+async def test_an_option_that_a_sub_request_does_not_have_is_named_with_those_that_it_has() -> None:
+    @tool
+    async def weather_desk(task: str, context: ToolContext[Any]) -> str:
+        """Knows the weather."""
+        return (await context.ask(task, repair_history=True)).text
+
+    async with Runtime(BOSS, tools=[weather_desk]) as runtime:
+        (call,) = (await runtime.run("A coat?")).tool_calls
+    assert str(call.exception).startswith(
+        "ask(): there is no option repair_history (did you mean history?); the options are"
+    )
+
+
 async def test_a_sub_request_whose_time_is_over_gives_what_it_has_and_says_why() -> None:
     inner = once(calls(("wait", {}), text="It rains in Rome."))
     limits = Limits(timeout_seconds=5)
