@@ -4,12 +4,14 @@ No function in this module raises, whatever the exception's own code does. Must 
 
 Example:
     from toolbus.errors import ToolError
-    from toolbus.failures import classify, is_a, leaves_of
+    from toolbus.failures import classify, is_a, leaves_of, only_member, unread_of
 
     failure = classify(ToolError("There is no order 7."))
     print(failure.reason, failure.error)  # error There is no order 7.
     group = ExceptionGroup("two", [KeyError("a"), OSError("disk full")])
     print([is_a(each, OSError) for each in leaves_of(group)])  # [False, True]
+    single = only_member(ExceptionGroup("one", [OSError("disk full")]))
+    print(unread_of(single, is_shown=False))  # OSError: disk full
 """
 
 from __future__ import annotations
@@ -40,8 +42,10 @@ __all__ = [
     "leaves_of",
     "line_of",
     "log_exception",
+    "only_member",
     "passes",
     "raised_at",
+    "unread_of",
     "words_of",
 ]
 
@@ -104,6 +108,13 @@ def members_of(exc: BaseException) -> tuple[BaseException, ...]:
     return _members(exc) if is_a(exc, BaseExceptionGroup) else ()
 
 
+def only_member(exc: BaseException) -> BaseException:
+    """Return the exception in a group of one, which comes from a task group of the application; any other as it is."""
+    while len(members := members_of(exc)) == 1:
+        exc = members[0]
+    return exc
+
+
 _members: Callable[[BaseException], tuple[BaseException, ...]] = cast("Any", BaseExceptionGroup).exceptions.__get__
 
 
@@ -114,9 +125,7 @@ def is_a(exc: BaseException, kinds: type[BaseException] | tuple[type[BaseExcepti
 
 def classify(exc: BaseException) -> Failure:
     """Return the failure that the model reads: the text of a `ToolError`, or a generic sentence for anything else."""
-    # A group with one member comes from a handler's own task group.
-    while len(members := members_of(exc)) == 1:
-        exc = members[0]
+    exc = only_member(exc)
     if is_a(exc, ReportedFailure):
         return cast("ReportedFailure", exc).failure
     if is_a(exc, _IN_WORDS) and (words := _text_of(exc)) is not None:
@@ -155,6 +164,12 @@ def detail_of(exc: BaseException) -> str:
     words = _on_one_line(words_of(first))
     line = (line_of(first) or line_of(exc))[-_MAX_LINE_CHARS:]
     return f"{words} at {line}" if line else words
+
+
+def unread_of(exc: BaseException, *, is_shown: bool) -> str:
+    """Return the detail of the exception whose text the model does not read: `exc`, or the cause of a shown one."""
+    unread = _cause(only_member(exc)) if is_shown else exc
+    return "" if unread is None else detail_of(unread)
 
 
 def _on_one_line(text: str) -> str:

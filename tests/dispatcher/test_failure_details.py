@@ -82,6 +82,18 @@ async def test_a_text_that_the_model_reads_is_not_repeated() -> None:
     assert repr(call).endswith("reason='error', error='There is no tea.')")
 
 
+async def test_the_cause_of_a_failure_in_the_authors_words_is_for_operators() -> None:
+    @tool
+    async def refuse() -> str:
+        raise ToolError("There is no tea.") from NoStock("shelf 7")
+
+    model = asks("refuse")
+    async with Runtime(model, tools=[refuse]) as runtime:
+        call = (await runtime.run("Order tea")).tool_calls[0]
+    assert (call.error, call.detail) == ("There is no tea.", "NoStock: shelf 7")
+    assert "shelf" not in repr(model.requests)
+
+
 async def test_a_secret_in_the_exception_is_masked() -> None:
     @tool
     async def log_in(password: SecretStr) -> str:

@@ -38,6 +38,16 @@ class Visit:
         await self.page.get_by_label("Question").fill(words)
         await self.page.get_by_role("button", name="Send").click()
 
+    async def decides(self) -> None:
+        """Allow the first call and deny the second; until then, nothing else can be sent."""
+        await expect(self.page.get_by_role("button", name="Allow")).to_have_count(2)
+        await self.page.get_by_label("Question").fill("what time is it")
+        await self.page.get_by_label("Question").press("Enter")
+        await self.shows("Allow or deny the call")
+        await self.page.get_by_role("button", name="Allow").first.click()
+        await self.page.get_by_role("button", name="Deny").click()
+        await self.shows("One of two was sent.")
+
     async def is_idle(self) -> None:
         await expect(self.page.get_by_role("button", name="Send")).to_be_visible()
 
@@ -52,9 +62,7 @@ async def chat(visit: Visit, address: str, folder: Path) -> None:
     await page.get_by_role("link", name="useChat").click()
     await page.get_by_label("Images").set_input_files({"name": "a.png", "mimeType": "image/png", "buffer": PIXEL})
     await visit.ask("send it")
-    await page.get_by_role("button", name="Allow").first.click()
-    await page.get_by_role("button", name="Deny").click()
-    await visit.shows("One of two was sent.")
+    await visit.decides()
     await visit.is_idle()
     await page.screenshot(path=folder / "chat.png", full_page=True)
     await visit.ask("what time is it")
@@ -84,9 +92,7 @@ async def agent(visit: Visit, address: str, folder: Path) -> None:
     await page.goto(f"{address}/")
     await page.get_by_role("link", name="HttpAgent").click()
     await visit.ask("send it")
-    await page.get_by_role("button", name="Allow").first.click()
-    await page.get_by_role("button", name="Deny").click()
-    await visit.shows("One of two was sent.")
+    await visit.decides()
     await visit.is_idle()
     await page.screenshot(path=folder / "agent.png", full_page=True)
     await visit.ask("what time is it")

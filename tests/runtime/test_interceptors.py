@@ -248,6 +248,61 @@ async def test_an_interceptor_that_denies_a_model_call_ends_the_request_with_its
     validate(result.messages)
 
 
+class InTaskGroups(Interceptor):
+    """Denies what has the word for a method in it, from a task group within a task group, as parallel checks do."""
+
+    async def _check(self, method: str, said: object) -> None:
+        async def check() -> None:
+            if method in str(said):
+                raise Denied(f"no {method}")
+
+        async with anyio.create_task_group() as outer, anyio.create_task_group() as inner:
+            outer.start_soon(anyio.sleep, 0)
+            inner.start_soon(check)
+
+    async def on_prompt(self, prompt: UserMessage, context: ToolContext[Any]) -> UserMessage:
+        await self._check("prompt", prompt.text)
+        return prompt
+
+    async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Ask) -> ModelReply:
+        await self._check("model", said_in(request.messages))
+        replies: list[ModelReply] = []
+
+        async def keep() -> None:
+            replies.append(await ask(request))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(keep)
+        return replies[0]
+
+    async def before_tool(self, name: str, arguments: dict[str, Any], context: ToolContext[Any]) -> dict[str, Any]:
+        await self._check("tool", arguments)
+        return arguments
+
+    async def on_answer(self, text: str, context: ToolContext[Any]) -> str:
+        await self._check("answer", text)
+        return text
+
+
+async def test_an_exception_from_a_task_group_of_an_interceptor_counts_like_any_other() -> None:
+    model = ScriptedProvider(
+        [
+            error(ProviderUnavailable("down", retryable=True)),  # is asked again, although a task group has wrapped it
+            calls(("get_weather", {"city": "the city of tools"})),
+            text("My answer."),
+        ]
+    )
+    async with Runtime(model, tools=[get_weather], interceptors=[InTaskGroups()]) as runtime:
+        results = [await runtime.start(said).result() for said in ("a prompt", "a model", "anything")]
+    assert [(each.reason, str(each.error)) for each in results] == [
+        ("denied", "no prompt"),
+        ("denied", "no model"),
+        ("denied", "no answer"),
+    ]
+    (call,) = results[-1].tool_calls
+    assert (call.reason, call.error) == ("denied", "no tool")
+
+
 async def test_an_interceptor_around_the_model_keeps_to_the_models_time() -> None:
     class Dawdler(Interceptor):
         async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Ask) -> ModelReply:

@@ -135,15 +135,58 @@ async def test_a_sub_request_that_was_stopped_gives_what_it_has_and_says_why() -
     assert "I looked.\\n[I could not finish: no such city.]" in call.content
 
 
+async def test_a_sub_request_may_be_given_the_transcript_without_the_reply_that_made_its_call() -> None:
+    inner = ScriptedProvider([text("One."), text("Two.")])
+
+    @tool
+    async def weather_desk(task: str, context: ToolContext[Any]) -> str:
+        """Knows the weather."""
+        return (await context.ask(task, provider=inner, history=context.messages)).text
+
+    boss = ScriptedProvider([calls(ASKS, text="Let me ask."), calls(ASKS, ASKS), text("Done.")])
+    async with Runtime(boss, tools=[weather_desk]) as runtime:
+        result = await runtime.run("A coat?", limits=Limits(max_tool_calls=2))
+    assert [call.content for call in result.tool_calls[:2]] == ["One.", "Two."]
+    assert [[message.role for message in request.messages] for request in inner.requests] == [
+        ["user", "user"],
+        ["user", "assistant", "tool", "user"],
+    ]
+
+
+async def test_an_option_that_a_sub_request_does_not_have_is_named_with_those_that_it_has() -> None:
+    @tool
+    async def weather_desk(task: str, context: ToolContext[Any]) -> str:
+        """Knows the weather."""
+        return (await context.ask(task, repair_history=True)).text
+
+    async with Runtime(BOSS, tools=[weather_desk]) as runtime:
+        (call,) = (await runtime.run("A coat?")).tool_calls
+    assert str(call.exception).startswith(
+        "ask(): there is no option repair_history (did you mean history?); the options are"
+    )
+
+
+async def test_a_sub_request_whose_time_is_over_gives_what_it_has_and_says_why() -> None:
+    inner = once(calls(("wait", {}), text="It rains in Rome."))
+    limits = Limits(timeout_seconds=5)
+    tools = [sub_request_tool("weather_desk", "Knows the weather.", provider=inner, tools=[wait], limits=limits)]
+    async with Runtime(BOSS, tools=tools) as runtime:
+        (call,) = (await runtime.run("A coat?")).tool_calls
+    assert call.ok
+    assert "It rains in Rome.\\n[I stopped because it took longer than 5 seconds.]" in call.content
+
+
 async def test_a_sub_request_that_failed_is_a_failed_call() -> None:
     def broken(_request: ModelRequest) -> Any:
-        raise KeyError("oh")
+        raise KeyError("the password is tiger")
 
     tools = [sub_request_tool("weather_desk", "Knows the weather.", provider=ScriptedProvider(broken))]
     async with Runtime(BOSS, tools=tools) as runtime:
         result = await runtime.run("A coat?")
     assert (result.text, result.tool_calls[0].ok) == ("Take no coat.", False)
-    assert "weather_desk failed: KeyError" in result.tool_calls[0].error
+    (call,) = result.tool_calls
+    assert call.error == "weather_desk failed: I could not finish because of an internal error."
+    assert "tiger" in call.detail  # for operators: neither the model nor a page reads it
 
 
 class Forecast(BaseModel):

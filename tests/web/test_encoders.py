@@ -28,8 +28,10 @@ from toolbus.events import (
     ToolArgumentsDelta,
     ToolCallCompleted,
     ToolCallFailed,
+    ToolCallPaused,
     ToolCallProgress,
     ToolCallRequested,
+    ToolCallResumed,
 )
 from toolbus.messages import AssistantMessage, FilePart, ImagePart, TextPart, ToolCall, ToolMessage, to_vercel
 from toolbus.records import replace
@@ -92,6 +94,78 @@ def test_a_page_whose_answers_did_not_count_is_asked_once_more():
     check_agui(chunks, known=["r_0_0"])
     (interrupt,) = chunks[-1]["outcome"]["interrupts"]
     assert (interrupt["id"], interrupt["expiresAt"]) == ("r_0_0.abc", "1970-01-01T00:00:09.000Z")
+
+
+def below(number: int) -> ApprovalRequested:
+    """A question of a sub-request of the call `r_0_0`."""
+    return replace(asked("abc"), request_id=f"s{number}", call_id=f"s{number}_0_0")
+
+
+def paused(*questions: ApprovalRequested, index: int = 0) -> ToolCallPaused:
+    return ToolCallPaused(**R, call_id=f"r_0_{index}", pending_approvals=questions)
+
+
+RESUMED = ToolCallResumed(**R, call_id="r_0_0")
+DONE = ToolCallCompleted(**R, call_id="r_0_0", name="work", content="done")
+
+
+def test_a_question_of_a_sub_request_is_asked_until_nobody_has_to_answer_it():
+    two = [*BEGIN, reply("r_r0", "work"), called("work", 0), paused(below(1)), RESUMED, paused(below(1), below(2))]
+    after = [RESUMED, paused(below(2)), RESUMED, DONE, END]
+    vercel = VercelEncoder()
+    chunks = fed(vercel, *two)
+    assert [each["approvalId"] for each in chunks if "approvalId" in each] == ["r/s1_0_0.abc", "r/s2_0_0.abc"]
+    assert vercel.waits_for_client
+    rest = fed(vercel, *after)
+    check_vercel([*chunks, *rest])
+    outputs = [(each["toolCallId"], each["output"]) for each in (*chunks, *rest) if "output" in each]
+    assert [each for each in outputs if each[0] != "r_0_0"] == [
+        ("s1_0_0", "This question is no longer open."),
+        ("s2_0_0", "This question is no longer open."),
+    ]
+    assert outputs[-1] == ("r_0_0", "done")
+
+    again = VercelEncoder(answered=["s1_0_0"])  # the page has everything before its decision takes effect
+    assert fed(again, *two) == []
+    assert again.waits_for_effect
+    assert [each["type"] for each in fed(again, *after[:2])] == [
+        "start",
+        "tool-output-available",
+        "tool-output-available",
+    ]
+    assert again.waits_for_client
+
+    run = agui()
+    fed(run, *two)
+    assert [each["id"] for each in run.pause()[-1]["outcome"]["interrupts"]] == ["r/s1_0_0.abc", "r/s2_0_0.abc"]
+    second = agui(answered=["s1_0_0", "s2_0_0"])
+    chunks = fed(second, *two, *after)
+    check_agui(chunks, known=["s1_0_0", "s2_0_0", "r_0_0"])
+    assert [each["toolCallId"] for each in chunks if each["type"] == "TOOL_CALL_RESULT"] == [
+        "s1_0_0",
+        "s2_0_0",
+        "r_0_0",
+    ]
+
+
+@pytest.mark.parametrize("last", [DONE, END, replace(called("work", 0), resumed=True)])
+def test_a_question_of_a_sub_request_ends_with_its_call(last: Event):
+    encoder = VercelEncoder()
+    fed(encoder, *BEGIN, reply("r_r0", "work"), called("work", 0), paused(below(1)))
+    (closed,) = [each for each in fed(encoder, last) if each.get("toolCallId") == "s1_0_0"]
+    assert closed["type"] == ("tool-output-error" if last is END else "tool-output-available")
+
+
+def test_a_pause_for_somebody_other_than_the_page_does_not_end_the_stream():
+    encoder = VercelEncoder()
+    fed(encoder, *BEGIN, reply("r_r0", "work", "work"), called("work", 0), called("work", 1), paused())
+    assert not encoder.waits_for_client
+    fed(encoder, paused(below(1), index=1))
+    assert not encoder.waits_for_client
+    fed(encoder, DONE)
+    assert encoder.waits_for_client
+    fed(encoder, replace(RESUMED, call_id="r_0_1"))
+    assert not encoder.waits_for_client
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,19 @@ def test_a_prompt_is_the_newest_message_only():
     assert again.regenerate
 
 
+def test_a_decision_on_a_call_of_a_sub_request_is_for_the_request_that_the_page_shows():
+    resume = [
+        {"interruptId": asked, "status": "resolved", "payload": {"approved": True}}
+        for asked in ("r/s1_0_0.abc", "r_1_0.def")
+    ]
+    found = read_agui(agui(resume=resume))
+    assert [(each.call_id, each.definition) for each in found.decisions] == [("s1_0_0", "abc"), ("r_1_0", "def")]
+    assert found.request_id == "r"
+    assert found.answered == {"s1_0_0", "r_1_0"}
+    elsewhere = read_agui(agui(resume=[*resume, {**resume[0], "interruptId": "q/s2_0_0.abc"}]))
+    assert elsewhere.request_id == ""
+
+
 def test_a_prompt_of_ag_ui_may_have_parts():
     content = [
         {"type": "text", "text": "Describe this."},

@@ -22,6 +22,7 @@ from toolbus.testing import ScriptedProvider
 
 CLIENTS = npm_servers.LOCKED.parents[1] / "web" / "clients.mjs"
 KINDS = ["6", "7", "agui"]
+CLOSED = "This question is no longer open."
 Ended = dict[str, tuple[dict[str, Any], RequestResult[Any]]]
 """By scene: the client's report, and the result of its request."""
 
@@ -45,7 +46,7 @@ def ended(kind: str) -> Ended:
 
 
 async def _played(kind: str) -> Ended:
-    async with Runtime(ScriptedProvider([]), tools=TOOLS) as runtime:
+    async with Runtime(ScriptedProvider([]), tools=TOOLS, on_approval="wait") as runtime:
         chat = Chat(runtime)
         async with serving(chat.app) as server:
             address = str(server.client.base_url).rstrip("/")
@@ -119,6 +120,10 @@ def check_page(parts: list[dict[str, Any]], result: RequestResult[Any], scene: s
         void = [each["state"] for call_id, each in calls.items() if "~" not in call_id]
         assert void == ["output-error"] * 2
         calls = {call_id: each for call_id, each in calls.items() if "~" in call_id}
+    below = {call_id: each for call_id, each in calls.items() if not call_id.startswith(f"{result.request_id}_")}
+    assert [each["toolName"] for each in below.values()] == (["remove", "remove"] if scene == "below" else [])
+    assert all(each["output"] == CLOSED for each in below.values())
+    calls = {call_id: each for call_id, each in calls.items() if call_id not in below}
     assert {each.partition("~")[0] for each in calls} == {each.call_id for each in results}
     for message in results:
         check_call(calls.get(f"{message.call_id}~2") or calls[message.call_id], message)
@@ -161,6 +166,8 @@ def test_an_agent_of_ag_ui_ends_with_the_transcript(scene: str):
     answers = {each["toolCallId"]: each["content"] for each in by_role["tool"]}
     assert answers.keys() == made.keys()
     assert len(answers) == len(by_role["tool"]), "a result came twice"
+    below = [answer for call_id, answer in answers.items() if not call_id.startswith(f"{result.request_id}_")]
+    assert below == ([CLOSED, CLOSED] if scene == "below" else [])
     for message in result.new_messages:
         if isinstance(message, ToolMessage):
             check_answer(answers.get(f"{message.call_id}~2") or answers[message.call_id], message)
@@ -195,6 +202,13 @@ def test_decisions_and_results_of_the_page_count(kind: str):
         ("remove", False, "denied"),
         ("weather", True, ""),
     ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_decisions_of_the_page_on_calls_of_sub_requests_count(kind: str):
+    _, result = ends_with(kind, "below")
+    assert result.affected == ["/a", "/c"]
+    assert [(each.name, each.ok) for each in result.tool_calls] == [("clerk", True), ("clerk", True), ("remove", True)]
 
 
 @pytest.mark.anyio

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from toolbus import Runtime, Tool, ToolContext, tool
+from toolbus import Runtime, Tool, ToolContext, ToolResult, subrequest_tool, tool
 from toolbus.errors import DecodeError, ProviderUnavailable, ToolError
 from toolbus.messages import ImagePart, TextPart
 from toolbus.providers.scripted import Script, ScriptedProvider, Step, calls, error, hang, text
@@ -38,9 +38,9 @@ async def weather(city: str, context: ToolContext[Any]) -> dict[str, str]:
 
 
 @tool(needs_approval=True)
-async def remove(path: str) -> str:
+async def remove(path: str) -> ToolResult:
     """Remove a file."""
-    return f"removed {path}"
+    return ToolResult(message=f"removed {path}", affected=[path])
 
 
 @tool
@@ -55,7 +55,15 @@ LOCATE: Tool = Tool(
     schema={"type": "object", "properties": {"precise": {"type": "boolean"}}},
     external=True,
 )
-TOOLS: list[Tool] = [weather, remove, photo, LOCATE]
+CLERK = subrequest_tool(
+    "clerk",
+    "Remove files.",
+    provider=ScriptedProvider(
+        lambda request: text("That is all.") if request.round else calls(("remove", {"path": request.messages[0].text}))
+    ),
+    tools=[remove],
+)
+TOOLS: list[Tool] = [weather, remove, photo, LOCATE, CLERK]
 CLIENT_TOOLS = ["locate"]
 
 SCENES: dict[str, Callable[[], list[Step]]] = {
@@ -77,6 +85,10 @@ SCENES: dict[str, Callable[[], list[Step]]] = {
         calls(("locate", {"precise": True}), ("weather", {"city": "Rome"})),
         calls(("locate", {}), text="Once more."),
         text("You are in Kyiv."),
+    ],
+    "below": lambda: [
+        calls(("clerk", {"task": "/a"}), ("clerk", {"task": "/b"}), ("remove", {"path": "/c"}), text="May they?"),
+        text("Tidy."),
     ],
     "both": lambda: [calls(("locate", {}), ("remove", {"path": "/a"})), text("Both.")],
     "image": lambda: [calls(("photo", {})), text("A pixel.")],

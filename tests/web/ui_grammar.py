@@ -103,7 +103,8 @@ def _check_tool(calls: dict[str, str], kind: str, chunk: Chunk) -> None:
         calls[call_id] = "available"
     else:
         assert state == "available", chunk
-        if kind != "tool-approval-request" and not chunk.get("preliminary"):
+        is_replaced = chunk.get("preliminary") or chunk.get("output") == "A decision is needed."
+        if kind != "tool-approval-request" and not is_replaced:
             calls[call_id] = "done"
 
 

@@ -90,6 +90,10 @@ async function run(resume) {
 async function ask() {
   const text = field.value.trim();
   if (!text) return;
+  if (questions.some((each) => !decided.has(each.id))) {
+    problem.textContent = "Allow or deny the call before you write."; // the request that asks keeps the conversation's turn
+    return;
+  }
   field.value = "";
   agent.addMessage({ id: crypto.randomUUID(), role: "user", content: text });
   draw();

@@ -70,11 +70,13 @@ function Chat({ messages: earlier, isRunning }) {
     },
   });
   const isBusy = chat.status === "submitted" || chat.status === "streaming";
+  // A new message would wait for the end of the request that asks, and useChat sends decisions only of the newest message.
+  const isAsked = chat.messages.at(-1)?.parts.some((part) => part.state === "approval-requested");
   useEffect(() => { end.current.scrollIntoView({ block: "end" }); }, [chat.messages, line]);
 
   const send = async (event) => {
     event.preventDefault();
-    if (!text.trim() || isBusy) return;
+    if (!text.trim() || isBusy || isAsked) return;
     setText("");
     const { files: attached } = files.current;
     const sending = chat.sendMessage({ text, files: attached.length ? attached : undefined }); // it reads the files
@@ -96,14 +98,14 @@ function Chat({ messages: earlier, isRunning }) {
         ${message.parts.map((part, index) => html`<${Part} key=${index} part=${part} decide=${decide} />`)}
       </div>`)}
     </div>
-    <p class="status" role="status">${isBusy ? line || "…" : ""}</p>
+    <p class="status" role="status">${isBusy ? line || "…" : isAsked ? "Allow or deny the call before you write." : ""}</p>
     ${chat.error && html`<p class="error" role="alert">${chat.error.message}</p>`}
     <div ref=${end}></div>
     <form onSubmit=${send}><div>
       <input type="text" aria-label="Question" placeholder="Ask something" value=${text} onInput=${(event) => setText(event.target.value)} autofocus />
       <input type="file" aria-label="Images" accept="image/*" multiple ref=${files} />
-      ${isBusy ? html`<button type="button" onClick=${stop}>Stop</button>` : html`<button>Send</button>`}
-      <button type="button" disabled=${isBusy || !chat.messages.length} onClick=${() => chat.regenerate()}>Ask again</button>
+      ${isBusy ? html`<button type="button" onClick=${stop}>Stop</button>` : html`<button disabled=${isAsked}>Send</button>`}
+      <button type="button" disabled=${isBusy || isAsked || !chat.messages.length} onClick=${() => chat.regenerate()}>Ask again</button>
     </div></form>`;
 }
 

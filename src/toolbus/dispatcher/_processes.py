@@ -68,7 +68,7 @@ async def run_in_process(tool: Tool, arguments: Mapping[str, Any], carried: Sequ
         )
     except anyio.BrokenWorkerProcess as exc:
         failure = Failure("error", "The tool's process ended before it answered.", shown=False, unknown=True)
-        raise ProcessFailure(failure, "the process ended before it answered", (kinds_of(exc),)) from exc
+        raise ProcessFailure(failure, "the process ended before it answered", (kinds_of(exc),)) from None
     if isinstance(reply, RenderedResult):
         return reply
     kinds = reply.pop("kinds")

@@ -19,7 +19,7 @@ from ..events import (
     ToolCallRetrying,
     ToolCallStarted,
 )
-from ..failures import detail_of, is_cancellation, keyboard_interrupt_of, log_exception, raised_at
+from ..failures import is_cancellation, keyboard_interrupt_of, log_exception, raised_at, unread_of
 from ..secrets import secrets_of
 from ..tool_results import RenderedResult, clean, with_summary, without_data
 
@@ -128,7 +128,7 @@ class Reports:
             **_envelope(job.request, now),
             reason=failure.reason,
             error=failure.error,
-            detail=detail_of(cause) if cause is not None and not failure.shown else "",
+            detail="" if cause is None else unread_of(cause, is_shown=failure.shown),
             retryable=failure.retryable,
             outcome_unknown=failure.unknown,
             duration_seconds=now - job.started_at if job.started_at else 0.0,

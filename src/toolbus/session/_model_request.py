@@ -28,7 +28,7 @@ from ..errors import (
     ProviderError,
     ToolbusError,
 )
-from ..failures import log_exception, passes, words_of
+from ..failures import log_exception, only_member, passes, words_of
 from ..instrumentation import Work
 from ..interceptors import Ask, Interceptor, edits_replies
 from ..messages import AssistantMessage, Message, SystemMessage, ToolCall, Usage, UserMessage
@@ -130,11 +130,12 @@ class Asker:
         try:
             for each in self.interceptors:
                 prompt = _returned(await each.on_prompt(prompt, context_of(view)), UserMessage, each, "on_prompt")
-        except ToolbusError as exc:
-            return self._masked(exc)
-        except BaseException as exc:
-            if passes(exc):
+        except BaseException as raised:
+            if passes(raised):
                 raise
+            exc = only_member(raised)
+            if isinstance(exc, ToolbusError):
+                return self._masked(exc)
             request_id = view.request_id
             ids = {"request_id": request_id}
             log_exception(logger, logging.ERROR, "request %s: on_prompt failed", request_id, cause=exc, ids=ids)
@@ -283,13 +284,14 @@ class Asker:
             # The reply is masked once more, because an interceptor may have put a secret into it.
             reply = replied.reply if mask is None else mask.whole(replied.reply)
             return ModelReplied(reply, replied.denied, self._native)
-        except ContextOverflow as exc:
-            self.error = exc
-            self._window.refused(exc, self._asked, request)
-            return ModelFailed(exc.code, str(exc), retryable=True)
-        except BaseException as exc:
-            if passes(exc):
+        except BaseException as raised:
+            if passes(raised):
                 raise
+            exc = only_member(raised)
+            if isinstance(exc, ContextOverflow):
+                self.error = exc
+                self._window.refused(exc, self._asked, request)
+                return ModelFailed(exc.code, str(exc), retryable=True)
             if self.interceptors and not isinstance(exc, ProviderError):
                 call.texts.clear()  # What an interceptor has not let pass is not kept, although it was streamed.
             return self._failed(exc, sum(spent, Usage()))
@@ -423,7 +425,10 @@ class Asker:
             for each in self.interceptors:
                 given = await each.before_tool(call.name, arguments, context_of(view))
                 arguments = cast("dict[str, Any]", _returned(given, dict, each, "before_tool"))
-        except Denied as exc:
+        except Exception as raised:
+            exc = only_member(raised)
+            if not isinstance(exc, Denied):
+                raise
             denied[index] = str(exc) or "The call was denied."
             return call
         text = orjson.dumps(arguments)

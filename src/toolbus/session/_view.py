@@ -19,7 +19,7 @@ from ..status import StatusPublisher
 from ..storage import Journal
 from ._context_window import ContextWindow
 from ._inputs import MessagesLike, ToolsLike, read_messages, read_prompt
-from ._options import SessionOptions, budgets_in
+from ._options import SessionOptions, budgets_in, check_options
 from ._start import SessionStart
 
 if TYPE_CHECKING:
@@ -234,6 +234,10 @@ class SessionView:
         """
         from ._session import RequestSession  # noqa: PLC0415 -- that module imports this one
 
+        check_options(options, SessionOptions, "ask()", beside=("provider", "tools", "output", "history"))
+        messages = read_messages(history)
+        if messages and any(each.call_id == call_id for each in getattr(messages[-1], "tool_calls", ())):
+            del messages[-1]  # The reply that made this call has no results yet.
         state = self.state
         options["limits"] = _limits_of(state, call_id, self._bus.clock(), self._depth, options.get("limits"))
         call = state.open_calls.get(call_id)
@@ -249,7 +253,7 @@ class SessionView:
         child = RequestSession(
             self._bus,
             provider or self.providers,
-            [*read_messages(history), read_prompt(prompt)],
+            [*messages, read_prompt(prompt)],
             tools=() if state.tool_calls >= state.limits.max_tool_calls else tools,
             output=output,
             start=start,

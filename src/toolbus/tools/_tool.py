@@ -117,17 +117,17 @@ class ToolContext(Generic[DepsT]):
         """Run a child request (a sub-agent) for this call and return its `RequestResult`; `prompt` as in `Runtime.run`.
 
         `options` are `provider` (by default the one of the calling request), `tools` (by default none), `output`,
-        `history` (the messages before the prompt), and those of `SessionOptions`. The child runs in this task and is
-        cancelled with it. Its limits are what the calling request has left, its deadline is this call's, and what it
-        spends counts for the calling request. While it runs, the call holds no slot of the dispatcher. Raises
-        `LimitReached` if nothing is left, and `NotRunning` outside a dispatcher.
+        `history` (the messages before the prompt, such as `context.messages`), and those of `SessionOptions`. The child
+        runs in this task and is cancelled with it. Its limits are what the calling request has left, its deadline is
+        this call's, and what it spends counts for the calling request. While it runs, the call holds no slot of the
+        dispatcher. Raises `LimitReached` if nothing is left, and `NotRunning` outside a dispatcher.
 
         On a worker for remote calls, the session's process runs the child, and of the options only `history`,
         `instructions`, `limits`, `output` and `settings` may be given. Raises `NotRunning` there if that process is
         gone, within 15 seconds.
         """
         if self._ask is None:
-            raise NotRunning("a sub-request needs a call that a dispatcher runs; this context has no dispatcher")
+            raise NotRunning("ask() works in the handler of a tool; an interceptor, for example, asks another Runtime")
         return await self._ask(prompt, **options)
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["sub_request_tool"]
 
+_TO_PASS_ON = 1.0  # seconds
+
 
 def sub_request_tool(
     name: str,
@@ -32,8 +34,9 @@ def sub_request_tool(
 
     `description` tells the calling model what to hand over. The result is the answer's text, or with `output` its data;
     artifacts and affected names are passed on. A sub-request that was stopped returns its text so far and the reason;
-    one that failed is a failed call. The call's deadline is the `timeout_seconds` of `limits` (600 by default), or the
-    time that is left for the request. Raises `ConfigurationError` for wrong options or an `output` that cannot be used.
+    one that failed is a failed call. The call's deadline is a second after the `timeout_seconds` of `limits` (600 by
+    default), so that it can pass on what was done until then; at most the time that is left for the request. Raises
+    `ConfigurationError` for wrong options or an `output` that cannot be used.
 
     Example:
         from toolbus import Runtime, sub_request_tool
@@ -57,7 +60,9 @@ def sub_request_tool(
         given: dict[str, Any] = {"provider": providers, "tools": source, "output": output, **options}
         result: RequestResult[Any] = await context.ask(task, **given)
         if result.outcome in ("failed", "cancelled"):
-            raise ToolError(f"{name} {result.outcome}: {result.error or result.reason}")
+            # The text of the error is for operators: it may have anything in it, such as an address or a key.
+            why = result.explanation if result.error else result.reason
+            raise ToolError(f"{name} {result.outcome}: {why}") from result.error
         text = result.text
         if result.outcome == "stopped":
             text = f"{text}\n[{result.explanation}]".lstrip()
@@ -68,4 +73,4 @@ def sub_request_tool(
             affected=result.affected,
         )
 
-    return Tool(name, description, handler=ask, timeout_seconds=limits.timeout_seconds)
+    return Tool(name, description, handler=ask, timeout_seconds=limits.timeout_seconds + _TO_PASS_ON)

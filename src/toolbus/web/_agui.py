@@ -20,8 +20,8 @@ from ..events import (
 from ..messages import ImagePart, Part, TextPart
 from ..messages.wire import split_data_url
 from ..records import fields_of
-from ._encoder import LOST, VOID_CALL, EventEncoder, ShownCall
-from ._incoming import approval_id, result_id
+from ._encoder import CLOSED, LOST, VOID_CALL, EventEncoder, ShownCall
+from ._incoming import result_id
 
 __all__ = ["AguiEncoder"]
 
@@ -117,6 +117,9 @@ class AguiEncoder(EventEncoder):
     def on_question(self, call: ShownCall, question: ApprovalRequested) -> None:
         """Add nothing: questions are asked at the end of the run."""
 
+    def on_closed(self, call: ShownCall) -> None:
+        self._answer(call, CLOSED)
+
     def on_progress(self, call: ShownCall, event: ToolCallProgress) -> None:
         value = {"toolCallId": call.shown_id, "message": event.message, "done": event.done, "total": event.total}
         self.emit("CUSTOM", name="progress", value=value)
@@ -159,7 +162,7 @@ class AguiEncoder(EventEncoder):
 def _interrupt(call: ShownCall, question: ApprovalRequested) -> dict[str, Any]:
     expires = datetime.fromtimestamp(min(question.at + question.timeout_seconds, _LATEST), UTC)
     return {
-        "id": approval_id(question),
+        "id": call.approval_id,
         "reason": "tool_approval",
         "toolCallId": call.shown_id,
         "responseSchema": _DECISION,

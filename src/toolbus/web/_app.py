@@ -338,7 +338,12 @@ class _App:
         handle, record = await self._owned(owner, http.path_params["request_id"])
         questions = await handle.pending_approvals() if record.fact_count and record.ending is None else ()
         approvals = [
-            {"id": approval_id(each), "name": each.name, "arguments": each.arguments, "call_id": each.call_id}
+            {
+                "id": approval_id(each, record.request_id),
+                "name": each.name,
+                "arguments": each.arguments,
+                "call_id": each.call_id,
+            }
             for each in questions
         ]
         about = {**_listed(record), "conversation_id": owner.shown(record.conversation_id)}
@@ -367,7 +372,7 @@ class _App:
         handle, _ = await self._owned(owner, http.path_params["request_id"])
         given = await read_json(http, Decision, self._max_body_bytes)
         for question in await handle.pending_approvals():
-            if approval_id(question) == given.id:
+            if approval_id(question, handle.request_id) == given.id:
                 about: Any = {"by": owner.name, "reason": given.reason, "remember": given.remember}
                 if given.approved:
                     return _answered(await handle.approve(question, arguments=given.arguments, **about))

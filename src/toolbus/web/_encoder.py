@@ -32,11 +32,14 @@ from ..events import (
     ToolArgumentsDelta,
     ToolCallCompleted,
     ToolCallFailed,
+    ToolCallPaused,
     ToolCallProgress,
     ToolCallRequested,
+    ToolCallResumed,
 )
 from ..messages import ToolCall
 from ..records import json_bytes
+from ._incoming import approval_id
 
 __all__ = ["Chunk", "EventEncoder", "PieceWise", "ShownCall", "sse_frame"]
 
@@ -44,6 +47,8 @@ Chunk: TypeAlias = dict[str, Any]
 """One chunk of a protocol: a dictionary of JSON values with a `type`."""
 
 VOID_CALL = "This call was not finished."
+ASKS_BELOW = "A decision is needed."
+CLOSED = "This question is no longer open."
 LOST = "The connection ends here, and the work is not finished."
 
 
@@ -58,7 +63,8 @@ def sse_frame(data: Chunk | str, *, event: str = "", event_id: str = "") -> byte
 
 
 _ANSWERS = (ApprovalDecided, ToolCallCompleted, ToolCallFailed)
-_WAITING = frozenset({"asked", "called"})
+_SETTLED = (ToolCallCompleted, ToolCallFailed)
+_WAITING = frozenset({"asked", "called", "paused"})
 
 
 class PieceWise:
@@ -90,10 +96,15 @@ class PieceWise:
 
 
 class ShownCall:
-    """One tool call as the page has it. `shown_id` is its `call_id`, with `~2` and so on after a void beginning."""
+    """One tool call as the page has it. `shown_id` is its `call_id`, with `~2` and so on after a void beginning.
+
+    `asks_for` is the call whose sub-request asks for this one. A page knows such a call only by its question.
+    """
 
     __slots__ = (
+        "approval_id",
         "arguments",
+        "asks_for",
         "call_id",
         "in_background",
         "is_open",
@@ -110,7 +121,10 @@ class ShownCall:
         self.shown_id = shown_id
         self.name = name
         self.pieces = PieceWise(shown_id)
-        self.state = "arriving"  # then "whole"; at last "asked", "called" (of the page) or "running"
+        # Then "whole"; at last "asked", "called" (of the page), "paused" (a sub-request asks) or "running".
+        self.state = "arriving"
+        self.approval_id = ""
+        self.asks_for = ""
         self.in_background = False
         self.is_open = False  # whether its whole arguments were shown
         self.arguments: Mapping[str, Any] = {}
@@ -152,6 +166,8 @@ class EventEncoder(ABC):
         self._reasoning: PieceWise | None = None
         self._arriving: dict[int, ShownCall] = {}
         self._calls: dict[str, ShownCall] = {}  # those of whole replies, until they are settled
+        self._below: dict[str, ShownCall] = {}  # those of sub-requests, while they are asked about
+        self._resumed = ""  # a call that waits for no question, unless the next event pauses it anew
         self._void_calls: dict[str, int] = {}
 
     @property
@@ -161,7 +177,10 @@ class EventEncoder(ABC):
 
     @property
     def waits_for_client(self) -> bool:
-        """True while nothing can happen before the page answers: each open call is a question or one of its tools."""
+        """True while nothing can happen before the page answers.
+
+        Each open call is a question, has one in a sub-request, or is one of the page's tools.
+        """
         calls = self._calls.values()
         if not calls or self._arriving or any(each.state not in _WAITING for each in calls):
             return False
@@ -181,12 +200,17 @@ class EventEncoder(ABC):
         if take is None or self._has_ended or event.request_id != (self._request_id or event.request_id):
             return []
         self._request_id, self._conversation_id = event.request_id, event.conversation_id
-        if self._left_out and self._ends_left_out(event):
+        closed = self._closed_by(event) if self._below else ()
+        is_answered = any(each.call_id in self._left_out for each in closed)
+        if self._left_out and (is_answered or self._ends_left_out(event)):
             self._left_out = frozenset[str]()
             self._has_begun, self._step = False, None
         if not self._has_begun:
             self._has_begun = True
             self.on_start(self._request_id, self._conversation_id)
+        for each in closed:
+            del self._below[each.call_id]
+            self.on_closed(each)
         take(self, event)
         if self._left_out:
             self._out.clear()
@@ -196,6 +220,14 @@ class EventEncoder(ABC):
         """Return whether the page does not have this event: it is the first of an answer, or the ending."""
         is_answer = isinstance(event, _ANSWERS) and event.call_id in self._left_out
         return is_answer or isinstance(event, (RequestCompleted, RequestFailed, RequestCancelled))
+
+    def _closed_by(self, event: Event) -> list[ShownCall]:
+        """Return the questions of sub-requests that are open no more, now that this event has come."""
+        over, self._resumed = {self._resumed}, event.call_id if isinstance(event, ToolCallResumed) else ""
+        still = {each.call_id for each in event.pending_approvals} if isinstance(event, ToolCallPaused) else ()
+        if isinstance(event, (ToolCallPaused, ToolCallRequested, *_SETTLED)):
+            over.add(event.call_id)
+        return [each for each in self._below.values() if each.asks_for in over and each.call_id not in still]
 
     def pause(self) -> list[Chunk]:
         """End the stream because `waits_for_client`, and return its last chunks. The request itself stays open.
@@ -221,7 +253,8 @@ class EventEncoder(ABC):
         return self._taken()
 
     def _pause(self) -> None:
-        waiting = [each for each in self._calls.values() if each.state in _WAITING]
+        own = [each for each in self._calls.values() if each.state in _WAITING]
+        waiting = [*(each for each in own if each.state != "paused"), *self._below.values()]
         if self._left_out:
             for call in waiting:
                 self.on_arguments_known(call)
@@ -390,10 +423,10 @@ class EventEncoder(ABC):
         if self._step is not None:
             self.on_step_end(self._step)
 
-    def _opened(self, event: ToolCallRequested | ApprovalRequested) -> ShownCall:
-        call = self._calls.get(event.call_id)
-        if call is None:  # The reader began after the reply.
-            call = self._calls[event.call_id] = self._new_call(event.call_id, event.name)
+    def _opened(self, event: ToolCallRequested | ApprovalRequested, calls: dict[str, ShownCall]) -> ShownCall:
+        call = calls.get(event.call_id)
+        if call is None:  # The reader began after the reply, or the call is that of a sub-request.
+            call = calls[event.call_id] = self._new_call(event.call_id, event.name)
             self.on_whole_call(call, json_bytes(event.arguments, str).decode())
         if not call.is_open or call.arguments != event.arguments:
             call.is_open, call.arguments = True, event.arguments
@@ -401,14 +434,33 @@ class EventEncoder(ABC):
         return call
 
     def _take_request(self, event: ToolCallRequested) -> None:
-        call = self._opened(event)
+        call = self._opened(event, self._calls)
         call.in_background = event.background
         call.state = "called" if event.name in self._client_tools else "running"
 
     def _take_question(self, event: ApprovalRequested) -> None:
-        call = self._opened(event)
-        call.state, call.question = "asked", event
-        self.on_question(call, event)
+        self._ask(self._opened(event, self._calls), event)
+
+    def _ask(self, call: ShownCall, question: ApprovalRequested) -> None:
+        call.state, call.question = "asked", question
+        call.approval_id = approval_id(question, self._request_id)
+        self.on_question(call, question)
+
+    def _take_pause(self, event: ToolCallPaused) -> None:
+        call = self._calls.get(event.call_id)
+        if call is None or not event.pending_approvals:  # Without questions, it waits for somebody other than the page.
+            return
+        call.state = "paused"
+        self.on_paused(call)
+        for question in event.pending_approvals:
+            if question.call_id not in self._below:
+                below = self._opened(question, self._below)
+                below.asks_for = call.call_id
+                self._ask(below, question)
+
+    def _take_resumption(self, event: ToolCallResumed) -> None:
+        if call := self._calls.get(event.call_id):
+            call.state = "running"
 
     def _take_decision(self, event: ApprovalDecided) -> None:
         if call := self._calls.get(event.call_id):
@@ -440,7 +492,7 @@ class EventEncoder(ABC):
         if isinstance(event, RequestCompleted) and event.text and event.text != self._last_text:
             self._reply_id = f"{event.request_id}_answer"
             self._finish_text(event.text)
-        for call in self._calls.values():
+        for call in (*self._calls.values(), *self._below.values()):
             self.on_void_call(call)
         self._end_step()
         self.on_end(event, explain(event))
@@ -510,6 +562,13 @@ class EventEncoder(ABC):
     def on_question(self, call: ShownCall, question: ApprovalRequested) -> None:
         """Word that a person has to approve the call."""
 
+    def on_paused(self, call: ShownCall) -> None:  # noqa: B027 -- not every protocol has to say so
+        """Word that a call continues only after decisions on calls of its sub-requests, whose questions follow."""
+
+    @abstractmethod
+    def on_closed(self, call: ShownCall) -> None:
+        """Word that nobody has to decide any more on a call of a sub-request. The page is not shown its result."""
+
     @abstractmethod
     def on_progress(self, call: ShownCall, event: ToolCallProgress) -> None:
         """Word the progress of a call."""
@@ -556,6 +615,8 @@ class EventEncoder(ABC):
         ToolCallRequested: _take_request,
         ApprovalRequested: _take_question,
         ApprovalDecided: _take_decision,
+        ToolCallPaused: _take_pause,
+        ToolCallResumed: _take_resumption,
         ToolCallProgress: _take_progress,
         ToolCallCompleted: _take_result,
         ToolCallFailed: _take_failure,

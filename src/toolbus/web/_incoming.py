@@ -82,13 +82,17 @@ class AnswerableRequest(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientDecision:
-    """A person's decision on one call. `definition` is that of the question: see `ApprovalRequested`."""
+    """A person's decision on one call. `definition` is that of the question: see `ApprovalRequested`.
+
+    `request_id` is the request that the page shows, if one of its sub-requests has asked; otherwise empty.
+    """
 
     call_id: str
     definition: str
     approved: bool
     reason: str = ""
     arguments: dict[str, Any] | None = None
+    request_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +129,8 @@ class ClientRequest:
     @property
     def request_id(self) -> str:
         """The id of the request whose calls are answered; empty without answers, or if several requests have them."""
-        found = {each.rsplit("_", 2)[0] for each in self.answered}
+        above = {each.call_id: each.request_id for each in self.decisions}
+        found = {above.get(each) or each.rsplit("_", 2)[0] for each in self.answered}
         return found.pop() if len(found) == 1 else ""
 
     async def answer(self, request: AnswerableRequest, *, client_tools: Collection[str] = (), by: str = "") -> int:
@@ -181,9 +186,13 @@ async def _inject(request: AnswerableRequest, given: ClientAnswer) -> bool:
         return False
 
 
-def approval_id(question: ApprovalRequested) -> str:
-    """Return the id of a question on a page. A decision with it covers only the definition that was asked about."""
-    return f"{question.call_id}.{question.definition}"
+def approval_id(question: ApprovalRequested, request_id: str) -> str:
+    """Return the id of a question on a page that shows the request, which may be above the one that asks.
+
+    A decision with it covers only the definition that was asked about.
+    """
+    above = "" if question.request_id == request_id else f"{request_id}/"
+    return f"{above}{question.call_id}.{question.definition}"
 
 
 # ------------------------------------------------------------------------------------------------- reading
@@ -404,8 +413,10 @@ def result_id(shown_id: str) -> str:
 def _decision(
     asked: str, *, approved: bool, reason: str = "", arguments: dict[str, Any] | None = None
 ) -> ClientDecision:
-    call_id, _, definition = asked.rpartition(".")
-    return ClientDecision(call_id=call_id, definition=definition, approved=approved, reason=reason, arguments=arguments)
+    above, _, own = asked.rpartition("/")
+    call_id, _, definition = own.rpartition(".")
+    about = {"call_id": call_id, "definition": definition, "request_id": above}
+    return ClientDecision(**about, approved=approved, reason=reason, arguments=arguments)
 
 
 def _answer(call_id: str, name: str, output: object) -> ClientAnswer:

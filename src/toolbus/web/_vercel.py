@@ -23,8 +23,7 @@ from ..events import (
 from ..messages import ToolMessage, to_vercel
 from ..records import fields_of
 from ..schemas import has_many_values
-from ._encoder import LOST, VOID_CALL, EventEncoder, ShownCall
-from ._incoming import approval_id
+from ._encoder import ASKS_BELOW, CLOSED, LOST, VOID_CALL, EventEncoder, ShownCall
 
 __all__ = ["VercelEncoder"]
 
@@ -113,8 +112,15 @@ class VercelEncoder(EventEncoder):
         else:
             self._emit_of("tool-input-error", call, toolName=call.name, input=_parsed(call.text), errorText=text)
 
-    def on_question(self, call: ShownCall, question: ApprovalRequested) -> None:
-        self.emit("tool-approval-request", toolCallId=call.shown_id, approvalId=approval_id(question))
+    def on_question(self, call: ShownCall, question: ApprovalRequested) -> None:  # noqa: ARG002 -- the base's
+        self.emit("tool-approval-request", toolCallId=call.shown_id, approvalId=call.approval_id)
+
+    def on_paused(self, call: ShownCall) -> None:
+        # A page sends its decisions once each call of the step is decided or has an output, which the result replaces.
+        self._emit_of("tool-output-available", call, output=ASKS_BELOW)
+
+    def on_closed(self, call: ShownCall) -> None:
+        self._emit_of("tool-output-available", call, output=CLOSED)
 
     def on_progress(self, call: ShownCall, event: ToolCallProgress) -> None:
         output = {"message": event.message, "done": event.done, "total": event.total}
