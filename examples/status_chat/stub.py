@@ -16,7 +16,7 @@ from toolbus.providers.scripted import Step
 from toolbus.records import replace
 from toolbus.testing.wire import (
     Answer,
-    RecordedRequest,
+    HttpRequest,
     WireBreak,
     WireCall,
     WireReply,
@@ -40,7 +40,7 @@ class StubOllama(WireServer):
         super().__init__(self._next, dialect=_OLLAMA)
         self._seconds = seconds
 
-    def _next(self, request: RecordedRequest) -> WireStep:
+    def _next(self, request: HttpRequest) -> WireStep:
         asked = _OLLAMA.read(request)
         if f"ollama:{asked.model}" != QUICK:
             return play(asked)

@@ -32,12 +32,12 @@ def test_unfinished_requests_are_shown_with_their_holders_and_open_questions(too
     assert "  waits for a decision: delete_file, asked a moment ago" in rows
     assert "\x1b" not in ended.out
     whole = orjson.loads(toolbus("status", "--json").out)
-    assert (whole["unfinished"], whole["held"], whole["free"], whole["waiting"]) == (2, 1, 1, 1)
+    assert (whole["unfinished"], whole["held"], whole["free"], whole["pending_approvals"]) == (2, 1, 1, 1)
     one = {each["request_id"]: each for each in whole["requests"]}
-    assert (one[free]["holder"], one[free]["lease_seconds"], one[free]["waiting"]) == (None, 0.0, [])
+    assert (one[free]["holder"], one[free]["lease_seconds"], one[free]["pending_approvals"]) == (None, 0.0, [])
     assert one[free]["damage"] is None
     assert 0 < one[held]["lease_seconds"] <= 60
-    assert [each["name"] for each in one[held]["waiting"]] == ["delete_file"]
+    assert [each["name"] for each in one[held]["pending_approvals"]] == ["delete_file"]
 
 
 def test_the_lease_of_a_killed_process_is_held_until_it_runs_out(toolbus: Command, kept: Path):

@@ -264,7 +264,7 @@ FAILED = [
     Case("broken instructions", "failed", "application_error", options={"instructions": no_instructions}),
     Case("broken provider", "failed", "application_error", [calls(AT_ONCE), raises], completed=1),
     Case("no reply", "failed", "application_error", NoModel()),
-    Case("no script", "failed", "script", [calls(AT_ONCE)], completed=1),
+    Case("no script", "failed", "script_error", [calls(AT_ONCE)], completed=1),
 ]  # fmt: skip
 
 

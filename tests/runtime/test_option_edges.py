@@ -203,7 +203,7 @@ async def test_a_person_who_is_asked_in_a_sub_request_is_hurried_by_no_clock_abo
 # ------------------------------------------------------------------------------------------------- wrong kinds
 
 INTERCEPTORS = "give a list of objects whose classes derive from toolbus.Interceptor"
-PRICES = r"prices is .*; give \{'vendor:model': Price\(input=..., output=...\)\}, per million tokens"
+PRICES = r"prices is .*; give \{'vendor:model': Price\(input_per_million=..., output_per_million=...\)\}"
 APPROVAL = r"needs_approval is .*; say True, False, or give a function of \(spec, arguments\) that does"
 HOOK = (
     "on_approval is .*; give an async function that takes the question and returns whether the call may run, or 'wait'"

@@ -46,7 +46,9 @@ class _Unfinished:
             "size_bytes": record.size_bytes,
             "holder": self.holder or None,
             "lease_seconds": round(max(0.0, record.lease_until - time.time()), 1) if self.holder else 0.0,
-            "waiting": [{"call_id": each.call_id, "name": each.name, "since": each.at} for each in self.waiting],
+            "pending_approvals": [
+                {"call_id": each.call_id, "name": each.name, "asked_at": each.at} for each in self.waiting
+            ],
             "damage": self.damage or None,
             "prompt": self.prompt,
         }
@@ -91,13 +93,15 @@ def _print(listed: Sequence[_Unfinished], options: argparse.Namespace, screen: S
         "unfinished": len(listed),
         "held": held,
         "free": len(listed) - held,
-        "waiting": sum(len(each.waiting) for each in listed),
+        "pending_approvals": sum(len(each.waiting) for each in listed),
     }
     if options.json:
         whole = {**counts, "requests": [each.as_json() for each in listed]}
         screen.data(escape_json(orjson.dumps(whole, option=orjson.OPT_INDENT_2).decode()))
         return 0
-    screen.data("unfinished requests: {unfinished}; held: {held}; free: {free}; questions: {waiting}".format(**counts))
+    screen.data(
+        "unfinished requests: {unfinished}; held: {held}; free: {free}; questions: {pending_approvals}".format(**counts)
+    )
     rows = [_row(each) for each in listed]
     widths = [max(map(cells, column)) for column in zip(*rows, strict=True)]
     for each, row in zip(listed, rows, strict=True):
