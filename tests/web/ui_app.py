@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from toolbus import Runtime, Tool, ToolContext, ToolResult, subrequest_tool, tool
+from toolbus import Runtime, Tool, ToolContext, ToolResult, sub_request_tool, tool
 from toolbus.errors import DecodeError, ProviderUnavailable, ToolError
 from toolbus.messages import ImagePart, TextPart
 from toolbus.providers.scripted import Script, ScriptedProvider, Step, calls, error, hang, text
@@ -55,7 +55,7 @@ LOCATE: Tool = Tool(
     schema={"type": "object", "properties": {"precise": {"type": "boolean"}}},
     external=True,
 )
-CLERK = subrequest_tool(
+CLERK = sub_request_tool(
     "clerk",
     "Remove files.",
     provider=ScriptedProvider(
