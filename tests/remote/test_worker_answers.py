@@ -64,7 +64,7 @@ class FakeBroker:
     def __init__(
         self, *outcomes: bool | Unavailable, kept: str = "own", begun: Sequence[Begun | Unavailable] = ()
     ) -> None:
-        self.begun = [*begun]  # the broker's answers to a call that begins
+        self.begun: list[Begun | Unavailable] = [*begun]  # the broker's answers to a call that begins
         self.finds = 0
         self.outcomes, self.kept = [*outcomes], kept
         self.did: list[str] = []
@@ -230,7 +230,7 @@ async def test_a_call_that_was_cancelled_with_its_worker_runs_when_it_is_deliver
         ([Unavailable("lost"), "taken"], [], 1),
         ([Unavailable("lost"), "settled"], [], 1),
     ],
-    ids=lambda each: " ".join(map(str, each)) if isinstance(each, list) else "",
+    ids=["mine", "taken", "lost twice", "lost and taken", "lost and settled"],
 )
 async def test_a_call_whose_beginning_was_not_acknowledged_is_begun_again_and_left_if_another_has_begun_it(
     begun: list[Begun | Unavailable], did: list[str], finds: int

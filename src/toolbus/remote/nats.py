@@ -549,8 +549,10 @@ class _Delivery:
         self._mark = self._mark or uuid4().hex.encode()
         if not await connection.publish(subject, self._mark):
             found = await connection.last(self._broker.answers, subject)
+            if found is None:
+                return "settled"
             if found != self._mark:
-                return "settled" if found is None else "taken"
+                return "taken"
         # The session deletes the call before the marks: a call that is still there was not answered before this mark.
         try:
             await connection.stream.get_msg(self._broker.calls, self._sequence)
