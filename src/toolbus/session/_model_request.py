@@ -286,7 +286,7 @@ class Asker:
         except ContextOverflow as exc:
             self.error = exc
             self._window.refused(exc, self._asked, request)
-            return ModelFailed(exc.code, str(exc), retryable=True)
+            return ModelFailed(exc.code, str(exc), retryable=True, usage=sum(spent, Usage()))
         except BaseException as exc:
             if passes(exc):
                 raise
