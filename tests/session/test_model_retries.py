@@ -228,7 +228,7 @@ async def test_the_timeline_shows_retries_and_a_model_that_did_not_answer() -> N
     assert lines[1].startswith("  asked again: provider_unavailable: ")
     assert lines[2] == "  asked again: empty_reply: the model answered with neither text nor tool calls"
     assert lines[3].startswith("failed: provider_error: gone")
-    assert result.trace[0].seconds is None
+    assert result.trace[0].model_seconds is None
 
 
 async def test_the_timeline_shows_how_long_a_model_took_that_was_asked_again() -> None:
