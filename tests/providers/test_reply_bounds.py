@@ -33,7 +33,7 @@ from support.wire_events import (
 from toolbus import Interceptor, Runtime, ToolContext, tool
 from toolbus.errors import ProviderError, ReplyTooLarge
 from toolbus.interceptors import Ask
-from toolbus.messages import AssistantMessage, ToolCall, Usage, UserMessage
+from toolbus.messages import AssistantMessage, ToolCall, Usage
 from toolbus.protocols import MAX_REPLY_CALLS, ArgumentsPiece, Emit, ModelReply, ModelRequest
 from toolbus.providers import OpenAIProvider
 from toolbus.providers.openai._calls_in_text import calls_in_text, may_become_calls
@@ -160,14 +160,14 @@ async def f() -> str:
 
 async def test_a_text_of_too_many_calls_fails_its_request() -> None:
     text = "[" + ", ".join(['{"name": "f", "arguments": {}}'] * 5_000) + "]"
-    with WireServer([WireReply(text=text)] * 2, dialect="openai") as server:
+    with WireServer([WireReply(text=text, usage=Usage(input_tokens=3, output_tokens=7))], dialect="openai") as server:
         provider = OpenAIProvider("m", api_key="k", base_url=server.base_url, calls_in_text=True)
         async with Runtime(provider=provider, tools=[f]) as runtime:
             result = await runtime.start("?").result()
-        with pytest.raises(ReplyTooLarge, match="openai's reply has more than 1000 calls: reading stopped"):
-            await provider.respond(ModelRequest(messages=(UserMessage(content="?"),), tools=(f.spec,)), lambda _: None)
         await provider.aclose()
     assert (result.outcome, result.reason) == ("failed", "reply_too_large")
+    assert "openai's reply has more than 1000 calls: reading stopped" in str(result.error)
+    assert result.usage.output_tokens == 7, "it is paid for"
 
 
 class Generous:

@@ -442,8 +442,36 @@ async def test_only_one_delivery_begins_a_call_and_none_a_call_that_was_settled(
         (second,) = await worker.fetch(1)  # its lease has ended
         assert (first.body, second.body, second.attempt) == (b"call", b"call", 2)
         assert (await first.begin(), await second.begin()) == ("mine", "taken")
+        assert (await first.begin(), await second.begin()) == ("mine", "taken"), "each knows its own mark"
         assert [await kept(worker.answer, key, body) for body in (b"1", b"2")] == [True, False]
         assert await session.find(key) == b"1"
+
+
+@pytest.mark.guarantee("G24")
+async def test_a_call_whose_beginning_was_not_acknowledged_runs_once(
+    broker: Broker, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish, lost = Connection.publish, list[bytes]()
+
+    async def losing(self: Connection, subject: str, body: bytes) -> bool:
+        outcome = await publish(self, subject, body)
+        if ".begun." in subject and not lost:
+            lost.append(body)
+            raise Unavailable("the acknowledgement was lost")
+        return outcome
+
+    monkeypatch.setattr(Connection, "publish", losing)
+    held = Held(idempotent=False)
+    held.released.set()
+    async with worker_here(broker, [held.tool]):
+        runtime = Runtime(
+            model("held"), tools=[held.tool], executors=[NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])]
+        )
+        async with runtime:
+            result = await runtime.run("Go.")
+    assert (held.runs, len(lost)) == (1, 1)
+    assert [call.content for call in result.tool_calls] == ["held"]
+    assert sum("was not begun yet: the acknowledgement was lost" in line for line in said.lines) == 1
 
 
 async def test_a_worker_refuses_tools_whose_secrets_stay_with_the_session() -> None:
@@ -640,7 +668,7 @@ async def test_signals_that_wait_for_the_server_are_dropped_beyond_a_bound_and_a
             raise ConnectionError("the driver's buffer is full")
         sent.extend(body.split(b"\n"))
 
-    post: Any = _Post(cast("Any", SimpleNamespace(client=SimpleNamespace(publish=publish))))
+    post: Any = _Post(cast("Any", SimpleNamespace(client=SimpleNamespace(publish=publish, max_payload=2**20))))
     signals = [b"%d" % number * 500_000 for number in range(10)] * 2
     for each in signals:
         post.put("node", each, may_be_lost=True)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import anyio
+import pytest
 
 from toolbus.remote import nats as over_nats
 from toolbus.testing import settle, virtual_backends
@@ -20,12 +21,15 @@ anyio_backend = virtual_backends("asyncio")  # nats-py works on asyncio only
 class Driver:
     """A driver whose buffer is full until it is `written`, or that `refuses` what is published."""
 
+    max_payload = 20
+
     def __init__(self) -> None:
         self.written, self.refuses = anyio.Event(), False
         self.letters: list[bytes] = []
 
     async def publish(self, subject: str, body: bytes) -> None:
         assert subject == "node"
+        assert len(body) <= self.max_payload
         if self.refuses:
             raise ConnectionError("the buffer is full")
         self.letters.append(body)
@@ -55,6 +59,19 @@ async def test_what_the_driver_refuses_is_sent_later_and_before_what_came_meanwh
     driver.refuses = False
     await post.flush()
     assert driver.letters == [b"first\nsecond"]
+
+
+async def test_what_the_server_takes_no_more_is_not_sent_and_delays_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    driver = Driver()
+    driver.written.set()
+    post = letters._Post(SimpleNamespace(client=driver))
+    for body in (b"x" * 12, b"y" * 6, b"z" * 12, b"w" * 21, b"last"):
+        post.put("node", body, may_be_lost=False)
+    await post.flush()
+    assert driver.letters == [b"x" * 12 + b"\n" + b"y" * 6, b"z" * 12, b"last"]
+    assert [each.getMessage() for each in caplog.records] == [
+        "21 bytes were not sent to a node: the server takes 20 at most"
+    ]
 
 
 async def test_a_worker_reports_what_becomes_of_a_delivery() -> None:

@@ -12,7 +12,8 @@ import pytest
 from toolbus import ToolContext, ToolRegistry, tool
 from toolbus.core.approval import definition_of
 from toolbus.errors import NotRunning
-from toolbus.events import ToolCallCompleted, ToolCallRequested, decode, encode
+from toolbus.events import ToolCallCompleted, ToolCallFailed, ToolCallRequested, decode, encode
+from toolbus.records import replace
 from toolbus.remote._transport import Begun, Key, Then, Unavailable
 from toolbus.remote._worker import Worker
 from toolbus.testing import virtual_backends
@@ -29,7 +30,13 @@ async def echo(context: ToolContext[Any]) -> str:
     return f"{context.request_id} {context.conversation_id} {context.metadata}"
 
 
-TOOLS = ToolRegistry([echo])
+@tool(pool="gpu")
+async def act(context: ToolContext[Any]) -> str:
+    """Answer at once."""
+    return context.call_id
+
+
+TOOLS = ToolRegistry([echo, act])
 REQUESTED = ToolCallRequested(
     request_id=KEY[0],
     call_id=KEY[1],
@@ -43,6 +50,8 @@ REQUESTED = ToolCallRequested(
     definition=definition_of(TOOLS.specs["echo"]),
 )
 
+ACT = encode(replace(REQUESTED, name="act", definition=definition_of(TOOLS.specs["act"])))
+
 
 class FakeBroker:
     """Both a link and its only delivery. `outcomes` are what the broker says of an answer, one after the other."""
@@ -52,7 +61,11 @@ class FakeBroker:
     lease_seconds = 60.0
     key, body, node, remaining_seconds, attempt, is_again = KEY, encode(REQUESTED), "node", 90.0, 1, False
 
-    def __init__(self, *outcomes: bool | Unavailable, kept: str = "own") -> None:
+    def __init__(
+        self, *outcomes: bool | Unavailable, kept: str = "own", begun: Sequence[Begun | Unavailable] = ()
+    ) -> None:
+        self.begun: list[Begun | Unavailable] = [*begun]  # the broker's answers to a call that begins
+        self.finds = 0
         self.outcomes, self.kept = [*outcomes], kept
         self.did: list[str] = []
         self.at: list[float] = []  # the moments of writing an answer, and of renewing the lease
@@ -75,6 +88,9 @@ class FakeBroker:
 
     async def find(self, key: Key) -> bytes | None:
         assert key == KEY
+        self.finds += 1
+        if self.begun or not self.did:
+            return None
         return self.written if self.kept == "own" else b"another"
 
     async def answer(self, key: Key, body: bytes, then: Then) -> None:
@@ -87,7 +103,7 @@ class FakeBroker:
     def tell(self, node: str, body: bytes, *, may_be_lost: bool) -> None:
         assert node == "node"
         if not may_be_lost:
-            assert isinstance(decode(body), ToolCallCompleted)
+            assert isinstance(decode(body), (ToolCallCompleted, ToolCallFailed))
             self.did.append("tell")
 
     async def flush(self) -> None:
@@ -105,7 +121,12 @@ class FakeBroker:
     async def give_back(self) -> None: ...
 
     async def begin(self) -> Begun:
-        return "mine"
+        outcome = self.begun.pop(0)
+        if not self.begun:
+            self.over.set()
+        if isinstance(outcome, Unavailable):
+            raise outcome
+        return outcome
 
 
 def worker_of(broker: FakeBroker) -> Worker:
@@ -197,3 +218,48 @@ async def test_a_call_that_was_cancelled_with_its_worker_runs_when_it_is_deliver
             await broker.over.wait()
             worker.drain()
     assert broker.did == ["answer", "done", "tell"]
+
+
+@pytest.mark.guarantee("G24")
+@pytest.mark.parametrize(
+    ("begun", "did", "finds"),
+    [
+        (["mine"], ["answer", "done", "tell"], 0),
+        (["taken"], ["answer", "done", "tell"], 0),
+        ([Unavailable("lost"), Unavailable("lost"), "mine"], ["answer", "done", "tell"], 2),
+        ([Unavailable("lost"), "taken"], [], 1),
+        ([Unavailable("lost"), "settled"], [], 1),
+    ],
+    ids=["mine", "taken", "lost twice", "lost and taken", "lost and settled"],
+)
+async def test_a_call_whose_beginning_was_not_acknowledged_is_begun_again_and_left_if_another_has_begun_it(
+    begun: list[Begun | Unavailable], did: list[str], finds: int
+) -> None:
+    broker = FakeBroker(True, begun=begun)
+    broker.body, taken = ACT, begun == ["taken"]
+    assert await done_by(broker) == did
+    assert (broker.begun, broker.finds) == ([], finds)
+    if did:
+        assert isinstance(answer := decode(broker.written), ToolCallFailed if taken else ToolCallCompleted)
+        assert getattr(answer, "reason", "") == ("interrupted" if taken else "")
+
+
+async def test_a_worker_that_cannot_begin_a_call_offers_it_to_others_after_the_time_of_a_lease() -> None:
+    broker = FakeBroker(True, begun=[*[Unavailable("no permission")] * 400, "settled"])
+    broker.body = ACT
+    assert await done_by(broker) == []
+    assert broker.at[:2] == [20, 40]
+    assert broker.at[-1] <= 60, "80 seconds have passed"
+
+
+async def test_a_worker_that_drains_leaves_a_call_that_it_could_not_begin() -> None:
+    broker = FakeBroker(begun=[Unavailable("away")] * 1_000)
+    broker.body = ACT
+    worker = worker_of(broker)
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(worker.run)
+            await anyio.sleep(1)
+            worker.drain()
+            broker.over.set()
+    assert broker.did == []

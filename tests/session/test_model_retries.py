@@ -7,12 +7,19 @@ from typing import Any
 import anyio
 import pytest
 
-from toolbus import EventBus, Limits, RequestSession, Runtime
+from toolbus import EventBus, Interceptor, Limits, RequestSession, Runtime, ToolContext
 from toolbus.core.backoff import backoff_seconds
 from toolbus.core.transcript import validate
-from toolbus.errors import ConfigurationError, ProviderError, ProviderRejected, ProviderTimeout, ProviderUnavailable
+from toolbus.errors import (
+    ConfigurationError,
+    ProviderError,
+    ProviderRejected,
+    ProviderTimeout,
+    ProviderUnavailable,
+)
 from toolbus.events import ModelRetrying
-from toolbus.messages import AssistantMessage
+from toolbus.interceptors import Ask
+from toolbus.messages import AssistantMessage, Usage
 from toolbus.protocols import Emit, ModelReply, ModelRequest
 from toolbus.testing import ScriptedProvider, error, hang, text, virtual_backends
 
@@ -47,6 +54,32 @@ async def test_a_provider_that_is_overloaded_is_asked_again_after_a_growing_wait
     assert 0.5 <= second <= 1
     assert seconds == pytest.approx(first + second, abs=1e-3)
     assert result.rounds == 1
+
+
+class AsksTwice(Interceptor):
+    """Asks the model twice, and returns the second reply."""
+
+    async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Ask) -> ModelReply:
+        await ask(request)
+        return await ask(request)
+
+
+async def test_a_reply_counts_if_its_interceptor_failed_afterwards_and_is_asked_again() -> None:
+    used = Usage(input_tokens=5, output_tokens=100)
+    one = text("one", usage=used)
+    for most in (1_000, 99):
+        retried: list[ModelRetrying] = []
+        bus, model = EventBus(), ScriptedProvider([one, unavailable(), one, one])
+        bus.connect(ModelRetrying, retried.append)
+        limits = Limits(max_output_tokens=most)
+        result = await RequestSession(bus, model, "hi", limits=limits, interceptors=[AsksTwice()]).run()
+        if most == 1_000:
+            assert [each.usage for each in retried] == [used]
+            assert (result.text, result.usage.output_tokens, result.trace[0].usage.output_tokens) == ("one", 300, 300)
+        else:
+            assert not retried
+            assert (result.outcome, result.reason) == ("stopped", "max_output_tokens=99")
+            assert result.usage == used
 
 
 @pytest.mark.guarantee("G28")

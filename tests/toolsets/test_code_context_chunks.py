@@ -114,6 +114,13 @@ def test_identifiers_are_split_into_their_parts():
     assert split_identifiers("größe _private x9" + "y" * 100) == "größe private"
 
 
+def test_where_there_are_no_spaces_the_words_are_pairs_of_characters():
+    assert split_identifiers("設定のAPI、値") == "設定 定の API 値"
+    assert split_identifiers("설정을 getName温度上") == "설정 정을 get Name 温度 度上"
+    assert split_identifiers("温度" * 40) == " ".join(["温度", *["度温", "温度"] * 39])
+    assert as_query("重试次数?") == '"重试" OR "试次" OR "次数"'
+
+
 def test_a_question_is_a_query_for_its_telling_words_and_has_no_syntax():
     assert as_query('How does "renewLease" OR (x) NEAR work?') == '"renew" OR "lease" OR "x" OR "near" OR "work"'
     assert as_query("what is it") == '"what" OR "is" OR "it"'

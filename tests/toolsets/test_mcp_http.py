@@ -287,9 +287,85 @@ async def test_only_a_tool_that_changes_nothing_may_be_called_again_where_http_r
         call = Caller(mcp.registry)
         look, write = await call.failed("web__look"), await call.failed("web__write")
     assert (look.retryable, look.outcome_unknown) == (True, False)
-    assert look.error.endswith("Server returned an error response; it changes nothing, so try again.")
+    assert look.error.endswith(": HTTP 503 Service Unavailable; it changes nothing, so try again.")
     assert (write.retryable, write.outcome_unknown) == (False, True)
-    assert write.error.endswith("Server returned an error response")
+    assert write.error.endswith(": HTTP 503 Service Unavailable")
+
+
+def refusing(status: str, body: bytes = b"", *, era: Era = "legacy") -> Callable[[str], bytes]:
+    """Return the answers of a server that refuses each call with a status."""
+
+    def answer(asked: str) -> bytes:
+        request = json.loads(asked or '{"method": "", "id": 0}')
+        if request["method"] == "tools/call":
+            return response(status, body)
+        if "id" not in request:
+            return response("202 Accepted")
+        if request["method"] not in RESULTS:
+            return response("404 Not Found")
+        result = RESULTS[request["method"]]
+        if era != "legacy":
+            result = {**result, "resultType": "complete", "ttlMs": 0, "cacheScope": "public"}
+        body_of = json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}).encode()
+        return response("200 OK", body_of, mcp_session_id="one")
+
+    return answer
+
+
+@eras
+@pytest.mark.parametrize(
+    ("status", "retryable"),
+    [("401 Unauthorized", False), ("403 Forbidden", False), ("404 Not Found", None), ("429 Too Many Requests", True)],
+)
+async def test_a_call_that_http_refused_is_reported_with_its_status_and_was_not_carried_out(
+    status: str, retryable: bool | None, era: Era
+):
+    if retryable is None:
+        # With a session, this status says that the server does not know the session.
+        retryable = era == "legacy"
+    async with (
+        written_down(refusing(status, era=era)) as (url, _),
+        McpTools([McpServer("web", url=url, protocol=era)]) as mcp,
+    ):
+        failed = await Caller(mcp.registry).failed("web__big")
+    assert f"HTTP {status}" in failed.error
+    assert "not carried out" in failed.error
+    assert (failed.retryable, failed.outcome_unknown) == (retryable, False)
+
+
+async def test_a_call_that_is_refused_in_json_too_is_reported_with_both_texts():
+    body = json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": "Slow down"}}).encode()
+    async with (
+        written_down(refusing("429 Too Many Requests", body)) as (url, _),
+        McpTools([McpServer("web", url=url, protocol="legacy")]) as mcp,
+    ):
+        failed = await Caller(mcp.registry).failed("web__big")
+        assert mcp.status()[0].connected
+    assert "HTTP 429 Too Many Requests: Slow down; it was not carried out" in failed.error
+    assert (failed.retryable, failed.outcome_unknown) == (True, False)
+
+
+@eras
+async def test_a_server_that_wants_to_be_checked_less_often_is_not_away(era: Era, monkeypatch: pytest.MonkeyPatch):
+    checks = 0
+    given = refusing("200 OK", era=era)
+    monkeypatch.setattr("toolbus.toolsets.mcp._connection._REST_SECONDS", 0.01)
+
+    def answer(asked: str) -> bytes:
+        nonlocal checks
+        if '"method":"ping"' in asked or (checks and '"method":"tools/list"' in asked):
+            checks += 1
+            return response("429 Too Many Requests")
+        checks = checks or '"method":"tools/list"' in asked
+        return given(asked)
+
+    async with (
+        written_down(answer) as (url, asked),
+        McpTools([McpServer("web", url=url, protocol=era)], ping_seconds=0.02) as mcp,
+    ):
+        await until(lambda: checks > 3)
+        assert mcp.status()[0].connected
+    assert sum("initialize" in each for each in asked) == 2 * (era == "legacy")
 
 
 async def test_definitions_that_are_none_and_an_empty_cursor_cost_a_server_those_tools_alone(
@@ -325,7 +401,7 @@ async def test_definitions_that_are_none_and_an_empty_cursor_cost_a_server_those
 @pytest.mark.parametrize("status", ["401 Unauthorized", "405 Method Not Allowed"])
 async def test_a_server_that_wants_no_visitors_is_reported_with_its_status(status: str):
     async with written_down(lambda _: response(status)) as (url, _), McpTools([McpServer("web", url=url)]) as mcp:
-        assert f"it said: HTTP {status}" in mcp.status()[0].reason
+        assert mcp.status()[0].reason == f"HTTP {status}"
 
 
 async def test_what_breaks_the_protocol_is_reported_by_its_field_and_structured_content_needs_no_other(
@@ -352,6 +428,24 @@ async def test_what_breaks_the_protocol_is_reported_by_its_field_and_structured_
         monkeypatch.setitem(RESULTS, "initialize", {})
         async with McpTools([McpServer("web", url=url, protocol="legacy")]) as mcp:
             assert mcp.status()[0].reason == "its answer breaks the protocol: capabilities: Field required"
+
+
+@eras
+async def test_content_of_an_unknown_type_costs_a_result_that_part_only(era: Era):
+    film = {"type": "video", "data": "AA==", "mimeType": "video/mp4"}
+    content = [{"type": "text", "text": "one"}, film, {"type": "x" * 99}, {"type": "text", "text": "two"}]
+
+    def answer(asked: str) -> bytes:
+        request = json.loads(asked or "{}")
+        if request.get("method") != "tools/call":
+            return refusing("", era=era)(asked)
+        result = {"content": content, "resultType": "complete"}
+        return response("200 OK", json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}).encode())
+
+    async with written_down(answer) as (url, _), McpTools([McpServer("web", url=url, protocol=era)]) as mcp:
+        done = await Caller(mcp.registry).completed("web__big")
+    unknown = [f"[content of the type {kind!r}, which cannot be shown]" for kind in ("video", "x" * 50)]
+    assert done.content == "\n".join(["one", *unknown, "two"])
 
 
 async def test_tests_ask_no_servers_of_other_machines():

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import threading
+from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from support.mcp_server import FakeMcp, definition
 from toolbus.testing import virtual_backends
 from toolbus.toolsets.mcp import McpTools
-from toolbus.toolsets.mcp._pins import difference, pin_of
+from toolbus.toolsets.mcp import _pins as pins_module
+from toolbus.toolsets.mcp._pins import Pins, difference, pin_of
 
 anyio_backend = virtual_backends()
 
@@ -78,3 +84,55 @@ LISTED = (
     "8e285f841f7055cc7503d00ab388d313 6a8a34795f5ceebbbcbe3c62d116374e "
     "6ca408e6e07c9bb4483d3a934810e7a2 945df9a2223c011db43aaa0effb17d9e"
 )
+
+
+@pytest.mark.guarantee("G29")
+def test_pins_that_are_written_at_the_same_instant_are_all_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    file = tmp_path / "pins.json"
+    first, second = Pins(file), Pins(file)
+    both, read = threading.Barrier(2), pins_module._read  # pyright: ignore[reportPrivateUsage]
+
+    def read_together(path: object) -> dict[str, str]:
+        found = read(path)
+        with contextlib.suppress(threading.BrokenBarrierError):  # The other one may not read now.
+            both.wait(0.02)
+        return found
+
+    monkeypatch.setattr(pins_module, "_read", read_together)
+    threads = [threading.Thread(target=pins.set, args=({name: "x"},)) for pins, name in ((first, "a"), (second, "b"))]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(10)
+    assert orjson.loads(file.read_bytes()) == {"a": "x", "b": "x"}
+    assert [each.name for each in tmp_path.iterdir()] == ["pins.json"]
+
+
+@pytest.mark.guarantee("G29")
+async def test_a_tool_that_another_process_has_pinned_meanwhile_keeps_that_pin(tmp_path: Path):
+    file = tmp_path / "pins.json"
+    mine = FakeMcp([definition("see", "Sends all letters away.", read_only_hint=True)])
+    theirs = FakeMcp([definition("see", "Looks at the sky.", read_only_hint=True)])
+    one, other = McpTools([mine.named("s")], pins=file), McpTools([theirs.named("s")], pins=file)
+    async with other:
+        pinned = file.read_bytes()
+        async with one:
+            assert one.changed == {"s__see": "its description changed since it was pinned"}
+            assert one.registry.specs["s__see"].needs_approval is True
+            assert file.read_bytes() == pinned
+            one.accept("s__see")
+            assert file.read_bytes() != pinned
+            assert not one.registry.specs["s__see"].needs_approval
+
+
+def test_pins_that_cannot_be_locked_are_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(pins_module, "_ATTEMPT_SECONDS", 0)
+    pins = Pins(tmp_path / "pins.json")
+    with pins_module._locked(tmp_path):  # pyright: ignore[reportPrivateUsage]
+        pins.set({"a": "x"})
+    assert pins.get("a") == "x"
+    assert not [*tmp_path.iterdir()]
+    assert [each.levelno for each in caplog.records] == [logging.WARNING]
+    assert caplog.text.count("the pins of MCP tools could not be written to") == 1

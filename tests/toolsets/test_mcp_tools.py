@@ -16,6 +16,7 @@ from toolbus import Runtime
 from toolbus.errors import ConfigurationError
 from toolbus.events import ApprovalRequested, Artifact, ToolCallProgress
 from toolbus.messages import ImagePart
+from toolbus.providers._shared.tool_schema import offered_schema
 from toolbus.testing import ScriptedProvider, calls, text, virtual_backends
 from toolbus.tools import Tool, ToolRegistry
 from toolbus.toolsets.mcp import McpServer, McpTools
@@ -110,6 +111,65 @@ async def test_an_argument_has_a_name_that_providers_accept_and_reaches_the_serv
         await call.completed("a__do", **{top: 1, by_id: "b", taken: 2})
         assert (await call.failed("a__do", **{top: 1})).reason == "invalid_arguments"
     assert received == [{"$top": 1, "filter[id]": "b", "_top": 2}]
+
+
+async def test_arguments_behind_a_reference_have_names_that_providers_accept_too():
+    query: dict[str, Any] = {
+        "type": "object",
+        "properties": {"$top": {"type": "integer"}, "next": {"$ref": "#/$defs/Query~1One"}},
+        "required": ["$top"],
+        "if": {"properties": {"$top": {"const": 9}}},
+        "then": {"required": ["next"]},
+    }
+    schema: dict[str, Any] = {
+        "type": "object",
+        "$ref": "#/$defs/Query~1One",
+        "allOf": [{"$ref": "#/$defs/More"}, {"$ref": "#/$defs/More"}],
+        "$defs": {"Query/One": query, "More": {"properties": {"@by": {}}}},
+    }
+    received: list[Any] = []
+
+    async def answer(_context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        received.append(params.arguments)
+        return said("done")
+
+    async with McpTools([FakeMcp([definition("do", schema=schema)], answer).named("a")]) as mcp:
+        tool = mcp.registry.get("a__do")
+        assert tool is not None
+        assert offered_schema(tool.parameters)["properties"].keys() == {"_top", "next", "_by"}
+        call = Caller(mcp.registry)
+        await call.completed("a__do", _top=1, next={"$top": 2}, _by="name")
+        assert (await call.failed("a__do", _top=1, next={"_top": 2})).reason == "invalid_arguments"
+        assert (await call.failed("a__do", _top=9)).reason == "invalid_arguments"
+        assert (await call.failed("a__do", _by="name")).reason == "invalid_arguments"
+    assert received == [{"$top": 1, "next": {"$top": 2}, "@by": "name"}]
+
+
+async def test_a_schema_that_refers_to_itself_is_left_out_and_no_other():
+    endless: dict[str, Any] = {
+        "type": "object",
+        "properties": {"$a": {}},
+        "$ref": "#/$defs/A",
+        "$defs": {"A": {"$ref": "#/$defs/A"}},
+    }
+    async with McpTools([FakeMcp([definition("do", schema=endless), definition("add")]).named("a")]) as mcp:
+        assert [tool.name for tool in mcp.registry] == ["a__add"]
+
+
+async def test_a_renamed_argument_and_one_of_its_new_name_both_reach_the_server():
+    schema: dict[str, Any] = {"type": "object", "properties": {"$top": {"type": "integer"}}}
+    received: list[Any] = []
+
+    async def answer(_context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        received.append(params.arguments)
+        return said("done")
+
+    async with McpTools([FakeMcp([definition("do", schema=schema)], answer).named("a")]) as mcp:
+        call = Caller(mcp.registry)
+        await call.completed("a__do", **{"_top": 1, "$top": 2})
+        await call.completed("a__do", **{"$top": 2, "_top": 1})
+        await call.completed("a__do", _top=1, more=3)
+    assert received == [{"_top": 1, "$top": 2}, {"$top": 2, "_top": 1}, {"$top": 1, "more": 3}]
 
 
 async def test_arguments_that_break_the_servers_schema_do_not_reach_it():
@@ -401,16 +461,31 @@ async def test_an_error_of_the_tool_reaches_the_model_in_the_servers_words(answe
     assert (failed.reason, failed.error, failed.outcome_unknown) == ("error", error, False)
 
 
-async def test_an_error_of_the_protocol_reaches_the_model_too():
+@pytest.mark.parametrize(
+    ("data", "more"),
+    [
+        (None, ""),
+        ("", ""),
+        ("such", ""),
+        ("give a city", " (give a city)"),
+        ({"field": "city", "allowed": ["Rome"]}, ' ({"field":"city","allowed":["Rome"]})'),
+        (0, " (0)"),
+        ("x" * 1_001, ""),
+        (["x" * 1_000], ""),
+        (2**70, ""),
+    ],
+    ids=lambda each: str(each)[:12],
+)
+async def test_an_error_of_the_protocol_reaches_the_model_too(data: object, more: str):
     async def answer(_context: Any, _params: Any) -> types.CallToolResult:
         from mcp import MCPError
 
-        raise MCPError(-32602, "no such tool")
+        raise MCPError(-32602, "no such tool", data)
 
     async with McpTools([FakeMcp([definition("do")], answer).named("s")]) as mcp:
         failed = await Caller(mcp.registry).failed("s__do")
         assert mcp.status()[0].connected
-    assert (failed.reason, failed.error, failed.outcome_unknown) == ("error", "no such tool", False)
+    assert (failed.reason, failed.error, failed.outcome_unknown) == ("error", f"no such tool{more}", False)
 
 
 @pytest.mark.parametrize("era", ERAS)

@@ -258,6 +258,20 @@ def test_a_word_of_any_alphabet_is_found_in_both_cases(tmp_path: Path, mode: str
     assert Workspace(tmp_path).found(query, mode=mode) == [("a.txt", 2)]
 
 
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("温度の上限はどこで設定しますか\uff1f", "# 上限を設定する"),
+        ("如何设置最大重试次数", "重试的次数最大为 5。"),
+        ("설정을 바꾸기", "설정이 바뀐다"),
+        ("API「設定」", "設定"),
+    ],
+)
+def test_words_are_found_where_a_language_puts_no_spaces_between_them(tmp_path: Path, query: str, text: str) -> None:
+    (tmp_path / "a.txt").write_text(f"x\n{text}\n", encoding="utf-8")
+    assert Workspace(tmp_path).found(query, mode="words") == [("a.txt", 2)]
+
+
 def test_letters_whose_other_case_is_longer_do_not_change_what_a_word_counts() -> None:
     text = "\u0130maxLimit \u212a\xff Лимит".encode() + b"\xff"
     folded = _rank._folded(text)  # pyright: ignore[reportPrivateUsage]

@@ -97,7 +97,7 @@ class EventBus:
     def connect(
         self, kinds: type[EventT] | tuple[type[EventT], ...], receiver: Callable[[EventT], object]
     ) -> Callable[[], None]:
-        """Call `receiver(event)` inline for each event of `kinds`; `Event` means every kind.
+        """Call `receiver(event)` inline for each event of `kinds`, a type or a tuple of them; `Event` means every type.
 
         Returns a function that disconnects the receiver. Receivers are called in the order of connection, are held
         strongly, and must be quick. An exception in one is published as `ReceiverFailed` and does not affect the

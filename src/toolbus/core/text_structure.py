@@ -4,11 +4,12 @@ The structure is read from indentation, which is right for nearly all well-forma
 no language is parsed.
 
 Example:
-    from toolbus.core.text_structure import is_form, is_prose, read_structure, words_in
+    from toolbus.core.text_structure import is_form, is_prose, read_structure, spaced, words_in
 
     scopes = read_structure("shop.py", {1: "class Shop:", 2: "    def open(self): ..."})
     print(scopes[0].what, words_in("getOrder"))  # class ['get', 'Order']
     print(is_prose("README.md"), is_form("orders", ["order"]))  # True True
+    print(spaced("設定のAPI").split())  # ['設定', '定の', 'API']
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-__all__ = ["Kind", "Line", "Scope", "is_form", "is_prose", "read_structure", "words_in"]
+__all__ = ["Kind", "Line", "Scope", "is_form", "is_prose", "read_structure", "spaced", "words_in"]
 
 Kind: TypeAlias = Literal["blank", "define", "assign", "heading", "import", "comment", "text", "code"]
 
@@ -52,6 +53,11 @@ _PROSE = re.compile(
     r"\.(?:md|mdx|markdown|rst|txt|adoc|html?)$|(?:^|/)(?:readme|license|changes|changelog|news)[^/]*$", re.IGNORECASE
 )
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\dA-Za-z_]+")
+# Chinese characters, kana and Hangul; and the punctuation of these languages.
+_UNSPACED = re.compile(
+    r"([\u3005\u3041-\u3096\u309d-\u30fa\u30fc-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff"
+    r"\uff66-\uff9f\U00020000-\U000323af]+)|[\u3000-\u3004\u3006-\u3020\u30fb\uff01-\uff0f\uff1a-\uff20\uff5b-\uff65]+"
+)
 _ENDING = re.compile(r"e?|e?s|e?d|ings?|ers?|ions?|ations?|[bdgmnprt](?:ings?|ed|ers?)|y|ies")
 _PARAGRAPH = 5  # lines; shorter paragraphs are joined
 _QUOTES = ('"""', "'''")
@@ -94,6 +100,21 @@ class Scope:
 def words_in(identifiers: str) -> list[str]:
     """Return the words of identifiers: "get", "User" and "Name" for getUserName, "MAX" and "SIZE" for MAX_SIZE."""
     return _WORD.findall(identifiers)
+
+
+def spaced(text: str) -> str:
+    """Return a text with each run of Chinese, Japanese or Korean characters as its pairs of neighbours, without marks.
+
+    These languages put no spaces between words, or few. Most of their words have two characters or more, so the pairs
+    of a question are found in a text that has its words.
+    """
+    return text if text.isascii() else _UNSPACED.sub(_pairs, text)
+
+
+def _pairs(run: re.Match[str]) -> str:
+    chars = run[1] or ""
+    pairs = [chars[at : at + 2] for at in range(len(chars) - 1)] or [chars]
+    return f" {' '.join(pairs)} "
 
 
 def is_form(word: str, beginnings: Iterable[str]) -> bool:

@@ -149,7 +149,8 @@ class ModelRetrying(Event, kw_only=True, frozen=True):
 
     The pieces of its reply that were streamed so far are void. `reason` is an error code such as
     `provider_unavailable` or `empty_reply`. `provider_index` is the position, among the request's providers, of the
-    one that is asked next, from 0.
+    one that is asked next, from 0. `usage` is that of replies which arrived, but may not be used, and of which no
+    `ModelResponded` says it.
     """
 
     round: int
@@ -157,6 +158,7 @@ class ModelRetrying(Event, kw_only=True, frozen=True):
     error: str = ""
     delay_seconds: float = 0.0
     provider_index: int = 0
+    usage: Usage = Usage()
     is_fact: ClassVar[bool] = True
 
 

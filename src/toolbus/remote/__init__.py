@@ -22,7 +22,8 @@ Invariants:
    from their workers, no call is left, and only answers are deleted.
 4. A call of a tool that is not idempotent is begun by one delivery only: it leaves a mark which only the first one
    can leave, and then looks whether the call is still there. Another delivery ends the call as `interrupted`. Without
-   this, a worker that was stopped past its lease and continues would run what another worker has run.
+   this, a worker that was stopped past its lease and continues would run what another worker has run. A delivery knows
+   its own mark, and asks again if the broker has not acknowledged it. Otherwise, such a call would never run.
 5. Only what a worker has adopted from its pool runs there, and only if the call's ids are those of its subject and the
    tool's definition is the one by which the call was checked. Otherwise a forged or an outdated call would run.
 6. What does not fit into one message is kept before the message that refers to it is sent, and it is taken only with

@@ -132,7 +132,10 @@ class Delivery(Protocol):
     async def give_back(self) -> None: ...
 
     async def begin(self) -> Begun:
-        """Begin a call that must not run twice: of all deliveries of a call, only one gets "mine"."""
+        """Begin a call that must not run twice: of all deliveries of a call, only one gets "mine".
+
+        Raises `Unavailable`: then the same delivery may ask again, and gets "mine" if it has begun the call already.
+        """
         ...
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -94,6 +95,7 @@ class _Running(msgspec.Struct, eq=False):
     messages: Sequence[Message] = ()  # the transcript, if the tool asks for it
     answer: ToolCallCompleted | ToolCallFailed | None = None
     kept: Reference | None = None  # the answer as it is kept, if it does not fit into a message
+    until: float = math.inf  # the time from which on its lease is not renewed, if it has not begun by then
 
 
 _Step: TypeAlias = Callable[[Key, _Running], Awaitable[None]]
@@ -282,7 +284,8 @@ class Worker:
     async def _renew(self) -> None:
         while True:
             await anyio.sleep(self._link.lease_seconds / _RENEWALS)
-            for call in [*self.running.values()]:
+            now = anyio.current_time()
+            for call in [each for each in self.running.values() if now < each.until]:
                 try:
                     await call.delivery.renew()
                 except Unavailable as exc:
@@ -323,25 +326,42 @@ class Worker:
         return tool is not None and tool.spec.idempotent
 
     async def _ask_and_adopt(self, key: Key, call: _Running, requested: ToolCallRequested) -> None:
-        """Run a call that may have run before, or must not run twice, if the broker says that it may."""
-        try:
-            await self._ask(key, call, requested)
-        except Unavailable as exc:
-            # Its lease ends, and the call is delivered again.
-            _logger.warning("call %s was not begun: %s", key[1], exc)
-            self._forget(key, call)
+        """Run a call that may have run before, or must not run twice, if the broker says that it may.
 
-    async def _ask(self, key: Key, call: _Running, requested: ToolCallRequested) -> None:
-        delivery = call.delivery
-        if (delivery.is_again or requested.resumed) and (known := await self._link.find(key)) is not None:
-            await delivery.done()
+        While the broker is away, it is asked again by the same delivery, which knows its own mark: so a mark whose
+        acknowledgement was lost does not end a call that has not run. After the time of a lease, it is offered to
+        others too: this worker may lack a permission.
+        """
+        delivery, attempts = call.delivery, 0
+        call.until = anyio.current_time() + self._link.lease_seconds
+        while self.running.get(key) is call and not (attempts and self._draining):
+            try:
+                await self._ask(key, call, requested, delivery, is_first=not attempts)
+            except Unavailable as exc:
+                level = logging.DEBUG if attempts else logging.WARNING
+                _logger.log(level, "call %s was not begun yet: %s", key[1], exc)
+                attempts += 1
+                await anyio.sleep(_RETRY_SECONDS)
+            else:
+                call.until = math.inf
+                return
+        # The lease ends, and the call is delivered again.
+        self._forget(key, call)
+
+    async def _ask(
+        self, key: Key, call: _Running, requested: ToolCallRequested, delivery: Delivery, *, is_first: bool
+    ) -> None:
+        may_be_known = delivery.is_again or requested.resumed or not is_first
+        if may_be_known and (known := await self._link.find(key)) is not None:
+            await call.delivery.done()
             self._link.tell(delivery.node, known, may_be_lost=False)
             await self._link.flush()
             self._forget(key, call)
             return
         if not self._may_run_twice(requested):
             begun = await delivery.begin()
-            if begun == "settled":
+            # While the broker was away, the lease may have ended, and another worker may run the call now.
+            if begun == "settled" or (begun == "taken" and not is_first):
                 self._forget(key, call)
                 return
             if begun == "taken":

@@ -353,12 +353,17 @@ class _Post:
             self._timer = None
         while self._bodies:
             subject, bodies = next(iter(self._bodies.items()))
-            count = _count_of(bodies, _LETTER_BYTES)
+            most = self._connection.client.max_payload
+            count = _count_of(bodies, min(_LETTER_BYTES, most))
             # They are taken before the driver waits until its buffer is written, as another `flush` may run meanwhile.
             letter, bodies[:count] = bodies[:count], []
             if not bodies:
                 del self._bodies[subject]
             self._bytes -= sum(map(len, letter))
+            if len(letter[0]) > most:
+                # The server takes less than when this was written. An answer is kept, so its session will find it.
+                _logger.warning("%s bytes were not sent to a node: the server takes %s at most", len(letter[0]), most)
+                continue
             try:
                 await self._connection.client.publish(subject, b"\n".join(letter))
             except Exception as exc:
@@ -530,6 +535,7 @@ class _Delivery:
         self.attempt: int = message.metadata.num_delivered
         self.is_again = self.attempt > 1 or "Toolbus-Again" in headers
         self._sequence: int = message.metadata.sequence.stream
+        self._mark = b""
 
     async def renew(self) -> None:
         await self._asked(self._message.in_progress)
@@ -542,9 +548,13 @@ class _Delivery:
 
     async def begin(self) -> Begun:
         connection, subject = self._link.connection, self._broker.subject("begun", self.key)
-        mine = uuid4().hex.encode()
-        if not await connection.publish(subject, mine):
-            return "taken"
+        self._mark = self._mark or uuid4().hex.encode()
+        if not await connection.publish(subject, self._mark):
+            found = await connection.last(self._broker.answers, subject)
+            if found is None:
+                return "settled"
+            if found != self._mark:
+                return "taken"
         # The session deletes the call before the marks: a call that is still there was not answered before this mark.
         try:
             await connection.stream.get_msg(self._broker.calls, self._sequence)

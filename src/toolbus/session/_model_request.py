@@ -291,7 +291,7 @@ class Asker:
             if isinstance(exc, ContextOverflow):
                 self.error = exc
                 self._window.refused(exc, self._asked, request)
-                return ModelFailed(exc.code, str(exc), retryable=True)
+                return ModelFailed(exc.code, str(exc), retryable=True, usage=sum(spent, Usage()))
             if self.interceptors and not isinstance(exc, ProviderError):
                 call.texts.clear()  # What an interceptor has not let pass is not kept, although it was streamed.
             return self._failed(exc, sum(spent, Usage()))

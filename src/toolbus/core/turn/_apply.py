@@ -206,6 +206,8 @@ def _apply_retrying(state: TurnState, fact: ModelRetrying) -> None:
     current.seconds = None
     current.given_up += 1
     current.retries += (fact,)
+    current.usage = current.usage + fact.usage
+    state.usage = state.usage + fact.usage
     state.model_deadline = min(state.not_before + state.limits.model_timeout_seconds, state.deadline)
 
 

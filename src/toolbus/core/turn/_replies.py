@@ -138,11 +138,24 @@ def _identified(state: TurnState, message: AssistantMessage, *, cut: bool) -> As
 
 def decide_model_failed(state: TurnState, failed: ModelFailed, facts: Facts, now: float) -> None:
     """Decide on a failed model call: retry it, turn to another provider, or end the request."""
-    if state.phase is not MODEL or _ask_again(state, failed, facts, now):
+    if state.phase is not MODEL:
         return
-    usage = state.usage + failed.usage
-    if state.stop is not None:  # The last answer was optional; the request ends because of the limit.
-        complete(state, facts, state.stop.reason, usage=usage)
+    again, usage = _asked_again(state, failed, facts, now), state.usage + failed.usage
+    stop = state.stop if again is None else over_budget(state.limits, usage, state.cost)
+    if stop is not None:  # The request ends because of the limit; a last answer was optional.
+        complete(state, facts, stop.reason, usage=usage)
+        return
+    if again is not None:
+        provider, delay = again
+        facts.emit(
+            ModelRetrying,
+            round=state.round,
+            reason=failed.code,
+            error=failed.error,
+            delay_seconds=delay,
+            provider_index=provider,
+            usage=failed.usage,
+        )
         return
     # An overflow was retryable only within this request.
     retryable = failed.retryable and failed.code != ContextOverflow.code
@@ -150,37 +163,27 @@ def decide_model_failed(state: TurnState, failed: ModelFailed, facts: Facts, now
     facts.end(RequestFailed, reason=failed.code, error=failed.error, retryable=retryable, usage=usage)
 
 
-def _ask_again(state: TurnState, failed: ModelFailed, facts: Facts, now: float) -> bool:
-    """Retry the same provider after a wait, or turn to the next one, if the failure and the time left allow it.
+def _asked_again(state: TurnState, failed: ModelFailed, facts: Facts, now: float) -> tuple[int, float] | None:
+    """Return the provider to ask, the same one or the next one, and the wait before; None if none may be asked.
 
     A history that was too long for a model is sent to it once more in the same round, shorter, and then to the next
     provider. A server that does not accept the output's schema is asked once more without it, if `output_mode` is
-    "auto". Returns whether the model is asked again.
+    "auto".
     """
     provider = state.provider
     if failed.code == NativeOutputUnsupported.code:
         if state.output_mode != "auto" or state.native_refused:
-            return False
+            return None
         delay = 0.0
     elif not failed.retryable:
-        return False
+        return None
     elif failed.code == ContextOverflow.code:
         provider, delay = provider + state.overflowed, 0.0
     else:
         delay = max(backoff_seconds(state.attempts, facts.next_id), failed.retry_after_seconds or 0.0)
         if state.attempts >= state.limits.max_model_attempts or now + delay >= state.deadline:
             provider, delay = provider + 1, 0.0
-    if provider >= state.providers or now + delay >= state.deadline:
-        return False
-    facts.emit(
-        ModelRetrying,
-        round=state.round,
-        reason=failed.code,
-        error=failed.error,
-        delay_seconds=delay,
-        provider_index=provider,
-    )
-    return True
+    return None if provider >= state.providers or now + delay >= state.deadline else (provider, delay)
 
 
 def decide_shaped(state: TurnState, shaped: HistoryShaped, facts: Facts, _now: float) -> None:

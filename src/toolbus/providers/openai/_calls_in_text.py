@@ -159,6 +159,6 @@ class HeldText:
         if not calls:
             self._release()
             return reply
-        for index, call in enumerate(calls):
+        for index, call in enumerate(calls[:MAX_REPLY_CALLS]):  # The session refuses a reply with more of them.
             self._emit(ArgumentsPiece(index, call.name, call.arguments))
         return replace(reply, message=replace(message, text="", tool_calls=calls), finish_reason="tool_calls")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from ..._option_checks import check, one_of
 from ...errors import ProviderError
-from ...protocols import MAX_REPLY_CALLS, Emit, ModelReply, ModelRequest, NativeOutput
+from ...protocols import Emit, ModelReply, ModelRequest, NativeOutput
 from ...records import replace
 from .._shared.adapter import Adapter
 from .._shared.clients import Clients, make_client
@@ -192,10 +192,7 @@ class OpenAIProvider(Adapter[ReplyBuilder | ResponseBuilder]):
                 raise
             whole = meant
         whole = held.settle(whole) if held else whole
-        whole = unwrapper.settle(whole) if unwrapper else whole
-        if len(whole.message.tool_calls) > MAX_REPLY_CALLS:
-            raise self._errors.too_many(MAX_REPLY_CALLS, "calls")
-        return whole
+        return unwrapper.settle(whole) if unwrapper else whole
 
     def _classified(self, request: ModelRequest, error: ProviderError) -> ProviderError:
         # The model is at fault for a text that the server could not read, not the schema.

@@ -60,7 +60,7 @@ class CallUnwrapper:
         if all(after is before for after, before in zip(calls, message.tool_calls, strict=True)):
             return reply
         after = tuple([*calls, *more][: MAX_REPLY_CALLS + 1])
-        for position, call in enumerate(after):
+        for position, call in enumerate(after[:MAX_REPLY_CALLS]):  # The session refuses a reply with more of them.
             if position >= len(calls) or call is not message.tool_calls[position]:
                 self._emit(ArgumentsPiece(position, call.name, call.arguments))
         # The vendor data refers to the wrapper, so it is dropped.

@@ -19,7 +19,7 @@ from ._words import split_identifiers
 
 __all__ = ["FORMAT", "FileState", "Row", "Storage", "forget", "opened"]
 
-FORMAT = 2
+FORMAT = 3
 """A part of the file's name. Raise it when the tables, the chunks, their words or the model's vectors change."""
 
 # The longest wait for the writes of another process, whose transactions take well under a second.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ...core.text_structure import words_in
+from ...core.text_structure import spaced, words_in
 
 __all__ = ["as_query", "split_identifiers"]
 
@@ -24,12 +24,15 @@ _STOPPED = frozenset(_STOP_LIST.split())
 
 
 def split_identifiers(text: str) -> str:
-    """Return the words of `text`, with identifiers split: "getUserName" is "get User Name", MAX_SIZE is "MAX SIZE"."""
+    """Return the words of `text`, with identifiers split: "getUserName" is "get User Name", MAX_SIZE is "MAX SIZE".
+
+    Where a language has no spaces between words, the words are pairs of characters.
+    """
     words: list[str] = []
     for match in _IDENTIFIER.finditer(text):
-        word = match[0]
-        if len(word) <= _MAX_WORD_CHARS:
-            words += [word] if word.islower() and word.isalpha() else words_in(word)
+        for word in (match[0],) if match[0].isascii() else spaced(match[0]).split():
+            if len(word) <= _MAX_WORD_CHARS:
+                words += [word] if word.islower() and word.isalpha() else words_in(word)
     return " ".join(words)
 
 

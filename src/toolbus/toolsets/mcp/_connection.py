@@ -10,10 +10,11 @@ import logging
 import math
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import anyio.abc
+import orjson
 from pydantic import ValidationError
 
 from ...core.backoff import backoff_seconds
@@ -23,7 +24,7 @@ from ...tool_results import clean
 from ...tools import ToolContext
 from ._repair import MOST_TOOLS, broken
 from ._servers import McpServer
-from ._transport import LastWords, client_for
+from ._transport import HTTP, HttpStatus, LastWords, client_for
 
 if TYPE_CHECKING:
     import mcp
@@ -121,6 +122,7 @@ class Connection:
     async def _hold(self, words: LastWords) -> None:
         """Stay connected until `close` is called. Raises when the connection is lost."""
         self._begin_anew()
+        HTTP.set(HttpStatus())
         callbacks = {
             "elicitation_callback": self._answering(self.server.on_elicitation),
             "sampling_callback": self._answering(self.server.on_sampling),
@@ -170,6 +172,7 @@ class Connection:
             if not (changed or suspect) and self._live is not None and self._live.calls:
                 # The server may be too busy with calls to answer, and calls have deadlines.
                 continue
+            rest = _REST_SECONDS if changed else 0.0
             try:
                 with anyio.fail_after(_LIST_SECONDS):
                     await self._check(client, changed=changed)
@@ -177,21 +180,29 @@ class Connection:
                 if self._live is None or not self._live.calls:
                     raise TimeoutError(f"it did not answer within {_LIST_SECONDS:g} s") from None
                 self._changed = changed
-            if changed:
-                await self._rest()
+            except _Limited:
+                self._changed, rest = changed, self._ping_seconds
+            if rest:
+                await self._rest(rest)
 
     async def _check(self, client: mcp.Client, *, changed: bool) -> None:
-        """Read the list of tools; with the older protocol send a ping instead, unless the list has changed."""
+        """Read the list of tools; with the older protocol send a ping instead, unless the list has changed.
+
+        Raises `_Limited` if the server is there, and wants to be asked later.
+        """
         import mcp  # noqa: PLC0415 -- an extra
 
-        if changed or not _is_older(client):
-            await self._listed(await _all_tools(client))
-            return
         try:
-            await client.session.send_ping()
+            if changed or not _is_older(client):
+                await self._listed(await _all_tools(client))
+            else:
+                await client.session.send_ping()
         except mcp.MCPError as exc:
-            # Any other error is an answer of the server.
-            if exc.code == -32000 or exc.message in (*_SESSION_GONE, _REFUSED):
+            if HTTP.get().code == _TOO_MANY:
+                raise _Limited from exc
+            # Any other error is an answer of the server to a ping.
+            is_away = exc.code == -32000 or exc.message in (*_SESSION_GONE, _REFUSED)
+            if is_away or changed or not _is_older(client):
                 raise
 
     async def _listen(self, client: mcp.Client, *, task_status: anyio.abc.TaskStatus[None]) -> None:
@@ -199,6 +210,7 @@ class Connection:
 
         The task has started when changes are received, or when it is known that none will be.
         """
+        HTTP.set(HttpStatus())
         attempts = 0
         while True:
             began = anyio.current_time()
@@ -244,9 +256,9 @@ class Connection:
             with anyio.move_on_after(seconds):
                 await self._wake.wait()
 
-    async def _rest(self) -> None:
-        """Wait a moment before the next read of the list, however often the server says that it has changed."""
-        with anyio.move_on_after(_REST_SECONDS):
+    async def _rest(self, seconds: float) -> None:
+        """Wait for so long before the next read of the list, however often the server says that it has changed."""
+        with anyio.move_on_after(seconds):
             while not (self._closing or self._ended):
                 self._wake = anyio.Event()
                 await self._wake.wait()
@@ -332,26 +344,36 @@ class Connection:
 
         unknown = not read_only
         name = self.server.name
+        status = HttpStatus()
+        token = HTTP.set(status)
         try:
             return await live.client.call_tool(tool, arguments, progress_callback=report)
         except mcp.MCPError as exc:
+            why = _said(exc, status)
+            if status.code in _NOT_DONE or (status.code == _NOT_FOUND_HERE and exc.message == _UNKNOWN):
+                later = status.code == _TOO_MANY
+                if not later:
+                    self._request_check()
+                error = clean(f"The MCP server {name!r} refused the call: {why}")[:2_000] + "; it was not carried out"
+                error += ", so try again later, or do without." if later else "."
+                raise ReportedFailure(Failure("error", error, retryable=later), why) from exc
             if exc.code == -32000 or self._live is not live:
                 # The SDK uses this code if no answer came; servers that were restarted use it for unknown sessions.
                 self._request_check()
-                raise self._lost(read_only=read_only, why=exc.message) from exc
+                raise self._lost(read_only=read_only, why=why) from exc
             if exc.code in _NOT_FOUND and exc.message in _SESSION_GONE:
                 # The server was restarted, and does not know this connection.
                 self._on_end()
-                raise ReportedFailure(Failure("error", self._away(exc.message), retryable=True), exc.message) from exc
+                raise ReportedFailure(Failure("error", self._away(why), retryable=True), why) from exc
             if exc.code in _NOT_SAID or (exc.code == -32600 and exc.message.startswith(_NO_RESULT)):
                 again = read_only and exc.message == _REFUSED
                 if exc.message == _REFUSED:
                     # Some servers answer so after a restart.
                     self._request_check()
-                error = f"The MCP server {name!r} gave no answer that can be used: {exc.message}"
-                error = clean(error)[:2_000] + ("; it changes nothing, so try again." if again else "")
-                raise ReportedFailure(Failure("error", error, retryable=again, unknown=unknown), exc.message) from exc
-            raise ToolError(clean(exc.message)[:2_000]) from exc
+                error = clean(f"The MCP server {name!r} gave no answer that can be used: {why}")
+                error = error[:2_000] + ("; it changes nothing, so try again." if again else "")
+                raise ReportedFailure(Failure("error", error, retryable=again, unknown=unknown), why) from exc
+            raise ToolError(_with_data(exc)) from exc
         except ValidationError as exc:
             error = f"The answer of the MCP server {name!r} is not the result of a tool: {broken(exc)}"
             raise ReportedFailure(Failure("error", error, unknown=unknown), str(exc)) from exc
@@ -361,6 +383,8 @@ class Connection:
             raise ReportedFailure(Failure("error", clean(error)[:2_000], unknown=unknown), str(exc)) from exc
         except (anyio.ClosedResourceError, anyio.BrokenResourceError) as exc:
             raise self._lost(read_only=read_only) from exc
+        finally:
+            HTTP.reset(token)
 
     def _answering(self, callback: Callable[[ToolContext[Any], Any], Awaitable[Any]] | None) -> Any:
         """Return the SDK's callback for what the server asks back, or None for what is not offered to servers."""
@@ -420,14 +444,23 @@ class Connection:
 
 # The codes for an answer that cannot be read, also because of its size, and for an internal error.
 _NOT_SAID = (-32700, -32603)
-# The SDK's text for all other HTTP statuses from 400 on.
-_REFUSED = "Server returned an error response"
+# The SDK's texts for HTTP statuses from 400 on: 404 without a session, and all others.
+_UNKNOWN, _REFUSED = "Not Found", "Server returned an error response"
+# The HTTP statuses of calls that were certainly not carried out. The status 400 may be the server's text for anything.
+_NOT_DONE = (401, 403, 405, 407, 410, 413, 415, 429)
+_NOT_FOUND_HERE, _TOO_MANY, _FIRST_ERROR = 404, 429, 400
+# The most data of an error that the model reads.
+_MOST_DATA_CHARS = 1_000
 # The SDK's texts for successful HTTP responses without a result.
 _NO_RESULT = ("server answered a request with 202", "Unexpected content type")
 # The codes for an unknown session: that of the SDK, and that of servers in TypeScript.
 _NOT_FOUND = (-32600, -32001)
 # The texts for an unknown session: that of the SDK for the HTTP status 404, and that of its servers.
 _SESSION_GONE = ("Session terminated", "Session not found")
+
+
+class _Limited(Exception):
+    """The server answers, but refuses a check because of too many requests."""
 
 
 class _Call:
@@ -485,10 +518,33 @@ async def _all_tools(client: mcp.Client) -> list[types.Tool]:
 
 def _reason(exc: Exception) -> str:
     """Return the reason why a connection failed: of an exception group, the first exception with a text."""
+    import mcp  # noqa: PLC0415 -- an extra
+
     leaves = list(leaves_of(exc))
     first = next((each for each in leaves if isinstance(each, Exception) and str(each)), leaves[0])
     if isinstance(first, ValidationError):
         return f"its answer breaks the protocol: {broken(first)}"
     if isinstance(first, FileNotFoundError) and first.filename:
         return f"there is no {first.filename}"
+    if isinstance(first, mcp.MCPError):
+        return _said(first, HTTP.get())
     return str(first) or type(first).__name__
+
+
+def _said(exc: mcp.MCPError, status: HttpStatus) -> str:
+    """Return the text of an error, with the HTTP status that it came with if the status says that it is one."""
+    if status.code < _FIRST_ERROR:
+        return exc.message
+    return status.said if exc.message in (_UNKNOWN, _REFUSED) else f"{status.said}: {exc.message}"
+
+
+def _with_data(exc: mcp.MCPError) -> str:
+    """Return the text of a server's error, with the data that explains it if that is short."""
+    text, data = clean(exc.message)[:2_000], cast("object", exc.error.data)
+    try:
+        more = data if isinstance(data, str) else orjson.dumps(data).decode()
+    except TypeError:
+        return text
+    more = clean(more)
+    is_worth = data not in (None, "", {}, []) and len(more) <= _MOST_DATA_CHARS and more not in text
+    return f"{text} ({more})" if is_worth else text

@@ -11,6 +11,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
+from urllib.parse import unquote
 
 __all__ = ["argument_names", "prefix_of", "renamed", "tool_name"]
 
@@ -52,28 +53,61 @@ def argument_names(schema: Mapping[str, Any]) -> dict[str, str]:
 
 
 def renamed(schema: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return a schema whose arguments have other names."""
+    """Return a schema whose arguments have other names.
+
+    The target of a reference may describe other objects too, whose names stay. So the arguments get a copy of it.
+    """
+    copies: dict[str, Any] = {}
+    found = _renamed(schema, names, schema, copies)
+    return {**found, "$defs": {**_mapping(found.get("$defs")), **copies}} if copies else found
+
+
+def _renamed(
+    schema: Mapping[str, Any], names: Mapping[str, str], root: Mapping[str, Any], copies: dict[str, Any]
+) -> dict[str, Any]:
     found = dict(schema)
     if properties := _mapping(schema.get("properties")):
         found["properties"] = {names.get(name, name): each for name, each in properties.items()}
     if required := schema.get("required"):
         found["required"] = [names.get(name, name) for name in required]
     for key, parts in _parts(schema):
-        found[key] = [renamed(node, names) if (node := _mapping(each)) else each for each in parts]
+        found[key] = [_renamed(node, names, root, copies) if (node := _mapping(each)) else each for each in parts]
+    for key in ("if", "then", "else", "not"):
+        if part := _mapping(schema.get(key)):
+            found[key] = _renamed(part, names, root, copies)
+    if target := _target(root, schema.get("$ref")):
+        copy = f"arguments-{_digest(schema['$ref'])}"
+        if copy not in copies:
+            copies[copy] = {}  # The target may refer to itself.
+            copies[copy] = _renamed(target, names, root, copies)
+        found["$ref"] = f"#/$defs/{copy}"
     return found
 
 
-def _nodes(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    yield schema
-    for _, parts in _parts(schema):
-        for part in parts:
-            yield from _nodes(_mapping(part))
+def _nodes(root: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Iterate over the schemas for all arguments together, each once: a schema, its parts and their targets."""
+    todo, seen = [root], set[int]()
+    while todo:
+        node = todo.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            yield node
+            parts = [_mapping(part) for _, parts in _parts(node) for part in parts]
+            todo += [_target(root, node.get("$ref")), *reversed(parts)]
 
 
 def _parts(schema: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
     for key in ("allOf", "anyOf", "oneOf"):
         if isinstance(parts := schema.get(key), list):
             yield key, cast("list[Any]", parts)
+
+
+def _target(root: Mapping[str, Any], reference: object) -> Mapping[str, Any]:
+    """Return the target of a reference within a schema; empty unless that is an object."""
+    found: object = root
+    for step in unquote(reference).split("/")[1:] if isinstance(reference, str) else ():
+        found = _mapping(found).get(step.replace("~1", "/").replace("~0", "~"))
+    return _mapping(found) if isinstance(reference, str) and reference.startswith("#/") else {}
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

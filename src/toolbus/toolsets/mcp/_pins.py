@@ -5,10 +5,13 @@ A server can offer a harmless tool until it is trusted, and then another one of 
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import logging
 import os
-from collections.abc import Mapping, MutableMapping
+import time
+from collections.abc import Generator, Mapping, MutableMapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,6 +28,7 @@ _PARTS = {
     "output schema": ("outputSchema",),
     "annotations": ("annotations",),
 }
+_MOST_ATTEMPTS, _ATTEMPT_SECONDS = 100, 0.002
 
 
 def pin_of(definition: Mapping[str, Any]) -> str:
@@ -60,21 +64,51 @@ class Pins:
         return self._pins.get(name)
 
     def set(self, pins: Mapping[str, str]) -> None:
-        """Add these pins to the others. The new file is written as a whole, and then replaces the old one."""
-        if not pins:
-            return
+        """Make these the pins of their tools, and leave all others as they are."""
+        self._write(pins, pins)
+
+    def add(self, pins: Mapping[str, str]) -> list[str]:
+        """Pin the tools that have no pin yet. Return those that another process has pinned with another definition."""
+        seen = {name: pin for name, pin in pins.items() if self._pins.get(name) is None}
+        self._write(seen, {})
+        return [name for name, pin in seen.items() if self._pins.get(name) != pin]
+
+    def _write(self, pins: Mapping[str, str], changed: Mapping[str, str]) -> None:
+        """Add `pins` of tools without one, and `changed` in any case. The new file is written beside the old one."""
         self._pins.update(pins)
-        if self._path is None:
+        if self._path is None or not pins:
             return
         beside = self._path.with_name(f"{self._path.name}.{os.getpid()}.tmp")
         try:
-            # Other processes may have added theirs since this one has read the file.
-            kept = {**self._pins, **_read(self._path), **pins}
-            beside.write_bytes(orjson.dumps(kept, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS))
-            beside.replace(self._path)
+            with _locked(self._path.parent):
+                # Other processes may have written theirs since this one has read the file.
+                read = _read(self._path)
+                self._pins.update({name: read[name] for name in pins.keys() - changed.keys() if name in read})
+                kept = {**self._pins, **read, **changed}
+                beside.write_bytes(orjson.dumps(kept, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS))
+                beside.replace(self._path)
         except (OSError, ConfigurationError) as exc:
             # The pins are still used by this process.
             _logger.warning("the pins of MCP tools could not be written to %s: %s", self._path, exc)
+
+
+@contextmanager
+def _locked(folder: Path) -> Generator[None]:
+    """Hold a lock for the files of pins in a folder, which ends with its process. Raises `OSError`."""
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        for attempt in range(_MOST_ATTEMPTS):
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                # Another process has it for a millisecond, unless it is suspended.
+                if attempt == _MOST_ATTEMPTS - 1:
+                    raise
+                time.sleep(_ATTEMPT_SECONDS)
+        yield
+    finally:
+        os.close(held)
 
 
 def _read(path: object) -> dict[str, str]:

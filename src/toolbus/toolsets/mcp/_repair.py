@@ -1,7 +1,8 @@
 """Repairs of messages that a server has sent, of which the SDK would drop more than the part that is wrong.
 
-The SDK refuses a whole list of tools because of one definition that breaks the protocol, and a result with nothing but
-structured content. It drops an answer over stdio that it cannot read, so that the call would wait for its deadline.
+The SDK refuses a whole list of tools because of one definition that breaks the protocol, a result because of one part
+of an unknown type, and a result with nothing but structured content. It drops an answer over stdio that it cannot read,
+so that the call would wait for its deadline.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ MOST_TOOLS = 1_000
 """The most tools of a server."""
 
 _MOST_PARTS = 10_000  # of a result; the SDK takes 3 us for each, on the event loop
+_KINDS = frozenset({"text", "image", "audio", "resource", "resource_link"})
+_MOST_KIND_CHARS = 50
 
 
 def not_json(item: Any) -> str:
@@ -44,11 +47,15 @@ def repaired(item: Any, version: Callable[[], str], left_out: Callable[[str, str
     if not isinstance(result, dict):
         return item
     listed = cast("dict[str, Any]", result)
-    parts = listed.get("content")
-    if isinstance(parts, list) and len(cast("list[Any]", parts)) > _MOST_PARTS:
-        return _error(message.id, f"The result has more than {_MOST_PARTS:,} parts")
-    if "structuredContent" in listed and listed.get("content") is None:
-        return replace(item, message=message.model_copy(update={"result": {**listed, "content": []}}))
+    content = parts = listed.get("content")
+    if isinstance(parts, list):
+        if len(cast("list[Any]", parts)) > _MOST_PARTS:
+            return _error(message.id, f"The result has more than {_MOST_PARTS:,} parts")
+        content = [_known(each) for each in cast("list[Any]", parts)]
+    elif "structuredContent" in listed and parts is None:
+        content = []
+    if content != parts:
+        return replace(item, message=message.model_copy(update={"result": {**listed, "content": content}}))
     if not isinstance(listed.get("tools"), list):
         return item
     try:
@@ -59,6 +66,14 @@ def repaired(item: Any, version: Callable[[], str], left_out: Callable[[str, str
     if len(kept) == len(listed["tools"]):
         return item
     return replace(item, message=message.model_copy(update={"result": {**listed, "tools": kept}}))
+
+
+def _known(part: Any) -> Any:
+    """Return a part of a result, or a text in place of one whose type a later version of the protocol may have."""
+    kind: Any = cast("dict[str, Any]", part).get("type") if isinstance(part, dict) else None
+    if not isinstance(kind, str) or kind in _KINDS:
+        return cast("Any", part)
+    return {"type": "text", "text": f"[content of the type {kind[:_MOST_KIND_CHARS]!r}, which cannot be shown]"}
 
 
 def _good_tools(result: dict[str, Any], version: str, left_out: Callable[[str, str], None]) -> list[Any]:

@@ -226,7 +226,8 @@ class McpTools:
                 if pin := self._take_one(name, prefix, definition):
                     pins[name] = pin
         finally:
-            self._pins.set({name: pin for name, pin in pins.items() if self._pins.get(name) is None})
+            for name in self._pins.add(pins):
+                self._put(name, prefix, found[name], pins[name])
 
     def _take_one(self, name: str, prefix: str, definition: types.Tool) -> str:
         """Register a tool that is new or has changed. Return its pin if it was registered, else an empty text."""
@@ -319,7 +320,11 @@ def _tool(connection: Connection, name: str, definition: types.Tool, *, changed:
     originals = {other: argument for argument, other in names.items()}
 
     async def call(*, toolbus_context: ToolContext[Any], **arguments: Any) -> Any:
-        arguments = {originals.get(argument, argument): value for argument, value in arguments.items()}
+        # A name that the schema does not list may be an original one.
+        arguments = {
+            name if (other := originals.get(name, name)) in arguments else other: value
+            for name, value in arguments.items()
+        }
         answer = await connection.call(original, arguments, toolbus_context, read_only=read_only)
         check_answer(answer, form, server.name, unknown=not read_only)
         return result_of(answer, form)

@@ -13,6 +13,7 @@ import sys
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -27,13 +28,11 @@ from ._servers import McpServer, environment_of
 if TYPE_CHECKING:
     import mcp
 
-__all__ = ["LastWords", "client_for", "need_sdk"]
+__all__ = ["HTTP", "HttpStatus", "LastWords", "client_for", "need_sdk"]
 
 _logger = logging.getLogger("toolbus.mcp")
 # The time-out of a TCP connection and of each write, the same as in the SDK.
 _CONNECT_SECONDS = 30.0
-# The statuses of POST that are kept as reasons. The other 4xx occur while the protocol of a server is found out.
-_REFUSALS = (401, 403, 405, 407, 410, 413, 429)
 # The time to wait for the last output of a program after it has ended.
 _WORDS_SECONDS = 0.5
 
@@ -47,8 +46,20 @@ def need_sdk() -> None:
             raise MissingExtra("mcp", package) from exc
 
 
+class HttpStatus:
+    """The HTTP status of the answer to the newest request that was sent with this as `HTTP`; 0 without an answer."""
+
+    code = 0
+    said = ""
+    """The status and its reason, such as "HTTP 429 Too Many Requests"."""
+
+
+HTTP: ContextVar[HttpStatus] = ContextVar("the HTTP status for the task that asks an MCP server")
+"""The SDK sends each request in the context of the task that makes it, and does not report why a server refuses it."""
+
+
 class LastWords:
-    """The last lines of a program: its stderr, and what is not JSON on its stdout. Of an HTTP server, its statuses.
+    """The last lines of a program: its stderr, and what is not JSON on its stdout.
 
     At most 20 lines of 500 characters are kept.
     """
@@ -104,7 +115,7 @@ def client_for(
         if hasattr(target, "__aenter__"):
             target = _watched(target, on_end, repair)
     elif server.url is not None:
-        target = _watched(_http(server, server.url, words), on_end, repair)
+        target = _watched(_http(server, server.url), on_end, repair)
     else:
         target = _watched(_stdio(server, words, on_end), on_end, repair)
     # The SDK's cache is not used, because a list is requested only if it may have changed.
@@ -183,7 +194,7 @@ async def _stderr_pipe(words: LastWords) -> AsyncGenerator[int]:
 
 
 @asynccontextmanager
-async def _http(server: McpServer, url: str, words: LastWords) -> AsyncGenerator[Any]:
+async def _http(server: McpServer, url: str) -> AsyncGenerator[Any]:
     import httpx2  # noqa: PLC0415 -- the SDK's own
     from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415 -- an extra
 
@@ -191,17 +202,25 @@ async def _http(server: McpServer, url: str, words: LastWords) -> AsyncGenerator
 
     check_allowed("mcp", str(httpx2.URL(url).copy_with(userinfo=b"", query=None, fragment=None)))
 
-    def note(response: httpx2.Response) -> None:
-        if response.request.method == "POST" and (response.status_code in _REFUSALS or response.status_code >= 500):
-            # The SDK does not report why a server refuses requests.
-            words.add(f"HTTP {response.status_code} {response.reason_phrase}")
+    def note(request: httpx2.Request, code: int, said: str) -> None:
+        status = HTTP.get(None)
+        # An answer of the client to a question of the server is sent by POST too, and has no method.
+        if status is not None and request.method == "POST" and b'"method":' in request.content[:200]:
+            status.code, status.said = code, said
+
+    async def forget(request: httpx2.Request) -> None:
+        note(request, 0, "")
+        await anyio.lowlevel.checkpoint()
+
+    def keep(response: httpx2.Response) -> None:
+        note(response.request, response.status_code, f"HTTP {response.status_code} {response.reason_phrase}".rstrip())
 
     # Calls have their own deadlines, so reads have none. The SDK follows redirects only within the origin.
     client = httpx2.AsyncClient(
         headers={"accept-encoding": "identity", **server.headers},
         timeout=httpx2.Timeout(_CONNECT_SECONDS, read=None),
         follow_redirects=False,
-        event_hooks={"response": [bounding(server.max_response_bytes, note)]},
+        event_hooks={"request": [forget], "response": [bounding(server.max_response_bytes, keep)]},
     )
     async with client, streamable_http_client(url, http_client=client, max_sse_event_size=None) as streams:
         yield streams

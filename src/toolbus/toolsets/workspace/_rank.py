@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ...core.text_structure import is_form, words_in
+from ...core.text_structure import is_form, spaced, words_in
 from ...errors import ToolError
 from ...tool_results import ToolResult
 from .._files.scan import Scan, blocks, cut_line, is_secondary
@@ -65,8 +65,11 @@ _PROSE = re.compile(r"\.(?:md|mdx|markdown|rst|txt|adoc)$", re.IGNORECASE)
 
 
 def split_words(query: str) -> list[str]:
-    """Return the words of a query, in lower case, each once, without the punctuation around them."""
-    words = (word.strip("\"'`()[]{}<>,;:?!.").lower() for word in query.split())
+    """Return the words of a query, in lower case, each once, without the punctuation around them.
+
+    Where a language has no spaces between words, the words are pairs of characters.
+    """
+    words = (word.strip("\"'`()[]{}<>,;:?!.").lower() for word in spaced(query).split())
     return list(dict.fromkeys(word for word in words if word))[:_MAX_WORDS]
 
 
