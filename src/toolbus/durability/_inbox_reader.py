@@ -58,6 +58,7 @@ class InboxReader:
 
     async def run(self) -> None:
         """Give inputs to sessions until cancelled."""
+        self._wake = anyio.Event()  # The runtime may have run in another event loop before.
         async with anyio.create_task_group() as tasks:
             while True:
                 await self._writer.wait_for_requests()
