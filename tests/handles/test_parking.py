@@ -131,6 +131,26 @@ async def test_an_external_answer_after_three_days_and_five_restarts_is_reported
     assert [each.event_id for each in heard] == [answer.event_id]
 
 
+async def test_a_request_that_is_being_parked_has_its_questions_in_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore(journal=True)
+    park = type(store.journal).park
+
+    async def slowly(*given: Any) -> Any:
+        await anyio.sleep(1)
+        return await park(*given)
+
+    monkeypatch.setattr(type(store.journal), "park", slowly)
+    async with node(store) as runtime:
+        await runtime.resume(watch=True)
+        session = runtime.start("go")
+        await settle()
+        [question] = session.pending_approvals
+        assert (await session.result()).reason == "parked"
+        assert runtime.session(session.request_id) is session
+        [asked] = await runtime.request(session.request_id).pending_approvals()
+        assert asked.event_id == question.event_id
+
+
 @pytest.mark.parametrize("park_seconds", [0.01, 0.2, 1.0])
 async def test_a_request_that_is_parked_sooner_than_its_inbox_is_read_gets_its_answer(park_seconds: float) -> None:
     store = MemoryStore(journal=True)
