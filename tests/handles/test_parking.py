@@ -133,13 +133,14 @@ async def test_an_external_answer_after_three_days_and_five_restarts_is_reported
 
 async def test_a_request_that_is_being_parked_has_its_questions_in_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore(journal=True)
-    park = type(store.journal).park
+    journal: Any = store.journal
+    park = journal.park
 
     async def slowly(*given: Any) -> Any:
         await anyio.sleep(1)
         return await park(*given)
 
-    monkeypatch.setattr(type(store.journal), "park", slowly)
+    monkeypatch.setattr(journal, "park", slowly)
     async with node(store) as runtime:
         await runtime.resume(watch=True)
         session = runtime.start("go")
