@@ -62,6 +62,8 @@ class InboxReader:
         """Give inputs to sessions until cancelled."""
         # The runtime may have run in another event loop before.
         self._wake, self.looked_at = anyio.Event(), 0.0
+        if self._asked:
+            self._wake.set()
         async with anyio.create_task_group() as tasks:
             while True:
                 await self._writer.wait_for_requests()
