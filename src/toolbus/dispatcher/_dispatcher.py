@@ -106,7 +106,7 @@ class ToolDispatcher:
     next wait ends before the call's deadline. A call keeps its slots while it waits, so that a tool that is down is not
     asked by more and more calls. `ToolCallRetrying` and `ToolCallStarted` are published for each attempt.
 
-    The results of tools with `cache_seconds` are kept, at most 1,000 of them, and shared. A call with the tool and the
+    The results of tools with `cache_seconds` are kept, at most 1,000 and 64 MiB of them, and shared. A call with the tool and the
     arguments of a kept result is answered at once. A call that equals one under way takes no slot: it waits for that
     one, and gets its result or its failure. If the one that runs is cancelled or times out, the next one in the queue
     runs instead.
