@@ -14,6 +14,7 @@ import pytest
 from dispatch_desk import Desk
 
 from toolbus import EventBus, Runtime, ToolDispatcher, ToolError, ToolRegistry, ToolResult, ToolRetry, tool
+from toolbus.dispatcher import _cache
 from toolbus.errors import ConfigurationError
 from toolbus.events import Artifact, Event, ToolCallCompleted, ToolCallFailed, ToolCallRequested, ToolCallStarted
 from toolbus.messages import ImagePart
@@ -202,6 +203,25 @@ async def test_at_most_a_thousand_results_are_kept_and_the_one_unused_for_longes
         assert ran == []
         await ask(1, "gone")
         assert ran == [1]
+
+
+async def test_kept_results_are_bounded_in_bytes_and_the_newest_one_stays(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(_cache, "_MAX_BYTES", 10_000)
+
+    @tool(cache_seconds=60)
+    async def page(size: int) -> ToolResult:
+        """Page."""
+        return ToolResult(message="", data="x" * size, artifacts=[Artifact(name="whole", content="y" * size)])
+
+    desk, counts = Desk(), list[int]()
+    async with ToolDispatcher(desk.bus, ToolRegistry([page])) as dispatcher:
+        for size in (1_500, 1_501, 1_500, 1_502, 20_000, 1_503, 1_504, 1_505):
+            if len(counts) == 2:
+                await advance(61)  # So the third call replaces the first result.
+            desk.ask("page", f"{size}-{len(counts)}", size=size)
+            await settle()
+            counts.append(dispatcher.statistics().cached)
+    assert counts == [1, 2, 2, 2, 1, 1, 2, 2]
 
 
 async def test_a_tool_of_one_request_is_not_kept_alive_by_its_results():

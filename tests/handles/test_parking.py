@@ -131,6 +131,44 @@ async def test_an_external_answer_after_three_days_and_five_restarts_is_reported
     assert [each.event_id for each in heard] == [answer.event_id]
 
 
+async def test_a_request_that_is_being_parked_has_its_questions_in_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore(journal=True)
+    journal: Any = store.journal
+    park = journal.park
+
+    async def slowly(*given: Any) -> Any:
+        await anyio.sleep(1)
+        return await park(*given)
+
+    monkeypatch.setattr(journal, "park", slowly)
+    async with node(store) as runtime:
+        await runtime.resume(watch=True)
+        session = runtime.start("go")
+        await settle()
+        [question] = session.pending_approvals
+        assert (await session.result()).reason == "parked"
+        assert runtime.session(session.request_id) is session
+        [asked] = await runtime.request(session.request_id).pending_approvals()
+        assert asked.event_id == question.event_id
+
+
+@pytest.mark.parametrize("park_seconds", [0.01, 0.2, 1.0])
+async def test_a_request_that_is_parked_sooner_than_its_inbox_is_read_gets_its_answer(park_seconds: float) -> None:
+    store = MemoryStore(journal=True)
+    async with node(store, park_seconds=park_seconds, inbox_seconds=2.0) as runtime:
+        await runtime.resume(watch=True)
+        session = runtime.start("go")
+        await settle()
+        [question] = session.pending_approvals
+        assert (await session.result()).reason == "parked"
+        await advance(10)
+        handle = runtime.request(session.request_id)
+        assert await handle.approve(question) == "queued"
+        with anyio.fail_after(10):
+            assert (await handle.result()).text == "Done."
+        assert (await record_of(store, session.request_id)).epoch == 2  # it was continued once
+
+
 async def test_a_deadline_that_passes_while_it_is_parked_ends_the_wait_in_time() -> None:
     store = MemoryStore(journal=True)
     limits = Limits(timeout_seconds=10 * DAY, approval_timeout_seconds=LONG)

@@ -390,6 +390,12 @@ async def test_a_worker_that_drains_answers_what_runs_and_returns(broker: Broker
         await worker.run(worker.drain)
 
 
+def test_a_worker_runs_in_one_event_loop_after_the_other(broker: Broker) -> None:
+    worker = ToolWorker(broker[0].url, TOOLS, pool="gpu", prefix=broker[1])
+    for _ in range(3):
+        anyio.run(worker.run, worker.drain)
+
+
 @pytest.mark.usefixtures("impatient")
 async def test_a_wrong_url_is_refused_when_the_runtime_starts() -> None:
     executor = NatsExecutor("nats://user:hunter2@127.0.0.1:1", pool="gpu")

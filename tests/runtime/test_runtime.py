@@ -90,6 +90,18 @@ def test_run_sync_serves_scripts_and_keeps_the_conversation(anyio_backend_name: 
     assert [message.role for message in second.messages] == ["user", "assistant", "user", "assistant"]
 
 
+def test_a_runtime_with_a_journal_runs_in_one_event_loop_after_the_other() -> None:
+    @tool
+    async def look() -> str:
+        await anyio.wait_all_tasks_blocked()  # The inbox is waited for meanwhile.
+        return "seen"
+
+    model = ScriptedProvider([calls(("look", {})), text("Done.")] * 4)
+    runtime = Runtime(model, tools=[look], store=MemoryStore(journal=True))
+    backends = ("asyncio", "asyncio", "trio", "asyncio")
+    assert [runtime.run_sync("go", backend=each).text for each in backends] == ["Done."] * 4
+
+
 @pytest.fixture(params=["asyncio", "trio"])
 def anyio_backend_name(request: pytest.FixtureRequest) -> str:
     return request.param

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import orjson
 
-from ..records import replace
+from ..records import json_bytes, replace
 from ..secrets import secrets_of
 from ..tool_results import RenderedResult
 from ._reports import as_sent
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["ResultCache"]
 
 _MAX_RESULTS = 1_000
+_MAX_BYTES = 64 * 2**20
 
 CacheKey: TypeAlias = "tuple[weakref.ref[Tool], bytes]"
 """A weak reference to a tool, and a call's arguments as JSON with sorted keys."""
@@ -34,11 +35,12 @@ CacheKey: TypeAlias = "tuple[weakref.ref[Tool], bytes]"
 class _Kept:
     """A whole result with its data as JSON, so that each call that it serves gets fresh objects."""
 
-    __slots__ = ("_data", "_rendered", "until")
+    __slots__ = ("_data", "_rendered", "size_bytes", "until")
 
     def __init__(self, rendered: RenderedResult, until: float) -> None:
         self._data = orjson.dumps(rendered.data)
         self._rendered = replace(rendered, data=None)
+        self.size_bytes = len(self._data) + len(json_bytes(self._rendered))
         self.until = until
 
     def result(self) -> RenderedResult:
@@ -49,7 +51,9 @@ class _Kept:
 
 
 class ResultCache:
-    """The results of one dispatcher's tools with `cache_seconds`: at most 1,000; the least recently used goes first.
+    """The results of one dispatcher's tools with `cache_seconds`; the least recently used goes first.
+
+    At most 1,000 are kept, and 64 MiB, but always the newest one.
 
     Two calls are equal when their tool is the same object and their arguments are the same JSON; for a tool that takes
     secrets, they must also be in the same conversation. A result is kept for the tool's `cache_seconds`. A
@@ -57,12 +61,13 @@ class ResultCache:
     another call's result. Nothing here suspends. Each step costs O(1), and the end of a call O(calls that wait for it).
     """
 
-    __slots__ = ("_flights", "_reports", "_results", "hits")
+    __slots__ = ("_bytes", "_flights", "_reports", "_results", "hits")
 
     def __init__(self, reports: Reports) -> None:
         self._reports = reports
         self._results: OrderedDict[CacheKey, _Kept] = OrderedDict()
         self._flights: dict[CacheKey, Flight] = {}
+        self._bytes = 0
         self.hits = 0
 
     def __len__(self) -> int:
@@ -115,10 +120,11 @@ class ResultCache:
         flight = self._end_flight(job)
         seconds = job.tool.cache_seconds
         assert seconds is not None
+        before = self._results.pop(flight.key, None)
         kept = self._results[flight.key] = _Kept(rendered, self._reports.now() + seconds)
-        self._results.move_to_end(flight.key)
-        if len(self._results) > _MAX_RESULTS:
-            self._results.popitem(last=False)
+        self._bytes += kept.size_bytes - (0 if before is None else before.size_bytes)
+        while len(self._results) > _MAX_RESULTS or (self._bytes > _MAX_BYTES and len(self._results) > 1):
+            self._bytes -= self._results.popitem(last=False)[1].size_bytes
         self._reports.completed(job, as_sent(job, rendered))
         for each in flight.followers:
             # A listener to the events before may have settled this call.

@@ -106,10 +106,10 @@ class ToolDispatcher:
     next wait ends before the call's deadline. A call keeps its slots while it waits, so that a tool that is down is not
     asked by more and more calls. `ToolCallRetrying` and `ToolCallStarted` are published for each attempt.
 
-    The results of tools with `cache_seconds` are kept, at most 1,000 of them, and shared. A call with the tool and the
-    arguments of a kept result is answered at once. A call that equals one under way takes no slot: it waits for that
-    one, and gets its result or its failure. If the one that runs is cancelled or times out, the next one in the queue
-    runs instead.
+    The results of tools with `cache_seconds` are kept, at most 1,000 and 64 MiB of them, and shared. A call with the
+    tool and the arguments of a kept result is answered at once. A call that equals one under way takes no slot: it
+    waits for that one, and gets its result or its failure. If the one that runs is cancelled or times out, the next one
+    in the queue runs instead.
 
     Calls that run when the host cancels the dispatcher end as `cancelled`. `on_cancelled` is called inline before the
     first of them is answered. Calls of requests that are left by then (`RequestSession.leave`) are not answered,

@@ -36,6 +36,7 @@ class InboxReader:
     """The inputs for the requests of one runtime.
 
     It asks the store every `seconds` while requests run here, and at once when somebody says that an input is there.
+    `looked_at` is the time, on the loop's clock, at which it began to look last: all inputs from before were given.
     """
 
     def __init__(self, inbox: Inbox, writer: JournalWriter, seconds: float) -> None:
@@ -43,6 +44,7 @@ class InboxReader:
         self._writer = writer
         self._seconds = seconds
         self._fails = False
+        self.looked_at = 0.0
         self._wake = anyio.Event()
         self._asked: dict[str, list[Callable[[], None]]] = {}  # by inputs: those who want to know of their ends
 
@@ -58,15 +60,21 @@ class InboxReader:
 
     async def run(self) -> None:
         """Give inputs to sessions until cancelled."""
+        # The runtime may have run in another event loop before.
+        self._wake, self.looked_at = anyio.Event(), 0.0
+        if self._asked:
+            self._wake.set()
         async with anyio.create_task_group() as tasks:
             while True:
                 await self._writer.wait_for_requests()
                 with anyio.move_on_after(self._seconds):
                     await self._wake.wait()
                 self._wake = anyio.Event()
-                asked, seen, early = [*self._asked], set[str](), set[str]()
+                asked, seen, early, now = [*self._asked], set[str](), set[str](), anyio.current_time()
                 while await self._look(tasks, seen, early):
                     await anyio.lowlevel.checkpoint()
+                if not self._fails:
+                    self.looked_at = now
                 for event_id in asked:
                     if event_id not in self._writer.received:
                         self._say_settled(event_id)

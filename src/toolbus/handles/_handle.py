@@ -157,7 +157,9 @@ class RequestHandle:
         Those of sub-requests are included. Empty for a request that has ended. Raises `UnknownRequest`, and the errors
         of `RequestEvents`.
         """
-        if (session := self._session()) is not None:
+        session = self._session()
+        # While a request is left here, the session has no questions any more, and the store has them already.
+        if session is not None and not (self._stored is not None and session.snapshot().view.is_released):
             return session.pending_approvals
         reads = self._read_along()
         await reads.read()

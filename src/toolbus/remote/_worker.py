@@ -411,8 +411,9 @@ class Worker:
     async def _report(self) -> None:
         """Write answers in their order, and wait for none of their acknowledgements."""
         while True:
-            await self._some_steps.wait()
             self._some_steps = anyio.Event()
+            if not self._steps:
+                await self._some_steps.wait()
             while self._steps:
                 step, key, call = self._steps.popleft()
                 if self.running.get(key) is call:

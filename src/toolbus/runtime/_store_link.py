@@ -102,11 +102,17 @@ class StoreLink:
                 tasks.start_soon(self.writer.run)
                 if self._reader is not None:
                     tasks.start_soon(self._reader.run)
-                if self._park_seconds is not None:
-                    tasks.start_soon(self._park_what_waits, self._park_seconds, may_be_parked)
+                    if self._park_seconds is not None:
+                        tasks.start_soon(self._park_what_waits, self._park_seconds, self._reader, may_be_parked)
 
-    async def _park_what_waits(self, seconds: float, may_be_parked: Callable[[], Collection[str]]) -> None:
-        """Park the requests in which nothing has happened for `seconds`."""
+    async def _park_what_waits(
+        self, seconds: float, reader: InboxReader, may_be_parked: Callable[[], Collection[str]]
+    ) -> None:
+        """Park the requests in which nothing has happened for `seconds`, and for which no input waits.
+
+        Otherwise, with fewer `seconds` than the inbox takes to be read, a request would be parked again before it gets
+        the input for which it was continued.
+        """
         since: dict[str, tuple[int, float]] = {}
         while True:
             await anyio.sleep(seconds / 2)
@@ -115,7 +121,7 @@ class StoreLink:
                 if facts := self._waits_at(request_id):
                     seen, began = before.get(request_id, (0, now))
                     since[request_id] = facts, began if seen == facts else now
-                    if now - since[request_id][1] >= seconds:
+                    if since[request_id][1] <= min(now - seconds, reader.looked_at):
                         self._park(request_id)
 
     def _waits_at(self, request_id: str) -> int:

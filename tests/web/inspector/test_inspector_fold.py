@@ -8,6 +8,7 @@ import anyio.lowlevel
 import msgspec
 import pytest
 
+from toolbus import EventBus, RequestSession
 from toolbus.errors import ConfigurationError
 from toolbus.events import (
     ApprovalRequested,
@@ -46,6 +47,7 @@ from toolbus.messages import (
     Usage,
     UserMessage,
 )
+from toolbus.testing import ScriptedProvider, text
 from toolbus.web.inspector import _event_log
 from toolbus.web.inspector._event_list import EventFilter, line_of, listed
 from toolbus.web.inspector._event_log import EventLog
@@ -56,10 +58,8 @@ from toolbus.web.inspector._transcript import MOST_MESSAGES, transcript
 KEY = "sk-live-4f9Zq7Lr2Xc8Vb1Nm5"
 
 
-def started(at: float = 0.0, request_id: str = "r", **more: Any) -> RequestStarted:
-    return RequestStarted(
-        request_id=request_id, conversation_id="c", at=at, prompt="Hello", timeout_seconds=600, **more
-    )
+def started(at: float = 0.0, request_id: str = "r", prompt: str = "Hello", **more: Any) -> RequestStarted:
+    return RequestStarted(request_id=request_id, conversation_id="c", at=at, prompt=prompt, timeout_seconds=600, **more)
 
 
 def requested(at: float, call_id: str = "a", request_id: str = "r", **more: Any) -> ToolCallRequested:
@@ -605,7 +605,7 @@ def test_the_log_is_bounded_in_bytes():
         log.add(started(request_id=f"r{number}"))
         log.add(ToolCallCompleted(request_id=f"r{number}", call_id="a", name="look", content="x" * 5_000))
         log.add(RequestCompleted(request_id=f"r{number}"))
-    assert 5 < len(log) < 12
+    assert 10 < len(log) < 15
     assert "r49" in log
 
 
@@ -624,22 +624,54 @@ def test_a_request_below_one_that_was_dropped_is_a_request_of_its_own():
     assert (request.fold.request_id, len(request.events), "b" in log) == ("below", 1, False)
 
 
-def test_the_size_of_an_event_counts_the_text_in_it():
-    log = logged()
-    sizes: list[int] = []
-    for event in (
-        started(),
-        ToolCallCompleted(request_id="r", call_id="a", name="look", content="x" * 50),
-        ModelResponded(request_id="r", round=0, message=AssistantMessage(text="y" * 30)),
-    ):
-        request = log.add(event)
-        assert request is not None
-        sizes.append(request.size_bytes)
-    assert sizes == [600, 600 + 700, 600 + 700 + 630]
+@pytest.mark.parametrize(
+    "event",
+    [
+        started(prompt="x" * 5_000),
+        MessageAppended(request_id="r", message=UserMessage(content="x" * 5_000)),
+        ModelResponded(request_id="r", round=0, message=AssistantMessage(text="x" * 5_000)),
+        requested(0, "a", arguments={"text": "x" * 5_000}),
+        ToolCallCompleted(request_id="r", call_id="a", name="look", content="x" * 5_000),
+        ToolCallCompleted(request_id="r", call_id="a", name="look", content="", data={"rows": ["x" * 5_000]}),
+        ToolCallCompleted(request_id="r", call_id="a", name="look", content="\ud800" + "x" * 5_000),
+        ToolCallProgress(request_id="r", call_id="a", name="look", metadata={"of": object()}, message="x" * 5_000),
+    ],
+)
+def test_the_size_of_an_event_counts_all_text_in_it(event: Event):
+    request = logged().add(event)
+    assert request is not None
+    assert 5_600 < request.size_bytes < 6_400
+
+
+async def test_the_history_of_an_ended_request_and_the_messages_that_were_sent_count_as_well():
+    log = logged(max_bytes=20_000)
+    history = [UserMessage(content="x" * 5_000), AssistantMessage(text="y" * 5_000)]
+    session = RequestSession(EventBus(), ScriptedProvider([text("Yes.")]), [*history, UserMessage(content="Hi")])
+    await session.run()
+    log.add(started(request_id="a"))
+    log.keep("a", ended=session.snapshot())
+    [first] = log.newest(1)
+    assert 10_000 < first.size_bytes < 13_000
+    log.add(started(request_id="b"))
+    log.keep("b", sent=history[:1])
+    assert len(log) == 2
+    log.keep("b", sent=history)
+    assert [each.fold.request_id for each in log.newest(9)] == ["b"]
+    [newest] = log.newest(1)
+    assert newest.size_bytes < 13_000  # what was sent before is not kept
+
+
+def test_a_request_with_endless_events_counts_only_those_that_are_kept(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(_event_log, "_MOST_EVENTS", 5)
+    log = logged(max_bytes=20_000)
+    log.add(started(request_id="other"))
+    for _ in range(100):
+        log.add(ToolCallProgress(request_id="r", call_id="a", name="look", message="still reading"))
+    assert "other" in log
 
 
 def test_requests_are_dropped_only_beyond_the_bounds_and_the_newest_one_never():
-    log = logged(max_bytes=1_800)
+    log = logged(max_bytes=2_700)
     for name in ("a", "b", "c"):
         log.add(started(request_id=name))
     assert len(log) == 3

@@ -8,9 +8,10 @@ from itertools import islice
 from typing import Any
 
 import anyio.lowlevel
+import msgspec
 
-from ...events import Event, ModelResponded, RequestEnding, RequestStarted, ToolCallCompleted
-from ...messages import Message
+from ...events import Event, RequestEnding, RequestStarted
+from ...messages import Message, size_of
 from ...session import SessionSnapshot
 from ._fold import RequestFold, ToolFacts
 
@@ -38,6 +39,7 @@ class LoggedRequest:
         self.size_bytes = 0
         self.sent: Sequence[Message] | None = None
         self.ended: SessionSnapshot | None = None
+        self._sizes: deque[int] = deque()  # of the events, in their order
         self._waiting: deque[Event] = deque()
         self._summary: tuple[int, dict[str, Any]] | None = None
 
@@ -51,7 +53,10 @@ class LoggedRequest:
         self.events.append(event)
         self.version += 1
         self._waiting.append(event)
-        self.size_bytes += _size_of(event)
+        self._sizes.append(_size_of(event))
+        self.size_bytes += self._sizes[-1]
+        if len(self._sizes) > len(self.events):
+            self.size_bytes -= self._sizes.popleft()
         if len(self._waiting) >= _MOST_EVENTS:  # Nobody looks, and the oldest of them is about to be forgotten.
             self._fold(_SLICE)
 
@@ -101,12 +106,24 @@ class EventLog:
         request = self._requests[root]
         size = request.size_bytes
         request.add(event)
-        self._bytes += request.size_bytes - size
         if isinstance(event, RequestEnding) and event.request_id == root:
             self._ended[root] = None
-        if len(self._requests) > self._max_requests or self._bytes > self._max_bytes:
-            self._drop(keep=root)
+        self._grow(root, request.size_bytes - size)
         return request
+
+    def keep(
+        self, request_id: str, *, sent: Sequence[Message] | None = None, ended: SessionSnapshot | None = None
+    ) -> None:
+        """Keep these beside the events of a request that is here: see `LoggedRequest`."""
+        request, size = self._requests[request_id], 0
+        if sent is not None:
+            size -= size_of(request.sent or ())
+            request.sent, size = sent, size + size_of(sent)
+        if ended is not None:
+            state = ended.view.state
+            request.ended, size = ended, size + size_of(state.messages[: state.history_count])
+        request.size_bytes += size
+        self._grow(request_id, size)
 
     def get(self, request_id: str) -> LoggedRequest | None:
         """Return a request, by its id or by that of a request below it."""
@@ -132,18 +149,25 @@ class EventLog:
             self._below.setdefault(root, []).append(event.request_id)
         return root
 
-    def _drop(self, keep: str) -> None:
+    def _grow(self, request_id: str, size_bytes: int) -> None:
+        """Count more bytes for a request. Beyond the bounds, drop others."""
+        self._bytes += size_bytes
         while len(self._requests) > 1 and (len(self._requests) > self._max_requests or self._bytes > self._max_bytes):
-            oldest = next((each for each in self._ended if each != keep), None)
-            oldest = oldest or next(each for each in self._requests if each != keep)
+            oldest = next((each for each in self._ended if each != request_id), None)
+            oldest = oldest or next(each for each in self._requests if each != request_id)
             self._ended.pop(oldest, None)
             self._bytes -= self._requests.pop(oldest).size_bytes
             for each in (oldest, *self._below.pop(oldest, ())):
                 self._roots.pop(each, None)
 
 
+# An application's own values, which are not JSON, count nothing.
+_encode = msgspec.json.Encoder(enc_hook=lambda _value: None).encode
+
+
 def _size_of(event: Event) -> int:
     """Return the bytes that an event keeps in memory, as an estimate."""
-    if isinstance(event, ToolCallCompleted):
-        return _EVENT_BYTES + 2 * len(event.content)
-    return _EVENT_BYTES + (len(event.message.text) if isinstance(event, ModelResponded) else 0)
+    try:
+        return _EVENT_BYTES + len(_encode(event))
+    except (TypeError, UnicodeEncodeError, RecursionError):
+        return _EVENT_BYTES + len(repr(event))

@@ -140,11 +140,12 @@ class LiveSource:
         has_ended = isinstance(event, RequestEnding)
         if has_ended and self._runtime.journal is None:
             session = self._runtime.session(event.request_id)
-            request.ended = None if session is None else session.snapshot()
+            if session is not None:
+                self._log.keep(event.request_id, ended=session.snapshot())
         # A window that has shortened something is looked at while there is one.
         is_other = request.sent is not None if has_ended else isinstance(event, HistoryCompressed)
         if is_other and (view := self._view(event.request_id)) is not None:
-            request.sent = _sent_by(view)
+            self._log.keep(event.request_id, sent=_sent_by(view))
 
     def _view(self, request_id: str) -> SessionView | None:
         """Return the view of a request that runs, or that works for a call of another one."""
