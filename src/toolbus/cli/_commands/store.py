@@ -12,13 +12,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+import anyio
+
 from ...core.plain_text import clean, one_line
 from ...errors import ConfigurationError, StoreError
 from ...records import json_bytes
 from ...storage import ConversationRecord, RequestRecord
 from ...stores.archive import Moved, export_to, import_from, verify
 from ...stores.sql.find import FoundRequest
-from .._open_store import CommandStore, closing, existing, holder_of, run
+from .._open_store import CommandStore, existing, holder_of, opened_store
 from .._store_location import StoreLocation, location_of
 from .._terminal.screen import Screen
 from .._terminal.text import cells, cut, escape_json
@@ -47,16 +49,11 @@ def run_store_command(options: argparse.Namespace, screen: Screen) -> int:
         return _nothing(options, screen)
     store, _location = found
     options.before_at = before
-    return run(_done, store, _COMMANDS[name], options, screen)
+    return anyio.run(_done, store, _COMMANDS[name], options, screen)
 
 
 async def _done(store: CommandStore, command: _Command, options: argparse.Namespace, screen: Screen) -> int:
-    async with closing(store):
-        try:
-            await store.open()
-        except OSError as exc:
-            # For example, no file can have this path.
-            raise StoreError(f"{store.path} cannot be opened: {exc.strerror or exc}") from exc
+    async with opened_store(store):
         return await command(store, options, screen)
 
 
