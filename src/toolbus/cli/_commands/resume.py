@@ -28,7 +28,7 @@ from .._store_location import LEASE_SECONDS, StoreLocation
 from .._terminal.progress import Narrator
 from .._terminal.progress_of_many import NarratorOfMany
 from .._terminal.screen import Line, Screen
-from .._terminal.text import cut
+from .._terminal.text import counted, cut
 from .ask import as_json
 
 __all__ = ["resume"]
@@ -57,14 +57,10 @@ def resume(options: argparse.Namespace, screen: Screen, *, debug: bool) -> int:
 
 
 def _nothing(options: argparse.Namespace, screen: Screen, running: int) -> int:
-    also = f": {_count(running)} runs in another process" if running else ""
+    also = f": {counted(running, 'request')} runs in another process" if running else ""
     if not options.json:
         screen.data(f"There is nothing to resume{also}.")
     return 0
-
-
-def _count(number: int) -> str:
-    return f"{number} request{'' if number == 1 else 's'}"
 
 
 # ------------------------------------------------------------------------------------------------- look-ups
@@ -179,7 +175,9 @@ class _Resuming:
         if left:
             what, it = ("is", "it") if left == 1 else ("are", "them")
             typed = f"toolbus resume{self._location.options}"
-            self._screen.report(clean(f"toolbus: {_count(left)} {what} left unfinished: {typed} continues {it}"))
+            self._screen.report(
+                clean(f"toolbus: {counted(left, 'request')} {what} left unfinished: {typed} continues {it}")
+            )
         if signal is not None:
             return 128 + signal
         went_well = not problems and all(status_of(each, None) == 0 for each in self._results)
