@@ -168,67 +168,6 @@ async def test_integers_of_any_size_and_half_characters_can_be_sent(server: Serv
     assert third["content"] == "é"
 
 
-async def test_pieces_are_emitted_while_the_stream_still_runs_and_leaving_closes_it() -> None:
-    with Server(lines(said("Sun", "ny."), stall_after=1)) as server:
-        provider = OllamaProvider("qwen3", host=server.origin)
-        arrived = anyio.Event()
-
-        def emit(_delta: Delta) -> None:
-            arrived.set()
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(provider.respond, request(), emit)
-            with anyio.fail_after(5):
-                await arrived.wait()
-            tasks.cancel_scope.cancel()
-        assert await server.reached(server.left.is_set, 5), "a cancelled request closes its connection"
-        await provider.aclose()
-
-
-async def test_a_request_can_be_cancelled_before_any_answer() -> None:
-    with Server(lines(said("Sunny."), stall_after=-1)) as server:
-        provider = OllamaProvider("qwen3", host=server.origin)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(provider.respond, request(), ignore)
-            assert await server.reached(server.stalled.is_set, 5)
-            tasks.cancel_scope.cancel()
-        assert await server.reached(server.left.is_set, 5)
-        await provider.aclose()
-
-
-async def test_requests_may_run_at_once_and_none_sees_anothers_body() -> None:
-    def echo(asked: RecordedRequest) -> Answer:
-        return lines(said(asked.body["messages"][0]["content"]))
-
-    with Server(echo) as server:
-        provider = OllamaProvider("qwen3", host=server.origin)
-        answers: dict[str, str] = {}
-
-        async def one(words: str) -> None:
-            reply = await provider.respond(request(UserMessage(content=words)), ignore)
-            answers[words] = reply.message.text
-
-        async with anyio.create_task_group() as tasks:
-            for number in range(10):
-                tasks.start_soon(one, f"question {number}")
-        await provider.aclose()
-    assert answers == {f"question {number}": f"question {number}" for number in range(10)}
-
-
-def test_one_provider_serves_one_event_loop_after_the_other(server: Server) -> None:
-    provider = OllamaProvider("qwen3", host=server.origin)
-
-    async def once() -> str:
-        reply = await provider.respond(request(), ignore)
-        await provider.aclose()
-        await provider.aclose()
-        return reply.message.text
-
-    for backend in ("asyncio", "trio", "asyncio"):
-        assert anyio.run(once, backend=backend) == "Sunny."
-    assert server.connections == 3
-
-
 async def test_a_server_that_does_not_stream_is_understood() -> None:
     whole = {"model": "m", "message": {"content": "Sunny."}, "done": True, "done_reason": "length"}
     with Server(refusal(200, whole)) as server:
