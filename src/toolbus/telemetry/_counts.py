@@ -10,6 +10,7 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterable
+from functools import partial
 from typing import Any
 
 from opentelemetry import metrics
@@ -68,9 +69,7 @@ class Counts:
         meter = metrics.get_meter("toolbus", __version__, meter_provider)
         self._lock = threading.Lock()
 
-        def total(name: str, unit: str, description: str, *attributes: str) -> _Total:
-            return _Total(meter, name, unit, description, *attributes)
-
+        total = partial(_Total, meter)
         self._calls = total(names.TOOL_CALLS, "{call}", "Settled tool calls", names.TOOL_NAME, names.ERROR_TYPE)
         self._late = total(names.LATE_RESULTS, "{result}", "Results of calls that were settled", names.TOOL_NAME)
         self._letters = total(names.DEAD_LETTERS, "{letter}", "Events for which nobody had a use", names.LETTER)
