@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import socket
-import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 from anthropic.lib.bedrock import AsyncAnthropicBedrock
 from anthropic.lib.vertex import AsyncAnthropicVertex
 
+from support.asking import everything_about, request
 from toolbus.errors import (
     ApplicationError,
     ConfigurationError,
@@ -52,10 +52,6 @@ SUNNY = WireReply(text="Sunny.")
 def server() -> Iterator[WireServer]:
     with WireServer(lambda _request: SUNNY, dialect="anthropic") as running:
         yield running
-
-
-def request(*messages: Message, **options: Any) -> ModelRequest:
-    return ModelRequest(messages=messages or (UserMessage(content="hi"),), **options)
 
 
 async def ask(
@@ -413,10 +409,6 @@ async def test_other_errors_of_the_sdk_are_rejections() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- keys
-
-
-def everything_about(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error)) + repr(error) + repr(vars(error))
 
 
 async def secret_key() -> str:

@@ -6,13 +6,13 @@ import base64
 import json
 import logging
 import socket
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import anyio
 import pytest
 
+from support.asking import everything_about, request
 from toolbus.errors import (
     ConfigurationError,
     ContextOverflow,
@@ -71,10 +71,6 @@ class Server(LoopbackServer):
 def server() -> Iterator[Server]:
     with Server(lines(said("Sun", "ny."))) as running:
         yield running
-
-
-def request(*messages: Message, **more: Any) -> ModelRequest:
-    return ModelRequest(messages=messages or (UserMessage(content="hi"),), **more)
 
 
 async def ask(
@@ -357,10 +353,6 @@ def test_errors_of_the_sdk_itself_are_translated() -> None:
 
 
 # ---------------------------------------------------------------------------------- keys, hosts, options
-
-
-def everything_about(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error)) + repr(error) + repr(vars(error))
 
 
 @pytest.mark.parametrize("place", ["argument", "environment", "header", "host"])

@@ -9,6 +9,7 @@ import anyio
 import openai
 import pytest
 
+from support.asking import request
 from support.openai_server import OpenAIServer, Reply, calls, chunk, ended, text
 from toolbus.errors import ConfigurationError
 from toolbus.messages import (
@@ -37,10 +38,6 @@ CLOCK = ToolSpec(name="get_time")
 def server() -> Iterator[OpenAIServer]:
     with OpenAIServer(lambda _request: text("Sunny.")) as running:
         yield running
-
-
-def request(*messages: Message, **options: Any) -> ModelRequest:
-    return ModelRequest(messages=messages or (UserMessage(content="hi"),), **options)
 
 
 def provider_of(server: OpenAIServer, **options: Any) -> OpenAIProvider:
