@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from ...messages import Message
-from ...storage import ConversationRecord, Entry, Pruned, RequestRecord, StoredFact
+from ...storage import ConversationRecord, Entry, PruneReport, RequestRecord, StoredFact
 from .._encoding import Written, turn_of, written
 from .._thread import ANSWER_SECONDS, DatabaseThread
 from .._threaded_store import ThreadedStore
@@ -132,9 +132,9 @@ class DatabaseStore(ThreadedStore):
         wanted = _order.WantedTurn(conversation_id, request_id, owner, seconds)
         return await self._writer.together(_order.take_all, wanted)
 
-    async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
+    async def prune(self, *, before: float, conversations: bool = False) -> PruneReport:
         """See `JournalStore.prune`. Uses many small transactions, with appends in between; may be cancelled."""
-        done = Pruned()
+        done = PruneReport()
         await self._write(lambda database: _order.drop_old(database, before))
         steps = [_upkeep.prune_requests, *([_upkeep.prune_conversations] if conversations else [])]
         for step in steps:

@@ -25,7 +25,7 @@ from ...secrets import Mask, hide, masked
 from ...session import SessionView
 from ...storage import Journal
 from ._agreement import agreement_of, specs_of, tools_now
-from ._format import AGREED, CHANGED, END, FORMAT, FORMAT_VERSION, HEADER, LEFT, RecordingError, as_json
+from ._format import AGREED, CHANGED, END, FORMAT, FORMAT_VERSION, HEADER, RELEASED, RecordingError, as_json
 
 if TYPE_CHECKING:
     from ...runtime import Runtime
@@ -173,7 +173,7 @@ class Recorder:
                 self._write({"type": CHANGED, "request_id": request_id, **changed})
 
     def _leave(self, request_id: str, **more: str) -> None:
-        self._write({"type": LEFT, "request_id": request_id, "facts": self._written.pop(request_id, 0), **more})
+        self._write({"type": RELEASED, "request_id": request_id, "facts": self._written.pop(request_id, 0), **more})
 
     def _write_event(self, event: Event, **more: int) -> None:
         with self._ending_on_error():
