@@ -16,10 +16,10 @@ from toolbus.providers.scripted import Step
 from toolbus.records import replace
 from toolbus.testing.wire import (
     Answer,
+    HttpRequest,
     WireBreak,
     WireCall,
     WireReply,
-    WireRequest,
     WireServer,
     WireStep,
     dialect_of,
@@ -40,7 +40,7 @@ class StubOllama(WireServer):
         super().__init__(self._next, dialect=_OLLAMA)
         self._seconds = seconds
 
-    def _next(self, request: WireRequest) -> WireStep:
+    def _next(self, request: HttpRequest) -> WireStep:
         asked = _OLLAMA.read(request)
         if f"ollama:{asked.model}" != QUICK:
             return play(asked)
