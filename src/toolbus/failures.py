@@ -26,6 +26,7 @@ from typing import Any, cast
 
 import anyio
 
+from ._open_scopes import asyncio_task
 from .errors import Denied, InvalidArguments, ToolError, ToolRetry, UnserializableResult
 from .events import FailureReason
 from .tool_results import clean
@@ -248,13 +249,7 @@ def passes(exc: BaseException) -> bool:
 
 def _is_cancelled_by_asyncio() -> bool:
     """Return whether asyncio itself cancels this task, for example by a time-out. anyio knows only its own scopes."""
-    import asyncio  # noqa: PLC0415 -- not before an event loop runs: it takes a tenth of toolbus's import time
-
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:
-        # An event loop other than asyncio's runs.
-        return False
+    task = asyncio_task()
     return task is not None and task.cancelling() > 0
 
 

@@ -180,7 +180,7 @@ class Instrumentation:
 
 
 class Work:
-    """A piece of work inside the context managers of all of a request's instrumentations. Itself a context manager.
+    """A piece of work, or a process, inside the context managers of all its instrumentations. Itself a context manager.
 
     `is_heard` says whether anybody wants the outcome.
     """
@@ -189,7 +189,7 @@ class Work:
 
     def __init__(
         self,
-        kind: Literal["request", "model", "tool"],
+        kind: Literal["process", "request", "model", "tool"],
         instrumentation: Sequence[Instrumentation],
         *about: Any,
     ) -> None:
@@ -250,17 +250,14 @@ class Work:
         return found
 
     def _report(self, each: Instrumentation, exc: BaseException) -> None:
-        _report(each, exc, {"request_id": self._about[0].request_id})
-
-
-def _report(each: Instrumentation, exc: BaseException, ids: dict[str, Any]) -> None:
-    """Log what an instrumentation has raised, once for each object. Raises a `KeyboardInterrupt` again."""
-    if keyboard_interrupt_of(exc):
-        raise exc
-    if "_is_reported" not in vars(each):
-        vars(each)["_is_reported"] = True
-        message = "%s failed; it is not reported again"
-        log_exception(_logger, logging.ERROR, message, type(each).__name__, cause=exc, ids=ids)
+        """Log what an instrumentation has raised, once for each object. Raises a `KeyboardInterrupt` again."""
+        if keyboard_interrupt_of(exc):
+            raise exc
+        if "_is_reported" not in vars(each):
+            vars(each)["_is_reported"] = True
+            message = "%s failed; it is not reported again"
+            ids = {} if self._kind == "process" else {"request_id": self._about[0].request_id}
+            log_exception(_logger, logging.ERROR, message, type(each).__name__, cause=exc, ids=ids)
 
 
 @contextlib.contextmanager
@@ -268,22 +265,11 @@ def observed_process(
     instrumentation: Sequence[Instrumentation], bus: EventBus, numbers: RuntimeNumbers | None
 ) -> Generator[None]:
     """Surround the time in which a runtime or a worker runs by `Instrumentation.process`."""
-    entered: list[tuple[Instrumentation, AbstractContextManager[object]]] = []
-    for each in instrumentation:
-        try:
-            manager = each.process(bus, numbers)
-            manager.__enter__()
-            entered.append((each, manager))
-        except BaseException as exc:
-            _report(each, exc, {})
+    work = Work("process", instrumentation, bus, numbers).__enter__()
     try:
         yield
-    finally:
-        for each, manager in reversed(entered):
-            try:
-                manager.__exit__(None, None, None)
-            except BaseException as exc:
-                _report(each, exc, {})
+    finally:  # An instrumentation does not learn why the runtime or the worker ends.
+        work.__exit__(None, None, None)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import socket
-import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 from anthropic.lib.bedrock import AsyncAnthropicBedrock
 from anthropic.lib.vertex import AsyncAnthropicVertex
 
+from support.asking import everything_about, request
 from toolbus.errors import (
     ApplicationError,
     ConfigurationError,
@@ -52,10 +52,6 @@ SUNNY = WireReply(text="Sunny.")
 def server() -> Iterator[WireServer]:
     with WireServer(lambda _request: SUNNY, dialect="anthropic") as running:
         yield running
-
-
-def request(*messages: Message, **options: Any) -> ModelRequest:
-    return ModelRequest(messages=messages or (UserMessage(content="hi"),), **options)
 
 
 async def ask(
@@ -132,38 +128,6 @@ async def test_a_whole_tool_calling_conversation_goes_over_the_wire() -> None:
     assert server.connections == 1, "the connection is used again"
 
 
-async def test_pieces_are_emitted_while_the_stream_still_runs_and_cancelling_closes_it() -> None:
-    with WireServer([WireBreak(reply=SUNNY, how="stall", after=5)], dialect="anthropic") as server:
-        provider = AnthropicProvider("m", base_url=server.base_url)
-        arrived = anyio.Event()
-
-        def emit(_delta: Delta) -> None:
-            arrived.set()
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(provider.respond, request(), emit)
-            with anyio.fail_after(30):
-                await arrived.wait()
-            # A server that still writes would not notice that the client leaves while it is stalled.
-            assert await anyio.to_thread.run_sync(server.stalled.wait, 5)
-            tasks.cancel_scope.cancel()
-        assert await anyio.to_thread.run_sync(server.left.wait, 5), "a cancelled request closes its connection"
-        await provider.aclose()
-
-
-def test_one_provider_serves_one_event_loop_after_the_other(server: WireServer) -> None:
-    provider = AnthropicProvider("m", base_url=server.base_url)
-
-    async def once() -> str:
-        reply = await ask(provider)
-        await provider.aclose()
-        return reply.message.text
-
-    for backend in ("asyncio", "trio", "asyncio"):
-        assert anyio.run(once, backend=backend) == "Sunny."
-    assert server.connections == 3
-
-
 async def test_requests_share_a_connection_until_the_provider_is_closed(server: WireServer) -> None:
     provider = AnthropicProvider("m", base_url=server.base_url)
     connections: list[int] = []
@@ -173,20 +137,6 @@ async def test_requests_share_a_connection_until_the_provider_is_closed(server: 
             connections.append(server.connections)
         await provider.aclose()
     assert connections == [1, 1, 2, 2]
-
-
-async def test_requests_may_run_at_once(server: WireServer) -> None:
-    provider = AnthropicProvider("m", base_url=server.base_url)
-    answers: list[str] = []
-
-    async def one() -> None:
-        answers.append((await provider.respond(request(), lambda _: None)).message.text)
-
-    async with anyio.create_task_group() as tasks:
-        for _ in range(5):
-            tasks.start_soon(one)
-    await provider.aclose()
-    assert answers == ["Sunny."] * 5
 
 
 async def test_half_a_character_in_the_history_is_sent_as_a_mark(server: WireServer) -> None:
@@ -459,10 +409,6 @@ async def test_other_errors_of_the_sdk_are_rejections() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- keys
-
-
-def everything_about(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error)) + repr(error) + repr(vars(error))
 
 
 async def secret_key() -> str:

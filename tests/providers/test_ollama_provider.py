@@ -6,13 +6,13 @@ import base64
 import json
 import logging
 import socket
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import anyio
 import pytest
 
+from support.asking import everything_about, request
 from toolbus.errors import (
     ConfigurationError,
     ContextOverflow,
@@ -71,10 +71,6 @@ class Server(LoopbackServer):
 def server() -> Iterator[Server]:
     with Server(lines(said("Sun", "ny."))) as running:
         yield running
-
-
-def request(*messages: Message, **more: Any) -> ModelRequest:
-    return ModelRequest(messages=messages or (UserMessage(content="hi"),), **more)
 
 
 async def ask(
@@ -166,67 +162,6 @@ async def test_integers_of_any_size_and_half_characters_can_be_sent(server: Serv
     assert first["content"] == "cut ? here"
     assert second["tool_calls"][0]["function"]["arguments"] == {"n": 12345678901234567890123}
     assert third["content"] == "é"
-
-
-async def test_pieces_are_emitted_while_the_stream_still_runs_and_leaving_closes_it() -> None:
-    with Server(lines(said("Sun", "ny."), stall_after=1)) as server:
-        provider = OllamaProvider("qwen3", host=server.origin)
-        arrived = anyio.Event()
-
-        def emit(_delta: Delta) -> None:
-            arrived.set()
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(provider.respond, request(), emit)
-            with anyio.fail_after(5):
-                await arrived.wait()
-            tasks.cancel_scope.cancel()
-        assert await server.reached(server.left.is_set, 5), "a cancelled request closes its connection"
-        await provider.aclose()
-
-
-async def test_a_request_can_be_cancelled_before_any_answer() -> None:
-    with Server(lines(said("Sunny."), stall_after=-1)) as server:
-        provider = OllamaProvider("qwen3", host=server.origin)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(provider.respond, request(), ignore)
-            assert await server.reached(server.stalled.is_set, 5)
-            tasks.cancel_scope.cancel()
-        assert await server.reached(server.left.is_set, 5)
-        await provider.aclose()
-
-
-async def test_requests_may_run_at_once_and_none_sees_anothers_body() -> None:
-    def echo(asked: HttpRequest) -> Answer:
-        return lines(said(asked.body["messages"][0]["content"]))
-
-    with Server(echo) as server:
-        provider = OllamaProvider("qwen3", host=server.origin)
-        answers: dict[str, str] = {}
-
-        async def one(words: str) -> None:
-            reply = await provider.respond(request(UserMessage(content=words)), ignore)
-            answers[words] = reply.message.text
-
-        async with anyio.create_task_group() as tasks:
-            for number in range(10):
-                tasks.start_soon(one, f"question {number}")
-        await provider.aclose()
-    assert answers == {f"question {number}": f"question {number}" for number in range(10)}
-
-
-def test_one_provider_serves_one_event_loop_after_the_other(server: Server) -> None:
-    provider = OllamaProvider("qwen3", host=server.origin)
-
-    async def once() -> str:
-        reply = await provider.respond(request(), ignore)
-        await provider.aclose()
-        await provider.aclose()
-        return reply.message.text
-
-    for backend in ("asyncio", "trio", "asyncio"):
-        assert anyio.run(once, backend=backend) == "Sunny."
-    assert server.connections == 3
 
 
 async def test_a_server_that_does_not_stream_is_understood() -> None:
@@ -418,10 +353,6 @@ def test_errors_of_the_sdk_itself_are_translated() -> None:
 
 
 # ---------------------------------------------------------------------------------- keys, hosts, options
-
-
-def everything_about(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error)) + repr(error) + repr(vars(error))
 
 
 @pytest.mark.parametrize("place", ["argument", "environment", "header", "host"])

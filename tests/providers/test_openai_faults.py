@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import socket
-import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ import anyio.lowlevel
 import openai
 import pytest
 
+from support.asking import everything_about
 from support.openai_server import OpenAIServer, Reply, calls, chunk, ended, status, stream_error, text
 from toolbus.errors import (
     ApplicationError,
@@ -311,10 +311,6 @@ async def test_other_errors_of_the_sdk_are_rejections() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- keys
-
-
-def everything_about(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error)) + repr(error) + repr(vars(error))
 
 
 async def test_a_key_is_never_shown(caplog: pytest.LogCaptureFixture) -> None:

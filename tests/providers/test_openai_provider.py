@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import anyio
-import anyio.to_thread
 import openai
 import pytest
 
+from support.asking import request
 from support.openai_server import OpenAIServer, Reply, calls, chunk, ended, text
 from toolbus.errors import ConfigurationError
 from toolbus.messages import (
@@ -38,10 +38,6 @@ CLOCK = ToolSpec(name="get_time")
 def server() -> Iterator[OpenAIServer]:
     with OpenAIServer(lambda _request: text("Sunny.")) as running:
         yield running
-
-
-def request(*messages: Message, **options: Any) -> ModelRequest:
-    return ModelRequest(messages=messages or (UserMessage(content="hi"),), **options)
 
 
 def provider_of(server: OpenAIServer, **options: Any) -> OpenAIProvider:
@@ -87,54 +83,6 @@ async def test_a_whole_tool_calling_conversation_goes_over_the_wire() -> None:
     back = from_openai(server.requests[1].messages)
     assert [type(each) for each in back] == [type(each) for each in messages]
     assert server.connections == 1, "the connection is used again"
-
-
-async def test_pieces_are_emitted_while_the_stream_still_runs() -> None:
-    with OpenAIServer([ended(text("Sunny."), "hang", after=2)]) as server:
-        provider = provider_of(server)
-        arrived = anyio.Event()
-
-        def emit(_delta: Delta) -> None:
-            arrived.set()
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(provider.respond, request(), emit)
-            with anyio.fail_after(30):
-                await arrived.wait()
-            assert await anyio.to_thread.run_sync(server.stalled.wait, 5)  # else it would break off while it writes
-            tasks.cancel_scope.cancel()
-        assert await anyio.to_thread.run_sync(server.left.wait, 5), "a cancelled request closes its connection"
-        await provider.aclose()
-
-
-async def test_requests_may_run_at_once() -> None:
-    with OpenAIServer(lambda asked: text(asked.messages[0]["content"])) as server:
-        provider = provider_of(server)
-        answers: dict[str, str] = {}
-
-        async def one(said: str) -> None:
-            reply = await provider.respond(request(UserMessage(content=said)), lambda _: None)
-            answers[said] = reply.message.text
-
-        async with anyio.create_task_group() as tasks:
-            for number in range(5):
-                tasks.start_soon(one, f"question {number}")
-        await provider.aclose()
-    assert answers == {f"question {number}": f"question {number}" for number in range(5)}
-
-
-def test_one_provider_serves_one_event_loop_after_the_other(server: OpenAIServer) -> None:
-    provider = provider_of(server)
-
-    async def once() -> str:
-        reply = await provider.respond(request(), lambda _: None)
-        await provider.aclose()
-        await provider.aclose()
-        return reply.message.text
-
-    for backend in ("asyncio", "trio", "asyncio"):
-        assert anyio.run(once, backend=backend) == "Sunny."
-    assert server.connections == 3
 
 
 async def test_a_server_that_does_not_stream_is_understood() -> None:

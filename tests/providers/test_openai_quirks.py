@@ -7,10 +7,11 @@ from typing import Any
 import anyio
 import pytest
 
+from support.asking import request
 from support.openai_server import OpenAIServer, Reply, chunk, status, text
 from toolbus import Runtime, tool
 from toolbus.errors import ContentFiltered, ProviderUnavailable
-from toolbus.messages import AssistantMessage, ImagePart, Message, ToolCall, ToolMessage, Usage, UserMessage
+from toolbus.messages import AssistantMessage, ImagePart, ToolCall, ToolMessage, Usage, UserMessage
 from toolbus.protocols import Delta, ModelReply, ModelRequest, ModelSettings, TextPiece, ToolSpec
 from toolbus.providers import OpenAIProvider
 from toolbus.testing.wire import WireCall, WireFault, WireReply, WireServer
@@ -28,10 +29,6 @@ async def ask(script: list[Any], asked: ModelRequest | None = None, emit: Any = 
                 return await provider.respond(asked or request(), emit or (lambda _: None))
         finally:
             await provider.aclose()
-
-
-def request(*messages: Message, **options: Any) -> ModelRequest:
-    return ModelRequest(messages=messages or (UserMessage(content="hi"),), **options)
 
 
 # ----------------------------------------------------------------------------------------------- llama.cpp

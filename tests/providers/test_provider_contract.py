@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import anyio
 import pytest
 
-from toolbus.protocols import Provider
+from toolbus.messages import UserMessage
+from toolbus.protocols import ModelRequest, Provider
 from toolbus.providers import OpenAIProvider
 from toolbus.providers.anthropic import AnthropicProvider
 from toolbus.providers.ollama import OllamaProvider
 from toolbus.testing import check_provider, provider_checks
-from toolbus.testing.wire import DIALECTS
+from toolbus.testing.wire import DIALECTS, WireReply, WireServer
 
 KEY = "sk-not-a-real-key"
 SMALL = 128 * 1024  # bytes, where reading stops: megabytes take their time, and stand in one test
@@ -62,6 +64,24 @@ async def test_a_provider_speaks_openais_own_dialect_as_well_as_that_of_its_imit
         return MAKERS["openai"](url, compatible=False)
 
     await check_provider(make, only=["history", "history-with-odd-ids", "tools", "settings", "tool-choice"])
+
+
+@pytest.mark.parametrize("dialect", MAKERS)
+def test_one_provider_serves_one_event_loop_after_the_other(dialect: str) -> None:
+    with WireServer(lambda _: WireReply(text="Sunny."), dialect=dialect) as server:
+        provider = MAKERS[dialect](server.base_url)
+        closes: Any = provider
+
+        async def once() -> str:
+            request = ModelRequest(messages=[UserMessage(content="hi")])
+            reply = await provider.respond(request, lambda _: None)
+            await closes.aclose()
+            await closes.aclose()
+            return reply.message.text
+
+        for backend in ("asyncio", "trio", "asyncio"):
+            assert anyio.run(once, backend=backend) == "Sunny."
+        assert server.connections == 3
 
 
 def test_there_is_a_provider_for_each_dialect() -> None:

@@ -8,13 +8,13 @@ import anyio
 import openai
 import pytest
 
+from support.asking import request
 from toolbus import Runtime, ToolResult, tool
 from toolbus.errors import ConfigurationError, ContextOverflow, ProviderError, ProviderRejected, ProviderUnavailable
 from toolbus.messages import (
     AssistantMessage,
     FilePart,
     ImagePart,
-    Message,
     TextPart,
     ToolCall,
     ToolMessage,
@@ -40,10 +40,6 @@ ASKS = WireReply(
     reasoning="Paris, I think.",
     calls=(WireCall(name="get_weather", arguments='{"city": "Paris"}', call_id="call_7"),),
 )
-
-
-def request(*messages: Message, **options: Any) -> ModelRequest:
-    return ModelRequest(messages=messages or (UserMessage(content="hi"),), **options)
 
 
 def provider_of(server: WireServer, **options: Any) -> OpenAIProvider:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from support.long_talks import sent, talk, too_long
 from support.wire_oracle import check_wires
 from toolbus import (
     Compression,
@@ -45,14 +46,6 @@ def plain(name: str, result: str | Callable[[], str], **options: Any) -> Tool:
         return result if isinstance(result, str) else result()
 
     return Tool(name, "", schema("n"), handler, validate=lambda _arguments: None, **options)
-
-
-def sent(provider: ScriptedProvider, number: int = -1) -> list[Message]:
-    """What the model was sent, which everybody has to take."""
-    messages = list(provider.requests[number].messages)
-    validate(messages)
-    check_wires(messages)
-    return messages
 
 
 def results(messages: Sequence[Message]) -> list[str]:
@@ -240,17 +233,6 @@ async def test_a_conversation_goes_on_sending_what_it_has_sent() -> None:
 
 
 # -------------------------------------------------------------------------------------------- a provider that refuses
-
-
-def too_long(limit_tokens: int | None = None) -> Any:
-    return error(ContextOverflow("prompt is too long", vendor="test", status=400, limit_tokens=limit_tokens))
-
-
-def talk(turns: int) -> list[Message]:
-    made: list[Message] = []
-    for number in range(turns):
-        made += [UserMessage(content=f"question {number} " * 30), AssistantMessage(text="answer " * 60)]
-    return [*made, UserMessage(content="and now?")]
 
 
 async def carry_out(provider: Any, messages: Any, **options: Any) -> tuple[RequestResult[Any], list[Event]]:

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from support.wire_oracle import check_wires
+from support.long_talks import sent, talk, too_long
 from toolbus import (
     Compression,
     EventBus,
@@ -25,7 +25,6 @@ from toolbus import (
 )
 from toolbus.core.compression import Edit, Fold, HistoryItem
 from toolbus.core.tokens import Calibration, estimate_message, estimate_text, estimate_tools
-from toolbus.core.transcript import validate
 from toolbus.errors import ApplicationError, ContentFiltered, ContextOverflow, ProviderUnavailable
 from toolbus.events import (
     ApprovalDecided,
@@ -57,26 +56,8 @@ def fetch(result: str = "word " * 100, description: str = "", **options: Any) ->
     return Tool("fetch", description, schema, handler, validate=lambda _arguments: None, **options)
 
 
-def talk(turns: int) -> list[Message]:
-    made: list[Message] = []
-    for number in range(turns):
-        made += [UserMessage(content=f"question {number} " * 30), AssistantMessage(text="answer " * 60)]
-    return [*made, UserMessage(content="and now?")]
-
-
 def size(request: ModelRequest) -> int:
     return sum(map(estimate_message, request.messages)) + estimate_tools(request.tools)
-
-
-def checked(provider: ScriptedProvider, number: int = -1) -> list[Message]:
-    messages = list(provider.requests[number].messages)
-    validate(messages)
-    check_wires(messages)
-    return messages
-
-
-def too_long(limit_tokens: int | None = None) -> Any:
-    return error(ContextOverflow("prompt is too long", vendor="test", status=400, limit_tokens=limit_tokens))
 
 
 async def carry_out(provider: Any, messages: Any, **options: Any) -> tuple[RequestResult[Any], list[Event]]:
@@ -156,7 +137,7 @@ async def test_a_request_that_goes_on_growing_is_summed_up_again() -> None:
         result = await runtime.run("and now?", history=talk(20)[:-1])
     assert result.ok
     assert summarizer.asked[:2] == ["", "summary 0"]
-    assert all("summary 0" not in str(message) for message in checked(provider))
+    assert all("summary 0" not in str(message) for message in sent(provider))
 
 
 async def test_a_summary_without_text_is_paid_for_and_the_one_before_stays() -> None:
@@ -173,7 +154,7 @@ async def test_a_summary_without_text_is_paid_for_and_the_one_before_stays() -> 
     assert set(summarizer.asked[1:]) == {"They talked."}
     assert sum(usages, Usage()) == Usage(input_tokens=70 * asked, output_tokens=7 * asked)
     assert [each.summary for each in seen if isinstance(each, HistoryCompressed) and each.summary] == ["They talked."]
-    assert checked(provider)[0].text.endswith("In short:]\nThey talked.")  # type: ignore[union-attr]
+    assert sent(provider)[0].text.endswith("In short:]\nThey talked.")  # type: ignore[union-attr]
 
 
 async def test_a_summary_of_broken_text_can_be_sent() -> None:
@@ -181,7 +162,7 @@ async def test_a_summary_of_broken_text_can_be_sent() -> None:
     compression = Compression(max_context_tokens=1000, summarizer=Fixed(Summary(text="half \ud800")))
     result, seen = await carry_out(provider, talk(20), compression=compression)
     assert result.ok
-    assert checked(provider)[0].text.endswith("half ?")  # type: ignore[union-attr]
+    assert sent(provider)[0].text.endswith("half ?")  # type: ignore[union-attr]
     assert next(each.summary for each in seen if isinstance(each, HistoryCompressed)) == "half ?"
 
 
@@ -264,7 +245,7 @@ async def test_a_limit_that_makes_no_sense_does_no_harm_to_later_turns(limit_tok
             await runtime.run("question " * 20, conversation_id="c")
         result = await runtime.run("question", conversation_id="c")
         assert result.ok
-    refused, again = len(checked(provider, 4)), len(checked(provider, 5))
+    refused, again = len(sent(provider, 4)), len(sent(provider, 5))
     # Without a limit, half of the refused request is sent. With a limit of one token, only the newest turn is left.
     assert (refused, again > 2) == (9, limit_tokens <= 0)
 
@@ -320,8 +301,8 @@ async def test_the_next_provider_is_asked_with_all_of_it_where_the_first_one_s_w
         ("context_overflow", 0),
         ("context_overflow", 1),
     ]
-    assert checked(large) == result.messages[:-1]
-    assert len(checked(small, 1)) < len(checked(large))
+    assert sent(large) == result.messages[:-1]
+    assert len(sent(small, 1)) < len(sent(large))
 
 
 async def test_the_next_provider_is_asked_where_nothing_is_left_to_shorten_for_the_first_one() -> None:
@@ -383,9 +364,9 @@ async def test_a_refusal_after_a_steering_keeps_what_was_said() -> None:
         sessions.append(runtime.start("go", history=talk(20)[:-1]))
         result = await sessions[0].result()
     assert result.ok
-    said = [each.content for each in checked(provider) if isinstance(each, UserMessage)]
+    said = [each.content for each in sent(provider) if isinstance(each, UserMessage)]
     assert said[-2:] == ["go", "in Rome"]
-    assert checked(provider)[-2].content == "word " * 100  # type: ignore[union-attr]
+    assert sent(provider)[-2].content == "word " * 100  # type: ignore[union-attr]
 
 
 async def test_what_was_shortened_for_a_model_stays_so_when_it_is_asked_again() -> None:
@@ -532,7 +513,7 @@ async def test_a_conversation_that_begins_anew_does_not_remember_the_one_before(
         await runtime.run("else", conversation_id="other")
         await runtime.run("hello", conversation_id="c", history=talk(3)[:-1])
     assert "The old one" not in str(provider.requests[-1].messages[0])
-    assert len(checked(provider)) == 7
+    assert len(sent(provider)) == 7
 
 
 async def test_late_results_are_read_though_all_older_turns_have_left() -> None:
@@ -557,9 +538,9 @@ async def test_late_results_are_read_though_all_older_turns_have_left() -> None:
         await anyio.sleep(1)
         result = await runtime.run("question " * 150, conversation_id="c")
     assert result.ok
-    notes = [each.text for each in checked(provider) if isinstance(each, SystemMessage)]
+    notes = [each.text for each in sent(provider) if isinstance(each, SystemMessage)]
     assert any("the news" in each for each in notes)
-    assert not any(isinstance(each, ToolMessage) for each in checked(provider))
+    assert not any(isinstance(each, ToolMessage) for each in sent(provider))
 
 
 # ------------------------------------------------------------------------------------------------- calibration

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from support.wall_clock import Clock
 from toolbus.clock import wall_time_from
 from toolbus.storage import Durability
 from toolbus.stores.memory import MemoryStore
@@ -20,19 +21,6 @@ SLOW_DISK_SECONDS = 30.0
 
 At 150 ms for a sync the usual four seconds are over, and the contract is not about that.
 """
-
-
-class Clock:
-    """Seconds since the epoch, which pass when they are let pass."""
-
-    def __init__(self) -> None:
-        self.now = 1_750_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    async def let_pass(self, seconds: float) -> None:
-        self.now += seconds
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from toolbus.errors import InboxFull, StoreError
 from toolbus.events import CancelRequested, Event
 from toolbus.storage import MAX_WAITING_INPUTS
 from toolbus.stores.postgres import PostgresStore
-from toolbus.stores.sql import inbox, read
+from toolbus.stores.sql import functions, read
 from toolbus.stores.sql.engine import DatabaseStore
 from toolbus.stores.sqlite import SqliteStore
 
@@ -95,13 +95,13 @@ async def test_inputs_that_are_sent_at_once_share_transactions_and_keep_their_bo
     store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     groups: list[int] = []
-    send_group = inbox.send_all
+    send_group = functions.send_all
 
     def counted(database: Any, events: Sequence[Event]) -> Any:
         groups.append(len(events))
         return send_group(database, events)
 
-    monkeypatch.setattr(inbox, "send_all", counted)
+    monkeypatch.setattr(functions, "send_all", counted)
     for request_id in ("full", "other"):
         await store.append(entry(request_id))
     many = [cancel("full", f"f{number:03}") for number in range(MAX_WAITING_INPUTS + 20)]

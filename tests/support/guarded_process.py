@@ -5,7 +5,7 @@ end closes (after a normal end, a crash or a `kill -9`), the guard kills the ser
 its folder. Since the server is the guard's child, it can be killed and started again within a test without a new child
 process for the census to find.
 
-This module knows processes and signals, and nothing about servers. POSIX only.
+This module knows processes and signals, and nothing about any one server. POSIX only.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,9 @@ import psutil
 _PATIENCE_SECONDS = 10.0
 """The time in which a signal must have an effect: far more than a busy machine needs."""
 _POLL_SECONDS = 0.001
+_START_SECONDS = 30.0
+_START_POLL_SECONDS = 0.005
+HOST = "127.0.0.1"
 
 
 class GuardedProcess:
@@ -89,6 +94,81 @@ class GuardedProcess:
         if not answer:
             raise RuntimeError(f"the guard ended instead of answering {what!r}")
         return int(answer)
+
+
+class GuardedServer(ABC):
+    """A server with its data, running from the start until `close` or the end of this process, whatever ends it.
+
+    A subclass makes `_process`, and then calls `start`. `_name` is the server's in errors.
+    """
+
+    _name: str
+    _process: GuardedProcess
+
+    @abstractmethod
+    def _is_ready(self) -> bool:
+        """Return whether the server accepts connections."""
+
+    @property
+    def pid(self) -> int:
+        """The server's process id; 0 after `kill`."""
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start it (again) with the existing data, and wait until it accepts connections. It must not be running."""
+        self._process.start()
+        deadline = time.monotonic() + _START_SECONDS
+        while not self._is_ready():
+            if self._process.has_ended() or time.monotonic() > deadline:
+                said = self._process.log.read_text(errors="replace")
+                raise RuntimeError(f"{self._name} did not start; its log:\n{said}")
+            time.sleep(_START_POLL_SECONDS)
+
+    def kill(self) -> None:
+        """Send SIGKILL to all its processes at one moment, as when a machine dies. Connections break."""
+        self._process.kill()
+
+    def halt(self) -> None:
+        """Send SIGSTOP to all its processes: connections stay open without an answer, and new ones hang."""
+        self._process.halt()
+
+    def resume(self) -> None:
+        """Send SIGCONT to all its processes."""
+        self._process.resume()
+
+    @contextlib.contextmanager
+    def halted(self) -> Generator[None]:
+        """Halt the server for the length of the block."""
+        self.halt()
+        try:
+            yield
+        finally:
+            self.resume()
+
+    def revive(self) -> None:
+        """Make the server run again, after `kill` or `halt`. It has no effect on a running server."""
+        self.resume()
+        if self._process.has_ended():
+            self._process.pid = 0
+            self.start()
+
+    def close(self) -> None:
+        """Stop the server and delete its data. This may be called twice."""
+        self._process.close()
+
+
+def free_port() -> int:
+    """Return a port of this machine that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return probe.getsockname()[1]
+
+
+def takes_connections(port: int) -> bool:
+    """Return whether somebody listens on a port of this machine."""
+    with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=1):
+        return True
+    return False
 
 
 # ------------------------------------------------------------------------------------------------- the guard

@@ -31,20 +31,15 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import socket
 import sys
 import tempfile
-import time
 from collections.abc import Generator
 from pathlib import Path
 from uuid import uuid4
 
-from .guarded_process import GuardedProcess
+from .guarded_process import HOST, GuardedProcess, GuardedServer, free_port, takes_connections
 
-_PATIENCE_SECONDS = 30.0
-_POLL_SECONDS = 0.01
 _PORTS_TRIED = 5
-_HOST = "127.0.0.1"
 
 
 @functools.cache
@@ -55,15 +50,17 @@ def shared() -> MongoServer:
     return server
 
 
-class MongoServer:
-    """A server with its data, running from the start until `close` or the end of this process, whatever ends it."""
+class MongoServer(GuardedServer):
+    """A server for pymongo: see `GuardedServer`."""
+
+    _name = "nx-27017"
 
     def __init__(self) -> None:
         """Start it without data, in about 0.3 s. Writes reach the disk at once only with `j=true` in the URL."""
         for left in reversed(range(_PORTS_TRIED)):
             self.folder = Path(tempfile.mkdtemp(prefix="toolbus-mongo-"))
             """The folder of the data, with a file for each database; it is deleted at the end."""
-            self.port = _free_port()
+            self.port = free_port()
             self._process = GuardedProcess(self._command(), folder=self.folder)
             try:
                 self.start()
@@ -74,14 +71,9 @@ class MongoServer:
                     raise
 
     @property
-    def pid(self) -> int:
-        """The server's process id; 0 after `kill`."""
-        return self._process.pid
-
-    @property
     def url(self) -> str:
         """The URL for `MongoClient`, which stays the same after `kill` and `start`."""
-        return f"mongodb://{_HOST}:{self.port}/?directConnection=true"
+        return f"mongodb://{HOST}:{self.port}/?directConnection=true"
 
     @contextlib.contextmanager
     def database(self) -> Generator[tuple[str, str]]:
@@ -95,61 +87,11 @@ class MongoServer:
         finally:
             self.revive()
 
-    def start(self) -> None:
-        """Start it (again) with the existing data, and wait until it accepts connections. It must not be running."""
-        self._process.start()
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while not self._takes_connections():
-            if self._process.has_ended() or time.monotonic() > deadline:
-                said = self._process.log.read_text(errors="replace")
-                raise RuntimeError(f"nx-27017 did not start; its log:\n{said}")
-            time.sleep(_POLL_SECONDS)
-
-    def kill(self) -> None:
-        """Send SIGKILL, as when a machine dies. Connections break."""
-        self._process.kill()
-
-    def halt(self) -> None:
-        """Send SIGSTOP: connections stay open without an answer, and new ones hang."""
-        self._process.halt()
-
-    def resume(self) -> None:
-        """Send SIGCONT."""
-        self._process.resume()
-
-    @contextlib.contextmanager
-    def halted(self) -> Generator[None]:
-        """Halt the server for the length of the block."""
-        self.halt()
-        try:
-            yield
-        finally:
-            self.resume()
-
-    def revive(self) -> None:
-        """Make the server run again, after `kill` or `halt`. It has no effect on a running server."""
-        self.resume()
-        if self._process.has_ended():
-            self._process.pid = 0
-            self.start()
-
-    def close(self) -> None:
-        """Stop the server and delete its data. This may be called twice."""
-        self._process.close()
-
     def _command(self) -> list[str]:
         # Otherwise, all servers of the machine would share the names of its log and of the file with its process id.
         names = ["--log-file", str(self.folder / "server.log"), "--pid-file", str(self.folder / "pid")]
-        place = ["--host", _HOST, "--port", str(self.port), "--data-dir", str(self.folder / "data")]
+        place = ["--host", HOST, "--port", str(self.port), "--data-dir", str(self.folder / "data")]
         return [sys.executable, "-I", "-m", "nx_27017.nx_27017", *place, *names]
 
-    def _takes_connections(self) -> bool:
-        with contextlib.suppress(OSError), socket.create_connection((_HOST, self.port), timeout=1):
-            return True
-        return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_HOST, 0))
-        return probe.getsockname()[1]
+    def _is_ready(self) -> bool:
+        return takes_connections(self.port)

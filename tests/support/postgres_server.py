@@ -24,7 +24,6 @@ import shutil
 import stat
 import subprocess
 import tempfile
-import time
 from collections.abc import Generator
 from pathlib import Path
 from uuid import uuid4
@@ -32,10 +31,8 @@ from uuid import uuid4
 import psycopg
 from psycopg import sql
 
-from .guarded_process import GuardedProcess
+from .guarded_process import GuardedProcess, GuardedServer
 
-_PATIENCE_SECONDS = 30.0
-_POLL_SECONDS = 0.005
 _SETTINGS = {
     "listen_addresses": "",
     "shared_buffers": "16MB",
@@ -53,8 +50,10 @@ def shared() -> PostgresServer:
     return server
 
 
-class PostgresServer:
-    """A server with its data, running from the start until `close` or the end of this process, whatever ends it."""
+class PostgresServer(GuardedServer):
+    """A PostgreSQL server: see `GuardedServer`."""
+
+    _name = "PostgreSQL"
 
     def __init__(self, *, durable: bool = True) -> None:
         """Make a cluster and start it, in about 0.5 s. Unless `durable`, commits do not wait for the disk."""
@@ -78,11 +77,6 @@ class PostgresServer:
             self.close()
             raise
 
-    @property
-    def pid(self) -> int:
-        """The postmaster's process id; 0 after `kill`."""
-        return self._process.pid
-
     def url(self, database: str = "postgres") -> str:
         """The URL for `psycopg.connect`, which stays the same after `kill` and `start`."""
         return f"postgresql://postgres@/{database}?host={self.folder}"
@@ -101,55 +95,17 @@ class PostgresServer:
             self.revive()
             self._administer(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
-    def start(self) -> None:
-        """Start it (again) with the existing data, and wait until it accepts connections. It must not be running."""
-        pid = self._process.start()
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while not self._is_ready(pid):
-            if self._process.has_ended() or time.monotonic() > deadline:
-                said = self._process.log.read_text(errors="replace")
-                raise RuntimeError(f"PostgreSQL did not start; its log:\n{said}")
-            time.sleep(_POLL_SECONDS)
-
-    def kill(self) -> None:
-        """Send SIGKILL to the postmaster and all backends at one moment, as when a machine dies. Connections break."""
-        self._process.kill()
-
-    def halt(self) -> None:
-        """Send SIGSTOP to all its processes: connections stay open without an answer, and new ones hang."""
-        self._process.halt()
-
-    def resume(self) -> None:
-        """Send SIGCONT to all its processes."""
-        self._process.resume()
-
-    @contextlib.contextmanager
-    def halted(self) -> Generator[None]:
-        """Halt the server for the length of the block."""
-        self.halt()
-        try:
-            yield
-        finally:
-            self.resume()
-
-    def revive(self) -> None:
-        """Make the server run again, after `kill` or `halt`. It has no effect on a running server."""
-        self.resume()
-        if self._process.has_ended():
-            self._process.pid = 0
-            self.start()
-
     def close(self) -> None:
-        """Stop the server and delete its data. This may be called twice."""
+        """See `GuardedServer`."""
         if self._admin is not None:
             self._admin.close()
-        self._process.close()
+        super().close()
 
-    def _is_ready(self, pid: int) -> bool:
+    def _is_ready(self) -> bool:
         """Return whether the server is ready, by its own file: line 1 is its process id, line 8 its state."""
         with contextlib.suppress(OSError):
             lines = (self.data / "postmaster.pid").read_text().splitlines()
-            return len(lines) > 7 and lines[0] == str(pid) and lines[7].strip() == "ready"
+            return len(lines) > 7 and lines[0] == str(self.pid) and lines[7].strip() == "ready"
         return False
 
     def _administer(self, statement: sql.Composed) -> None:

@@ -13,6 +13,7 @@ import wrong_journals as journals
 import wrong_orders as orders
 import wrong_stores as wrong
 
+from support.wall_clock import Clock
 from toolbus.clock import wall_time_from
 from toolbus.errors import ConfigurationError, StoreError
 from toolbus.events import FACT_TYPES, decode, encode
@@ -21,19 +22,6 @@ from toolbus.storage import JournalStore
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ContractBroken, ContractReport, check_store, store_checks
 from toolbus.testing.contracts.store._samples import facts_of_all_types
-
-
-class Clock:
-    """The stores' clock, which moves when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 1_750_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    async def let_pass(self, seconds: float) -> None:
-        self.now += seconds
 
 
 @pytest.fixture(autouse=True)

@@ -54,7 +54,7 @@ async def test_a_decision_is_remembered_only_if_it_says_so(kind: str) -> None:
     ("body", "problem"),
     [
         (b"{", "the body is not JSON: "),
-        (b"[]", "the body: Input should be"),
+        (b"[]", "the body must be an object, not list"),
         (b'{"id":"a"}', "approved: Field required"),
         (b'{"id":"a","approved":"true"}', "approved: Input should be a valid boolean"),
         (b'{"id":"a","approved":true,"more":1}', "more: Extra inputs are not permitted"),

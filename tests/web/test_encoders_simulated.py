@@ -204,7 +204,7 @@ def no_rest(_pieces: PieceWise, _whole: str) -> str:
 
 
 def rest_without_a_look(pieces: PieceWise, whole: str) -> str:
-    return whole[pieces._length :]
+    return whole[len("".join(pieces._pieces)) :]
 
 
 def everything(_encoder: EventEncoder, _event: Event) -> bool:

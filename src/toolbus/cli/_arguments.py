@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from typing import Any, NoReturn, TypedDict
+from typing import Any, NoReturn
 
 __all__ = ["parse"]
 
@@ -207,6 +207,9 @@ _MCP = "also offer the tools of the MCP servers in this mcpServers file; may be 
 class _Parser(argparse.ArgumentParser):
     """A parser that reports wrong usage in one line, which says where to find help."""
 
+    def __init__(self, **given: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **given)
+
     def print_help(self, file: Any = None) -> None:
         """Print the help. Raises `OSError`, which argparse itself would ignore."""
         print(self.format_help(), end="", file=file, flush=True)
@@ -242,50 +245,39 @@ def _limit_meant(argument: str) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="toolbus", **_texts(_DESCRIPTION, _EXAMPLES))
+    parser = _Parser(prog="toolbus", description=_DESCRIPTION, epilog=_EXAMPLES)
     parser.add_argument("-V", "--version", action="store_true", help="print the version and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=_Parser)
 
-    _add_ask(commands.add_parser("ask", help="ask one question about files", **_texts(_ASK, _ASK_EXAMPLES)))
-    chat = commands.add_parser("chat", help="have a conversation", **_texts(_CHAT, _CHAT_STATUS))
+    def command(name: str, summary: str, description: str, more: str = "") -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=summary, description=description, epilog=more)
+
+    _add_ask(command("ask", "ask one question about files", _ASK, _ASK_EXAMPLES))
+    chat = command("chat", "have a conversation", _CHAT, _CHAT_STATUS)
     _add_conversing(chat)
     _add_output(chat)
-    _add_serve(commands.add_parser("serve", help="chat in the browser", **_texts(_SERVE, _SERVE_EXAMPLES)))
-    _add_resume(commands.add_parser("resume", help="resume interrupted requests", **_texts(_RESUME, _RESUME_EXAMPLES)))
-    status = commands.add_parser("status", help="show what is unfinished", **_texts(_STATUS, _STATUS_EXAMPLES))
-    where = status.add_mutually_exclusive_group()
-    where.add_argument("--store", metavar="PATH", help="the store's file; default: one in your state folder")
+    _add_serve(command("serve", "chat in the browser", _SERVE, _SERVE_EXAMPLES))
+    _add_resume(command("resume", "resume interrupted requests", _RESUME, _RESUME_EXAMPLES))
+    status = command("status", "show what is unfinished", _STATUS, _STATUS_EXAMPLES)
+    where = _add_store_path(status)
     where.add_argument("--url", metavar="URL", help="the address of a process with create_status_app")
     status.add_argument("--json", action="store_true", help="print one JSON object")
     _add_debug(status)
-    _add_inspect(commands.add_parser("inspect", help="show requests on a page", **_texts(_INSPECT, _INSPECT_EXAMPLES)))
-    _add_store(commands.add_parser("store", help="inspect the store", **_texts(_STORE, _STORE_EXAMPLES)))
+    _add_inspect(command("inspect", "show requests on a page", _INSPECT, _INSPECT_EXAMPLES))
+    _add_store(command("store", "inspect the store", _STORE, _STORE_EXAMPLES))
+    _add_worker(command("worker", "run the calls of a pool on this machine", _WORKER, _WORKER_EXAMPLES))
 
-    _add_worker(
-        commands.add_parser(
-            "worker", help="run the calls of a pool on this machine", **_texts(_WORKER, _WORKER_EXAMPLES)
-        )
-    )
-
-    events = commands.add_parser(
-        "events", help="list the types of events", **_texts("List the types of events that the bus publishes.", "")
-    )
+    events = command("events", "list the types of events", "List the types of events that the bus publishes.")
     events.add_argument("--json-schema", action="store_true", help="print the JSON schema of all events as one union")
     _add_debug(events)
 
-    tools = commands.add_parser(
-        "tools", help="list the tools offered to a model", **_texts("List the tools that are offered to a model.", "")
-    )
+    tools = command("tools", "list the tools offered to a model", "List the tools that are offered to a model.")
     _add_files(tools)
     tools.add_argument("--json", action="store_true", help="print a JSON list with names, descriptions and schemas")
     _add_debug(tools)
 
-    _add_replay(commands.add_parser("replay", help="compare recordings", **_texts(_REPLAY, _REPLAY_EXAMPLES)))
-
-    simulation = commands.add_parser(
-        "simulate", help="look for bugs in toolbus itself", **_texts(_SIMULATE, _SIMULATE_EXAMPLES)
-    )
-    _add_simulation(simulation)
+    _add_replay(command("replay", "compare recordings", _REPLAY, _REPLAY_EXAMPLES))
+    _add_simulation(command("simulate", "look for bugs in toolbus itself", _SIMULATE, _SIMULATE_EXAMPLES))
     return parser
 
 
@@ -331,22 +323,6 @@ def _add_simulation(parser: argparse.ArgumentParser) -> None:
     _add_debug(parser)
 
 
-class _Texts(TypedDict):
-    description: str
-    epilog: str
-    formatter_class: type[argparse.HelpFormatter]
-    allow_abbrev: bool
-
-
-def _texts(description: str, epilog: str) -> _Texts:
-    return {
-        "description": description,
-        "epilog": epilog,
-        "formatter_class": argparse.RawDescriptionHelpFormatter,
-        "allow_abbrev": False,
-    }
-
-
 def _add_files(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-d", "--dir", default=".", metavar="PATH", help="the files to ask about; default: the current directory"
@@ -374,16 +350,21 @@ def _add_store_options(parser: argparse.ArgumentParser) -> None:
     _add_store_path(group, no_store=True)
 
 
-def _add_store_path(parser: argparse._ActionsContainer, *, no_store: bool = False) -> None:  # pyright: ignore[reportPrivateUsage]
+def _add_store_path(
+    parser: argparse._ActionsContainer,  # pyright: ignore[reportPrivateUsage]
+    *,
+    no_store: bool = False,
+) -> argparse._MutuallyExclusiveGroup:  # pyright: ignore[reportPrivateUsage]
+    """Add the option for the store's file, and return the group of the options that exclude it."""
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--store", metavar="PATH", help="the store's file; default: one in your state folder")
     if no_store:
         where.add_argument("--no-store", action="store_true", help="keep nothing")
+    return where
 
 
 def _add_inspect(parser: argparse.ArgumentParser) -> None:
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("--store", metavar="PATH", help="the store's file; default: one in your state folder")
+    where = _add_store_path(parser)
     where.add_argument("--url", metavar="URL", help="a PostgreSQL database instead, as its processes name it")
     where.add_argument("--recording", metavar="FILE", help="a recording instead, which toolbus ask --record makes")
     parser.add_argument("--port", type=int, default=0, metavar="N", help="the port to listen on; default: a free one")
@@ -410,7 +391,7 @@ def _add_store(parser: argparse.ArgumentParser) -> None:
 
     def command(name: str, summary: str, more: str = "", *, json: bool = True) -> argparse.ArgumentParser:
         each = commands.add_parser(
-            name, help=summary[0].lower() + summary[1:].rstrip("."), **_texts(f"{summary}{more}", "")
+            name, help=summary[0].lower() + summary[1:].rstrip("."), description=f"{summary}{more}"
         )
         _add_store_path(each)
         if json:
@@ -567,7 +548,7 @@ def _add_debug(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[r
 
 
 def _seconds(text: str) -> float:
-    value = float(text) if _is_number(text) else math.nan
+    value = _number(text)
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above zero")
     return value
@@ -580,15 +561,14 @@ def _count(text: str) -> int:
 
 
 def _price(text: str) -> tuple[float, float]:
-    numbers = [float(each) if _is_number(each) else math.nan for each in text.split("/")]
+    numbers = [_number(each) for each in text.split("/")]
     if len(numbers) != 2 or not all(0 <= each < math.inf for each in numbers):
         raise argparse.ArgumentTypeError(f"{text!r} is not two prices per million tokens, such as 0.25/2")
     return numbers[0], numbers[1]
 
 
-def _is_number(text: str) -> bool:
+def _number(text: str) -> float:
     try:
-        float(text)
+        return float(text)
     except ValueError:
-        return False
-    return True
+        return math.nan

@@ -11,11 +11,11 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import anyio
 
@@ -35,12 +35,11 @@ __all__ = [
     "CommandStore",
     "OpenStore",
     "ago",
-    "closing",
     "conversation_of",
     "existing",
     "holder_of",
     "open_store_for",
-    "run",
+    "opened_store",
 ]
 
 COMMAND = "command"
@@ -51,7 +50,6 @@ SERVED = "served"
 
 _MOST = 1_000  # requests that are looked at
 _PROMPT_COLUMNS = 60
-_T = TypeVar("_T")
 
 
 class CommandStore(SqliteStore):
@@ -130,15 +128,6 @@ class OpenStore:
         return bool(self.location.asked_by)
 
 
-def run(function: Callable[..., Awaitable[_T]], *arguments: Any) -> _T:
-    """Run an async function on an event loop of its own, and return its result."""
-
-    async def done() -> _T:
-        return await function(*arguments)
-
-    return anyio.run(done)
-
-
 # ------------------------------------------------------------------------------------------------- opening
 
 
@@ -156,8 +145,7 @@ def open_store_for(options: argparse.Namespace, screen: Screen, command: Mapping
         raise ConfigurationError("--continue needs a store, and nothing is kept here (--no-store, or TOOLBUS_STORE)")
     try:
         store = CommandStore(_made(location), command)
-        looks = partial(_look, store, wanted, notes=not options.quiet)
-        conversation, waiting = run(looks)
+        conversation, waiting = anyio.run(partial(_look, store, wanted, notes=not options.quiet))
     except (StoreError, OSError) as exc:
         if location.asked_by or wanted is not None:
             raise ConfigurationError(f"{location.asked_by or '--continue'}: {_said(exc)}") from exc
@@ -293,6 +281,13 @@ def ago(moment: float) -> str:
     return "a moment ago" if seconds < 60 else "a minute ago"
 
 
-def closing(store: CommandStore) -> contextlib.AbstractAsyncContextManager[CommandStore]:
-    """Return a context manager that gives the store, and closes it at the end."""
-    return contextlib.aclosing(store)
+@contextlib.asynccontextmanager
+async def opened_store(store: CommandStore) -> AsyncGenerator[None]:
+    """Open the store, and close it at the end. Raises `StoreError`."""
+    async with contextlib.aclosing(store):
+        try:
+            await store.open()
+        except OSError as exc:
+            # For example, no file can have this path.
+            raise StoreError(f"{store.path} cannot be opened: {exc.strerror or exc}") from exc
+        yield

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import Generator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from ..records import json_bytes
 from ..runtime import Runtime
 from ..testing.recording import RecordingError, ReplayDifference, record, replay
 from ._terminal.screen import Screen
-from ._terminal.text import escape_json
+from ._terminal.text import counted, escape_json
 from ._warnings import silenced
 
 __all__ = ["recorded", "replay_files"]
@@ -42,7 +43,7 @@ def recorded(options: argparse.Namespace, runtime: Runtime, screen: Screen) -> G
             screen.report(clean(f"toolbus: {exc}"))
             return
     if not options.quiet:
-        counts = f"{_count(recorder.requests, 'request')}, {_count(recorder.facts, 'fact')}"
+        counts = f"{counted(recorder.requests, 'request')}, {counted(recorder.facts, 'fact')}"
         screen.report(clean(f"toolbus: recorded in {path}: {counts}; toolbus replay {path} compares it"))
 
 
@@ -68,7 +69,7 @@ def replay_files(options: argparse.Namespace, screen: Screen) -> int:
         if options.json:
             screen.data(escape_json(json_bytes(found, str).decode()))
         elif found["same"]:
-            counts = f"{_count(found['requests'], 'request')}, {_count(found['facts'], 'fact')}"
+            counts = f"{counted(found['requests'], 'request')}, {counted(found['facts'], 'fact')}"
             screen.data(clean(f"{path}: the same ({counts})"))
         else:
             screen.data(clean(found["problem"]))
@@ -79,7 +80,7 @@ def _replayed(path: Path, ignore: list[str]) -> dict[str, Any]:
     """Return the outcome of one file, as `--json` prints it."""
     found: dict[str, Any] = {"file": str(path), "same": False}
     try:
-        replayed = anyio.run(_replay, path, ignore)
+        replayed = anyio.run(partial(replay, path, ignore=ignore))
     except ReplayDifference as exc:
         where = {"line": exc.line, "request_id": exc.request_id, "field": exc.field}
         return {**found, **where, "expected": exc.expected, "got": exc.got, "problem": str(exc)}
@@ -88,11 +89,3 @@ def _replayed(path: Path, ignore: list[str]) -> dict[str, Any]:
     except OSError as exc:
         return {**found, "problem": f"{path}: {exc.strerror or exc}"}
     return {**found, "same": True, "requests": len(replayed.results), "facts": replayed.facts}
-
-
-async def _replay(path: Path, ignore: list[str]) -> Any:
-    return await replay(path, ignore=ignore)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

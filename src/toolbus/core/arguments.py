@@ -22,7 +22,7 @@ from typing import Any, TypeAlias, cast
 import orjson
 
 from ..errors import InvalidArguments
-from ..schemas import MAX_VALUES, has_big_number, has_many_values
+from ..schemas import MAX_VALUES, depth, has_big_number, has_many_values
 
 __all__ = [
     "CONTAINERS",
@@ -121,22 +121,6 @@ def _check_slowly(text: str) -> None:
         return int(digits)
 
     json.loads(text, object_pairs_hook=members, parse_int=integer)
-
-
-def depth(value: Any) -> int:
-    """Return the number of levels of nesting of a JSON value, counted without recursion."""
-    levels = 0
-    level: list[Any] = [value]
-    while level:
-        levels += 1
-        inside: list[Any] = []
-        for each in level:
-            if isinstance(each, dict):
-                inside.extend(cast("_Json", each).values())
-            elif isinstance(each, list):
-                inside.extend(cast("list[Any]", each))
-        level = [each for each in inside if isinstance(each, (dict, list))]
-    return levels
 
 
 def _kind(value: Any) -> str:

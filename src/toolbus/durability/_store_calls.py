@@ -54,12 +54,8 @@ class PendingCalls:
     def __init__(self) -> None:
         self._calls: dict[str, Callable[[], Awaitable[object]]] = {}
         self._changed = anyio.Event()
-        self._fails = False  # whether the log has reported a failure that is not over
-
-    @property
-    def fails(self) -> bool:
-        """True if the last call failed, so that the store is away as far as is known."""
-        return self._fails
+        self.fails = False
+        """True if the last call failed, which the log has reported, so that the store is away as far as is known."""
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -114,8 +110,8 @@ class PendingCalls:
 
     def report(self, problem: StoreError | None) -> None:
         """Note that a call of the store has failed, or that the store answers. Logs a change."""
-        if problem is None and self._fails:
+        if problem is None and self.fails:
             _logger.info("the store answers again")
-        elif problem is not None and not self._fails:
+        elif problem is not None and not self.fails:
             _logger.warning("the store failed, and the call is repeated until it answers: %s", problem)
-        self._fails = problem is not None
+        self.fails = problem is not None

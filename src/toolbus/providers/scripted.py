@@ -31,6 +31,7 @@ import anyio
 import orjson
 
 from .._option_checks import check, one_of
+from ..core.plain_text import clip
 from ..errors import ConfigurationError, ScriptError
 from ..messages import AssistantMessage, ToolCall, Usage
 from ..protocols import (
@@ -322,7 +323,7 @@ def _named(step: Step | StepFunction) -> str:
         return "hang()"
     if step.calls:
         return f"calls({', '.join(name for name, _, _ in step.calls)})"
-    return f"text({_short(step.text)!r})"
+    return f"text({clip(step.text, 80)!r})"
 
 
 def _wrong(expect: Expectation, request: ModelRequest) -> str:
@@ -358,10 +359,6 @@ def _conditions(
 
 def _streamed_before(after: Step | str) -> tuple[Delta, ...]:
     return after.deltas if isinstance(after, Step) else tuple(_streamed("", after, None))
-
-
-def _short(said: str) -> str:
-    return said if len(said) <= 80 else said[:79] + "…"
 
 
 def _streamed(reasoning: str, said: str, pieces: Sequence[str] | int | None) -> list[Delta]:

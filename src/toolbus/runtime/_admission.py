@@ -83,7 +83,8 @@ class Admission:
     def __init__(self, max_running: int, max_queued: int) -> None:
         self._max_running = check("max_sessions", max_running, whole(1))
         self._max_queued = check("max_queued", max_queued, whole(0))
-        self._running = 0
+        self.running = 0
+        """The number of requests that have begun and not ended."""
         self._held = 0
         # The tickets that wait for a slot only, in order of `take`, or of the end of their conversation's earlier turn;
         # those that have stood aside, behind the first of the others.
@@ -98,11 +99,6 @@ class Admission:
         self.refused = 0
 
     @property
-    def running(self) -> int:
-        """The number of requests that have begun and not ended."""
-        return self._running
-
-    @property
     def free_capacity(self) -> int:
         """The number of requests that could be taken now."""
         return self._max_running + self._max_queued - self._held
@@ -110,7 +106,7 @@ class Admission:
     @property
     def queued(self) -> int:
         """The number of requests that wait for a slot or for their conversation."""
-        return self._held - self._running
+        return self._held - self.running
 
     def take(self, conversation_id: str, *, queue: bool = True, started_at: float | None = None) -> Ticket:
         """Return a ticket, without waiting. Raises `Overloaded` if the slots and the queue are full.
@@ -126,9 +122,9 @@ class Admission:
             self.refused += 1
             if not self._is_full:
                 self._is_full = True
-                _logger.warning("%d requests run and %d wait, so others are refused", self._running, self.queued)
+                _logger.warning("%d requests run and %d wait, so others are refused", self.running, self.queued)
             seconds = min(max(1.0, math.ceil(self._mean_gap)), _LONGEST_WAIT_SECONDS)
-            raise Overloaded(seconds, self._running, self.queued)
+            raise Overloaded(seconds, self.running, self.queued)
         self._is_full = False
         self._held += 1
         ticket = Ticket(self, conversation_id, started_at)
@@ -150,8 +146,8 @@ class Admission:
     def _line_up(self, ticket: Ticket) -> None:
         """Give the ticket a slot, or a position in the queue for slots."""
         ticket.is_lined_up = True
-        if self._running < self._max_running:
-            self._running += 1
+        if self.running < self._max_running:
+            self.running += 1
             ticket.begin()
         elif ticket.was_aside:
             # It has waited before, so it goes in front of all but one, which still gets a slot between two attempts.
@@ -221,4 +217,4 @@ class Admission:
             # The slot is handed over without becoming free, so no other request can take it first.
             self._waiting.popleft().begin()
         else:
-            self._running -= 1
+            self.running -= 1

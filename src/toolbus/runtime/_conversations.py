@@ -69,22 +69,17 @@ class LateResultNotes:
     """
 
     def __init__(self) -> None:
-        self._results: OrderedDict[str, list[ToolCallLate]] = OrderedDict()
+        self._results = BoundedMapping[list[ToolCallLate]](_MOST_WITH_LATE_RESULTS)
 
     def __call__(self, event: ToolCallLate) -> None:
         """Keep the late success of a call, if its request wants the next turn to know it."""
-        if not event.for_next_turn or event.event_type != "tool_call_completed":
-            return
-        results = self._results.setdefault(event.conversation_id, [])
-        results.append(event)
-        del results[:-_MOST_LATE_RESULTS]
-        self._results.move_to_end(event.conversation_id)
-        if len(self._results) > _MOST_WITH_LATE_RESULTS:
-            self._results.popitem(last=False)
+        if event.for_next_turn and event.event_type == "tool_call_completed":
+            results = [*self.of(event.conversation_id), event]
+            self._results.put(event.conversation_id, results[-_MOST_LATE_RESULTS:])
 
     def of(self, conversation_id: str) -> Sequence[ToolCallLate]:
         """Return the late results of a conversation, oldest first."""
-        return [*self._results.get(conversation_id, ())]
+        return self._results.get(conversation_id) or ()
 
     def take(
         self, conversation_id: str, earlier: Sequence[Message], results: Collection[ToolCallLate]
@@ -95,9 +90,8 @@ class LateResultNotes:
         """
         if not results:
             return []
-        left = [each for each in self._results.pop(conversation_id, ()) if each not in results]
-        if left:
-            self._results[conversation_id] = left
+        left = [each for each in self.of(conversation_id) if each not in results]
+        self._results.put(conversation_id, left or None)
         known = {message.message_id for message in earlier if isinstance(message, SystemMessage)}
         # A result may have come twice, or be in the stored conversation already.
         results = {each.call_id: each for each in results if late_note_id(each.call_id) not in known}.values()

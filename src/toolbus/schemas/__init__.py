@@ -35,7 +35,7 @@ from __future__ import annotations
 from ._json_schema import JsonSchema, json_schema_validator
 from ._json_text import MAX_VALUES, has_big_number, has_many_values
 from ._patterns import cost_of, matcher
-from ._shape import TooCostly
+from ._shape import TooCostly, depth
 from ._signatures import (
     ArgumentBinder,
     binder_for,
@@ -61,6 +61,7 @@ __all__ = [
     "checkable",
     "context_parameter",
     "cost_of",
+    "depth",
     "describe",
     "explain",
     "has_big_number",

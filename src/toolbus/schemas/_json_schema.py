@@ -16,7 +16,7 @@ import orjson
 from ..errors import ConfigurationError, InvalidArguments, MissingExtra
 from ._cost import INLINE_NS, Bounds
 from ._keywords import Meter, UniqueItems
-from ._shape import Shape, TooCostly, shape_of
+from ._shape import Shape, TooCostly, depth, shape_of
 from ._signatures import joined, path_of
 
 __all__ = ["MAX_SCHEMA_BYTES", "JsonSchema", "json_schema_validator"]
@@ -177,24 +177,9 @@ def _written(schema: Any) -> bytes:
         raise ConfigurationError(f"the schema cannot be written as JSON: {exc}") from None
     if len(text) > MAX_SCHEMA_BYTES:
         raise ConfigurationError(f"the schema has {len(text)} bytes; at most {MAX_SCHEMA_BYTES} are allowed")
-    if _depth_of(orjson.loads(text)) > _MOST_SCHEMA_DEPTH:
+    if depth(orjson.loads(text)) > _MOST_SCHEMA_DEPTH:
         raise ConfigurationError(f"the schema is nested deeper than {_MOST_SCHEMA_DEPTH} levels")
     return text
-
-
-def _depth_of(value: Any) -> int:
-    depth = 0
-    level: list[Any] = [value]
-    while level:
-        depth += 1
-        inside: list[Any] = []
-        for each in level:
-            if isinstance(each, dict):
-                inside += cast("dict[str, Any]", each).values()
-            elif isinstance(each, list):
-                inside += cast("list[Any]", each)
-        level = [each for each in inside if isinstance(each, (dict, list))]
-    return depth
 
 
 def _draft(schema: Any) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 from ..errors import InvalidArguments
 from ._json_text import MAX_VALUES
 
-__all__ = ["MAX_DEPTH", "Shape", "TooCostly", "shape_of"]
+__all__ = ["MAX_DEPTH", "Shape", "TooCostly", "depth", "shape_of"]
 
 MAX_DEPTH: Final = 64
 """Levels of nesting that a value may have: the same number as for the arguments of a call."""
@@ -52,6 +52,22 @@ def shape_of(value: Any) -> Shape:
         values.append(len(level))
         level = walk.next(level)
     return Shape(tuple(values), tuple(walk.chars[: len(values)]), walk.is_plain)
+
+
+def depth(value: Any) -> int:
+    """Return the number of levels of nesting of a JSON value, counted without recursion."""
+    levels = 0
+    level: list[Any] = [value]
+    while level:
+        levels += 1
+        inside: list[Any] = []
+        for each in level:
+            if isinstance(each, dict):
+                inside.extend(cast("dict[str, Any]", each).values())
+            elif isinstance(each, list):
+                inside.extend(cast("list[Any]", each))
+        level = [each for each in inside if isinstance(each, (dict, list))]
+    return levels
 
 
 class _Walk:

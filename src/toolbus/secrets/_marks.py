@@ -375,11 +375,6 @@ class TextMask:
         self._traits = None
 
     @property
-    def longest(self) -> int:
-        """The number of characters of the longest form."""
-        return self._known().longest
-
-    @property
     def has_numbers(self) -> bool:
         """True if a value could be (part of) a number."""
         return self._known().has_numbers

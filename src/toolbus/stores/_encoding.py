@@ -31,7 +31,7 @@ from ..events import Event, decode, encode
 from ..messages import Message
 from ..records import JsonForm, json_bytes
 from ..storage import ConversationRecord, Entry, RequestRecord
-from ._texts import message_text, title_of
+from ._texts import title_of
 
 __all__ = [
     "LARGE_BYTES",
@@ -159,7 +159,7 @@ def turn_of(conversation_id: str, messages: Sequence[Message], *, request_id: st
         for message in messages:
             data = split(json_bytes(message), blobs)
             size += len(data)
-            text = message_text(message)
+            text = message.text
             digest = sha256(text.encode("utf-8", "replace")).digest() if len(text) >= LARGE_BYTES else None
             # A text with NUL is not searched in its blob, because PostgreSQL has no NUL in texts.
             is_apart = digest in blobs and "\0" not in text

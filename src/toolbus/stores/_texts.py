@@ -5,21 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..core.plain_text import clip
-from ..messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
+from ..messages import Message, UserMessage
 
-__all__ = ["folded", "message_text", "title_of"]
+__all__ = ["folded", "title_of"]
 
 _TITLE_CHARS = 80
-
-
-def message_text(message: Message) -> str:
-    """Return the text that a search looks at: a message's text or a tool's result, without the arguments of calls."""
-    if isinstance(message, UserMessage):
-        return message.text
-    if isinstance(message, ToolMessage):
-        return message.content
-    assert isinstance(message, (AssistantMessage, SystemMessage))
-    return message.text
 
 
 def title_of(messages: Iterable[Message]) -> str:

@@ -2,52 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
+from ..events import Event
 from ..messages import Message
-from ..storage import ConversationRecord, RequestRecord, StoredFact, StoreStatistics
+from ..storage import ConversationRecord, InboxReceipt, RequestRecord, SettledState, StoredFact, StoreStatistics
 from ._thread import DatabaseThread
 
-__all__ = ["Engine", "ThreadedStore"]
+__all__ = ["ThreadedStore"]
 
 _T = TypeVar("_T")
-
-
-class Engine(Protocol):
-    """The functions of one kind of database. A module is one; each function gets a connection first.
-
-    Each is described by the method of `Store` or `JournalStore` that has its name.
-    """
-
-    @property
-    def history(self) -> Callable[[Any, str], Sequence[Message]]: ...
-    @property
-    def conversations(self) -> Callable[[Any, str, str, int], Sequence[ConversationRecord]]: ...
-    @property
-    def facts(self) -> Callable[[Any, str, int], Sequence[StoredFact]]: ...
-    @property
-    def request(self) -> Callable[[Any, str], RequestRecord | None]: ...
-    @property
-    def requests(self) -> Callable[[Any, str | None, int], Sequence[RequestRecord]]: ...
-    @property
-    def unfinished(self) -> Callable[[Any, int], Sequence[RequestRecord]]: ...
-    @property
-    def renew(self) -> Callable[[Any, str, float], int]: ...
-    @property
-    def release(self) -> Callable[[Any, str, int], bool]: ...
-    @property
-    def statistics(self) -> Callable[[Any], StoreStatistics]: ...
 
 
 class ThreadedStore:
     """A base of stores. One thread writes and another one reads, each with a connection of its own.
 
     So long reads do not delay commits, and the event loop waits for no driver. Both threads start at their first job.
+    `functions` is a module with a function for each method here, of the same name (`send_all` for `send`), which gets a
+    connection first.
     """
 
-    def __init__(self, functions: Engine, writer: DatabaseThread[Any, Any], reader: DatabaseThread[Any, Any]) -> None:
+    def __init__(self, functions: Any, writer: DatabaseThread[Any, Any], reader: DatabaseThread[Any, Any]) -> None:
         self._functions = functions
         self._writer = writer
         self._reader = reader
@@ -102,3 +79,28 @@ class ThreadedStore:
         found = await self._read(self._functions.statistics)
         writer = self._writer
         return replace(found, appends=writer.appends, commits=writer.commits, queued_peak=writer.queued_peak)
+
+    async def return_turn(self, conversation_id: str, request_id: str) -> None:
+        """See `JournalStore.return_turn`."""
+        await self._write(lambda database: self._functions.return_turn(database, conversation_id, request_id))
+
+    async def send(self, event: Event) -> InboxReceipt:
+        """See `Inbox.send`."""
+        return await self._writer.together(self._functions.send_all, event)
+
+    async def receipt(self, request_id: str, event_id: str) -> InboxReceipt:
+        """See `Inbox.receipt`."""
+        return await self._read(lambda database: self._functions.receipt(database, request_id, event_id))
+
+    async def waiting(self, owner: str, *, without: Collection[str] = (), limit: int = 100) -> Sequence[Event]:
+        """See `Inbox.waiting`."""
+        known = frozenset(without)  # The caller may change its own while the thread reads.
+        return await self._read(lambda database: self._functions.waiting(database, owner, known, limit))
+
+    async def settle(self, request_id: str, event_id: str, state: SettledState, reason: str = "") -> None:
+        """See `Inbox.settle`."""
+        await self._write(lambda database: self._functions.settle(database, request_id, event_id, state, reason))
+
+    async def park(self, request_id: str, epoch: int, seconds: float) -> bool:
+        """See `Inbox.park`."""
+        return await self._write(lambda database: self._functions.park(database, request_id, epoch, seconds))

@@ -146,14 +146,12 @@ async def verify(store: Archive) -> VerifyReport:
     know. May be called while requests run. Raises `StoreError` if the store cannot be read at all.
     """
     found = VerifyReport()
-    async for _, salvaged in _requests(store, found.problems):
-        found.requests += 1
-        found.facts += len(salvaged.facts)
+    async for record, salvaged in _requests(store, found.problems):
+        _count(found, record, salvaged.facts)
         if salvaged.damage is not None:
             found.problems.append(salvaged.damage)
-    async for _, turns in _conversations(store, found.problems):
-        found.conversations += 1
-        found.messages += len(turns)
+    async for conversation, turns in _conversations(store, found.problems):
+        _count(found, conversation, turns)
     found.problems += [StoreDamaged(each) for each in await store.faults()]
     return found
 
@@ -221,8 +219,7 @@ async def export_to(store: Archive, path: str | os.PathLike[str]) -> TransferRep
             for request_id, message in turns:
                 await writer.add({"request_id": request_id, "message": message})
             ended.update([request_id for request_id, _ in turns])
-            done.conversations += 1
-            done.messages += len(turns)
+            _count(done, record, turns)
         # They come after the conversations. One whose turn is there has ended, and any other one continues: otherwise
         # the importing store would have a turn twice, or not at all.
         async for record, salvaged in _named(store, running, done.problems):
@@ -246,8 +243,19 @@ async def _export_request(writer: _Writer, record: RequestRecord, salvaged: Salv
     for each in salvaged.facts:
         fact = orjson.Fragment(encode(each.fact))
         await writer.add({"seq": each.seq, "step_end": each.step_end, "fact": fact})
-    done.requests += 1
-    done.facts += len(salvaged.facts)
+    _count(done, record, salvaged.facts)
+
+
+def _count(
+    found: VerifyReport | TransferReport, record: RequestRecord | ConversationRecord, rows: Sequence[object]
+) -> None:
+    """Count a request with its facts, or a conversation with its messages."""
+    if isinstance(record, RequestRecord):
+        found.requests += 1
+        found.facts += len(rows)
+    else:
+        found.conversations += 1
+        found.messages += len(rows)
 
 
 def _numbers(done: TransferReport) -> dict[str, int]:
@@ -333,12 +341,9 @@ async def import_from(store: Archive, path: str | os.PathLike[str]) -> TransferR
         record, rows = piece
         if isinstance(record, RequestRecord):
             await store.restore_request(record, cast("list[StoredFact]", rows))
-            done.requests += 1
-            done.facts += len(rows)
         else:
             await store.restore_conversation(record, cast("list[tuple[str, Message]]", rows))
-            done.conversations += 1
-            done.messages += len(rows)
+        _count(done, record, rows)
     return done
 
 
@@ -368,12 +373,7 @@ def _look_through(path: Path) -> None:
         raise StoreDamaged(f"{path} is incomplete: it has no end; export the store again")
     counted = TransferReport()
     for record, rows in _pieces(path):
-        if isinstance(record, RequestRecord):
-            counted.requests += 1
-            counted.facts += len(rows)
-        else:
-            counted.conversations += 1
-            counted.messages += len(rows)
+        _count(counted, record, rows)
     if _numbers(counted) != last["end"]:
         raise StoreDamaged(f"{path} contains {_numbers(counted)}, but its end says {last['end']}")
 

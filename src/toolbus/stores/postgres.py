@@ -171,7 +171,6 @@ class _Postgres(Database):
 
     @property
     def deadline(self) -> float:
-        """See `Database`."""
         return self._deadline
 
     @deadline.setter
@@ -235,11 +234,9 @@ class _Postgres(Database):
     # --------------------------------------------------------------------------------------------- statements
 
     def rows(self, statement: str, values: Row = ()) -> Sequence[Row]:
-        """See `Database`."""
         return cast("Sequence[Row]", self._connection.execute(_in_dialect(statement), values).fetchall())
 
     def run(self, statement: str, values: Row = ()) -> int:
-        """See `Database`."""
         return self._connection.execute(_in_dialect(statement), values).rowcount
 
     def run_many(self, statement: str, values: Sequence[Row]) -> int:
@@ -258,32 +255,26 @@ class _Postgres(Database):
         return self._connection.execute(_with_arrays(statement), columns).rowcount
 
     def scan(self, statement: str, values: Row = ()) -> Iterable[Row]:
-        """See `Database`."""
         return self.rows(statement, values)
 
     def lock_blobs(self, *, exclusive: bool) -> None:
-        """See `Database`."""
         name = "pg_advisory_xact_lock" if exclusive else "pg_advisory_xact_lock_shared"
         self.rows(f"SELECT {name}(?)", (_lock_key("blobs", self._schema),))
 
     def begin(self, *, reading: bool = False) -> None:
-        """See `Database`."""
         self._connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if reading else "BEGIN")
         if self.remaining_seconds > self._seconds:  # A job that may take longer than other calls.
             self._limit(self.remaining_seconds, is_local=True)
 
     def commit(self) -> None:
-        """See `Database`."""
         self._connection.execute("COMMIT")
 
     def rollback(self) -> None:
-        """See `Database`."""
         with contextlib.suppress(self._psycopg.Error):
             if not self._connection.closed and self._connection.info.transaction_status:
                 self._connection.execute("ROLLBACK")
 
     def close(self) -> None:
-        """See `Database`."""
         if self._connection is not None:
             with contextlib.suppress(self._psycopg.Error):
                 self._connection.close()
@@ -291,7 +282,6 @@ class _Postgres(Database):
     # ------------------------------------------------------------------------------------------------- errors
 
     def translated(self, exc: Exception) -> Exception:
-        """See `Database`."""
         if not isinstance(exc, self._psycopg.Error):
             return StoreError(f"PostgreSQL cannot take a value: {exc}") if isinstance(exc, UnicodeError) else exc
         state, text = _state(exc), f"PostgreSQL: {_line(exc)}"
@@ -303,7 +293,6 @@ class _Postgres(Database):
         return StoreError(text)
 
     def is_broken(self, exc: Exception) -> bool:
-        """See `Database`."""
         return bool(self._connection.closed) or bool(exc and self._connection.broken)
 
     def is_own_fault(self, exc: Exception) -> bool:
@@ -314,7 +303,6 @@ class _Postgres(Database):
         return isinstance(exc, (ValueError, TypeError, OverflowError))
 
     def may_try_again(self, exc: Exception) -> bool:
-        """See `Database`."""
         if self.in_doubt or not isinstance(exc, self._psycopg.Error):
             return False
         return _state(exc) in _AGAIN or self.is_broken(exc)

@@ -251,15 +251,12 @@ class _Sqlite(Database):
         """See `Database`. Nothing to do, because SQLite has one writer at a time."""
 
     def rows(self, statement: str, values: Row = ()) -> Sequence[Row]:
-        """See `Database`."""
         return self._connection.execute(_in_dialect(statement), values).fetchall()
 
     def run(self, statement: str, values: Row = ()) -> int:
-        """See `Database`."""
         return self._connection.execute(_in_dialect(statement), values).rowcount
 
     def run_many(self, statement: str, values: Sequence[Row]) -> int:
-        """See `Database`."""
         many = MANY.get(statement)
         if many is not None and len(values) > 1 and _HAS_UPDATE_FROM:
             return self._in_pieces(many, values)
@@ -286,7 +283,6 @@ class _Sqlite(Database):
         return done
 
     def scan(self, statement: str, values: Row = ()) -> Iterable[Row]:
-        """See `Database`."""
         found: list[Row] = []
         try:
             for row in self._connection.execute(_in_dialect(statement), values):
@@ -308,7 +304,6 @@ class _Sqlite(Database):
         self._now = wall_time()
 
     def commit(self) -> None:
-        """See `Database`."""
         self._connection.execute("COMMIT")
 
     def rollback(self) -> None:
@@ -318,19 +313,16 @@ class _Sqlite(Database):
                 self._connection.execute("ROLLBACK")
 
     def close(self) -> None:
-        """See `Database`."""
         with contextlib.suppress(sqlite3.Error):
             self._connection.close()
 
     def own_faults(self, limit: int) -> Sequence[str]:
-        """See `Database`."""
         found = [row[0] for row in self.rows(f"PRAGMA integrity_check({int(limit)})")]
         return [] if found == ["ok"] else [f"SQLite reports about the file: {each}" for each in found]
 
     # ------------------------------------------------------------------------------------------------- errors
 
     def translated(self, exc: Exception) -> Exception:
-        """See `Database`."""
         if isinstance(exc, _Replaced):
             return StoreUnavailable(f"{self.path} was deleted or replaced while it was open")
         if not isinstance(exc, sqlite3.Error):
@@ -356,7 +348,6 @@ class _Sqlite(Database):
         return StoreError(f"{self.path}: {exc}")
 
     def may_try_again(self, exc: Exception) -> bool:
-        """See `Database`."""
         return isinstance(exc, _Replaced)
 
     def is_broken(self, exc: Exception) -> bool:
@@ -375,7 +366,6 @@ class _Sqlite(Database):
         )
 
     def is_own_fault(self, exc: Exception) -> bool:
-        """See `Database`."""
         return isinstance(exc, _OWN_FAULTS)
 
 

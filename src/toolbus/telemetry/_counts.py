@@ -10,6 +10,7 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterable
+from functools import partial
 from typing import Any
 
 from opentelemetry import metrics
@@ -68,9 +69,7 @@ class Counts:
         meter = metrics.get_meter("toolbus", __version__, meter_provider)
         self._lock = threading.Lock()
 
-        def total(name: str, unit: str, description: str, *attributes: str) -> _Total:
-            return _Total(meter, name, unit, description, *attributes)
-
+        total = partial(_Total, meter)
         self._calls = total(names.TOOL_CALLS, "{call}", "Settled tool calls", names.TOOL_NAME, names.ERROR_TYPE)
         self._late = total(names.LATE_RESULTS, "{result}", "Results of calls that were settled", names.TOOL_NAME)
         self._letters = total(names.DEAD_LETTERS, "{event}", "Events for which nobody had a use", names.EVENT_TYPE)
@@ -81,9 +80,9 @@ class Counts:
         self._resumed = total(names.REQUESTS_RESUMED, "{request}", "Requests continued here")
         self._lost = total(names.LEASES_LOST, "{lease}", "Requests that others have taken over")
         for name, unit, description, number in _NOW:
-            meter.create_observable_gauge(name, [self._now(number)], unit, description)
+            meter.create_observable_gauge(name, [self._observed(name, number)], unit, description)
         for name, unit, description, number in _SINCE:
-            meter.create_observable_counter(name, [self._since(name, number)], unit, description)
+            meter.create_observable_counter(name, [self._observed(name, number)], unit, description)
         self._counters: dict[type[Event], Callable[[Any], None]] = {
             ToolCallCompleted: lambda event: self._calls.add(label(names.TOOL_NAME, event.name), ""),
             ToolCallFailed: self._fail,
@@ -124,14 +123,7 @@ class Counts:
             about = [self._label(names.PROVIDER, event.vendor), self._label(names.RESPONSE_MODEL, event.model)]
             self._cost.add(*about, by=event.cost)
 
-    def _now(self, number: _Number) -> Callable[[CallbackOptions], Iterable[Observation]]:
-        def observe(_options: CallbackOptions) -> Iterable[Observation]:
-            with self._lock:
-                return [Observation(sum(map(number, self._runtimes)))]
-
-        return observe
-
-    def _since(self, name: str, number: _Number) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def _observed(self, name: str, number: _Number) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observe(_options: CallbackOptions) -> Iterable[Observation]:
             with self._lock:
                 return [Observation(self._ended.get(name, 0) + sum(map(number, self._runtimes)))]

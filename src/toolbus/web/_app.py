@@ -13,7 +13,7 @@ import anyio.to_thread
 from .._option_checks import FLAG, POSITIVE, check, whole
 from ..durability import call_store_in_time
 from ..errors import ConfigurationError, MissingExtra, UnknownRequest
-from ..events import MessageAppended, ToolCallCompleted, ToolCallFailed
+from ..events import MessageAppended
 from ..handles import CommandStatus, RequestHandle
 from ..messages import PromptLike, UserMessage, to_vercel
 from ..request_result import RequestResult
@@ -21,7 +21,7 @@ from ..session import RequestSession
 from ..storage import RequestRecord
 from ._bodies import Answer, Cancel, Decision, Question, Steering, body_of, exception_handlers, json_response, read_json
 from ._chat_page import page_routes
-from ._incoming import MAX_BODY_BYTES, ClientRequest, approval_id, call_id_of, content_of, read_agui, read_vercel
+from ._incoming import MAX_BODY_BYTES, ClientRequest, answer_of, approval_id, event_of, read_agui, read_vercel
 from ._middleware import RuntimeMiddleware
 from ._ownership import AuthorizeRequest, Owner, owner_of
 from ._responses import AguiResponse, EventsResponse, TextResponse, VercelResponse
@@ -384,14 +384,8 @@ class _App:
         given = await read_json(http, Answer, self._max_body_bytes)
         if given.name not in self._client_tools:
             raise HTTPException(403, "clients do not run this tool")
-        call_id = call_id_of(given.call_id)
-        # The id of the event is that of the call, so an answer that is sent twice is one answer.
-        about: Any = {"request_id": handle.request_id, "call_id": call_id, "name": given.name}
-        about["event_id"] = f"{call_id}_page"
-        if given.error:
-            return _answered(await handle.inject(ToolCallFailed(**about, reason="error", error=given.error)))
-        content, data = content_of(call_id, given.output)
-        return _answered(await handle.inject(ToolCallCompleted(**about, content=content, data=data)))
+        answer = answer_of(given.call_id, given.name, given.output, given.error)
+        return _answered(await handle.inject(event_of(answer, handle.request_id)))
 
 
 def _status_of(result: RequestResult[Any]) -> int:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar, cast
 
-import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..errors import (
@@ -23,8 +22,8 @@ from ..errors import (
     UnknownRequest,
 )
 from ..records import json_bytes
-from ..schemas import MAX_VALUES, has_many_values
 from ._guard import read_body
+from ._incoming import json_object
 
 try:
     from starlette.exceptions import HTTPException
@@ -105,16 +104,12 @@ async def body_of(request: Request, max_bytes: int) -> bytes:
 
 async def read_json(request: Request, model: type[_ModelT], max_bytes: int) -> _ModelT:
     """Return the body of a request as `model`. Raises `HTTPException`, and `DecodeError` that names the field."""
-    body = await body_of(request, max_bytes)
-    if has_many_values(body):
-        raise DecodeError(f"the body has more than {MAX_VALUES} values")
+    body = json_object(await body_of(request, max_bytes))
     try:
-        return model.model_validate(orjson.loads(body))
-    except orjson.JSONDecodeError as exc:
-        raise DecodeError(f"the body is not JSON: {exc}") from None
+        return model.model_validate(body)
     except ValidationError as exc:
         first = exc.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(str(each) for each in first["loc"]) or "the body"
+        where = ".".join(str(each) for each in first["loc"])
         raise DecodeError(f"{where}: {first['msg']}") from None
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
 from ..core.arguments import encodable
@@ -70,13 +71,12 @@ _WAITING = frozenset({"asked", "called", "paused"})
 class PieceWise:
     """A text that is shown in pieces: its id, what was shown of it, and whether the rest has to wait for the whole."""
 
-    __slots__ = ("_length", "_pieces", "holds", "shown_id")
+    __slots__ = ("_pieces", "holds", "shown_id")
 
     def __init__(self, shown_id: str, *, holds: bool = False) -> None:
         self.shown_id = shown_id
         self.holds = holds
         self._pieces: list[str] = []
-        self._length = 0
 
     def takes(self, piece: str) -> bool:
         """Note a piece, and return whether it may be shown now.
@@ -86,50 +86,37 @@ class PieceWise:
         self.holds = self.holds or encodable(piece) != piece
         if not self.holds:
             self._pieces.append(piece)
-            self._length += len(piece)
         return not self.holds
 
     def rest(self, whole: str) -> str | None:
         """Return the part of the whole text that was not shown; None if the text shown is not its beginning."""
         shown = "".join(self._pieces)
-        return whole[self._length :] if whole.startswith(shown) else None
+        return whole[len(shown) :] if whole.startswith(shown) else None
 
 
+@dataclass(slots=True, eq=False)
 class ShownCall:
     """One tool call as the page has it. `shown_id` is its `call_id`, with `~2` and so on after a void beginning.
 
     `asks_for` is the call whose sub-request asks for this one. A page knows such a call only by its question.
     """
 
-    __slots__ = (
-        "approval_id",
-        "arguments",
-        "asks_for",
-        "call_id",
-        "in_background",
-        "is_open",
-        "name",
-        "pieces",
-        "question",
-        "shown_id",
-        "state",
-        "text",
-    )
+    call_id: str
+    shown_id: str
+    name: str
+    pieces: PieceWise = field(init=False)
+    # Then "whole"; at last "asked", "called" (of the page), "paused" (a sub-request asks) or "running".
+    state: str = "arriving"
+    approval_id: str = ""
+    asks_for: str = ""
+    in_background: bool = False
+    is_open: bool = False  # whether its whole arguments were shown
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    text: str = ""  # the whole arguments, as the model wrote them
+    question: ApprovalRequested | None = None
 
-    def __init__(self, call_id: str, shown_id: str, name: str) -> None:
-        self.call_id = call_id
-        self.shown_id = shown_id
-        self.name = name
-        self.pieces = PieceWise(shown_id)
-        # Then "whole"; at last "asked", "called" (of the page), "paused" (a sub-request asks) or "running".
-        self.state = "arriving"
-        self.approval_id = ""
-        self.asks_for = ""
-        self.in_background = False
-        self.is_open = False  # whether its whole arguments were shown
-        self.arguments: Mapping[str, Any] = {}
-        self.text = ""  # the whole arguments, as the model wrote them
-        self.question: ApprovalRequested | None = None
+    def __post_init__(self) -> None:
+        self.pieces = PieceWise(self.shown_id)
 
 
 class EventEncoder(ABC):
@@ -219,7 +206,7 @@ class EventEncoder(ABC):
     def _ends_left_out(self, event: Event) -> bool:
         """Return whether the page does not have this event: it is the first of an answer, or the ending."""
         is_answer = isinstance(event, _ANSWERS) and event.call_id in self._left_out
-        return is_answer or isinstance(event, (RequestCompleted, RequestFailed, RequestCancelled))
+        return is_answer or isinstance(event, RequestEnding)
 
     def _closed_by(self, event: Event) -> list[ShownCall]:
         """Return the questions of sub-requests that are open no more, now that this event has come."""

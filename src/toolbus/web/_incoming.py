@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias, cast
 import orjson
 
 from ..errors import BusError, ConfigurationError, DecodeError, InvalidHistory
-from ..events import ApprovalRequested, Event, ToolCallCompleted, ToolCallFailed
+from ..events import ApprovalRequested, ToolCallCompleted, ToolCallFailed
 from ..messages import FilePart, ImagePart, Part, TextPart, UserMessage, from_vercel
 from ..messages.wire import label, list_at, mapping_at, text_at
 from ..records import event_json
@@ -26,9 +26,10 @@ __all__ = [
     "ClientAnswer",
     "ClientDecision",
     "ClientRequest",
+    "answer_of",
     "approval_id",
-    "call_id_of",
-    "content_of",
+    "event_of",
+    "json_object",
     "read_agui",
     "read_vercel",
     "result_id",
@@ -168,22 +169,19 @@ def _decided(request: AnswerableRequest, question: ApprovalRequested, decision: 
 
 
 async def _inject(request: AnswerableRequest, given: ClientAnswer) -> bool:
-    # The id of the event is that of the call, so an answer that is sent twice is one answer.
-    about = {
-        "request_id": request.request_id,
-        "call_id": given.call_id,
-        "name": given.name,
-        "event_id": f"{given.call_id}_page",
-    }
-    answer: Event
-    if given.error:
-        answer = ToolCallFailed(**cast("Any", about), reason="error", error=given.error)
-    else:
-        answer = ToolCallCompleted(**cast("Any", about), content=given.content, data=given.data)
     try:
-        return await _counts(request.inject(answer))
+        return await _counts(request.inject(event_of(given, request.request_id)))
     except BusError:
         return False
+
+
+def event_of(given: ClientAnswer, request_id: str) -> ToolCallCompleted | ToolCallFailed:
+    """Return an answer as an event, whose id is that of the call: so an answer that is sent twice is one answer."""
+    about: Any = {"request_id": request_id, "call_id": given.call_id, "name": given.name}
+    about["event_id"] = f"{given.call_id}_page"
+    if given.error:
+        return ToolCallFailed(**about, reason="error", error=given.error)
+    return ToolCallCompleted(**about, content=given.content, data=given.data)
 
 
 def approval_id(question: ApprovalRequested, request_id: str) -> str:
@@ -245,11 +243,10 @@ def _answers_of(index: int, step: Sequence[_Wire]) -> tuple[tuple[ClientDecision
             )
         elif kind != "dynamic-tool" and state in {"output-available", "output-error"}:
             name, call_id = kind.removeprefix("tool-"), text_at(index, part.get("toolCallId"), "toolCallId")
+            error = ""
             if state == "output-error":
-                error = text_at(index, part.get("errorText"), "errorText")
-                answers.append(ClientAnswer(call_id=call_id_of(call_id), name=name, error=error or "The call failed."))
-            else:
-                answers.append(_answer(call_id, name, part.get("output")))
+                error = text_at(index, part.get("errorText"), "errorText") or "The call failed."
+            answers.append(answer_of(call_id, name, part.get("output"), error))
     return _bounded(decisions), _bounded(answers)
 
 
@@ -323,9 +320,7 @@ def _results(messages: Sequence[Any]) -> tuple[list[ClientAnswer], list[ClientAn
     for index, message in reversed(tail):
         call_id = text_at(index, message.get("toolCallId"), "toolCallId")
         error = text_at(index, message.get("error"), "error")
-        answer = _answer(call_id, (names or {}).get(call_id, ""), message.get("content"))
-        if error:
-            answer = ClientAnswer(call_id=answer.call_id, name=answer.name, error=error)
+        answer = answer_of(call_id, (names or {}).get(call_id, ""), message.get("content"), error)
         (shown if message.get("id") == result_id(call_id) else own).append(answer)
     return own, shown
 
@@ -365,15 +360,20 @@ def _object(body: bytes | str | _Wire, max_bytes: int) -> _Wire:
     data = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else bytes(body)
     if len(data) > max_bytes:
         raise DecodeError(f"the body has {len(data)} bytes, and at most {max_bytes} are read")
+    return json_object(data, "; send only the newest message")
+
+
+def json_object(data: bytes, advice: str = "") -> dict[str, Any]:
+    """Return the JSON object in a body. Raises `DecodeError`, with `advice` if there are more than 100,000 values."""
     if has_many_values(data):
-        raise DecodeError(f"the body has more than {MAX_VALUES} values; send only the newest message")
+        raise DecodeError(f"the body has more than {MAX_VALUES} values{advice}")
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError as exc:
         raise DecodeError(f"the body is not JSON: {exc}") from None
     if not isinstance(value, dict):
         raise DecodeError(f"the body must be an object, not {type(value).__name__}")
-    return cast("_Wire", value)
+    return cast("dict[str, Any]", value)
 
 
 @contextmanager
@@ -400,11 +400,6 @@ def _checked(index: int, prompt: UserMessage) -> UserMessage:
         raise InvalidHistory(index, "the newest message is empty") from None
 
 
-def call_id_of(shown_id: str) -> str:
-    """Return the `call_id` of a call on a page: see `ShownCall`."""
-    return shown_id.partition("~")[0]
-
-
 def result_id(shown_id: str) -> str:
     """Return the id of the message with the result of a call, by which AG-UI knows that the page was shown it."""
     return f"{shown_id}_result"
@@ -419,21 +414,20 @@ def _decision(
     return ClientDecision(**about, approved=approved, reason=reason, arguments=arguments)
 
 
-def _answer(call_id: str, name: str, output: object) -> ClientAnswer:
-    content, data = content_of(call_id, output)
-    return ClientAnswer(call_id=call_id_of(call_id), name=name, content=content, data=data)
+def answer_of(shown_id: str, name: str, output: object, error: str) -> ClientAnswer:
+    """Return the answer of a page to a call: its error, or its output as text, and as data unless it is a text.
 
-
-def content_of(call_id: str, output: object) -> tuple[str, Any]:
-    """Return the output of a call on a page as text for the model, and as data unless it is a text.
-
-    Raises `DecodeError` for an output that cannot be written as JSON.
+    `shown_id` is that of `ShownCall`. Raises `DecodeError` for an output that cannot be written as JSON.
     """
+    call_id = shown_id.partition("~")[0]
+    if error:
+        return ClientAnswer(call_id=call_id, name=name, error=error)
     try:
         written = event_json(output).decode()
     except (TypeError, RecursionError) as exc:
-        raise DecodeError(f"the output of call {call_id[:80]!r} cannot be kept: {exc}") from None
-    return (output, None) if isinstance(output, str) else (written, output)
+        raise DecodeError(f"the output of call {shown_id[:80]!r} cannot be kept: {exc}") from None
+    content, data = (output, None) if isinstance(output, str) else (written, output)
+    return ClientAnswer(call_id=call_id, name=name, content=content, data=data)
 
 
 def _bounded(found: list[Any]) -> tuple[Any, ...]:

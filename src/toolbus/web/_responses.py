@@ -19,9 +19,8 @@ from ..events import (
     Event,
     ModelResponded,
     ModelRetrying,
-    RequestCancelled,
     RequestCompleted,
-    RequestFailed,
+    RequestEnding,
     RequestResumed,
     SubscriberLagged,
     TextDelta,
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 
 __all__ = ["AguiResponse", "EventReader", "EventsResponse", "ShownRequest", "TextResponse", "VercelResponse"]
 
-_ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 _SETTLING_SECONDS = 0.05
 """The time in which events that were under way may come before a page is asked for its answer."""
 _ANSWER_SECONDS = 5.0
@@ -164,10 +162,9 @@ class _EventStream(StreamingResponse):
         """Yield the frames, to the end of the request."""
         ...
 
-    @abstractmethod
     def _last_words(self) -> bytes:
         """Return the frames that end a stream before its request has ended; nothing after its last frame."""
-        ...
+        return b"" if self._has_ended else sse_frame({"error": LOST}, event="stream_closed")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         has_ended = await self._source.has_ended()  # It raises now, so that the application can answer 404.
@@ -262,16 +259,13 @@ class EventsResponse(_EventStream):
         async with aclosing(self._events) as events:
             try:
                 async for event in events:
-                    self._has_ended = isinstance(event, _ENDINGS) and event.request_id == self._source.request_id
+                    self._has_ended = isinstance(event, RequestEnding) and event.request_id == self._source.request_id
                     if isinstance(event, ToolCallFailed) and event.detail:
                         event = replace(event, detail="")  # noqa: PLW2901 -- it is for operators
                     data = encode(event, default=str).decode()
                     yield sse_frame(data, event=event.type, event_id=events.cursor)
             except (SubscriptionOverflow, ConfigurationError):
                 return
-
-    def _last_words(self) -> bytes:
-        return b"" if self._has_ended else sse_frame({"error": LOST}, event="stream_closed")
 
 
 class TextResponse(_EventStream):
@@ -293,17 +287,14 @@ class TextResponse(_EventStream):
                     text = "".join(piece for each in new for piece in fold.feed(each))
                     if text:
                         yield sse_frame({"text": text}, event="text", event_id=events.cursor)
-                    if isinstance(event, _ENDINGS) and new:
+                    if isinstance(event, RequestEnding) and new:
                         self._has_ended = True
                         yield sse_frame(_end_of(event), event="end", event_id=events.cursor)
             except SubscriptionOverflow:
                 return
 
-    def _last_words(self) -> bytes:
-        return b"" if self._has_ended else sse_frame({"error": LOST}, event="stream_closed")
 
-
-def _end_of(ending: RequestCompleted | RequestFailed | RequestCancelled) -> dict[str, str]:
+def _end_of(ending: RequestEnding) -> dict[str, str]:
     outcome = ending.outcome if isinstance(ending, RequestCompleted) else ending.type.removeprefix("request_")
     about = {"request_id": ending.request_id, "outcome": outcome, "reason": ending.reason}
     return {**about, "explanation": explain(ending)}

@@ -22,13 +22,13 @@ from ...stores.sql.find import FoundRequest
 from .._approval import connect_approval
 from .._host import Host
 from .._load import is_vendor, load_provider, load_tools
-from .._open_store import COMMAND, CommandStore, closing, existing, holder_of, run
+from .._open_store import COMMAND, CommandStore, existing, holder_of, opened_store
 from .._requests import output_on_stderr, report_ending, status_of
 from .._store_location import LEASE_SECONDS, StoreLocation
 from .._terminal.progress import Narrator
 from .._terminal.progress_of_many import NarratorOfMany
 from .._terminal.screen import Line, Screen
-from .._terminal.text import cut
+from .._terminal.text import counted, cut
 from .ask import as_json
 
 __all__ = ["resume"]
@@ -45,26 +45,22 @@ def resume(options: argparse.Namespace, screen: Screen, *, debug: bool) -> int:
         return _nothing(options, screen, running=0)
     store, location = found
     try:
-        ready, running = run(_ready, store, screen)
+        ready, running = anyio.run(_ready, store, screen)
     except KeyboardInterrupt:
         screen.report("toolbus: interrupted before anything was resumed; unfinished requests stay as they were")
         return 130
     if not ready:
         return _nothing(options, screen, running)
     if options.abandon:
-        return _print_abandoned(run(_abandoned, store, ready), options, screen)
+        return _print_abandoned(anyio.run(_abandoned, store, ready), options, screen)
     return _Resuming(options, screen, store, location, ready, debug=debug).run()
 
 
 def _nothing(options: argparse.Namespace, screen: Screen, running: int) -> int:
-    also = f": {_count(running)} runs in another process" if running else ""
+    also = f": {counted(running, 'request')} runs in another process" if running else ""
     if not options.json:
         screen.data(f"There is nothing to resume{also}.")
     return 0
-
-
-def _count(number: int) -> str:
-    return f"{number} request{'' if number == 1 else 's'}"
 
 
 # ------------------------------------------------------------------------------------------------- look-ups
@@ -76,7 +72,7 @@ async def _ready(store: CommandStore, screen: Screen) -> tuple[Sequence[FoundReq
     The lease of a process that is gone expires by itself within a few seconds. This function waits for that, so that
     nothing is taken from a process that only seems to be gone.
     """
-    async with closing(store):
+    async with opened_store(store):
         since: dict[str, float] = {}
         already_reported = False
         while True:
@@ -105,7 +101,7 @@ def _end(found: FoundRequest) -> float:
 async def _abandoned(store: CommandStore, ready: Sequence[FoundRequest]) -> Sequence[FoundRequest]:
     """End requests as abandoned, and return those that no other process took meanwhile."""
     done: list[FoundRequest] = []
-    async with closing(store):
+    async with opened_store(store):
         for each in ready:
             try:
                 taken = await store.take(each.record.request_id, "toolbus resume --abandon", LEASE_SECONDS)
@@ -179,7 +175,9 @@ class _Resuming:
         if left:
             what, it = ("is", "it") if left == 1 else ("are", "them")
             typed = f"toolbus resume{self._location.options}"
-            self._screen.report(clean(f"toolbus: {_count(left)} {what} left unfinished: {typed} continues {it}"))
+            self._screen.report(
+                clean(f"toolbus: {counted(left, 'request')} {what} left unfinished: {typed} continues {it}")
+            )
         if signal is not None:
             return 128 + signal
         went_well = not problems and all(status_of(each, None) == 0 for each in self._results)

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import anyio
 import orjson
 
 from ...core.plain_text import clean, one_line
-from ...errors import StoreError
 from ...events import ApprovalDecided, ApprovalRequested, Event, ToolCallCompleted, ToolCallFailed
 from ...storage import RequestRecord
-from .._open_store import CommandStore, ago, closing, existing, holder_of, run
+from .._open_store import CommandStore, ago, existing, holder_of, opened_store
 from .._terminal.screen import Screen
 from .._terminal.text import cells, cut, escape_json
 
@@ -57,15 +57,11 @@ class _Unfinished:
 def show_status(options: argparse.Namespace, screen: Screen) -> int:
     """Run `toolbus status`, and return the exit status. Raises `ConfigurationError` and `StoreError`."""
     found = existing(options)
-    return _print([], options, screen) if found is None else run(_status, found[0], options, screen)
+    return _print([], options, screen) if found is None else anyio.run(_status, found[0], options, screen)
 
 
 async def _status(store: CommandStore, options: argparse.Namespace, screen: Screen) -> int:
-    async with closing(store):
-        try:
-            await store.open()
-        except OSError as exc:
-            raise StoreError(f"{store.path} cannot be opened: {exc.strerror or exc}") from exc
+    async with opened_store(store):
         listed: list[_Unfinished] = []
         for each in await store.found_requests(is_unfinished=True):
             record = each.record

@@ -12,16 +12,18 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+import anyio
+
 from ...core.plain_text import clean, one_line
 from ...errors import ConfigurationError, StoreError
 from ...records import json_bytes
 from ...storage import ConversationRecord, RequestRecord
 from ...stores.archive import TransferReport, export_to, import_from, verify
 from ...stores.sql.find import FoundRequest
-from .._open_store import CommandStore, closing, existing, holder_of, run
+from .._open_store import CommandStore, existing, holder_of, opened_store
 from .._store_location import StoreLocation, location_of
 from .._terminal.screen import Screen
-from .._terminal.text import cells, cut, escape_json
+from .._terminal.text import cells, counted, cut, escape_json
 from .._terminal.timeline import message_lines, timeline
 
 __all__ = ["run_store_command"]
@@ -47,16 +49,11 @@ def run_store_command(options: argparse.Namespace, screen: Screen) -> int:
         return _nothing(options, screen)
     store, _location = found
     options.before_at = before
-    return run(_done, store, _COMMANDS[name], options, screen)
+    return anyio.run(_done, store, _COMMANDS[name], options, screen)
 
 
 async def _done(store: CommandStore, command: _Command, options: argparse.Namespace, screen: Screen) -> int:
-    async with closing(store):
-        try:
-            await store.open()
-        except OSError as exc:
-            # For example, no file can have this path.
-            raise StoreError(f"{store.path} cannot be opened: {exc.strerror or exc}") from exc
+    async with opened_store(store):
         return await command(store, options, screen)
 
 
@@ -97,8 +94,8 @@ async def _stats(store: CommandStore, options: argparse.Namespace, screen: Scree
         return 0
     rows = [
         ("store", str(store.path)),
-        ("conversations", f"{found.conversations:,}, with {_count(found.messages, 'message')}"),
-        ("requests", f"{found.requests:,}, of which {found.unfinished:,} unfinished; {_count(found.facts, 'fact')}"),
+        ("conversations", f"{found.conversations:,}, with {counted(found.messages, 'message')}"),
+        ("requests", f"{found.requests:,}, of which {found.unfinished:,} unfinished; {counted(found.facts, 'fact')}"),
         ("size", f"{_size(found.size_bytes)}; the file takes {_size(size)}"),
     ]
     _table(rows, screen)
@@ -117,7 +114,7 @@ async def _list(store: CommandStore, options: argparse.Namespace, screen: Screen
 
 
 def _row(each: ConversationRecord) -> Sequence[str]:
-    return each.conversation_id, _when(each.updated_at), _count(each.message_count, "message"), one_line(each.title)
+    return each.conversation_id, _when(each.updated_at), counted(each.message_count, "message"), one_line(each.title)
 
 
 async def _show(store: CommandStore, options: argparse.Namespace, screen: Screen) -> int:
@@ -169,7 +166,7 @@ async def _show_request(store: CommandStore, record: RequestRecord, options: arg
     if options.json:
         _print_json({**_fields(record), "facts": facts}, screen)
     else:
-        took = f"{_count(record.fact_count, 'fact')}, {_size(record.size_bytes)}"
+        took = f"{counted(record.fact_count, 'fact')}, {_size(record.size_bytes)}"
         _table([(record.request_id, _when(record.started_at), _state(record), took)], screen)
         screen.data(f"conversation {clean(record.conversation_id)}\n")
         for line in timeline(facts, _LONGEST_LINE if options.whole else screen.columns):
@@ -195,9 +192,9 @@ async def _prune(store: CommandStore, options: argparse.Namespace, screen: Scree
     if options.json:
         _print_json({"before": before, "is_dry_run": options.dry_run, **dataclasses.asdict(found)}, screen)
         return 0
-    what = _count(found.requests, "request")
+    what = counted(found.requests, "request")
     if also:
-        what += f" and {_count(found.conversations, 'conversation')}"
+        what += f" and {counted(found.conversations, 'conversation')}"
     verb = "would be deleted" if options.dry_run else "deleted"
     kept = "" if also else "; conversations stay (--conversations deletes them too)"
     screen.data(f"{what} from before {_when(before)} {verb}, {_size(found.size_bytes)}{kept}")
@@ -232,7 +229,7 @@ async def _verify(store: CommandStore, options: argparse.Namespace, screen: Scre
     else:
         for problem in problems:
             screen.data(clean(problem))
-        ending = f"{_count(len(problems), 'problem')}" if problems else "everything is as it was written"
+        ending = counted(len(problems), "problem") if problems else "everything is as it was written"
         screen.data(f"{_counts(found)}: {ending}")
     return FAILED if problems else 0
 
@@ -253,8 +250,8 @@ async def _import(store: CommandStore, options: argparse.Namespace, screen: Scre
 
 def _counts(done: Any) -> str:
     counts: TransferReport = done
-    requests = f"{_count(counts.requests, 'request')} with {_count(counts.facts, 'fact')}"
-    return f"{requests}, {_count(counts.conversations, 'conversation')} with {_count(counts.messages, 'message')}"
+    requests = f"{counted(counts.requests, 'request')} with {counted(counts.facts, 'fact')}"
+    return f"{requests}, {counted(counts.conversations, 'conversation')} with {counted(counts.messages, 'message')}"
 
 
 _COMMANDS: Mapping[str, _Command] = {
@@ -291,10 +288,6 @@ def _when(moment: float) -> str:
 
 def _local(moment: float) -> datetime:
     return datetime.fromtimestamp(moment)  # noqa: DTZ006 -- people expect local time
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _size(number: float) -> str:

@@ -22,7 +22,7 @@ import rich.text
 import rich.theme
 from markdown_it import MarkdownIt
 
-from .text import clean
+from ...core.plain_text import clean
 
 if TYPE_CHECKING:
     from markdown_it.token import Token

@@ -20,12 +20,11 @@ __all__ = [
     "Cleaner",
     "arguments_line",
     "cells",
-    "clean",
+    "counted",
     "cut",
     "duration",
     "escape_json",
     "indented",
-    "one_line",
     "visible",
     "visible_json",
     "wrapped",
@@ -146,6 +145,11 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s"
+
+
+def counted(number: int, what: str) -> str:
+    """Return a number with the noun of what it counts: "1 fact", "1,000 facts"."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def escape_json(written: str) -> str:

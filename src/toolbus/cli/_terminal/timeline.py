@@ -28,7 +28,7 @@ from ...events import (
 )
 from ...messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
 from ...status import display_name
-from .text import arguments_line, cut, duration, indented
+from .text import arguments_line, counted, cut, duration, indented
 
 __all__ = ["message_lines", "timeline"]
 
@@ -77,7 +77,7 @@ def _described(fact: Event) -> str:
 def _reply(fact: ModelResponded) -> str:
     message: Any = fact.message
     calls = len(getattr(message, "tool_calls", ()))
-    asked = f", asks for {calls} call{'' if calls == 1 else 's'}" if calls else ""
+    asked = f", asks for {counted(calls, 'call')}" if calls else ""
     text = _line(getattr(message, "text", "") or "")
     did = "was interrupted" if fact.finish_reason == "interrupted" else "answered"
     return f"the model {did}{asked}{': ' if text else ''}{text}"

@@ -10,7 +10,7 @@ from itertools import count
 from ...clock import wall_time
 from ...messages import Message, size_of
 from ...storage import ConversationRecord, PruneReport, StoreStatistics
-from .._texts import folded, message_text, title_of
+from .._texts import folded, title_of
 
 __all__ = ["MemoryConversations"]
 
@@ -71,7 +71,7 @@ class MemoryConversations:
             (conversation_id, kept)
             for conversation_id, kept in self._conversations.items()
             if conversation_id.startswith(prefix)
-            and (not wanted or any(wanted in folded(message_text(message)) for message in kept.messages))
+            and (not wanted or any(wanted in folded(message.text) for message in kept.messages))
         ]
         found.sort(key=lambda each: each[1].change, reverse=True)
         return [

@@ -10,12 +10,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush, nsmallest
 from itertools import count, islice
-from typing import Protocol
 
 from ...clock import wall_time
 from ...errors import InboxFull, LeaseLost, StoreError
 from ...events import Event, decode, encode
-from ...messages import Message
 from ...storage import (
     MAX_WAITING_INPUTS,
     Ending,
@@ -27,24 +25,9 @@ from ...storage import (
     StoredFact,
     StoreStatistics,
 )
+from ._conversations import MemoryConversations
 
-__all__ = ["Conversations", "MemoryJournal"]
-
-
-class Conversations(Protocol):
-    """The operations on conversations that a journal needs."""
-
-    def add(self, conversation_id: str, messages: Sequence[Message]) -> None:
-        """Add the turn of a request that has ended."""
-        ...
-
-    def prune(self, before: float, keep: Collection[str]) -> PruneReport:
-        """Drop the conversations that have not changed since `before`, except those in `keep`."""
-        ...
-
-    def count(self) -> StoreStatistics:
-        """Count the conversations, their messages and their bytes."""
-        ...
+__all__ = ["MemoryJournal"]
 
 
 @dataclass(slots=True, eq=False)
@@ -134,7 +117,7 @@ class _Turn:
 class MemoryJournal:
     """See `JournalStore` and `Inbox`. Never suspends. Sizes are those of the facts as JSON."""
 
-    def __init__(self, conversations: Conversations) -> None:
+    def __init__(self, conversations: MemoryConversations) -> None:
         self._conversations = conversations
         self._requests: dict[str, _Request] = {}
         self._leases = _Leases()

@@ -16,7 +16,7 @@ from ...errors import StoreDamaged
 from ...messages import AssistantMessage, Message, ToolCall, ToolMessage
 from ...storage import ConversationRecord
 from .._encoding import conversation_from, searchable
-from .._texts import folded, message_text, title_of
+from .._texts import folded, title_of
 from ._connection import Document, ServerConnection
 from ._deleting import finish_forgetting
 from ._documents import expanded, is_edited, own_part, session_ids, sort_key_of
@@ -251,7 +251,7 @@ def _has(database: ServerConnection, state: Document | None, document: Document,
     own = own_part(database.names, document)
     if own is not None and not _is_there(state, own):
         return False
-    return any(wanted in folded(message_text(each)) for each in _said_in(database, document))
+    return any(wanted in folded(each.text) for each in _said_in(database, document))
 
 
 def _said_in(database: ServerConnection, document: Document) -> Sequence[Message]:

@@ -6,7 +6,7 @@ The functions on documents are in `_engine`, which imports the driver and is imp
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, get_args
@@ -16,7 +16,7 @@ from ..._option_checks import check, one_of
 from ...errors import ConfigurationError, MissingExtra, StoreError
 from ...events import Event
 from ...messages import Message
-from ...storage import Durability, Entry, InboxReceipt, PruneReport, RequestRecord, SettledState
+from ...storage import Durability, Entry, InboxReceipt, PruneReport, RequestRecord
 from .._encoding import searchable, turn_of, written
 from .._thread import ANSWER_SECONDS, DatabaseThread
 from .._threaded_store import ThreadedStore
@@ -182,33 +182,12 @@ class MongoStore(ThreadedStore):
         wanted = (conversation_id, request_id, owner, seconds)
         return await self._write(lambda database: self._engine.take_turn(database, *wanted))
 
-    async def return_turn(self, conversation_id: str, request_id: str) -> None:
-        """See `JournalStore.return_turn`."""
-        await self._write(lambda database: self._engine.return_turn(database, conversation_id, request_id))
-
     # ---------------------------------------------------------------------------------------------- the inbox
 
     async def send(self, event: Event) -> InboxReceipt:
         """See `Inbox.send`."""
         _check_id(event.event_id)
-        return await self._writer.together(self._engine.send_all, event)
-
-    async def receipt(self, request_id: str, event_id: str) -> InboxReceipt:
-        """See `Inbox.receipt`."""
-        return await self._read(lambda database: self._engine.receipt(database, request_id, event_id))
-
-    async def waiting(self, owner: str, *, without: Collection[str] = (), limit: int = 100) -> Sequence[Event]:
-        """See `Inbox.waiting`."""
-        known = frozenset(without)  # The caller may change its own while the thread reads.
-        return await self._read(lambda database: self._engine.waiting(database, owner, known, limit))
-
-    async def settle(self, request_id: str, event_id: str, state: SettledState, reason: str = "") -> None:
-        """See `Inbox.settle`."""
-        await self._write(lambda database: self._engine.settle(database, request_id, event_id, state, reason))
-
-    async def park(self, request_id: str, epoch: int, seconds: float) -> bool:
-        """See `Inbox.park`."""
-        return await self._write(lambda database: self._engine.park(database, request_id, epoch, seconds))
+        return await super().send(event)
 
     # ------------------------------------------------------------------------------------------------ deleting
 

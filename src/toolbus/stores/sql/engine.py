@@ -16,18 +16,16 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from ...events import Event
 from ...messages import Message
-from ...storage import ConversationRecord, Entry, InboxReceipt, PruneReport, RequestRecord, SettledState, StoredFact
+from ...storage import ConversationRecord, Entry, PruneReport, RequestRecord, StoredFact
 from .._encoding import Written, turn_of, written
 from .._thread import ANSWER_SECONDS, DatabaseThread
 from .._threaded_store import ThreadedStore
 from . import archive as _archiving
 from . import functions as _functions
-from . import inbox as _inbox
 from . import order as _order
 from . import read as _reading
 from . import upkeep as _upkeep
@@ -134,10 +132,6 @@ class DatabaseStore(ThreadedStore):
         wanted = _order.WantedTurn(conversation_id, request_id, owner, seconds)
         return await self._writer.together(_order.take_all, wanted)
 
-    async def return_turn(self, conversation_id: str, request_id: str) -> None:
-        """See `JournalStore.return_turn`."""
-        await self._write(lambda database: _order.return_turn(database, conversation_id, request_id))
-
     async def prune(self, *, before: float, conversations: bool = False) -> PruneReport:
         """See `JournalStore.prune`. Uses many small transactions, with appends in between; may be cancelled."""
         done = PruneReport()
@@ -152,29 +146,6 @@ class DatabaseStore(ThreadedStore):
                 done.conversations += some.conversations
                 done.size_bytes += some.size_bytes
         return done
-
-    # ---------------------------------------------------------------------------------------------- the inbox
-
-    async def send(self, event: Event) -> InboxReceipt:
-        """See `Inbox.send`."""
-        return await self._writer.together(_inbox.send_all, event)
-
-    async def receipt(self, request_id: str, event_id: str) -> InboxReceipt:
-        """See `Inbox.receipt`."""
-        return await self._read(lambda database: _inbox.receipt(database, request_id, event_id))
-
-    async def waiting(self, owner: str, *, without: Collection[str] = (), limit: int = 100) -> Sequence[Event]:
-        """See `Inbox.waiting`."""
-        known = frozenset(without)  # The caller may change its own while the thread reads.
-        return await self._read(lambda database: _inbox.waiting(database, owner, known, limit))
-
-    async def settle(self, request_id: str, event_id: str, state: SettledState, reason: str = "") -> None:
-        """See `Inbox.settle`."""
-        await self._write(lambda database: _inbox.settle(database, request_id, event_id, state, reason))
-
-    async def park(self, request_id: str, epoch: int, seconds: float) -> bool:
-        """See `Inbox.park`."""
-        return await self._write(lambda database: _inbox.park(database, request_id, epoch, seconds))
 
     # ------------------------------------------------------------------------------------------- the archive
 

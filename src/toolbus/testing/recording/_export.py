@@ -16,12 +16,11 @@ from ...durability import messages_to_json
 from ...events import Event, RequestStarted, encode
 from ...messages import Message
 from ...protocols import ToolSpec
-from ...records import Record, fields_of
 from ...secrets import hide
 from ...session import SessionView
 from ...storage import RequestRecord, StoredFact
 from ._agreement import agreement_of, specs_of
-from ._format import AGREED, CHANGED, END, FORMAT, FORMAT_VERSION, HEADER, RELEASED, RecordedRequest
+from ._format import AGREED, CHANGED, END, FORMAT, FORMAT_VERSION, HEADER, RELEASED, RecordedRequest, as_json
 
 __all__ = ["recorded_from_journal", "recorded_from_session", "recording_of"]
 
@@ -93,10 +92,4 @@ def recording_of(requests: Sequence[RecordedRequest], *, mask: bool = True) -> b
 
 def _line(written: Mapping[str, Any], *, mask: bool, **more: int) -> bytes:
     shown = hide(written) if mask else written
-    return orjson.dumps({**shown, **more}, default=_as_json, option=orjson.OPT_NON_STR_KEYS)
-
-
-def _as_json(value: Any) -> Any:
-    if isinstance(value, Record):
-        return fields_of(value)
-    return dict(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else str(value)
+    return orjson.dumps({**shown, **more}, default=as_json, option=orjson.OPT_NON_STR_KEYS)

@@ -29,6 +29,7 @@ from ...events import (
     ToolCallResumed,
     decode,
 )
+from ...records import Record, fields_of
 
 __all__ = [
     "AGREED",
@@ -41,6 +42,7 @@ __all__ = [
     "RecordedRequest",
     "Recording",
     "RecordingError",
+    "as_json",
     "read_lines",
     "read_recording",
 ]
@@ -150,6 +152,13 @@ def read_lines(path: Path, *, partial: bool) -> Recording:
     if unfinished and not partial:
         raise RecordingError(path, len(lines) + 1, "the file is cut off in this line")
     return _Reader(path, lines).read(partial=partial)
+
+
+def as_json(value: Any) -> Any:
+    """Return a value of a line that JSON does not have, as the default of a writer of JSON."""
+    if isinstance(value, Record):
+        return fields_of(value)
+    return dict(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else str(value)
 
 
 class _Reader:

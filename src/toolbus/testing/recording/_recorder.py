@@ -21,12 +21,11 @@ from ..._version import __version__
 from ...bus import EventBus
 from ...errors import ConfigurationError
 from ...events import Event, ReasoningDelta, RequestEnding, RequestStarted, TextDelta, ToolArgumentsDelta, encode
-from ...records import Record, fields_of
 from ...secrets import Mask, hide, masked
 from ...session import SessionView
 from ...storage import Journal
 from ._agreement import agreement_of, specs_of, tools_now
-from ._format import AGREED, CHANGED, END, FORMAT, FORMAT_VERSION, HEADER, RELEASED, RecordingError
+from ._format import AGREED, CHANGED, END, FORMAT, FORMAT_VERSION, HEADER, RELEASED, RecordingError, as_json
 
 if TYPE_CHECKING:
     from ...runtime import Runtime
@@ -179,9 +178,9 @@ class Recorder:
     def _write_event(self, event: Event, **more: int) -> None:
         with self._ending_on_error():
             try:
-                line = encode(event, default=_as_json)
+                line = encode(event, default=as_json)
             except TypeError:  # a key is not text, for example; Python's own module writes it
-                line = json.dumps(event, default=_as_json).encode()
+                line = json.dumps(event, default=as_json).encode()
             if self._mask is not None:
                 line = orjson.dumps(hide(orjson.loads(line), self._mask))
             self._put(line[:-1] + b"," + orjson.dumps(more)[1:] if more else line)
@@ -190,7 +189,7 @@ class Recorder:
         with self._ending_on_error():
             if self._mask is not None and line["type"] == AGREED:
                 line = hide(line, self._mask)
-            self._put(orjson.dumps(line, default=_as_json, option=orjson.OPT_NON_STR_KEYS))
+            self._put(orjson.dumps(line, default=as_json, option=orjson.OPT_NON_STR_KEYS))
 
     def _put(self, line: bytes) -> None:
         if self._file is None:
@@ -236,9 +235,3 @@ def record(
             yield recorder
         finally:
             runtime.journal = journal
-
-
-def _as_json(value: Any) -> Any:
-    if isinstance(value, Record):
-        return fields_of(value)
-    return dict(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else str(value)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ...core.limits import Limits
@@ -63,6 +65,7 @@ class JournalState(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
 class Call:
     """One call. `before` is its request in another process; nobody knows the outcome of that one.
 
@@ -70,78 +73,42 @@ class Call:
     come whose request continues without its result: "given" when a round has begun without the result, then "noted".
     """
 
-    __slots__ = (
-        "approved",
-        "asked",
-        "attempts",
-        "before",
-        "deadline",
-        "is_background",
-        "name",
-        "requested",
-        "settled_at",
-        "terminal",
-        "ticket",
-    )
-
-    def __init__(self, name: str, *, is_background: bool = False) -> None:
-        self.name = name
-        self.requested: ToolCallRequested | None = None
-        self.before: ToolCallRequested | None = None
-        self.deadline = float("inf")
-        self.terminal: ToolCallCompleted | ToolCallFailed | None = None
-        self.settled_at = float("inf")
-        self.asked = False
-        self.approved = False
-        self.attempts = 0
-        self.is_background = is_background
-        self.ticket = ""
+    name: str
+    is_background: bool = False
+    requested: ToolCallRequested | None = None
+    before: ToolCallRequested | None = None
+    deadline: float = math.inf
+    terminal: ToolCallCompleted | ToolCallFailed | None = None
+    settled_at: float = math.inf
+    asked: bool = False
+    approved: bool = False
+    attempts: int = 0
+    ticket: str = ""
 
 
+@dataclass(slots=True, eq=False)
 class Request:
     """One request, as one process knows it."""
 
-    __slots__ = (
-        "answered",
-        "asked_elsewhere",
-        "calls",
-        "cancelled_at",
-        "conversation",
-        "ending",
-        "facts",
-        "is_sub_request",
-        "is_trusted",
-        "limits",
-        "paused",
-        "replies",
-        "reply",
-        "request_id",
-        "requested",
-        "resumed_at",
-        "settled_at",
-        "started",
-    )
-
-    def __init__(self, request_id: str, limits: Limits) -> None:
-        self.request_id = request_id
-        self.limits = limits
-        self.started: RequestStarted | None = None
-        self.ending: Event | None = None
-        self.calls: dict[str, Call] = {}
-        self.facts: list[Event] = []
-        self.answered: set[str] = set()  # calls whose results have joined the transcript
-        self.reply: Message | None = None  # the newest reply
-        self.replies = 0
-        self.requested = 0
-        # The conversation for which a person's decision is remembered: that of the topmost request.
-        self.conversation = ""
-        self.is_trusted = False  # no call of the request needs a person's approval
-        self.is_sub_request = False  # a sub-request: it works for a call of another request, and has no journal
-        self.settled_at = float("-inf")  # the time at which the newest call was settled
-        self.cancelled_at = float("inf")
-        self.paused = False  # the request's clocks have been paused, so its deadlines have moved
-        self.resumed_at: float | None = None  # the time at which this process resumed the request
-        self.asked_elsewhere: set[str] = set()  # calls whose question has to be asked again
+    request_id: str
+    limits: Limits
+    started: RequestStarted | None = None
+    ending: Event | None = None
+    calls: dict[str, Call] = field(default_factory=dict[str, Call])
+    facts: list[Event] = field(default_factory=list[Event])
+    answered: set[str] = field(default_factory=set[str])  # calls whose results have joined the transcript
+    reply: Message | None = None  # the newest reply
+    replies: int = 0
+    requested: int = 0
+    # The conversation for which a person's decision is remembered: that of the topmost request.
+    conversation: str = ""
+    is_trusted: bool = False  # no call of the request needs a person's approval
+    is_sub_request: bool = False  # a sub-request: it works for a call of another request, and has no journal
+    settled_at: float = -math.inf  # the time at which the newest call was settled
+    cancelled_at: float = math.inf
+    paused: bool = False  # the request's clocks have been paused, so its deadlines have moved
+    resumed_at: float | None = None  # the time at which this process resumed the request
+    asked_elsewhere: set[str] = field(default_factory=set[str])  # calls whose question has to be asked again
 
     def until_now(self) -> Request:
         """Return a copy in which later events of its calls change nothing."""

@@ -387,7 +387,7 @@ class Watch:
             asked = event.call_id not in request.asked_elsewhere or self._now() <= request.resumed_at + _EPSILON
             self.check("G26", asked, f"nobody was asked again about {event.call_id}")
         self.check("G06", call.terminal is None, f"{event.call_id} has two terminal events")
-        if self._is_journaled(request) and self.journal is not None:
+        if self.journal is not None and not request.is_sub_request:
             is_first = self.journal.reports(event) or self.journal.has_given_up(event.request_id)
             self.check("G31", is_first, f"{event.call_id} has a different terminal event in an earlier process")
         if isinstance(event, ToolCallFailed):
@@ -401,7 +401,7 @@ class Watch:
             self.check("G06", isinstance(event, ToolCallFailed) or not call.asked, f"{event.call_id} never ran")
         elif not request.paused:
             late = self._now() - call.deadline
-            self.check("G12", late <= _EPSILON + self._slack(request), f"{event.call_id} is settled {late:g} s late")
+            self.check("G12", late <= _EPSILON + self._slack(), f"{event.call_id} is settled {late:g} s late")
             if isinstance(event, ToolCallFailed) and event.reason == "timeout":
                 self.check("G12", late >= -_EPSILON, f"{event.call_id} times out {-late:g} s early")
 
@@ -522,7 +522,7 @@ class Watch:
             self.check("G16", cancelled, f"{event.request_id} was cancelled, and ends as {event.type}")
         if request.started is not None and not request.paused:
             took = self._now() - request.started.at
-            most = request.limits.timeout_seconds + self._slack(request) + _EPSILON
+            most = request.limits.timeout_seconds + self._slack() + _EPSILON
             self.check("G10", took <= most, f"{event.request_id} took {took:g} s of {most:g}")
 
     def _ends_durably(self, journal: JournalState, event: Event) -> None:
@@ -540,7 +540,7 @@ class Watch:
             is_ours = journal.is_ours(request_id) or journal.is_durable(event)
             self.check("G20", is_ours, f"{request_id} ends in two processes")
 
-    def _slack(self, _request: Request) -> float:
+    def _slack(self) -> float:
         """Return the seconds that a journal may take, during which deadlines are not checked."""
         return 0.0 if self.journal is None else 60.0 + self.slack_seconds
 

@@ -42,7 +42,6 @@ class World:
         chance = self.chance("world")
         self.max_settled = chance.pick([1, 10_000])
         self.faults: Counter[str] = Counter()
-        self.dropping: set[str] = set()  # requests with late_results="drop"
         # What whoever answers external calls has decided on each: moments and answers. It outlives all processes.
         self.answers: dict[str, list[tuple[float, ToolCallCompleted | ToolCallFailed]]] = {}
         self.tool_seconds = chance.pick([0.5, 2.0, 5.0])

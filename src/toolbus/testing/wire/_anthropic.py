@@ -73,25 +73,17 @@ class AnthropicDialect(OneRoute):
     def render(self, reply: WireReply) -> Stream:
         """Write events from `message_start` to `message_stop`; after `message_delta` a reply may count as complete."""
         usage = reply.usage or Usage()
-        head: dict[str, Any] = {
+        message: dict[str, Any] = {
             "id": "msg_1",
             "type": "message",
             "role": "assistant",
             "model": reply.model,
             "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": _usage(usage, 1),
         }
-        events: list[dict[str, Any]] = [
-            {
-                "type": "message_start",
-                "message": {
-                    **head,
-                    "model": reply.model,
-                    "stop_reason": None,
-                    "stop_sequence": None,
-                    "usage": _usage(usage, 1),
-                },
-            }
-        ]
+        events: list[dict[str, Any]] = [{"type": "message_start", "message": message}]
         blocks = _blocks(reply)
         for index, (block, deltas) in enumerate(blocks):
             events.append({"type": "content_block_start", "index": index, "content_block": block})

@@ -128,9 +128,11 @@ class CodeIndex:
         self._tree = Tree(root)
         self._wanted = compile_glob(glob) if glob.strip() else is_source
         self._below = fixed_directory(glob)
-        self._max_file_bytes = max_file_bytes
+        self.max_file_bytes = max_file_bytes
+        """The size of the largest file that is indexed."""
         self._max_files = max_files
-        self._max_chunks = max_chunks
+        self.max_chunks = max_chunks
+        """The most chunks that the index may have."""
         # Everything on which the content depends is in the name, so that two indexes never undo each other's work.
         options = "\0".join([self._tree.root, glob, *map(str, bounds.values())])
         digest = hashlib.sha256(options.encode("utf-8", "surrogateescape")).hexdigest()[:24]
@@ -164,11 +166,10 @@ class CodeIndex:
         words = as_query(query)
         if not words:
             return []
-        embedder = self._load() if self._rerank else None
-        if embedder is None:
+        if not self._rerank:
             return lexical(storage, words, top_k)
         found = lexical(storage, words, max(top_k, CANDIDATES))
-        return reranked(storage, embedder, query, found, check)[:top_k]
+        return reranked(storage, self._load(), query, found, check)[:top_k]
 
     @contextlib.contextmanager
     def _storage(self, check: Callable[[], None]) -> Generator[Storage]:
@@ -203,16 +204,6 @@ class CodeIndex:
     def budget(self, check: Callable[[], None]) -> Budget:
         """Return the budget of one pass over the tree; `check` raises when the caller does not wait any more."""
         return _UntilGivenUp(check, names=_NAMES_PER_FILE * self._max_files)
-
-    @property
-    def max_file_bytes(self) -> int:
-        """The size of the largest file that is indexed."""
-        return self._max_file_bytes
-
-    @property
-    def max_chunks(self) -> int:
-        """The most chunks that the index may have."""
-        return self._max_chunks
 
 
 async def _in_thread(work: Callable[..., _T], *arguments: Any) -> _T:

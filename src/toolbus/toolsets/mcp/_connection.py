@@ -10,6 +10,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
@@ -463,28 +464,24 @@ class _Limited(Exception):
     """The server answers, but refuses a check because of too many requests."""
 
 
+@dataclass(slots=True, eq=False)
 class _Call:
     """A running call: its scope, and those of the questions that its server asks back."""
 
-    __slots__ = ("context", "questions", "scope")
-
-    def __init__(self, context: ToolContext[Any] | None) -> None:
-        self.context = context
-        self.scope = anyio.CancelScope()
-        self.questions: set[anyio.CancelScope] = set()
+    context: ToolContext[Any] | None
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    questions: set[anyio.CancelScope] = field(default_factory=set[anyio.CancelScope])
 
 
 _RUNNING: ContextVar[_Call | None] = ContextVar("the call of an MCP tool that runs in this task", default=None)
 
 
+@dataclass(slots=True, eq=False)
 class _Live:
     """A client that is entered, and its running calls."""
 
-    __slots__ = ("calls", "client")
-
-    def __init__(self, client: mcp.Client) -> None:
-        self.client = client
-        self.calls: set[_Call] = set()
+    client: mcp.Client
+    calls: set[_Call] = field(default_factory=set[_Call])
 
 
 async def _leave_unchecked(name: str, result: types.CallToolResult) -> None:

@@ -12,13 +12,13 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
-import orjson
 
 from ...errors import BusError, ConfigurationError, MissingExtra, ToolbusError, UnknownRequest
 from ...records import json_bytes
 from ...runtime import Runtime
 from .._encoder import sse_frame
 from .._guard import LOOPBACK_HOSTS, Guard, content_policy, read_body
+from .._incoming import json_object
 from ._actions import ACTIONS, Refused, act, exported
 from ._event_list import EventFilter, listed
 from ._shown import shown_json, shown_text
@@ -229,16 +229,10 @@ class Inspector:
         request_id, action = request.path_params["request_id"], request.path_params["action"]
         if action != "record" and action not in ACTIONS:
             raise HTTPException(404)
-        body = await read_body(request)
-        try:
-            given: Any = orjson.loads(body or b"{}")
-        except orjson.JSONDecodeError:
-            raise ConfigurationError("the body is not JSON") from None
-        if not isinstance(given, dict):
-            raise ConfigurationError("the body is not a JSON object")
+        given = json_object(await read_body(request) or b"{}")
         if action == "record":
             return _json(await exported(self._source, request_id))
-        return _json(await act(self._source, request_id, action, cast("dict[str, Any]", given), self._by))
+        return _json(await act(self._source, request_id, action, given, self._by))
 
 
 class _Stream(StreamingResponse):

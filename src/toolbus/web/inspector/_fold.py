@@ -47,7 +47,7 @@ from ...messages import Message, Usage
 from ._rows import Row, State
 from ._shown import shown_arguments, shown_json, shown_text
 
-__all__ = ["FEW_ROWS", "RequestFold", "ToolFacts"]
+__all__ = ["FEW_ROWS", "RequestFold", "ToolFacts", "no_tool"]
 
 FEW_ROWS = 400
 """The number of rows of one view; the oldest that have ended are left out beyond it."""
@@ -62,7 +62,8 @@ ToolFacts: TypeAlias = Callable[[str, str], tuple[bool, str]]
 """A function of a request's id and a tool's name that returns whether the tool is external, and its pool."""
 
 
-def _unknown(_request_id: str, _name: str) -> tuple[bool, str]:
+def no_tool(_request_id: str, _name: str) -> tuple[bool, str]:
+    """Return what is known of a tool where none is known: see `ToolFacts`."""
     return False, ""
 
 
@@ -73,7 +74,7 @@ class RequestFold:
     of the transcript. `tool_facts` is asked once for each call.
     """
 
-    def __init__(self, request_id: str, tool_facts: ToolFacts = _unknown) -> None:
+    def __init__(self, request_id: str, tool_facts: ToolFacts = no_tool) -> None:
         self.request_id = request_id
         self.conversation_id = ""
         self.parent: tuple[str, str] = ("", "")
@@ -214,23 +215,18 @@ class RequestFold:
         row.begin("external" if is_external else "tool", event.at)
 
     def _tool_started(self, event: ToolCallStarted) -> None:
-        row = self._rows.get(self._key(event.call_id))
-        if row is None or not row.is_open:
-            return
-        last = row.segments[-1]
-        if last.kind == "tool" and event.attempt == 1:
-            last.kind = "queued"
-        row.begin("tool", event.at)
+        if row := self._open_row(event.call_id):
+            last = row.segments[-1]
+            if last.kind == "tool" and event.attempt == 1:
+                last.kind = "queued"
+            row.begin("tool", event.at)
 
     def _progress(self, event: ToolCallProgress) -> None:
-        row = self._rows.get(self._key(event.call_id))
-        if row is not None and row.is_open:
-            share = (
-                ""
-                if event.done is None
-                else f"{event.done:g}" + ("" if event.total is None else f" of {event.total:g}")
-            )
-            row.note = " ".join(each for each in (shown_text(event.message, 80), share) if each)
+        if row := self._open_row(event.call_id):
+            share = "" if event.done is None else f"{event.done:g}"
+            if share and event.total is not None:
+                share += f" of {event.total:g}"
+            row.note = f"{shown_text(event.message, 80)} {share}".strip()
 
     def _tool_retrying(self, event: ToolCallRetrying) -> None:
         self.retries += 1
@@ -240,14 +236,12 @@ class RequestFold:
             row.begin("retry", event.at)
 
     def _paused(self, event: ToolCallPaused) -> None:
-        row = self._rows.get(self._key(event.call_id))
-        if row is not None and row.is_open:
+        if row := self._open_row(event.call_id):
             row.state = "waiting"
             row.begin("person", event.at)
 
     def _call_resumed(self, event: ToolCallResumed) -> None:
-        row = self._rows.get(self._key(event.call_id))
-        if row is not None and row.is_open:
+        if row := self._open_row(event.call_id):
             row.state = "running"
             row.begin("tool", event.at)
 
@@ -308,6 +302,10 @@ class RequestFold:
 
     def _key(self, call_id: str) -> str:
         return f"{self.request_id}/call/{call_id}"
+
+    def _open_row(self, call_id: str) -> Row | None:
+        row = self._rows.get(self._key(call_id))
+        return row if row is not None and row.is_open else None
 
     def _call_row(self, call_id: str, name: str, arguments: dict[str, Any]) -> Row:
         key = self._key(call_id)

@@ -42,7 +42,7 @@ from ...testing.recording import (
     recorded_from_session,
 )
 from ._event_log import EventLog, LoggedRequest
-from ._fold import RequestFold
+from ._fold import RequestFold, no_tool
 from ._stored import FollowedRequest, StoredList
 
 __all__ = ["Followed", "LiveSource", "RecordingSource", "Source", "StoreSource"]
@@ -306,7 +306,7 @@ class RecordingSource:
         self._path = Path(path)
         self._recording: Recording | None = None
         self._ends_at = 0.0
-        self._log = EventLog(_no_tool, max_bytes=math.inf, max_requests=math.inf)
+        self._log = EventLog(no_tool, max_bytes=math.inf, max_requests=math.inf)
 
     async def open(self) -> None:
         """Read the file. Raises `RecordingError` and `OSError`."""
@@ -378,10 +378,6 @@ class RecordingSource:
 def _any_tool(_request_id: str, _name: str) -> tuple[bool, str]:
     """Take any tool for an external one: a store does not have the tools, and an answer to another tool is refused."""
     return True, ""
-
-
-def _no_tool(_request_id: str, _name: str) -> tuple[bool, str]:
-    return False, ""
 
 
 async def _with_messages(request: RecordedRequest) -> list[Event]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Container, Sequence
+from collections.abc import Container
 from typing import Any
 
 import anyio
@@ -107,19 +107,14 @@ class FollowedRequest:
     def __init__(self, handle: RequestHandle, tool_facts: ToolFacts) -> None:
         self.fold = RequestFold(handle.request_id, tool_facts)
         self.version = 0
-        self._events: deque[Event] = deque(maxlen=_MOST_EVENTS)
+        self.events: deque[Event] = deque(maxlen=_MOST_EVENTS)  # the newest ones
         self._reader = handle.events()
         self._lock = anyio.Lock()
 
     @property
-    def events(self) -> Sequence[Event]:
-        """The newest events."""
-        return self._events
-
-    @property
     def first(self) -> int:
         """The number of the first event that is kept."""
-        return self.version - len(self._events)
+        return self.version - len(self.events)
 
     async def update(self) -> None:
         """Read what is new, for at most 0.3 s. Raises what `RequestEvents` raises."""
@@ -127,7 +122,7 @@ class FollowedRequest:
             with anyio.move_on_after(_LOOK_SECONDS):
                 async for event in self._reader:
                     self.fold.feed(event)
-                    self._events.append(event)
+                    self.events.append(event)
                     self.version += 1
                     if self.version % _SLICE == 0:
                         await anyio.lowlevel.checkpoint()

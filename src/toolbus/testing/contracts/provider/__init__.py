@@ -25,7 +25,7 @@ from ...wire import Dialect, WireServer, dialect_of
 from .._checks import Check, ContractBroken, ContractReport, Failure, run_all, run_check
 from . import _failing, _living, _reading, _sending
 from ._bench import CHECKS, Bench
-from ._live import live_report
+from ._live import check_live_provider
 
 __all__ = ["ContractBroken", "ContractReport", "Failure", "check_live_provider", "check_provider", "provider_checks"]
 
@@ -74,28 +74,6 @@ async def check_provider(
         await run_all(chosen, bench, spoken.lacks, lambda each: _run(each, bench))
         await bench.close_provider()
     return bench.report("provider")
-
-
-async def check_live_provider(provider: Provider) -> ContractReport:
-    """Check a provider against the service that it talks to: a text, a tool's round trip, parallel calls, usage.
-
-    Asks five times, for a few hundred tokens in all. A model that does not call tools, or not two at once, fails. The
-    provider stays open. Raises `ContractBroken` as `check_provider` does, also for errors of the service.
-
-    Example:
-        from toolbus.providers.openai import OpenAIProvider
-        from toolbus.testing.contracts.provider import ContractBroken, ContractReport, Failure, check_live_provider
-
-        async def test_the_real_service() -> None:  # needs a key, and costs a few cents
-            try:
-                report: ContractReport = await check_live_provider(OpenAIProvider("gpt-5-mini"))
-                print(report.passed, report.skipped)
-            except ContractBroken as broken:
-                failures: list[Failure] = [*broken.failures]
-                print([failure.check for failure in failures])
-                raise
-    """
-    return await live_report(provider)
 
 
 async def _run(check: Check[Bench], bench: Bench) -> bool:

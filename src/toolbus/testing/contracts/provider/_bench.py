@@ -239,13 +239,18 @@ class Bench(Ledger):
         self.expect("the vendor's rules that the request breaks", (), sent.problems)
         return sent
 
-    async def failing(self, what: str, step: WireStep, *, request: ModelRequest | None = None) -> ProviderError | None:
-        """Ask, and require an error. Returns None if no error came, and records that."""
-        outcome = await self.attempt(step, request=request)
-        if isinstance(outcome.error, ProviderError):
-            return outcome.error
-        self.fail(what, "a ProviderError", outcome)
-        return None
+    async def failing(
+        self, what: str, step: WireStep, kind: type[ProviderError] | None = None, *, retryable: bool = True
+    ) -> ProviderError | None:
+        """Ask, and require an error, of exactly this `kind` if one is given. Returns None, recorded, if none came."""
+        outcome = await self.attempt(step)
+        error = outcome.error
+        if not isinstance(error, ProviderError):
+            self.fail(what, "a ProviderError", outcome)
+            return None
+        if kind is not None:
+            self.expect(what, (kind.__name__, retryable), (type(error).__name__, error.retryable))
+        return error
 
     async def until(self, what: Callable[[], bool]) -> bool:
         """Wait until a condition is true on the server. Returns False after `patience_seconds`."""

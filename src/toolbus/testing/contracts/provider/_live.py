@@ -8,7 +8,7 @@ from ....protocols import Delta, ModelReply, ModelRequest, ModelSettings, Provid
 from ....records import replace
 from .._checks import ContractReport, Ledger
 
-__all__ = ["live_report"]
+__all__ = ["check_live_provider"]
 
 _CODE = "7319"  # no model guesses it
 _LOOK_UP = ToolSpec(
@@ -25,8 +25,25 @@ _SETTINGS = ModelSettings(max_output_tokens=4096)  # enough for models that reas
 _SYSTEM = SystemMessage(text="Use the tools you are given. Call them in parallel where you can. Answer briefly.")
 
 
-async def live_report(provider: Provider) -> ContractReport:
-    """Check a real service. Raises `ContractBroken`."""
+async def check_live_provider(provider: Provider) -> ContractReport:
+    """Check a provider against the service that it talks to: a text, a tool's round trip, parallel calls, usage.
+
+    Asks five times, for a few hundred tokens in all. A model that does not call tools, or not two at once, fails. The
+    provider stays open. Raises `ContractBroken` as `check_provider` does, also for errors of the service.
+
+    Example:
+        from toolbus.providers.openai import OpenAIProvider
+        from toolbus.testing.contracts.provider import ContractBroken, ContractReport, Failure, check_live_provider
+
+        async def test_the_real_service() -> None:  # needs a key, and costs a few cents
+            try:
+                report: ContractReport = await check_live_provider(OpenAIProvider("gpt-5-mini"))
+                print(report.passed, report.skipped)
+            except ContractBroken as broken:
+                failures: list[Failure] = [*broken.failures]
+                print([failure.check for failure in failures])
+                raise
+    """
     live = _Live(provider)
     for name, run in (
         ("live-text", live.text),

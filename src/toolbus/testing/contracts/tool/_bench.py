@@ -7,7 +7,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -249,18 +249,13 @@ class ToolsetBench(Bench):
     async def opened(self) -> AsyncGenerator[OpenToolset]:
         """A toolset that is open inside the block."""
         toolset = self.make()
-        async with _as_manager(toolset):
+        async with toolset:
             yield toolset
 
     async def work(self, tools: Iterable[Tool], label: str = "") -> bool:
         """Return whether the first example succeeds with these tools; a failure is recorded."""
         async with self.calls(tools) as calls:
             return await calls.completed(self.examples[0], label=label) is not None
-
-
-def _as_manager(toolset: OpenToolset) -> AbstractAsyncContextManager[Any]:
-    manager: Any = toolset
-    return manager
 
 
 def said(answer: Terminal) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import anyio
 
@@ -11,7 +10,7 @@ from ....errors import ToolbusError
 from ....events import ToolCallCompleted
 from ....tools import Tool
 from .._checks import hold_exceptions_pass
-from ._bench import EXAMPLES, OpenToolset, ToolsetBench, in_words, said, steps, toolset_check, until
+from ._bench import EXAMPLES, ToolsetBench, in_words, said, steps, toolset_check, until
 from ._running import leaves_nothing
 
 __all__: list[str] = []
@@ -72,10 +71,10 @@ async def again(bench: ToolsetBench) -> None:
     """A closed toolset can be opened again, and works; or it says clearly that it cannot, by a `ToolbusError`."""
     toolset = bench.make()
     names: list[str] = []
-    async with _entered(toolset):
+    async with toolset:
         names += toolset.registry.specs
     try:
-        async with _entered(toolset):
+        async with toolset:
             bench.expect("the tools of a toolset that is opened again", names, [*toolset.registry.specs])
             await bench.work(toolset.registry, ", when it is opened again")
     except ToolbusError as exc:
@@ -87,7 +86,7 @@ async def entered_twice(bench: ToolsetBench) -> None:
     """Opening an open toolset a second time is a `ToolbusError`, and the toolset works as before."""
     async with bench.opened() as toolset:
         try:
-            async with _entered(toolset):
+            async with toolset:
                 bench.fail("an open toolset that is entered", "refused with a ToolbusError", "it was entered")
         except ToolbusError:
             pass
@@ -146,7 +145,7 @@ async def cancelled(bench: ToolsetBench) -> None:
             with anyio.CancelScope() as scope:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(_cancel, scope, moment)
-                    async with _entered(toolset):
+                    async with toolset:
                         if moment is None:
                             scope.cancel()
                         await anyio.sleep_forever()
@@ -173,7 +172,3 @@ async def all_closed(bench: ToolsetBench) -> None:
         for each in bench.examples:
             calls.ask(each)
         await steps(1)
-
-
-def _entered(toolset: OpenToolset) -> Any:
-    return toolset
