@@ -40,6 +40,7 @@ __all__ = [
     "leaves_of",
     "line_of",
     "log_exception",
+    "only_one",
     "passes",
     "raised_at",
     "words_of",
@@ -107,6 +108,13 @@ def members_of(exc: BaseException) -> tuple[BaseException, ...]:
 _members: Callable[[BaseException], tuple[BaseException, ...]] = cast("Any", BaseExceptionGroup).exceptions.__get__
 
 
+def only_one(exc: BaseException) -> BaseException:
+    """Return the only exception in a group, which comes from a handler's own task group; else `exc` itself."""
+    while len(members := members_of(exc)) == 1:
+        exc = members[0]
+    return exc
+
+
 def is_a(exc: BaseException, kinds: type[BaseException] | tuple[type[BaseException], ...]) -> bool:
     """Return whether `exc` is one of `kinds`, by its real type: `isinstance` reads `__class__`, which may raise."""
     return issubclass(type(exc), kinds)
@@ -114,13 +122,12 @@ def is_a(exc: BaseException, kinds: type[BaseException] | tuple[type[BaseExcepti
 
 def classify(exc: BaseException) -> Failure:
     """Return the failure that the model reads: the text of a `ToolError`, or a generic sentence for anything else."""
-    # A group with one member comes from a handler's own task group.
-    while len(members := members_of(exc)) == 1:
-        exc = members[0]
+    exc = only_one(exc)
     if is_a(exc, ReportedFailure):
         return cast("ReportedFailure", exc).failure
     if is_a(exc, _IN_WORDS) and (words := _text_of(exc)) is not None:
         reason = "invalid_arguments" if is_a(exc, InvalidArguments) else "denied" if is_a(exc, Denied) else "error"
+        words = words or ("The call was denied." if reason == "denied" else "The tool failed.")
         return Failure(reason, words, retryable=is_a(exc, ToolRetry))
     if not is_a(exc, Exception) and is_a(exc, _cancelled_class()):
         return Failure("error", "The tool was cancelled from within.", shown=False)

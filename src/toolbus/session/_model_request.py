@@ -28,7 +28,7 @@ from ..errors import (
     ProviderError,
     ToolbusError,
 )
-from ..failures import log_exception, passes, words_of
+from ..failures import log_exception, only_one, passes, words_of
 from ..instrumentation import Work
 from ..interceptors import Ask, Interceptor, edits_replies
 from ..messages import AssistantMessage, Message, SystemMessage, ToolCall, Usage, UserMessage
@@ -130,18 +130,19 @@ class Asker:
         try:
             for each in self.interceptors:
                 prompt = _returned(await each.on_prompt(prompt, context_of(view)), UserMessage, each, "on_prompt")
-        except ToolbusError as exc:
-            return self._masked(exc)
+            has_nothing = is_blank(prompt)
         except BaseException as exc:
             if passes(exc):
                 raise
+            if isinstance(cause := only_one(exc), ToolbusError):
+                return self._masked(cause)
             request_id = view.request_id
             ids = {"request_id": request_id}
             log_exception(logger, logging.ERROR, "request %s: on_prompt failed", request_id, cause=exc, ids=ids)
             error = ApplicationError(f"on_prompt raised {words_of(exc)}")
             error.__cause__ = exc
             return self._masked(error)
-        if is_blank(prompt):
+        if has_nothing:
             return ApplicationError("on_prompt gave an empty message; raise Denied to refuse one")
         return prompt if prompt.message_id else UserMessage(content=prompt.content, message_id=message_id)
 
@@ -254,10 +255,11 @@ class Asker:
         """Ask the model once, and return the outcome. Raises nothing but cancellation."""
         if self._state.phase is not MODEL:
             return Elapsed()  # The cost of a summary has ended the request.
-        spent: list[Usage] = []
+        spent = call.spent
         mask = None if self._secrets is None else self._reply_mask(self._secrets, call)
         try:
             if not self.interceptors:
+                call.asking = 1
                 emit = call.emit if mask is None else mask.emit
                 if self.instrumentation:
                     reply = await self._observed(request, emit, mask)
@@ -273,7 +275,7 @@ class Asker:
                 if self._state.needs_price:
                     _check_usage(reply, call)
                 return ModelReplied(reply if mask is None else mask.whole(reply), None, self._native)
-            reply = await self._through(self._innermost(call, spent, request, mask), request, view)
+            reply = await self._through(self._innermost(call, request, mask), request, view)
             if len(reply.message.tool_calls) > MAX_REPLY_CALLS:
                 return self._failed(too_many_calls(reply.vendor), sum(spent, Usage()) if spent else reply.usage)
             if len(spent) > 1 and reply.usage in spent:
@@ -283,16 +285,17 @@ class Asker:
             # The reply is masked once more, because an interceptor may have put a secret into it.
             reply = replied.reply if mask is None else mask.whole(replied.reply)
             return ModelReplied(reply, replied.denied, self._native)
-        except ContextOverflow as exc:
-            self.error = exc
-            self._window.refused(exc, self._asked, request)
-            return ModelFailed(exc.code, str(exc), retryable=True)
         except BaseException as exc:
             if passes(exc):
                 raise
-            if self.interceptors and not isinstance(exc, ProviderError):
+            cause = only_one(exc)
+            if isinstance(cause, ContextOverflow):
+                self.error = self._masked(cause)
+                self._window.refused(cause, self._asked, request)
+                return ModelFailed(cause.code, str(cause), retryable=True)
+            if self.interceptors and not isinstance(cause, ProviderError):
                 call.texts.clear()  # What an interceptor has not let pass is not kept, although it was streamed.
-            return self._failed(exc, sum(spent, Usage()))
+            return self._failed(cause if isinstance(cause, ToolbusError) else exc, sum(spent, Usage()))
 
     async def _observed(self, request: ModelRequest, emit: Emit, mask: ReplyMask | None) -> ModelReply:
         """Return the provider's reply, asked for inside of the instrumentation."""
@@ -316,9 +319,6 @@ class Asker:
 
     def _failed(self, exc: BaseException, spent: Usage) -> ModelFailed:
         """Return the failure for an exception. `spent` is the usage of a reply that has come and is lost."""
-        if isinstance(exc, ProviderError):
-            self.error = exc
-            return ModelFailed(exc.code, str(exc), exc.retryable, exc.retry_after_seconds, usage=spent)
         if isinstance(exc, ToolbusError):
             self.error = exc
         else:
@@ -327,8 +327,10 @@ class Asker:
             log_exception(logger, logging.ERROR, text, request_id, cause=exc, ids=ids)
             self.error = ApplicationError(words_of(exc))
             self.error.__cause__ = exc
-        self._masked(self.error)
-        return ModelFailed(self.error.code, str(self.error), usage=spent)
+        failed = ModelFailed(self.error.code, str(self._masked(self.error)), usage=spent)
+        if not isinstance(exc, ProviderError):
+            return failed
+        return replace(failed, retryable=exc.retryable, retry_after_seconds=exc.retry_after_seconds)
 
     def _provider(self, command: CallModel) -> Provider:
         """Return the model for this call. `provider_for_round` chooses the first one that is asked in a round."""
@@ -354,8 +356,8 @@ class Asker:
             text = self._secrets.keep().shown(text)
         return SystemMessage(text=text, message_id=f"{state.request_id}_i") if text else None
 
-    def _innermost(self, call: ModelCall, spent: list[Usage], original: ModelRequest, mask: ReplyMask | None) -> Ask:
-        """Return the innermost `Ask`, which asks the provider. The usage of every reply is added to `spent`."""
+    def _innermost(self, call: ModelCall, original: ModelRequest, mask: ReplyMask | None) -> Ask:
+        """Return the innermost `Ask`, which asks the provider. The usage of every reply is added to `call.spent`."""
         emit: Emit = call.emit if mask is None else mask.emit
         if edits_replies(self.interceptors):
             emit = call.feed
@@ -367,12 +369,18 @@ class Asker:
                 request = replace(request, messages=repair(request.messages))
             if request.messages is not messages or request.tools is not tools:
                 self._window.was_edited()
-            if self.instrumentation:
-                reply = await self._observed(request, emit, mask)
-            else:
-                reply = await self._asked.respond(request, emit)
+            call.asking += 1
+            try:
+                if self.instrumentation:
+                    reply = await self._observed(request, emit, mask)
+                else:
+                    reply = await self._asked.respond(request, emit)
+            except Exception:
+                call.asking -= 1
+                raise
+            call.asking -= 1
             if isinstance(reply, ModelReply):  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
-                spent.append(reply.usage)
+                call.spent.append(reply.usage)
                 self._window.answered(reply.usage)
                 if self._state.needs_price:
                     _check_usage(reply, call)
@@ -403,6 +411,8 @@ class Asker:
                 if given != text and not each.edits_replies:
                     raise _edited(each, "on_answer")
                 text = given
+            if message.text.strip() and not text.strip():
+                raise ApplicationError("on_answer gave an empty text; raise Denied to refuse an answer")
             if text != message.text:
                 reply = replace(reply, message=AssistantMessage(text=text, reasoning=message.reasoning))
             return ModelReplied(reply)
@@ -423,10 +433,14 @@ class Asker:
             for each in self.interceptors:
                 given = await each.before_tool(call.name, arguments, context_of(view))
                 arguments = cast("dict[str, Any]", _returned(given, dict, each, "before_tool"))
-        except Denied as exc:
-            denied[index] = str(exc) or "The call was denied."
-            return call
-        text = orjson.dumps(arguments)
+        except BaseException as exc:
+            if passes(exc) or not isinstance(cause := only_one(exc), Denied):
+                raise
+            denied[index] = str(cause) or "The call was denied."
+        try:
+            text = orjson.dumps(arguments)
+        except TypeError as exc:
+            raise ApplicationError(f"before_tool gave arguments of {call.name} that are not JSON: {exc}") from exc
         return call if text == orjson.dumps(written) else replace(call, arguments=text.decode())
 
 
