@@ -356,8 +356,8 @@ async def test_a_provider_error_out_of_a_task_group_is_retried() -> None:
     class Watched(Interceptor):
         async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Ask) -> ModelReply:
             async with anyio.create_task_group():
-                reply = await ask(request)
-            return reply
+                self.reply = await ask(request)
+            return self.reply
 
     script = ScriptedProvider([error(ProviderUnavailable("down", retryable=True)), text("Sunny.")])
     async with Runtime(script, interceptors=[Watched()]) as runtime:
