@@ -40,7 +40,7 @@ __all__ = [
     "leaves_of",
     "line_of",
     "log_exception",
-    "only_one",
+    "only_member",
     "passes",
     "raised_at",
     "words_of",
@@ -105,14 +105,14 @@ def members_of(exc: BaseException) -> tuple[BaseException, ...]:
     return _members(exc) if is_a(exc, BaseExceptionGroup) else ()
 
 
-_members: Callable[[BaseException], tuple[BaseException, ...]] = cast("Any", BaseExceptionGroup).exceptions.__get__
-
-
-def only_one(exc: BaseException) -> BaseException:
-    """Return the only exception in a group, which comes from a handler's own task group; else `exc` itself."""
+def only_member(exc: BaseException) -> BaseException:
+    """Return the exception in a group of one, which comes from a task group of the application; any other as it is."""
     while len(members := members_of(exc)) == 1:
         exc = members[0]
     return exc
+
+
+_members: Callable[[BaseException], tuple[BaseException, ...]] = cast("Any", BaseExceptionGroup).exceptions.__get__
 
 
 def is_a(exc: BaseException, kinds: type[BaseException] | tuple[type[BaseException], ...]) -> bool:
@@ -122,7 +122,7 @@ def is_a(exc: BaseException, kinds: type[BaseException] | tuple[type[BaseExcepti
 
 def classify(exc: BaseException) -> Failure:
     """Return the failure that the model reads: the text of a `ToolError`, or a generic sentence for anything else."""
-    exc = only_one(exc)
+    exc = only_member(exc)
     if is_a(exc, ReportedFailure):
         return cast("ReportedFailure", exc).failure
     if is_a(exc, _IN_WORDS) and (words := _text_of(exc)) is not None:

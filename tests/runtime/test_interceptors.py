@@ -338,32 +338,6 @@ async def test_a_denied_call_stays_as_the_interceptors_before_the_denial_left_it
     assert "Paris" not in repr(result.messages)
 
 
-@pytest.mark.parametrize("method", ["on_prompt", "around_model", "before_tool", "on_answer"])
-async def test_a_denial_out_of_a_task_group_is_a_denial(method: str) -> None:
-    async def denies(*_: Any) -> None:
-        async with anyio.create_task_group():
-            raise Denied("not in this contract")
-
-    script = ScriptedProvider([calls(PARIS), text("Sorry.")] if method == "before_tool" else [text("Sunny.")])
-    guard = type("Denies", (Interceptor,), {method: denies})()
-    async with Runtime(script, tools=[get_weather], interceptors=[guard]) as runtime:
-        result = await runtime.start("Where?").result()
-    denied = result.tool_calls[0] if method == "before_tool" else result
-    assert (denied.reason, str(denied.error)) == ("denied", "not in this contract")
-
-
-async def test_a_provider_error_out_of_a_task_group_is_retried() -> None:
-    class Watched(Interceptor):
-        async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Ask) -> ModelReply:
-            async with anyio.create_task_group():
-                self.reply = await ask(request)
-            return self.reply
-
-    script = ScriptedProvider([error(ProviderUnavailable("down", retryable=True)), text("Sunny.")])
-    async with Runtime(script, interceptors=[Watched()]) as runtime:
-        assert (await runtime.run("Where?")).text == "Sunny."
-
-
 async def test_edited_arguments_that_are_not_json_are_named() -> None:
     class Sets(Interceptor):
         async def before_tool(self, name: str, arguments: dict[str, Any], context: ToolContext[Any]) -> dict[str, Any]:

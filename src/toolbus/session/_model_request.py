@@ -28,7 +28,7 @@ from ..errors import (
     ProviderError,
     ToolbusError,
 )
-from ..failures import log_exception, only_one, passes, words_of
+from ..failures import log_exception, only_member, passes, words_of
 from ..instrumentation import Work
 from ..interceptors import Ask, Interceptor, edits_replies
 from ..messages import AssistantMessage, Message, SystemMessage, ToolCall, Usage, UserMessage
@@ -131,11 +131,12 @@ class Asker:
             for each in self.interceptors:
                 prompt = _returned(await each.on_prompt(prompt, context_of(view)), UserMessage, each, "on_prompt")
             has_nothing = is_blank(prompt)
-        except BaseException as exc:
-            if passes(exc):
+        except BaseException as raised:
+            if passes(raised):
                 raise
-            if isinstance(cause := only_one(exc), ToolbusError):
-                return self._masked(cause)
+            exc = only_member(raised)
+            if isinstance(exc, ToolbusError):
+                return self._masked(exc)
             request_id = view.request_id
             ids = {"request_id": request_id}
             log_exception(logger, logging.ERROR, "request %s: on_prompt failed", request_id, cause=exc, ids=ids)
@@ -285,17 +286,17 @@ class Asker:
             # The reply is masked once more, because an interceptor may have put a secret into it.
             reply = replied.reply if mask is None else mask.whole(replied.reply)
             return ModelReplied(reply, replied.denied, self._native)
-        except BaseException as exc:
-            if passes(exc):
+        except BaseException as raised:
+            if passes(raised):
                 raise
-            cause = only_one(exc)
-            if isinstance(cause, ContextOverflow):
-                self.error = self._masked(cause)
-                self._window.refused(cause, self._asked, request)
-                return ModelFailed(cause.code, str(cause), retryable=True)
-            if self.interceptors and not isinstance(cause, ProviderError):
+            exc = only_member(raised)
+            if isinstance(exc, ContextOverflow):
+                self.error = self._masked(exc)
+                self._window.refused(exc, self._asked, request)
+                return ModelFailed(exc.code, str(exc), retryable=True)
+            if self.interceptors and not isinstance(exc, ProviderError):
                 call.texts.clear()  # What an interceptor has not let pass is not kept, although it was streamed.
-            return self._failed(cause if isinstance(cause, ToolbusError) else exc, sum(spent, Usage()))
+            return self._failed(exc, sum(spent, Usage()))
 
     async def _observed(self, request: ModelRequest, emit: Emit, mask: ReplyMask | None) -> ModelReply:
         """Return the provider's reply, asked for inside of the instrumentation."""
@@ -433,10 +434,11 @@ class Asker:
             for each in self.interceptors:
                 given = await each.before_tool(call.name, arguments, context_of(view))
                 arguments = cast("dict[str, Any]", _returned(given, dict, each, "before_tool"))
-        except BaseException as exc:
-            if passes(exc) or not isinstance(cause := only_one(exc), Denied):
+        except Exception as raised:
+            exc = only_member(raised)
+            if not isinstance(exc, Denied):
                 raise
-            denied[index] = str(cause) or "The call was denied."
+            denied[index] = str(exc) or "The call was denied."
         try:
             text = orjson.dumps(arguments)
         except TypeError as exc:
