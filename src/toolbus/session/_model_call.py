@@ -69,6 +69,7 @@ class ModelCall:
         "_until",
         "asking",
         "command",
+        "cost",
         "over",
         "piece_kinds",
         "spent",
@@ -99,6 +100,7 @@ class ModelCall:
         self.over = False
         self.asking = 0  # how often the provider is being asked now; at 0, the application's own code runs
         self.spent: list[Usage] = []  # the usage of each reply that has come
+        self.cost = 0.0  # of the replies that have come to interceptors
         self.piece_kinds: tuple[type[Event], ...] = ()  # the kinds of pieces that have come
         self.texts: list[str] = []  # the pieces of text so far, for a listener that comes late
 
@@ -180,7 +182,7 @@ class ModelCall:
             self.texts.clear()  # What an interceptor has not let pass is not kept, although it was streamed.
             within = limit if is_idle else f"model_timeout_seconds={self._state.limits.model_timeout_seconds:g}"
             error = f"the application's instructions or interceptors did not return in time ({within})"
-            return ModelFailed("application_error", error, usage=sum(self.spent, Usage())), now
+            return ModelFailed("application_error", error, usage=sum(self.spent, Usage()), cost=self.cost), now
         if is_idle:
             return ModelFailed("provider_timeout", f"the model's stream stalled ({limit})", retryable=True), now
         # The event loop may fire slightly before the turn machine's deadline, because of the rounding of floats.

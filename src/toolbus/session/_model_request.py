@@ -16,6 +16,7 @@ from .._logs import logger
 from ..core.arguments import parse_arguments
 from ..core.guidance import guidance_text
 from ..core.message_list import Messages
+from ..core.prices import cost_of
 from ..core.read_result import READ_RESULT
 from ..core.transcript import repair
 from ..core.turn import MODEL, CallModel, Elapsed, Input, ModelFailed, ModelReplied, TurnState, plan_text
@@ -296,7 +297,7 @@ class Asker:
                 return ModelFailed(exc.code, str(exc), retryable=True)
             if self.interceptors and not isinstance(exc, ProviderError):
                 call.texts.clear()  # What an interceptor has not let pass is not kept, although it was streamed.
-            return self._failed(exc, sum(spent, Usage()))
+            return self._failed(exc, sum(spent, Usage()), call.cost)
 
     async def _observed(self, request: ModelRequest, emit: Emit, mask: ReplyMask | None) -> ModelReply:
         """Return the provider's reply, asked for inside of the instrumentation."""
@@ -318,8 +319,8 @@ class Asker:
             return ModelFailed("application_error", f"the provider gave a {type(given).__name__}, not a ModelReply")
         return self._failed(too_many_calls(given.vendor), given.usage)
 
-    def _failed(self, exc: BaseException, spent: Usage) -> ModelFailed:
-        """Return the failure for an exception. `spent` is the usage of a reply that has come and is lost."""
+    def _failed(self, exc: BaseException, spent: Usage, cost: float = 0.0) -> ModelFailed:
+        """Return the failure for an exception. `spent` and `cost` are those of replies that have come and are lost."""
         if isinstance(exc, ToolbusError):
             self.error = exc
         else:
@@ -328,7 +329,7 @@ class Asker:
             log_exception(logger, logging.ERROR, text, request_id, cause=exc, ids=ids)
             self.error = ApplicationError(words_of(exc))
             self.error.__cause__ = exc
-        failed = ModelFailed(self.error.code, str(self._masked(self.error)), usage=spent)
+        failed = ModelFailed(self.error.code, str(self._masked(self.error)), usage=spent, cost=cost)
         if not isinstance(exc, ProviderError):
             return failed
         return replace(failed, retryable=exc.retryable, retry_after_seconds=exc.retry_after_seconds)
@@ -382,6 +383,8 @@ class Asker:
             call.asking -= 1
             if isinstance(reply, ModelReply):  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
                 call.spent.append(reply.usage)
+                if self._state.prices:
+                    call.cost += cost_of(reply.usage, reply.vendor, reply.model, self._state.prices) or 0.0
                 self._window.answered(reply.usage)
                 if self._state.needs_price:
                     _check_usage(reply, call)
