@@ -200,7 +200,7 @@ class ScriptedProvider:
     def __init__(
         self, script: Script, *, vendor: str = "scripted", record: bool = True, native_output: NativeOutput = ""
     ) -> None:
-        """Raise `ConfigurationError` for a script or a step that is none, and for an unknown `native_output`."""
+        """Raise `ConfigurationError` for a wrong script, a value that is not a step, and an unknown `native_output`."""
         check("native_output", native_output, one_of(*get_args(NativeOutput)))
         if not callable(script):
             if isinstance(script, (Step, str)) or not isinstance(script, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
