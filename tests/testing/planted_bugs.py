@@ -224,7 +224,7 @@ def a_retry_passes_its_deadline(patch: pytest.MonkeyPatch) -> None:
     """Whether the next attempt comes before the deadline is not looked at."""
 
     def patient(job: Any, exc: BaseException, now: float) -> float | None:
-        request = replace(job.request, deadline=job.request.deadline + 100)
+        request = replace(job.request, timeout_seconds=job.request.timeout_seconds + 100)
         return retries.retry_delay(_WithRequest(job, request), exc, now)  # type: ignore[arg-type]
 
     patch.setattr(dispatcher_module, "retry_delay", patient)
@@ -342,7 +342,7 @@ def a_committed_result_is_told_again(patch: pytest.MonkeyPatch) -> None:
     def talkative(self: RequestSession, facts: Sequence[Event], own: Sequence[Event]) -> None:
         publish(self, facts, own)
         if self._state.ending is None and isinstance(facts[0], RequestResumed):
-            self._bus.arbitration.announce_all(committed[self.request_id])
+            self._bus.arbitration.announce(*committed[self.request_id])
 
     patch.setattr(RequestBeginning, "continue_from", remembering)
     patch.setattr(RequestSession, "_publish", talkative)
@@ -384,7 +384,7 @@ def a_cancelled_request_is_not_written(patch: pytest.MonkeyPatch) -> None:
 
     async def hasty(self: Any, inputs: Sequence[Any]) -> None:
         facts, own = self._advance(inputs, self._clock())
-        if facts and not self._view.left:
+        if facts and not self._view.released:
             self._publish(facts, own)
 
     patch.setattr(RequestSession, "_last_step", hasty)
@@ -410,7 +410,7 @@ def a_turn_is_remembered_beside_its_journal(patch: pytest.MonkeyPatch) -> None:
 
     async def forgetful(self: JournalWriter, session: RequestSession, *others: Any) -> bool:
         has_turn = await release(self, session, *others)
-        return has_turn and (session.snapshot().view.left != "" or self._on_failure == "warn")
+        return has_turn and (session.snapshot().view.released != "" or self._on_failure == "warn")
 
     patch.setattr(JournalWriter, "release", forgetful)
 
