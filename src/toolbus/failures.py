@@ -131,6 +131,7 @@ def classify(exc: BaseException) -> Failure:
         return cast("ReportedFailure", exc).failure
     if is_a(exc, _IN_WORDS) and (words := _text_of(exc)) is not None:
         reason = "invalid_arguments" if is_a(exc, InvalidArguments) else "denied" if is_a(exc, Denied) else "error"
+        words = words or ("The call was denied." if reason == "denied" else "The tool failed.")
         return Failure(reason, words, retryable=is_a(exc, ToolRetry))
     if not is_a(exc, Exception) and is_a(exc, _cancelled_class()):
         return Failure("error", "The tool was cancelled from within.", shown=False)

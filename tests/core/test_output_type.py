@@ -83,7 +83,8 @@ WANTED: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "enum of dates": (list[Holiday], {"value": ["2026-05-01"]}, [Holiday.MAY_DAY]),
     "literal of members": (Literal[Colour.RED], {"value": "red"}, Colour.RED),
     "iterable": (Iterable[int], {"value": [1, 2]}, [1, 2]),
-    "recursive": (Node, {"value": {"name": "a", "inside": [{"name": "b"}]}}, Node(name="a", inside=[Node(name="b")])),
+    "recursive": (Node, {"name": "a", "inside": [{"name": "b"}]}, Node(name="a", inside=[Node(name="b")])),
+    "list of recursive": (list[Node], {"value": [{"name": "a"}]}, [Node(name="a")]),
 }
 
 

@@ -372,12 +372,13 @@ async def test_a_scope_inside_the_handler_is_the_handlers_own_business():
     ("exception", "reason", "reported", "retryable"),
     [
         (ToolError("no such city"), "error", "no such city", False),
+        (ToolError(), "error", "The tool failed.", False),
         (ToolRetry("ask with a country"), "error", "ask with a country", True),
         (InvalidArguments("$.city: too short"), "invalid_arguments", "$.city: too short", False),
         (ToolError("half \ud83d"), "error", "half ?", False),
         (ExceptionGroup("", [ExceptionGroup("", [ToolError("deep inside")])]), "error", "deep inside", False),
     ],
-    ids=["error", "retry", "arguments", "surrogate", "group"],
+    ids=["error", "no words", "retry", "arguments", "surrogate", "group"],
 )
 async def test_what_is_said_to_the_model_reaches_it_as_written(
     exception: Exception, reason: str, reported: str, retryable: bool, sync: bool, caplog: pytest.LogCaptureFixture

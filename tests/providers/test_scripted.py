@@ -171,6 +171,12 @@ async def test_requests_are_remembered_as_they_were() -> None:
     assert provider.requests[0].request_id == "r"
 
 
+@pytest.mark.parametrize("script", [text("Hello."), "Hello.", None])
+def test_a_script_that_is_no_list_is_refused(script: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"the script is .*; give a list of steps, such as \[text\("):
+        ScriptedProvider(script)
+
+
 async def test_what_is_no_step_is_refused() -> None:
     wrong: Any = ["hello"]
     with pytest.raises(ConfigurationError, match=r"step 0 is 'hello', which is not a step: use calls"):

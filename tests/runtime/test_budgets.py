@@ -180,10 +180,10 @@ async def test_a_reply_that_may_not_be_used_counts():
             await ask(request)
             raise ValueError
 
-    budget = Budget(max_tokens=1_000)
-    async with Runtime(answers(), budget=budget, interceptors=[Broken()]) as runtime:
+    budget = Budget(max_tokens=1_000, max_cost=10.0)
+    async with Runtime(answers(), budget=budget, prices=PRICES, interceptors=[Broken()]) as runtime:
         assert (await runtime.start("go").result()).outcome == "failed"
-    assert budget.tokens == 100
+    assert (budget.tokens, budget.cost) == (100, pytest.approx(0.1))
 
 
 async def test_a_budget_of_money_needs_prices_and_a_price_for_the_model_that_answers():

@@ -14,11 +14,11 @@ from toolbus.core.transcript import validate
 from toolbus.errors import ApplicationError, ProviderUnavailable
 from toolbus.events import ApprovalRequested, Event, TextDelta, ToolCallRequested
 from toolbus.interceptors import Ask
-from toolbus.messages import AssistantMessage, Message, UserMessage
+from toolbus.messages import AssistantMessage, Message, Usage, UserMessage
 from toolbus.protocols import ModelReply, ModelRequest
 from toolbus.records import replace
 from toolbus.stores.memory import MemoryStore
-from toolbus.testing import ScriptedProvider, advance, calls, error, settle, text, virtual_backends
+from toolbus.testing import ScriptedProvider, advance, calls, error, hang, settle, text, virtual_backends
 from toolbus.tool_results import RenderedResult
 
 anyio_backend = virtual_backends()
@@ -314,7 +314,28 @@ async def test_an_interceptor_around_the_model_keeps_to_the_models_time() -> Non
         began = anyio.current_time()
         result = await runtime.start("now?").result()
         assert anyio.current_time() - began == pytest.approx(5)
-    assert (result.outcome, result.reason) == ("failed", "provider_timeout")
+    assert (result.outcome, result.reason) == ("failed", "application_error")
+    assert "interceptors did not return in time (model_timeout_seconds=5)" in str(result.error)
+
+
+@pytest.mark.parametrize("method", ["before_tool", "on_answer"])
+async def test_an_interceptor_that_hangs_after_the_reply_is_not_taken_for_a_silent_model(method: str) -> None:
+    async def hangs(*_: Any) -> None:
+        await anyio.sleep_forever()
+
+    usage = Usage(input_tokens=900, output_tokens=20)
+    reply = calls(PARIS, usage=usage) if method == "before_tool" else text("Sunny.", usage=usage)
+    script, guard = ScriptedProvider([reply]), type("Hangs", (Interceptor,), {method: hangs})()
+    async with Runtime(script, tools=[get_weather], interceptors=[guard]) as runtime:
+        result = await runtime.start("Where?").result()
+    assert (result.reason, result.usage, len(script.requests)) == ("application_error", usage, 1)
+    assert "interceptors did not return in time (stream_idle_seconds=120)" in str(result.error)
+
+
+async def test_a_silent_model_is_not_taken_for_an_interceptor_that_hangs() -> None:
+    limits = Limits(max_model_attempts=1)
+    async with Runtime(ScriptedProvider([hang()]), interceptors=[Diary("a", [])], limits=limits) as runtime:
+        assert (await runtime.start("now?").result()).reason == "provider_timeout"
 
 
 # ------------------------------------------------------------------------------------------------- calls
@@ -358,6 +379,29 @@ async def test_a_denied_call_fails_with_the_reason_and_its_siblings_run() -> Non
     assert [event.arguments["city"] for event in requested] == ["Rome"]
     assert "not in this contract" in repr(script.requests[1].messages)
     validate(result.messages)
+
+
+async def test_a_denied_call_stays_as_the_interceptors_before_the_denial_left_it() -> None:
+    class HidesCities(Interceptor):
+        async def before_tool(self, name: str, arguments: dict[str, Any], context: ToolContext[Any]) -> dict[str, Any]:
+            return {"city": "[city]"}
+
+    script = ScriptedProvider([calls(PARIS), text("Sorry.")])
+    async with Runtime(script, tools=[get_weather], interceptors=[HidesCities(), OnlyIn("Rome")]) as runtime:
+        result = await runtime.run("Where?")
+    assert result.tool_calls[0].reason == "denied"
+    assert "Paris" not in repr(result.messages)
+
+
+async def test_edited_arguments_that_are_not_json_are_named() -> None:
+    class Sets(Interceptor):
+        async def before_tool(self, name: str, arguments: dict[str, Any], context: ToolContext[Any]) -> dict[str, Any]:
+            return {"city": {"Paris"}}
+
+    async with Runtime(ScriptedProvider([calls(PARIS)]), tools=[get_weather], interceptors=[Sets()]) as runtime:
+        result = await runtime.start("Where?").result()
+    assert result.reason == "application_error"
+    assert "before_tool gave arguments of get_weather that are not JSON" in str(result.error)
 
 
 async def test_a_denied_call_is_never_put_to_a_person_and_an_edited_one_as_it_will_run() -> None:
@@ -436,6 +480,20 @@ async def test_a_denied_answer_is_not_kept_and_the_conversation_goes_on() -> Non
     assert said_in(after.messages) == ["Tell!", "How are you?"]
     assert after.text == "Fine."
     validate(after.messages)
+
+
+async def test_an_answer_that_an_interceptor_empties_is_its_mistake_and_not_the_models() -> None:
+    class Eraser(Interceptor):
+        async def on_answer(self, text: str, context: ToolContext[Any]) -> str:
+            return " "
+
+    script = ScriptedProvider([text("Sunny.")])
+    async with Runtime(script, interceptors=[Eraser()]) as runtime:
+        result = await runtime.start("Where?").result()
+    assert (result.reason, str(result.error)) == (
+        "application_error",
+        "on_answer gave an empty text; raise Denied to refuse an answer",
+    )
 
 
 class Nothing(Interceptor):

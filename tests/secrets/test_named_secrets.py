@@ -12,13 +12,13 @@ from pydantic import SecretStr
 from support.journaled import JournaledStore
 from support.secret_scene import entry_bytes
 from toolbus import Compression, Runtime, Summarizer, tool
-from toolbus.errors import ConfigurationError
+from toolbus.errors import ConfigurationError, ProviderRejected
 from toolbus.events import Event, encode
 from toolbus.messages import AssistantMessage, ToolMessage, UserMessage
 from toolbus.protocols import ModelRequest
 from toolbus.providers.scripted import Step
 from toolbus.secrets import REFERENCE, NamedSecret, Vault
-from toolbus.testing import ScriptedProvider, calls, hang, settle, text, virtual_backends
+from toolbus.testing import ScriptedProvider, calls, error, hang, settle, text, virtual_backends
 
 anyio_backend = virtual_backends()
 
@@ -256,3 +256,11 @@ def test_texts_are_recognised_only_where_all_else_in_them_is_the_same() -> None:
     vault.recognise(f"mail {VALUE}, bank {OTHER}", written)
     assert (vault.value_of(mail), vault.value_of(bank)) == (VALUE, OTHER)
     assert vault.shown(VALUE) == mail, "one value has one reference"
+
+
+async def test_an_error_of_a_provider_that_repeats_a_secret_is_masked_for_the_application_too() -> None:
+    refused = error(ProviderRejected(f"the key {VALUE} is wrong"))
+    async with Runtime(ScriptedProvider([refused]), secrets=[VALUE]) as runtime:
+        result = await runtime.start("Hello?").result()
+    assert VALUE not in f"{result.error!r} {result.timeline()}"
+    assert REFERENCE.search(str(result.error))

@@ -526,6 +526,7 @@ def test_a_timer_that_fires_a_hair_early_is_reported_as_the_deadline_for_which_i
     timer: Any = SimpleNamespace(set=deadlines.append)
     command = CallModel(round=0, message_id="m", offer_tools=True, not_before=0.0, deadline=100.0, provider=0)
     call = ModelCall(EventBus(), TurnState("r"), clock, command, timer, lambda: None)
+    call.asking = 1
     assert deadlines == [100.0]
     assert call.elapsed_input(100.0 - 1e-9) == (Elapsed(), 100.0)
     assert call.elapsed_input(100.5) == (Elapsed(), 100.5)

@@ -15,7 +15,9 @@ from recorded_scenes import get_weather
 from toolbus import EventBus, RequestSession, Runtime, ToolDispatcher, ToolRegistry, sub_request_tool, tool
 from toolbus.errors import ConfigurationError
 from toolbus.events import Event, RequestCompleted, SteeringAdded, ToolCallCompleted
-from toolbus.providers.scripted import ScriptedProvider, calls, text
+from toolbus.messages import ToolMessage
+from toolbus.protocols import ModelRequest
+from toolbus.providers.scripted import ScriptedProvider, Step, calls, text
 from toolbus.secrets import MASK
 from toolbus.testing import Recorder, RecordingError, read_recording, record, replay, virtual_backends
 
@@ -201,6 +203,24 @@ async def test_what_an_application_names_like_a_field_of_events_is_masked_as_wel
         with record(tmp_path / "r.jsonl", runtime, mask=True):
             await runtime.run("Visit it.", metadata={"url": where})
     assert "hunter2" not in (tmp_path / "r.jsonl").read_text(encoding="utf-8")
+    await replay(tmp_path / "r.jsonl")
+
+
+async def test_a_masked_recording_replays_what_the_model_has_read_of_a_long_result(tmp_path: Path):
+    @tool
+    async def read_book() -> str:
+        """Read the book."""
+        return "word " * 2_000
+
+    def reads_on(request: ModelRequest) -> Step:
+        book = request.messages[-1]
+        assert isinstance(book, ToolMessage)
+        return calls(("read_result", {"call_id": book.call_id, "offset": 4_000}))
+
+    provider = ScriptedProvider([calls(("read_book", {})), reads_on, text("Read.")])
+    async with Runtime(provider, tools=[read_book]) as runtime:
+        with record(tmp_path / "r.jsonl", runtime, mask=True):
+            assert (await runtime.run("Read it.")).tool_calls[1].ok
     await replay(tmp_path / "r.jsonl")
 
 

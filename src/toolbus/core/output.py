@@ -57,7 +57,7 @@ class OutputType(Generic[T]):
         try:
             form = checkable(wanted)
             self._adapter: TypeAdapter[Any] = TypeAdapter(form)
-            schema = self._adapter.json_schema()
+            schema = _opened(self._adapter.json_schema())
             self._wrapped = schema.get("type") != "object"
             if self._wrapped:
                 self._adapter = TypeAdapter(create_model("Answer", value=(form, ...)))
@@ -118,6 +118,12 @@ class OutputType(Generic[T]):
     def _check(self, arguments: Mapping[str, Any]) -> None:
         written = self._written(arguments)
         self._checked = written, self._validated(written)
+
+
+def _opened(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema with the definition that it refers to at its top, which is how a recursive model begins."""
+    name = schema.get("$ref", "").removeprefix("#/$defs/")
+    return {**schema["$defs"][name], "$defs": schema["$defs"]} if name else schema
 
 
 def repair_prompt(problem: object, *, native: bool) -> str:

@@ -22,7 +22,7 @@ Example:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, TypeAlias, cast, get_args
@@ -201,9 +201,13 @@ class ScriptedProvider:
     def __init__(
         self, script: Script, *, vendor: str = "scripted", record: bool = True, native_output: NativeOutput = ""
     ) -> None:
-        """Raise `ConfigurationError` for a value that is not a step, and for an unknown `native_output`."""
+        """Raise `ConfigurationError` for a wrong script, a value that is not a step, and an unknown `native_output`."""
         check("native_output", native_output, one_of(*get_args(NativeOutput)))
         if not callable(script):
+            if isinstance(script, (Step, str)) or not isinstance(script, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ConfigurationError(
+                    f"the script is {script!r}; give a list of steps, such as [text('Hello.')], or a function"
+                )
             for index, step in enumerate(script):
                 _checked(step, f"step {index}")
             script = tuple(script)

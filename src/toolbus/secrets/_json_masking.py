@@ -6,6 +6,7 @@ the call's, in the transcript. Unlike `redacted`, this module cuts and leaves ou
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, cast
 
@@ -25,6 +26,7 @@ _IDS = frozenset({
 })  # fmt: skip
 _GIVEN = frozenset({"arguments", "data", "output", "metadata"})  # the application chooses the names in these fields
 _NO_IDS = frozenset[str]()
+_CALL_ID = re.compile(r"[0-9a-f]{17,40}_\d+_\d+")  # one that the model has written, as an argument of `read_result`
 _PARSED = 10_000_000  # characters; a longer text is masked as text, not as JSON
 
 
@@ -43,7 +45,7 @@ def _ids_in(name: str, ids: frozenset[str]) -> frozenset[str]:
 
 def _hidden(value: Any, mask: Mask, ids: frozenset[str]) -> Any:
     if isinstance(value, str):
-        return _text(value, mask)
+        return value if _CALL_ID.fullmatch(value) else _text(value, mask)
     if isinstance(value, Mapping):
         return _object(cast("Mapping[str, Any]", value), mask, ids)
     if isinstance(value, (list, tuple)):

@@ -16,6 +16,7 @@ from ..clock import SessionClock
 from ..core.turn import CallModel, Elapsed, Input, ModelFailed, TurnState
 from ..errors import ReplyTooLarge
 from ..events import CancelRequested, Event, ReasoningDelta, TextDelta, ToolArgumentsDelta
+from ..messages import Usage
 from ..protocols import MAX_REPLY_CALLS, ArgumentsPiece, Delta, Heartbeat, ModelReply, ReasoningPiece, TextPiece
 from ..status import StatusPublisher
 
@@ -66,9 +67,12 @@ class ModelCall:
         "_status",
         "_timer",
         "_until",
+        "asking",
         "command",
+        "cost",
         "over",
         "piece_kinds",
+        "spent",
         "texts",
     )
 
@@ -94,6 +98,9 @@ class ModelCall:
         self._until = self._hard
         timer.set(self._hard)
         self.over = False
+        self.asking = 0  # how often the provider is being asked now; at 0, the application's own code runs
+        self.spent: list[Usage] = []  # the usage of each reply that has come
+        self.cost = 0.0  # of the replies that have come to interceptors
         self.piece_kinds: tuple[type[Event], ...] = ()  # the kinds of pieces that have come
         self.texts: list[str] = []  # the pieces of text so far, for a listener that comes late
 
@@ -169,8 +176,14 @@ class ModelCall:
 
     def elapsed_input(self, now: float) -> tuple[Input, float]:
         """Return the input for the timer that fired, and its time: a deadline, or a stream that stood still."""
-        if self._until < self._hard:
-            limit = f"stream_idle_seconds={self._idle_seconds:g}"
+        is_idle = self._until < self._hard
+        limit = f"stream_idle_seconds={self._idle_seconds:g}"
+        if not self.asking and (is_idle or self._deadline < self._state.deadline):
+            self.texts.clear()  # What an interceptor has not let pass is not kept, although it was streamed.
+            within = limit if is_idle else f"model_timeout_seconds={self._state.limits.model_timeout_seconds:g}"
+            error = f"the application's instructions or interceptors did not return in time ({within})"
+            return ModelFailed("application_error", error, usage=sum(self.spent, Usage()), cost=self.cost), now
+        if is_idle:
             return ModelFailed("provider_timeout", f"the model's stream stalled ({limit})", retryable=True), now
         # The event loop may fire slightly before the turn machine's deadline, because of the rounding of floats.
         return Elapsed(), max(now, self._deadline)

@@ -16,6 +16,7 @@ from .._logs import logger
 from ..core.arguments import parse_arguments
 from ..core.guidance import guidance_text
 from ..core.message_list import Messages
+from ..core.prices import cost_of
 from ..core.read_result import READ_RESULT
 from ..core.transcript import repair
 from ..core.turn import MODEL, CallModel, Elapsed, Input, ModelFailed, ModelReplied, TurnState, plan_text
@@ -130,6 +131,7 @@ class Asker:
         try:
             for each in self.interceptors:
                 prompt = _returned(await each.on_prompt(prompt, context_of(view)), UserMessage, each, "on_prompt")
+            has_nothing = is_blank(prompt)
         except BaseException as raised:
             if passes(raised):
                 raise
@@ -142,7 +144,7 @@ class Asker:
             error = ApplicationError(f"on_prompt raised {words_of(exc)}")
             error.__cause__ = exc
             return self._masked(error)
-        if is_blank(prompt):
+        if has_nothing:
             return ApplicationError("on_prompt gave an empty message; raise Denied to refuse one")
         return prompt if prompt.message_id else UserMessage(content=prompt.content, message_id=message_id)
 
@@ -255,10 +257,11 @@ class Asker:
         """Ask the model once, and return the outcome. Raises nothing but cancellation."""
         if self._state.phase is not MODEL:
             return Elapsed()  # The cost of a summary has ended the request.
-        spent: list[Usage] = []
+        spent = call.spent
         mask = None if self._secrets is None else self._reply_mask(self._secrets, call)
         try:
             if not self.interceptors:
+                call.asking = 1
                 emit = call.emit if mask is None else mask.emit
                 if self.instrumentation:
                     reply = await self._observed(request, emit, mask)
@@ -274,7 +277,7 @@ class Asker:
                 if self._state.needs_price:
                     _check_usage(reply, call)
                 return ModelReplied(reply if mask is None else mask.whole(reply), None, self._native)
-            reply = await self._through(self._innermost(call, spent, request, mask), request, view)
+            reply = await self._through(self._innermost(call, request, mask), request, view)
             if len(reply.message.tool_calls) > MAX_REPLY_CALLS:
                 return self._failed(too_many_calls(reply.vendor), sum(spent, Usage()) if spent else reply.usage)
             if len(spent) > 1 and reply.usage in spent:
@@ -289,12 +292,12 @@ class Asker:
                 raise
             exc = only_member(raised)
             if isinstance(exc, ContextOverflow):
-                self.error = exc
+                self.error = self._masked(exc)
                 self._window.refused(exc, self._asked, request)
-                return ModelFailed(exc.code, str(exc), retryable=True, usage=sum(spent, Usage()))
+                return ModelFailed(exc.code, str(exc), retryable=True, usage=sum(spent, Usage()), cost=call.cost)
             if self.interceptors and not isinstance(exc, ProviderError):
                 call.texts.clear()  # What an interceptor has not let pass is not kept, although it was streamed.
-            return self._failed(exc, sum(spent, Usage()))
+            return self._failed(exc, sum(spent, Usage()), call.cost)
 
     async def _observed(self, request: ModelRequest, emit: Emit, mask: ReplyMask | None) -> ModelReply:
         """Return the provider's reply, asked for inside of the instrumentation."""
@@ -316,11 +319,8 @@ class Asker:
             return ModelFailed("application_error", f"the provider gave a {type(given).__name__}, not a ModelReply")
         return self._failed(too_many_calls(given.vendor), given.usage)
 
-    def _failed(self, exc: BaseException, spent: Usage) -> ModelFailed:
-        """Return the failure for an exception. `spent` is the usage of a reply that has come and is lost."""
-        if isinstance(exc, ProviderError):
-            self.error = exc
-            return ModelFailed(exc.code, str(exc), exc.retryable, exc.retry_after_seconds, usage=spent)
+    def _failed(self, exc: BaseException, spent: Usage, cost: float = 0.0) -> ModelFailed:
+        """Return the failure for an exception. `spent` and `cost` are those of replies that have come and are lost."""
         if isinstance(exc, ToolbusError):
             self.error = exc
         else:
@@ -329,8 +329,10 @@ class Asker:
             log_exception(logger, logging.ERROR, text, request_id, cause=exc, ids=ids)
             self.error = ApplicationError(words_of(exc))
             self.error.__cause__ = exc
-        self._masked(self.error)
-        return ModelFailed(self.error.code, str(self.error), usage=spent)
+        failed = ModelFailed(self.error.code, str(self._masked(self.error)), usage=spent, cost=cost)
+        if not isinstance(exc, ProviderError):
+            return failed
+        return replace(failed, retryable=exc.retryable, retry_after_seconds=exc.retry_after_seconds)
 
     def _provider(self, command: CallModel) -> Provider:
         """Return the model for this call. `provider_for_round` chooses the first one that is asked in a round."""
@@ -356,8 +358,8 @@ class Asker:
             text = self._secrets.keep().shown(text)
         return SystemMessage(text=text, message_id=f"{state.request_id}_i") if text else None
 
-    def _innermost(self, call: ModelCall, spent: list[Usage], original: ModelRequest, mask: ReplyMask | None) -> Ask:
-        """Return the innermost `Ask`, which asks the provider. The usage of every reply is added to `spent`."""
+    def _innermost(self, call: ModelCall, original: ModelRequest, mask: ReplyMask | None) -> Ask:
+        """Return the innermost `Ask`, which asks the provider. The usage of every reply is added to `call.spent`."""
         emit: Emit = call.emit if mask is None else mask.emit
         if edits_replies(self.interceptors):
             emit = call.feed
@@ -369,12 +371,20 @@ class Asker:
                 request = replace(request, messages=repair(request.messages))
             if request.messages is not messages or request.tools is not tools:
                 self._window.was_edited()
-            if self.instrumentation:
-                reply = await self._observed(request, emit, mask)
-            else:
-                reply = await self._asked.respond(request, emit)
+            call.asking += 1
+            try:
+                if self.instrumentation:
+                    reply = await self._observed(request, emit, mask)
+                else:
+                    reply = await self._asked.respond(request, emit)
+            except Exception:
+                call.asking -= 1
+                raise
+            call.asking -= 1
             if isinstance(reply, ModelReply):  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
-                spent.append(reply.usage)
+                call.spent.append(reply.usage)
+                if self._state.prices:
+                    call.cost += cost_of(reply.usage, reply.vendor, reply.model, self._state.prices) or 0.0
                 self._window.answered(reply.usage)
                 if self._state.needs_price:
                     _check_usage(reply, call)
@@ -405,6 +415,8 @@ class Asker:
                 if given != text and not each.edits_replies:
                     raise _edited(each, "on_answer")
                 text = given
+            if message.text.strip() and not text.strip():
+                raise ApplicationError("on_answer gave an empty text; raise Denied to refuse an answer")
             if text != message.text:
                 reply = replace(reply, message=AssistantMessage(text=text, reasoning=message.reasoning))
             return ModelReplied(reply)
@@ -430,8 +442,10 @@ class Asker:
             if not isinstance(exc, Denied):
                 raise
             denied[index] = str(exc) or "The call was denied."
-            return call
-        text = orjson.dumps(arguments)
+        try:
+            text = orjson.dumps(arguments)
+        except TypeError as exc:
+            raise ApplicationError(f"before_tool gave arguments of {call.name} that are not JSON: {exc}") from exc
         return call if text == orjson.dumps(written) else replace(call, arguments=text.decode())
 
 

@@ -100,9 +100,8 @@ class SessionSteps(SessionHandle):
         """Count the model calls of a step for the budgets, whether their replies could be used or not."""
         for each in happened:
             if isinstance(each, (ModelFailed, ModelResponded, HistoryCompressed)):
-                cost = None if isinstance(each, ModelFailed) else each.cost
                 for budget in self._view.budgets:
-                    budget.spend(each.usage, cost or 0.0)
+                    budget.spend(each.usage, each.cost or 0.0)
 
     def _refuse(self, inputs: Sequence[Event]) -> None:
         """Publish a `DeadLetter` for each input that the request does not take."""

@@ -75,7 +75,7 @@ class ModelReplied(Record, frozen=True):
 class ModelFailed(Record, frozen=True):
     """The failure of a model call. `code` is a `ToolbusError.code`; `retry_after_seconds` is the server's wish, if any.
 
-    `usage` is that of a reply that arrived but may not be used.
+    `usage` and `cost` are those of replies that arrived but may not be used.
     """
 
     code: str
@@ -83,6 +83,7 @@ class ModelFailed(Record, frozen=True):
     retryable: bool = False
     retry_after_seconds: float | None = None
     usage: Usage = Usage()
+    cost: float = 0.0
 
 
 class HistoryShaped(Record, frozen=True):
