@@ -22,6 +22,7 @@ from toolbus.errors import (
     BusError,
     ConfigurationError,
     NotAuthorized,
+    StoreDamaged,
     StoreError,
     StoreUnavailable,
     UnknownRequest,
@@ -1169,3 +1170,76 @@ async def test_a_reader_whose_first_read_failed_still_gets_only_what_it_lacks(fa
         rest = [each async for each in again]
         assert [each.event_id for each in rest] == [each.event_id for each in facts[-len(rest) :]]
         assert 0 < len(rest) < len(facts)
+
+
+# ------------------------------------------------------------------------------------------- open requests
+
+
+@pytest.mark.parametrize("from_where", ["a client", "one of the processes"])
+async def test_the_open_requests_of_all_processes_are_listed_with_their_questions(from_where: str) -> None:
+    store, inner = store_of(), Lab()
+    async with node(store, max_sessions=1) as one, handing_over(store, inner, ("wipe", {"n": 1})) as two:
+        asks = one.start("erase it", conversation_id="talk")
+        await settle()
+        queued = one.start("later")
+        hands_over = two.start("hand it over")
+        async with node(store, text("Hello.")) as three:
+            await three.run("Hi")
+        await settle()
+        listed = Client(store) if from_where == "a client" else one
+        found = {each.record.request_id: each for each in await listed.open_requests()}
+        expected = {asks.request_id: "running", hands_over.request_id: "running"}
+        if listed is one:
+            expected[queued.request_id] = "queued"
+        assert {name: each.state for name, each in found.items()} == expected
+        waits, below = found[asks.request_id], found[hands_over.request_id]
+        assert (waits.prompt, waits.record.conversation_id) == ("erase it", "talk")
+        assert (waits.questions, below.questions) == (asks.pending_approvals, hands_over.pending_approvals)
+        assert below.questions[0].request_id != hands_over.request_id
+        assert [each.record.request_id for each in await listed.open_requests(conversation_id="talk")] == [
+            asks.request_id
+        ]
+        assert len(await listed.open_requests(limit=1)) == 1
+        for each in found.values():
+            for question in each.questions:
+                assert await listed.request(each.record.request_id).deny(question) == "done"
+        await hands_over.result()
+        assert hands_over.request_id not in {each.record.request_id for each in await listed.open_requests()}
+
+
+async def test_an_open_request_that_no_process_has_is_left_or_parked() -> None:
+    store = store_of()
+    async with node(store, calls(("outside", {})), text("Done."), drain_seconds=0) as old:
+        session = old.start("go")
+        await settle()
+    [left] = await Client(store).open_requests()
+    assert (left.state, left.record.request_id, left.questions) == ("left", session.request_id, ())
+    journal: Any = store.journal
+    await journal.take(session.request_id, "somebody", 30)
+    await journal.park(session.request_id, 2, 60)
+    async with node(store) as runtime:
+        assert [each.state for each in await runtime.open_requests()] == ["parked"]
+    async with node(MemoryStore()) as runtime:
+        session = runtime.start("go")
+        await settle()
+        [here] = await runtime.open_requests()
+        assert (here.state, here.prompt, here.questions) == ("running", "go", session.pending_approvals)
+
+
+async def test_a_request_whose_journal_cannot_be_read_hides_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = store_of()
+    async with node(store, drain_seconds=0) as runtime:
+        damaged, whole = runtime.start("a"), runtime.start("b")
+        await settle()
+    journal: Any = store.journal
+    read = journal.facts
+
+    async def facts(request_id: str, *, start: int = 0) -> Any:
+        if request_id == damaged.request_id:
+            raise StoreDamaged("it is damaged", request_id=request_id)
+        return await read(request_id, start=start)
+
+    monkeypatch.setattr(journal, "facts", facts)
+    found = {each.record.request_id: each for each in await Client(store).open_requests()}
+    assert (found[damaged.request_id].problem, found[damaged.request_id].questions) == ("it is damaged", ())
+    assert (found[whole.request_id].problem, len(found[whole.request_id].questions)) == ("", 1)
