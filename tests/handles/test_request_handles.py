@@ -1191,6 +1191,7 @@ async def test_the_open_requests_of_all_processes_are_listed_with_their_question
         expected = {asks.request_id: "running", hands_over.request_id: "running"}
         if listed is one:
             expected[queued.request_id] = "queued"
+            assert found[queued.request_id].prompt == "later"
         assert {name: each.state for name, each in found.items()} == expected
         waits, below = found[asks.request_id], found[hands_over.request_id]
         assert (waits.prompt, waits.record.conversation_id) == ("erase it", "talk")

@@ -30,9 +30,8 @@ class OpenRequest:
     """A request that has not ended. `questions` are those that a person has still to answer, in the order of asking.
 
     Those of its sub-requests are included, and are answered through the same handle: that of `record.request_id`. A
-    question whose decision is "queued" is among them until the request has taken the decision. `prompt` is empty before
-    the request has begun. `problem` is empty, or says why the journal of the request cannot be read; then there are no
-    questions.
+    question whose decision is "queued" is among them until the request has taken the decision. `problem` is empty, or
+    says why the journal of the request cannot be read; then there are no questions.
     """
 
     record: RequestRecord
@@ -69,12 +68,19 @@ async def open_requests(
             OpenRequest(
                 record=record,
                 state=_state_of(record, session),
-                prompt=facts[0].prompt if facts and isinstance(facts[0], RequestStarted) else "",
+                prompt=_prompt_of(facts, session),
                 questions=tuple(questions) if session is None else session.pending_approvals,
                 problem=problem,
             )
         )
     return found
+
+
+def _prompt_of(facts: Sequence[Event], session: RequestSession | None) -> str:
+    if facts:
+        return facts[0].prompt if isinstance(facts[0], RequestStarted) else ""
+    given = None if session is None else session.snapshot().prompt
+    return "" if given is None else given.text
 
 
 def _state_of(record: RequestRecord, session: RequestSession | None) -> OpenState:

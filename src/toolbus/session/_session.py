@@ -192,6 +192,7 @@ class RequestSession(SessionHandle):
         beginning = self._beginning
         return SessionSnapshot(
             view=self._view,
+            prompt=beginning.prompt,
             facts=self._kept,
             earlier=beginning.earlier,
             stored=beginning.stored,
