@@ -248,6 +248,18 @@ async def test_an_answer_that_no_journal_can_keep_is_refused_and_another_one_cou
             assert (await handle.result()).text == "Done."
 
 
+async def test_an_answer_that_the_other_process_could_not_read_is_refused_where_it_is_given() -> None:
+    async with node(store_of(), calls(("outside", {})), text("Done.")) as runtime:
+        session = runtime.start("go")
+        await settle()
+        requested = [each async for each in _until_requested(session)][-1]
+        handle = Client(runtime.store).request(session.request_id)
+        with pytest.raises(BusError, match=r"this tool_call_completed is refused: .*content"):
+            await handle.inject(replace(requested.completed("42"), content=cast("Any", None)))
+        assert await handle.inject(requested.completed("42")) == "done"
+        assert (await handle.result()).text == "Done."
+
+
 async def test_an_unknown_request_is_answered_at_once() -> None:
     for handle in (Client(store_of()).request("no such"), node(store_of()).request("no such")):
         before = anyio.current_time()

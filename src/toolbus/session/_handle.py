@@ -7,15 +7,15 @@ performs no step itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypedDict, TypeVar, Unpack, cast, overload
+from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 import anyio
 
-from .._option_checks import shown
+from .._option_checks import TEXT, check
 from ..bus import Cursor, EventBus, EventT, Mailbox, Overflow, Subscription, TextStream
 from ..core.approval import question_of
 from ..core.turn import Phase, TurnState, ends_at_once, with_messages
-from ..errors import BusError, ConfigurationError, StoreError, ToolbusError
+from ..errors import BusError, StoreError, ToolbusError
 from ..events import (
     ApprovalDecided,
     ApprovalRequested,
@@ -375,11 +375,10 @@ class SessionHandle:
         return self._is_accepted
 
     def _ask(self, kind: Callable[..., CancelRequested | SteeringAdded], **fields: str) -> bool:
+        for name, given in fields.items():
+            check(name, given, TEXT)  # The turn machine would break on anything else later.
         if self._state.ending is not None or self._result is not None:
             return False
-        for name, given in fields.items():
-            if not isinstance(cast("object", given), str):  # The turn machine would break on it later.
-                raise ConfigurationError(f"{name} is {shown(given)}; give a text")
         self._open_mailbox()
         return self._bus.publish(kind(**self._state.envelope(self._bus.clock()), **fields))
 
