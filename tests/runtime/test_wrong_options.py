@@ -292,7 +292,7 @@ def test_a_decision_that_no_journal_could_read_again_is_refused_when_it_is_made(
 ) -> None:
     question = ApprovalRequested(call_id="c", name="pay", arguments={}, deadline=60.0)
     with pytest.raises(ConfigurationError, match=reported):
-        question.decided(**{"approved": True, **given})
+        question.decided(**cast("Any", {"approved": True, **given}))
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ function Call({ part, decide }) {
     <strong>${getToolName(part)}</strong> <code>${JSON.stringify(part.input ?? {})}</code>
     ${part.state === "approval-requested" && html`<p>
       May this run? ${" "}
-      <button onClick=${() => decide(part, true)}>Allow</button> ${" "}
+      <button onClick=${() => decide(part, true)}>Approve</button> ${" "}
       <button onClick=${() => decide(part, false)}>Deny</button>
     </p>`}
     ${part.state === "output-denied" && html`<p>It was denied.</p>`}
