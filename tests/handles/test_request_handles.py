@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -66,7 +66,7 @@ def store_of() -> MemoryStore:
     return MemoryStore(journal=True)
 
 
-def node(store: MemoryStore, *steps: Any, lab: Lab | None = None, **options: Any) -> Runtime:
+def node(store: MemoryStore, *steps: Any, lab: Lab | None = None, more: Sequence[Tool] = (), **options: Any) -> Runtime:
     """A runtime as another process would have it: `steps` are what its model answers, round by round."""
     lab = lab or Lab()
     replies = steps or (calls(("wipe", {"n": 1})), text("Done."))
@@ -74,6 +74,7 @@ def node(store: MemoryStore, *steps: Any, lab: Lab | None = None, **options: Any
         lab.tool("wipe", 1, needs_approval=True),
         lab.tool("look", 20, idempotent=True),
         External,
+        *more,
     ]
     model = ScriptedProvider(lambda request: replies[request.round])
     if _relays:
@@ -126,6 +127,25 @@ async def test_a_question_is_found_and_approved_wherever_its_request_runs(where:
             assert (result.conversation_id, result.outcome, result.text) == ("talk", "completed", "Done.")
             assert await handle.approve(question, by="Bob") == "ended"
     assert len(lab.runs) == 1
+
+
+async def test_a_decision_that_comes_too_late_does_not_wait_for_the_result_of_another_call() -> None:
+    replies = calls(("wipe", {"n": 1}), ("aside", {})), text("Done.", delays=100)
+    aside: Tool = Tool("aside", "Ask aside.", {"type": "object"}, external=True, background=True)
+    async with node(store_of(), *replies, more=[aside]) as runtime:
+        session = runtime.start("go")
+        await settle()
+        [question] = session.pending_approvals
+        handle = runtime.request(session.request_id)
+        assert await handle.approve(question) == "done"
+        await settle()
+        request = next(each for each in session.snapshot().facts if isinstance(each, ToolCallRequested))
+        await advance(1)
+        assert session.inject(request.completed("seen"))  # It waits until the model has answered.
+        before = anyio.current_time()
+        assert await handle.approve(question, by="Bob") == "ended"
+        assert anyio.current_time() == before
+        session.cancel()
 
 
 async def test_a_handle_knows_the_record_and_the_ending_of_its_request(where: str) -> None:

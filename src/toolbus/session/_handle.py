@@ -236,8 +236,7 @@ class SessionHandle:
             return any(each.event_id == event.event_id for step in self._unpublished for each in step)
         if self._unpublished or self._mailbox is None:
             return bool(self._unpublished)
-        # What a person has said is no reason to refuse anything, and may wait as long as the model takes.
-        return any(each.event_id == event.event_id or type(each) is not SteeringAdded for each in self._mailbox.waiting)
+        return any(each.event_id == event.event_id or _may_refuse(each, event) for each in self._mailbox.waiting)
 
     def _wake_recorded(self) -> None:
         if self._progress is not None:
@@ -496,6 +495,16 @@ class SessionHandle:
         """Note a failure or a cancellation that makes the session give up its open calls, before its task runs."""
         if isinstance(event, CancelRequested) or ends_at_once(self._state.limits, event.reason, own=False):
             self._view.stops = True
+
+
+def _may_refuse(waiting: Event, event: Event) -> bool:
+    """Return whether an input that waits may be the reason why `event` was refused.
+
+    Others may wait as long as the model takes: what a person has said, and the result of another call.
+    """
+    if isinstance(waiting, (ToolCallCompleted, ToolCallFailed)):
+        return getattr(event, "call_id", waiting.call_id) == waiting.call_id
+    return not isinstance(waiting, SteeringAdded)
 
 
 def _why_unwritable(answer: Event) -> str:
