@@ -208,7 +208,7 @@ async def _chat(chromium: Any, served: Callable[..., Any]) -> Path:
                 if prompt != _QUESTION:
                     await page.get_by_role("link", name=prompt).wait_for()
                     await page.get_by_role("button", name="New conversation").click()
-            await page.get_by_role("button", name="Allow").wait_for()
+            await page.get_by_role("button", name="Approve").wait_for()
             await page.get_by_role("button", name="Send").wait_for()
             return await _drawn(page, "chat.png")
 

@@ -273,10 +273,13 @@ class JournalStore(Protocol):
         """Return the record of a request, or None for an unknown one."""
         ...
 
-    async def requests(self, *, conversation_id: str | None = None, limit: int = 100) -> Sequence[RequestRecord]:
+    async def requests(
+        self, *, conversation_id: str | None = None, is_unfinished: bool = False, limit: int = 100
+    ) -> Sequence[RequestRecord]:
         """Return the requests of a conversation, or of all, at most `limit`: those that began last come first.
 
-        Of a request whose record is damaged, at least the ids are returned.
+        With `is_unfinished`, only those that have not ended are returned, whether somebody holds them or not. Of a
+        request whose record is damaged, at least the ids are returned.
         """
         ...
 

@@ -350,7 +350,6 @@ async def test_what_is_inside_when_it_is_closed_can_still_be_read():
         bus.publish(signal("b"))
     bus.publish(signal("c"))
     subscription.close()
-    await subscription.aclose()
     assert said(await read_all(subscription)) == ["a", "b"]
     assert subscription.receive_nowait() is None
 

@@ -75,7 +75,7 @@ async def used(page: Page, folder: Path) -> dict[str, Any]:
         await page.goto(server.address)
         await is_idle(page)
         await ask(page, "remove it")
-        await page.get_by_role("button", name="Allow").click()
+        await page.get_by_role("button", name="Approve").click()
         await shows(page, "It is gone.")
         await is_idle(page)
         await ask(page, "markdown")

@@ -7,13 +7,13 @@ import sqlite3
 from pathlib import Path
 
 import orjson
-from cut_off import NOBODY, cut_off, hold
+from cut_off import NOBODY, cut_off, hold, with_store
 from desk import Command
 
 
 def test_a_store_that_was_never_made_has_nothing(toolbus: Command, kept: Path):
     ended = toolbus("status")
-    assert ended.out == "unfinished requests: 0; held: 0; free: 0; questions: 0\n"
+    assert ended.out == "unfinished requests: 0; held: 0; parked: 0; free: 0; questions: 0\n"
     assert orjson.loads(toolbus("status", "--json").out)["requests"] == []
     assert toolbus("status", "--store", "nowhere.db").status == 2
 
@@ -24,7 +24,7 @@ def test_unfinished_requests_are_shown_with_their_holders_and_open_questions(too
     hold(kept, held, 60, host="other")
     ended = toolbus("status")
     first, *rows = ended.out.splitlines()
-    assert first == "unfinished requests: 2; held: 1; free: 1; questions: 1"
+    assert first == "unfinished requests: 2; held: 1; parked: 0; free: 1; questions: 1"
     by_id = {row.split()[0]: row for row in rows}
     assert "  free" in by_id[free]
     assert by_id[free].endswith("One?")
@@ -46,7 +46,17 @@ def test_the_lease_of_a_killed_process_is_held_until_it_runs_out(toolbus: Comman
     assert "held: 1" in toolbus("status").out
     past = cut_off(kept, ("send", {"to": "you"}), "Two?")
     hold(kept, past, -1, process=NOBODY)
-    assert "held: 1; free: 1" in toolbus("status").out
+    assert "held: 1; parked: 0; free: 1" in toolbus("status").out
+
+
+def test_a_parked_request_is_not_free(toolbus: Command, kept: Path):
+    request_id = cut_off(kept, ("send", {"to": "you"}), "One?")
+    hold(kept, request_id, 60)
+    assert with_store(kept, lambda store: store.park(request_id, 2, 60))
+    first, row = toolbus("status").out.splitlines()
+    assert first == "unfinished requests: 1; held: 0; parked: 1; free: 0; questions: 0"
+    assert "  parked  " in row
+    assert orjson.loads(toolbus("status", "--json").out)["requests"][0]["parked"]
 
 
 def test_a_damaged_journal_is_shown_with_its_request(toolbus: Command, kept: Path):

@@ -371,6 +371,7 @@ async def test_a_history_that_is_shorter_than_it_was_is_a_mismatch() -> None:
     async with scene(text("Done.")).runtime(store, Lab()) as runtime:
         (problem,) = (await runtime.resume()).problems
     assert "began with 2 earlier messages" in str(problem.error)
+    assert "give the request up: `toolbus resume --abandon`, or `store.journal.take`" in str(problem.error)
 
 
 async def test_what_came_late_stays_a_note_of_the_request() -> None:

@@ -39,12 +39,12 @@ class Visit:
         await self.page.get_by_role("button", name="Send").click()
 
     async def decides(self) -> None:
-        """Allow the first call and deny the second; until then, nothing else can be sent."""
-        await expect(self.page.get_by_role("button", name="Allow")).to_have_count(2)
+        """Approve the first call and deny the second; until then, nothing else can be sent."""
+        await expect(self.page.get_by_role("button", name="Approve")).to_have_count(2)
         await self.page.get_by_label("Question").fill("what time is it")
         await self.page.get_by_label("Question").press("Enter")
-        await self.shows("Allow or deny the call")
-        await self.page.get_by_role("button", name="Allow").first.click()
+        await self.shows("Approve or deny the call")
+        await self.page.get_by_role("button", name="Approve").first.click()
         await self.page.get_by_role("button", name="Deny").click()
         await self.shows("One of two was sent.")
 

@@ -152,10 +152,12 @@ async def test_a_request_that_is_being_parked_has_its_questions_in_the_store(mon
         assert asked.event_id == question.event_id
 
 
-@pytest.mark.parametrize("park_seconds", [0.01, 0.2, 1.0])
-async def test_a_request_that_is_parked_sooner_than_its_inbox_is_read_gets_its_answer(park_seconds: float) -> None:
+@pytest.mark.parametrize("park_after_seconds", [0.01, 0.2, 1.0])
+async def test_a_request_that_is_parked_sooner_than_its_inbox_is_read_gets_its_answer(
+    park_after_seconds: float,
+) -> None:
     store = MemoryStore(journal=True)
-    async with node(store, park_seconds=park_seconds, inbox_seconds=2.0) as runtime:
+    async with node(store, park_after_seconds=park_after_seconds, inbox_poll_seconds=2.0) as runtime:
         await runtime.resume(watch=True)
         session = runtime.start("go")
         await settle()

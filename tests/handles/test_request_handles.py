@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -22,6 +22,7 @@ from toolbus.errors import (
     BusError,
     ConfigurationError,
     NotAuthorized,
+    StoreDamaged,
     StoreError,
     StoreUnavailable,
     UnknownRequest,
@@ -65,7 +66,7 @@ def store_of() -> MemoryStore:
     return MemoryStore(journal=True)
 
 
-def node(store: MemoryStore, *steps: Any, lab: Lab | None = None, **options: Any) -> Runtime:
+def node(store: MemoryStore, *steps: Any, lab: Lab | None = None, more: Sequence[Tool] = (), **options: Any) -> Runtime:
     """A runtime as another process would have it: `steps` are what its model answers, round by round."""
     lab = lab or Lab()
     replies = steps or (calls(("wipe", {"n": 1})), text("Done."))
@@ -73,6 +74,7 @@ def node(store: MemoryStore, *steps: Any, lab: Lab | None = None, **options: Any
         lab.tool("wipe", 1, needs_approval=True),
         lab.tool("look", 20, idempotent=True),
         External,
+        *more,
     ]
     model = ScriptedProvider(lambda request: replies[request.round])
     if _relays:
@@ -125,6 +127,25 @@ async def test_a_question_is_found_and_approved_wherever_its_request_runs(where:
             assert (result.conversation_id, result.outcome, result.text) == ("talk", "completed", "Done.")
             assert await handle.approve(question, by="Bob") == "ended"
     assert len(lab.runs) == 1
+
+
+async def test_a_decision_that_comes_too_late_does_not_wait_for_the_result_of_another_call() -> None:
+    replies = calls(("wipe", {"n": 1}), ("aside", {})), text("Done.", delays=100)
+    aside: Tool = Tool("aside", "Ask aside.", {"type": "object"}, external=True, background=True)
+    async with node(store_of(), *replies, more=[aside]) as runtime:
+        session = runtime.start("go")
+        await settle()
+        [question] = session.pending_approvals
+        handle = runtime.request(session.request_id)
+        assert await handle.approve(question) == "done"
+        await settle()
+        request = next(each for each in session.snapshot().facts if isinstance(each, ToolCallRequested))
+        await advance(1)
+        assert session.inject(request.completed("seen"))  # It waits until the model has answered.
+        before = anyio.current_time()
+        assert await handle.approve(question, by="Bob") == "ended"
+        assert anyio.current_time() == before
+        session.cancel()
 
 
 async def test_a_handle_knows_the_record_and_the_ending_of_its_request(where: str) -> None:
@@ -245,6 +266,18 @@ async def test_an_answer_that_no_journal_can_keep_is_refused_and_another_one_cou
                 await handle.inject(replace(requested.completed("42"), data={"n": data}))
             assert await handle.inject(requested.completed("42")) == "done"
             assert (await handle.result()).text == "Done."
+
+
+async def test_an_answer_that_the_other_process_could_not_read_is_refused_where_it_is_given() -> None:
+    async with node(store_of(), calls(("outside", {})), text("Done.")) as runtime:
+        session = runtime.start("go")
+        await settle()
+        requested = [each async for each in _until_requested(session)][-1]
+        handle = Client(runtime.store).request(session.request_id)
+        with pytest.raises(BusError, match=r"this tool_call_completed is refused: .*content"):
+            await handle.inject(replace(requested.completed("42"), content=cast("Any", None)))
+        assert await handle.inject(requested.completed("42")) == "done"
+        assert (await handle.result()).text == "Done."
 
 
 async def test_an_unknown_request_is_answered_at_once() -> None:
@@ -1169,3 +1202,77 @@ async def test_a_reader_whose_first_read_failed_still_gets_only_what_it_lacks(fa
         rest = [each async for each in again]
         assert [each.event_id for each in rest] == [each.event_id for each in facts[-len(rest) :]]
         assert 0 < len(rest) < len(facts)
+
+
+# ------------------------------------------------------------------------------------------- open requests
+
+
+@pytest.mark.parametrize("from_where", ["a client", "one of the processes"])
+async def test_the_open_requests_of_all_processes_are_listed_with_their_questions(from_where: str) -> None:
+    store, inner = store_of(), Lab()
+    async with node(store, max_sessions=1) as one, handing_over(store, inner, ("wipe", {"n": 1})) as two:
+        asks = one.start("erase it", conversation_id="talk")
+        await settle()
+        queued = one.start("later")
+        hands_over = two.start("hand it over")
+        async with node(store, text("Hello.")) as three:
+            await three.run("Hi")
+        await settle()
+        listed = Client(store) if from_where == "a client" else one
+        found = {each.record.request_id: each for each in await listed.open_requests()}
+        expected = {asks.request_id: "running", hands_over.request_id: "running"}
+        if listed is one:
+            expected[queued.request_id] = "queued"
+            assert found[queued.request_id].prompt == "later"
+        assert {name: each.state for name, each in found.items()} == expected
+        waits, below = found[asks.request_id], found[hands_over.request_id]
+        assert (waits.prompt, waits.record.conversation_id) == ("erase it", "talk")
+        assert (waits.pending_approvals, below.questions) == (asks.pending_approvals, hands_over.pending_approvals)
+        assert below.pending_approvals[0].request_id != hands_over.request_id
+        assert [each.record.request_id for each in await listed.open_requests(conversation_id="talk")] == [
+            asks.request_id
+        ]
+        assert len(await listed.open_requests(limit=1)) == 1
+        for each in found.values():
+            for question in each.pending_approvals:
+                assert await listed.request(each.record.request_id).deny(question) == "done"
+        await hands_over.result()
+        assert hands_over.request_id not in {each.record.request_id for each in await listed.open_requests()}
+
+
+async def test_an_open_request_that_no_process_has_is_left_or_parked() -> None:
+    store = store_of()
+    async with node(store, calls(("outside", {})), text("Done."), drain_seconds=0) as old:
+        session = old.start("go")
+        await settle()
+    [left] = await Client(store).open_requests()
+    assert (left.state, left.record.request_id, left.pending_approvals) == ("released", session.request_id, ())
+    journal: Any = store.journal
+    await journal.take(session.request_id, "somebody", 30)
+    await journal.park(session.request_id, 2, 60)
+    async with node(store) as runtime:
+        assert [each.state for each in await runtime.open_requests()] == ["parked"]
+    async with node(MemoryStore()) as runtime:
+        session = runtime.start("go")
+        await settle()
+        [here] = await runtime.open_requests()
+        assert (here.state, here.prompt, here.pending_approvals) == ("running", "go", session.pending_approvals)
+
+
+async def test_a_request_whose_journal_cannot_be_read_hides_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = store_of()
+    async with node(store, drain_seconds=0) as runtime:
+        damaged, whole = runtime.start("a"), runtime.start("b")
+        await settle()
+    journal: Any = store.journal
+    read = journal.facts
+
+    async def facts(request_id: str, *, start: int = 0) -> Any:
+        if request_id == damaged.request_id:
+            raise StoreDamaged("it is damaged", request_id=request_id)
+        return await read(request_id, start=start)
+
+    monkeypatch.setattr(journal, "facts", facts)
+    found = {each.record.request_id: each for each in await Client(store).open_requests()}
+    assert (found[damaged.request_id].problem, found[damaged.request_id].pending_approvals) == ("it is damaged", ())
+    assert (found[whole.request_id].problem, len(found[whole.request_id].pending_approvals)) == ("", 1)

@@ -26,6 +26,7 @@ from toolbus import (
     tool,
 )
 from toolbus.errors import ConfigurationError, NotRunning
+from toolbus.events import ApprovalRequested
 from toolbus.messages import UserMessage
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, calls, text, virtual_backends
@@ -265,11 +266,33 @@ def test_a_scripted_call_that_is_no_pair_is_refused_with_the_form_that_it_has(gi
 async def test_steering_and_cancelling_with_what_is_no_text_are_refused_and_the_request_goes_on() -> None:
     async with Runtime(ScriptedProvider([text("ok")])) as runtime:
         session = runtime.start("hi")
-        with pytest.raises(ConfigurationError, match=r"text is an int \(3\); give a text"):
+        with pytest.raises(ConfigurationError, match=r"text is 3; give a text"):
             session.steer(cast("Any", 3))
-        with pytest.raises(ConfigurationError, match=r"reason is a NoneType \(None\); give a text"):
+        with pytest.raises(ConfigurationError, match=r"reason is None; give a text"):
             session.cancel(cast("Any", None))
         assert (await session.result()).text == "ok"
+        for steer in (session.steer, runtime.request(session.request_id).steer):  # whatever the request does by now
+            with pytest.raises(ConfigurationError, match=r"text is None; give a text"):
+                steered: Any = steer(cast("Any", None))
+                await steered
+
+
+@pytest.mark.parametrize(
+    ("given", "reported"),
+    [
+        ({"by": None}, r"by is None; give a text"),
+        ({"reason": 5}, r"reason is 5; give a text"),
+        ({"approved": "no"}, "approved is 'no'; say True or False"),
+        ({"remember": None}, "remember is None; say True or False"),
+        ({"arguments": [1]}, r"arguments is \[1\]; give a dictionary, or None to leave them as they are"),
+    ],
+)
+def test_a_decision_that_no_journal_could_read_again_is_refused_when_it_is_made(
+    given: dict[str, Any], reported: str
+) -> None:
+    question = ApprovalRequested(call_id="c", name="pay", arguments={}, timeout_seconds=60.0)
+    with pytest.raises(ConfigurationError, match=reported):
+        question.decided(**cast("Any", {"approved": True, **given}))
 
 
 @pytest.mark.parametrize(

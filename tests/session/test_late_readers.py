@@ -61,6 +61,21 @@ async def test_who_listens_after_the_end_gets_the_same_facts(
     assert isinstance(heard[-1], RequestCompleted)
 
 
+@pytest.mark.parametrize("where", ["session", "handle"])
+async def test_events_that_were_closed_give_no_more(where: str) -> None:
+    async with Runtime(ScriptedProvider(SCRIPT), tools=[look_up]) as runtime:
+        session = runtime.start("How is Paris?")
+        await session.result()
+        read = session if where == "session" else runtime.request(session.request_id)
+        events, pieces = read.events(), read.text()
+        assert isinstance(await anext(events), RequestStarted)
+        assert await anext(pieces)
+        await events.aclose()
+        await pieces.aclose()
+        assert ([each async for each in events], [each async for each in pieces]) == ([], [])
+        assert isinstance(await anext(session.events(after=events.cursor)), Event)
+
+
 class Streams:
     """A model whose answer stops after its first two pieces, until `goes_on`."""
 

@@ -26,6 +26,7 @@ from toolbus.errors import (
     UnsupportedStoreFormat,
 )
 from toolbus.storage import Durability
+from toolbus.stores import postgres as postgres_store
 from toolbus.stores.archive import verify
 from toolbus.stores.postgres import PostgresStore
 from toolbus.stores.sql import upkeep
@@ -279,6 +280,24 @@ async def test_what_cannot_be_a_store_is_refused_and_a_missing_driver_is_named(m
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(MissingExtra, match=r"pip install 'toolbus\[postgres\]'"):
         await _opened("dbname=x")
+
+
+@pytest.mark.parametrize(("hosts", "seconds"), [(1, [3, 4]), (2, [2]), (4, [2])])
+async def test_a_host_that_hangs_leaves_time_for_those_after_it(
+    hosts: int, seconds: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[int] = []
+
+    class Hangs:
+        @staticmethod
+        def connect(_conninfo: str, *, connect_timeout: int, **_more: Any) -> None:
+            given.append(connect_timeout)
+            raise psycopg.OperationalError("timeout expired")
+
+    monkeypatch.setattr(postgres_store, "_connection_class", lambda: Hangs)
+    with pytest.raises(StoreUnavailable, match="timeout expired"):
+        await _opened(f"postgresql://{','.join(f'db{number}' for number in range(hosts))}/x")
+    assert set(given) <= {*seconds}
 
 
 async def _opened(conninfo: str) -> None:

@@ -79,7 +79,11 @@ WRONG: dict[str, tuple[type[wrong.Right], ...]] = {
     "statistics": (journals.CountsNoConversations, journals.LeavesBytes),
     "shared-texts": (journals.DeletesSharedTexts,),
     "unfinished": (journals.ListsTheNewestFirst, journals.BoundsBeforeItLooks),
-    "listing-requests": (journals.ListsTheOldestFirst, journals.MixesConversations),
+    "listing-requests": (
+        journals.ListsTheOldestFirst,
+        journals.MixesConversations,
+        journals.BoundsAllRequests,
+    ),
     "taking": (journals.TakesFromItself,),
     "lease-lengths": (journals.TakesForMilliseconds,),
     "running-out": (journals.LosesWhatHasRunOut, journals.NeverRenewsTheLate),

@@ -153,6 +153,19 @@ def test_a_file_that_cannot_be_made_is_reported_at_once(tmp_path: Path):
         Recorder(tmp_path, EventBus())
 
 
+def test_a_recording_replaces_an_earlier_one_and_no_other_file(tmp_path: Path):
+    path, empty = tmp_path / "notes.md", tmp_path / "new.jsonl"
+    path.write_text("# Notes\n")
+    with pytest.raises(RecordingError, match=r"notes\.md: it exists and is not a recording; give another path"):
+        Recorder(path, EventBus())
+    assert path.read_text() == "# Notes\n"
+    empty.touch()
+    for _ in range(2):
+        with Recorder(empty, EventBus()):
+            pass
+    assert len(empty.read_text().splitlines()) == 2
+
+
 async def test_requests_that_still_run_at_the_end_are_recorded_so_far(tmp_path: Path):
     async with Runtime(ScriptedProvider([text("Hello.", delays=5)])) as runtime:
         with record(tmp_path / "r.jsonl", runtime):

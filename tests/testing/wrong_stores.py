@@ -72,8 +72,10 @@ class Right:
     async def request(self, request_id: str) -> RequestRecord | None:
         return await self.records.request(request_id)
 
-    async def requests(self, *, conversation_id: str | None = None, limit: int = 100) -> Sequence[RequestRecord]:
-        return await self.records.requests(conversation_id=conversation_id, limit=limit)
+    async def requests(
+        self, *, conversation_id: str | None = None, is_unfinished: bool = False, limit: int = 100
+    ) -> Sequence[RequestRecord]:
+        return await self.records.requests(conversation_id=conversation_id, is_unfinished=is_unfinished, limit=limit)
 
     async def unfinished(self, *, limit: int = 1_000) -> Sequence[RequestRecord]:
         return await self.records.unfinished(limit=limit)

@@ -319,9 +319,12 @@ def test_encodings_that_are_off_are_read_all_the_same(tmp_path: Path, data: byte
 
 
 def test_a_line_with_bytes_that_are_no_text_is_found_by_a_regular_expression(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(b"k\xe9ttle\n")
-    [match] = Workspace(tmp_path)("search_text", query="k.ttle", mode="regex")["matches"]
-    assert (match["line"], match["text"]) == (1, "k?ttle")
+    (tmp_path / "a.txt").write_bytes(b"k\xe9ttle\n\nx\xff\nmug\n")
+    workspace = Workspace(tmp_path)
+    for query in ("k.ttle", "k.ttle|mug"):
+        match = workspace("search_text", query=query, mode="regex")["matches"][0]
+        assert (match["line"], match["text"]) == (1, "k\ufffdttle")  # as it is read
+    assert workspace.lines("a.txt")[0] == "1\tk\ufffdttle"
 
 
 def test_binary_files_are_not_searched_and_not_read(tmp_path: Path) -> None:

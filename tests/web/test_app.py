@@ -13,6 +13,7 @@ from typing import Any, Literal, cast
 from urllib.parse import quote, unquote
 
 import anyio
+import httpx2
 import pytest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -276,6 +277,17 @@ async def test_a_page_that_is_loaded_again_is_asked_although_its_next_message_wa
         assert b"tool-approval-request" in b"".join(each.get("body", b"") for each in sent)
         asked.cancel()
         waiting.cancel()
+
+
+async def test_a_page_that_is_loaded_again_shows_the_message_that_waits_for_its_turn():
+    async with Runtime(model(), tools=[remove], on_approval="wait", drain_seconds=0) as runtime:
+        asked = runtime.start("remove it", conversation_id="ann/c1")
+        await asked.accepted()
+        runtime.start("hi there", conversation_id="ann/c1")
+        transport = httpx2.ASGITransport(app=create_app(runtime, authorize=lambda _: "ann"))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            page = (await client.get("/conversations/c1")).json()
+        assert [each["parts"][0]["text"] for each in page["messages"]] == ["remove it", "hi there"]
 
 
 def test_a_page_has_the_prompt_of_a_request_that_no_process_runs(backend: Backend, tmp_path: Path):

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from ui_grammar import check_agui, check_vercel
 
 from toolbus import EventBus, RequestSession, Runtime, Tool, tool
-from toolbus.errors import ProviderUnavailable, StoreUnavailable
+from toolbus.errors import ConfigurationError, ProviderUnavailable, StoreUnavailable
 from toolbus.events import (
     Event,
     ModelResponded,
@@ -450,6 +450,14 @@ async def test_a_response_ends_also_where_the_server_does_not_report_that_the_cl
         with anyio.fail_after(5):
             await ALL[kind](runtime.start("Hello?"))({"type": "http", "headers": []}, stays, send)
     assert sent[-1]["more_body"] is False
+
+
+@pytest.mark.parametrize("kind", ALL)
+async def test_only_a_cursor_ends_a_stream_quietly_and_a_wrong_set_up_is_reported(kind: str):
+    wrong = ConfigurationError("the options of the request are wrong")
+    with pytest.raises(ExceptionGroup) as caught:
+        await Client().read(ALL[kind](Elsewhere([], wrong)))
+    assert caught.group_contains(ConfigurationError, match="are wrong")
 
 
 @pytest.mark.parametrize("last", ["nonsense", "-1.0", "1", "9" * 5000])

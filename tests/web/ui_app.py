@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import anyio
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -12,7 +13,8 @@ from starlette.routing import Route
 
 from toolbus import Runtime, Tool, ToolContext, ToolResult, sub_request_tool, tool
 from toolbus.errors import DecodeError, ProviderUnavailable, ToolError
-from toolbus.messages import ImagePart, TextPart
+from toolbus.messages import AssistantMessage, ImagePart, TextPart
+from toolbus.protocols import Emit, ModelReply, ModelRequest, TextPiece
 from toolbus.providers.scripted import Script, ScriptedProvider, Step, calls, error, hang, text
 from toolbus.session import RequestSession
 from toolbus.web import (
@@ -66,7 +68,28 @@ CLERK = sub_request_tool(
 TOOLS: list[Tool] = [weather, remove, photo, LOCATE, CLERK]
 CLIENT_TOOLS = ["locate"]
 
-SCENES: dict[str, Callable[[], list[Step]]] = {
+
+class Paced:
+    """A model whose answer has one piece more each time that its page is loaded again, however slow the machine is."""
+
+    vendor = "paced"
+
+    def __init__(self) -> None:
+        self.loads = anyio.Semaphore(0)
+        self._first = ScriptedProvider([calls(("weather", {"city": "Rome"}), text="Let me look. ")])
+
+    async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
+        """Call a tool, and then answer."""
+        if not request.round:
+            return await self._first.respond(request, emit)
+        answer = "The sky over Rome is clear, and it will be clear tomorrow as well."
+        for at in range(0, len(answer), 2):
+            emit(TextPiece(answer[at : at + 2]))
+            await self.loads.acquire()
+        return ModelReply(message=AssistantMessage(text=answer))
+
+
+SCENES: dict[str, Callable[[], Script | list[Step] | Paced]] = {
     "text": lambda: [text("Grüße, 世界 🌍!\nBye.", delays=0.01)],
     "reasoning": lambda: [text("Yes.", reasoning="Let me think about this.", delays=0.01)],
     "tools": lambda: [
@@ -103,10 +126,7 @@ SCENES: dict[str, Callable[[], list[Step]]] = {
     ],
     "cancel": lambda: [calls(("weather", {"city": "Rome"}), text="Wait. "), hang(after=text("I am begin"))],
     "quiet": lambda: [text("After a while.", delays=[0.2])],
-    "rejoin": lambda: [
-        calls(("weather", {"city": "Rome"}), text="Let me look. "),
-        text("The sky over Rome is clear, and it will be clear tomorrow as well.", 50, delays=0.01),
-    ],
+    "rejoin": Paced,
 }
 
 
@@ -117,6 +137,7 @@ class Chat:
         self.runtime = runtime
         self.sessions: list[RequestSession] = []
         self.bodies: list[Any] = []
+        self.paced: Paced | None = None
         self.app = Starlette(
             routes=[
                 Route("/vercel/{scene}", self.vercel, methods=["POST"]),
@@ -131,10 +152,10 @@ class Chat:
     async def start(self, scene: str, incoming: ClientRequest) -> RequestSession:
         """Begin a request, or give its answers to the one that waits."""
         if incoming.prompt is not None:
-            script: Script = SCENES[scene]()
-            session = self.runtime.start(
-                incoming.prompt, provider=ScriptedProvider(script), conversation_id=incoming.conversation_id
-            )
+            made = SCENES[scene]()
+            provider = made if isinstance(made, Paced) else ScriptedProvider(made)
+            self.paced = provider if isinstance(provider, Paced) else self.paced
+            session = self.runtime.start(incoming.prompt, provider=provider, conversation_id=incoming.conversation_id)
             self.sessions.append(session)
             return session
         session = self.session(incoming.request_id)
@@ -167,6 +188,8 @@ class Chat:
 
     async def resumed(self, request: Request) -> Response:
         """Answer a page that was loaded again."""
+        if self.paced is not None:
+            self.paced.loads.release()
         newest = [each for each in self.sessions if each.conversation_id == request.path_params["chat"]]
         return VercelResponse(newest[-1], client_tools=CLIENT_TOOLS) if newest else Response(status_code=204)
 
@@ -179,6 +202,9 @@ class Chat:
         except DecodeError as exc:
             return JSONResponse({"error": str(exc)}, 400)
         session = await self.start(request.path_params["scene"], incoming)
+        if self.paced is not None:  # An agent is not loaded again.
+            for _ in range(100):
+                self.paced.loads.release()
         return AguiResponse(
             session, incoming, client_tools=CLIENT_TOOLS, heartbeat_seconds=0.05, cancel_on_disconnect=True
         )

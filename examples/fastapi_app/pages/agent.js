@@ -50,7 +50,7 @@ function shown(message) {
     const result = agent.messages.find((each) => each.role === "tool" && each.toolCallId === call.id);
     const question = questions.find((each) => each.toolCallId === call.id && !decided.has(each.id));
     const decide = (approved) => () => { decided.set(question.id, approved); void goOn(); };
-    const buttons = question ? [element("p", {}, "May this run? ", element("button", { onclick: decide(true) }, "Allow"), " ", element("button", { onclick: decide(false) }, "Deny"))] : [];
+    const buttons = question ? [element("p", {}, "May this run? ", element("button", { onclick: decide(true) }, "Approve"), " ", element("button", { onclick: decide(false) }, "Deny"))] : [];
     const output = result ? [element("p", {}, typeof result.content === "string" ? result.content : JSON.stringify(result.content))] : [];
     return element("div", { class: "call" }, element("strong", {}, call.function.name), " ", element("code", {}, call.function.arguments), ...buttons, ...output);
   });
@@ -91,7 +91,7 @@ async function ask() {
   const text = field.value.trim();
   if (!text) return;
   if (questions.some((each) => !decided.has(each.id))) {
-    problem.textContent = "Allow or deny the call before you write."; // the request that asks keeps the conversation's turn
+    problem.textContent = "Approve or deny the call before you write."; // the request that asks keeps the conversation's turn
     return;
   }
   field.value = "";

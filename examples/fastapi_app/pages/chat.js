@@ -37,7 +37,7 @@ function Call({ part, decide }) {
     <strong>${getToolName(part)}</strong> <code>${JSON.stringify(part.input ?? {})}</code>
     ${part.state === "approval-requested" && html`<p>
       May this run? ${" "}
-      <button onClick=${() => decide(part, true)}>Allow</button> ${" "}
+      <button onClick=${() => decide(part, true)}>Approve</button> ${" "}
       <button onClick=${() => decide(part, false)}>Deny</button>
     </p>`}
     ${part.state === "output-denied" && html`<p>It was denied.</p>`}
@@ -98,7 +98,7 @@ function Chat({ messages: earlier, isRunning }) {
         ${message.parts.map((part, index) => html`<${Part} key=${index} part=${part} decide=${decide} />`)}
       </div>`)}
     </div>
-    <p class="status" role="status">${isBusy ? line || "…" : isAsked ? "Allow or deny the call before you write." : ""}</p>
+    <p class="status" role="status">${isBusy ? line || "…" : isAsked ? "Approve or deny the call before you write." : ""}</p>
     ${chat.error && html`<p class="error" role="alert">${chat.error.message}</p>`}
     <div ref=${end}></div>
     <form onSubmit=${send}><div>

@@ -58,7 +58,7 @@ from __future__ import annotations
 from ._arbitration import Arbitration
 from ._buffer import Overflow
 from ._bus import EventBus
-from ._cursor import Cursor
+from ._cursor import Cursor, UnknownCursor
 from ._mailbox import Mailbox
 from ._subscriptions import BusStatistics, EventT, Subscription
 from ._text_stream import TextFold, TextStream
@@ -74,4 +74,5 @@ __all__ = [
     "Subscription",
     "TextFold",
     "TextStream",
+    "UnknownCursor",
 ]

@@ -9,11 +9,24 @@ from ..errors import ConfigurationError
 from ..events import Event, ModelResponded, ModelRetrying, RequestResumed, SubscriberLagged, TextDelta
 from ..records import replace
 
-__all__ = ["Cursor"]
+__all__ = ["Cursor", "UnknownCursor"]
 
 _FORM = re.compile(r"(\d{1,9})\.(\d{1,12})")
 # After one of these, the text of a message begins anew.
 _ENDS_TEXT = (ModelResponded, ModelRetrying, RequestResumed)
+
+
+class UnknownCursor(ConfigurationError):
+    """A text is no cursor, or is one of another request.
+
+    Example:
+        from toolbus.bus import Cursor, UnknownCursor
+
+        try:
+            Cursor.read("r1", "yesterday")
+        except UnknownCursor as exc:
+            print(exc)  # after is 'yesterday'; give a cursor of `events()`, such as "17.250", or "now"
+    """
 
 
 class Cursor:
@@ -43,10 +56,10 @@ class Cursor:
 
     @classmethod
     def read(cls, request_id: str, text: str) -> Cursor:
-        """Return the cursor that `text` stands for. Raises `ConfigurationError`."""
+        """Return the cursor that `text` stands for. Raises `UnknownCursor`."""
         found = _FORM.fullmatch(text)
         if found is None:
-            raise ConfigurationError(f'after is {text[:40]!r}; give a cursor of `events()`, such as "17.250", or "now"')
+            raise UnknownCursor(f'after is {text[:40]!r}; give a cursor of `events()`, such as "17.250", or "now"')
         return cls(request_id, int(found[1]), int(found[2]))
 
     def __str__(self) -> str:
@@ -67,12 +80,12 @@ class Cursor:
     def after(self, events: Sequence[Event]) -> list[Event]:
         """Return those of the request's events from its beginning that the reader does not have.
 
-        `events` are facts, and at their end the text that has arrived, as one piece. Raises `ConfigurationError` if the
+        `events` are facts, and at their end the text that has arrived, as one piece. Raises `UnknownCursor` if the
         reader has more facts than there are.
         """
         facts = [each for each in events if each.is_fact]
         if self.facts > len(facts):
-            raise ConfigurationError(
+            raise UnknownCursor(
                 f"the cursor {self} is not one of request {self.request_id}, which has {len(facts)} facts until now"
             )
         rest = facts[self.facts :]

@@ -228,7 +228,7 @@ class Subscription(Generic[EventT_co]):
         self._on_error = on_error
         self._wake: anyio.Event | None = None
         self._error: BaseException | None = None
-        self._state: Literal["new", "open", "ended"] = "new"
+        self._state: Literal["new", "open", "ended", "left"] = "new"
         self._batch = 0
         self._cursor: Cursor | None = None
         self._past_events: deque[EventT_co] = deque()
@@ -277,7 +277,7 @@ class Subscription(Generic[EventT_co]):
 
     def close(self) -> None:
         """Stop listening. The events inside can still be read. Idempotent."""
-        was, self._state = self._state, "ended"
+        was, self._state = self._state, "left" if self._state == "left" else "ended"
         if was == "open":
             self._on_close(self)
             if self._wake is not None:
@@ -313,6 +313,8 @@ class Subscription(Generic[EventT_co]):
         return event
 
     def _take(self) -> EventT_co | None:
+        if self._state == "left":
+            return None
         event = self._past_events.popleft() if self._past_events else self._take_new()
         if self._cursor is not None and event is not None:
             self._cursor.move(event)
@@ -372,8 +374,9 @@ class Subscription(Generic[EventT_co]):
         return f"<Subscription {self.name!r}, {self._state}>"
 
     async def aclose(self) -> None:
-        """Stop listening, as `close` does: for `contextlib.aclosing`."""
+        """Stop listening and reading, for `contextlib.aclosing`: the events inside are not delivered any more."""
         self.close()
+        self._state = "left"
 
     def statistics(self) -> SubscriptionStatistics:
         """Return the counts so far."""

@@ -22,7 +22,7 @@ class EventSource(Protocol):
         """Wait for the next event. Raises `StopAsyncIteration` after the last one."""
         ...
 
-    def close(self) -> None:
+    async def aclose(self) -> None:
         """Stop listening. Idempotent."""
         ...
 
@@ -132,5 +132,6 @@ class TextStream:
         return self._ready.popleft()
 
     async def aclose(self) -> None:
-        """Stop listening. Idempotent."""
-        self._source.close()
+        """Stop listening and reading. Idempotent."""
+        self._ready.clear()
+        await self._source.aclose()

@@ -3,7 +3,7 @@
 Example:
     from toolbus import Tool
     from toolbus.core.approval import (
-        ApprovalHook, ApprovalPolicy, OnApproval, bound, definition_of, needs_approval, question_of,
+        ApprovalHook, ApprovalPolicy, OnApproval, OpenQuestions, bound, definition_of, needs_approval, question_of,
     )
     from toolbus.events import ApprovalDecided, ApprovalRequested
 
@@ -21,24 +21,46 @@ Example:
     on_approval: OnApproval = hook
     decision = bound(ApprovalDecided(call_id="c1", approved=True, definition=definition_of(spec)))
     question = question_of(ApprovalRequested(call_id="c1", name="refund", arguments={}, timeout_seconds=60.0))
+    questions = OpenQuestions()
+    questions.feed(question)
+    print([each.name for each in questions])  # ['refund']
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Literal, TypeAlias
 
 import orjson
 
 from .._option_checks import shown
 from ..errors import BusError
-from ..events import ApprovalDecided, ApprovalRequested
+from ..events import (
+    ApprovalDecided,
+    ApprovalRequested,
+    Event,
+    RequestEnding,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallPaused,
+    ToolCallRequested,
+    ToolCallResumed,
+)
 from ..protocols import ToolSpec
 from ..records import replace
 
-__all__ = ["ApprovalHook", "ApprovalPolicy", "OnApproval", "bound", "definition_of", "needs_approval", "question_of"]
+__all__ = [
+    "ApprovalHook",
+    "ApprovalPolicy",
+    "OnApproval",
+    "OpenQuestions",
+    "bound",
+    "definition_of",
+    "needs_approval",
+    "question_of",
+]
 
 ApprovalPolicy: TypeAlias = bool | Callable[[ToolSpec, Mapping[str, Any]], bool]
 """The calls of a request that have to be approved: all (True), none (False), or those for which a function says so.
@@ -56,6 +78,42 @@ OnApproval: TypeAlias = ApprovalHook | Literal["wait"]
 # Every call of a tool needs the digest of its tool. Only `definition_of` uses this cache; it is keyed by `id(spec)`.
 _digests: dict[int, tuple[ToolSpec, str]] = {}
 _MOST_DIGESTS = 4_096
+
+
+_ABOUT_QUESTIONS = (
+    ApprovalRequested,
+    ApprovalDecided,
+    ToolCallPaused,
+    ToolCallResumed,
+    ToolCallRequested,
+    ToolCallCompleted,
+    ToolCallFailed,
+)
+
+
+class OpenQuestions:
+    """The questions of a request that nobody has answered, made by `feed` from its facts.
+
+    Iterating gives them in the order of asking, also those of the requests below, which are in `ToolCallPaused`.
+    """
+
+    def __init__(self) -> None:
+        # By request and call, with the call of this request that waits for the answer.
+        self._found: dict[tuple[str, str], tuple[str, ApprovalRequested]] = {}
+
+    def __iter__(self) -> Iterator[ApprovalRequested]:
+        return iter([question for _, question in self._found.values()])
+
+    def feed(self, fact: Event) -> None:
+        """Take the next fact of the request."""
+        if isinstance(fact, RequestEnding):
+            self._found.clear()
+        elif isinstance(fact, _ABOUT_QUESTIONS):
+            self._found = {key: each for key, each in self._found.items() if each[0] != fact.call_id}
+            asked = fact.pending_approvals if isinstance(fact, ToolCallPaused) else (fact,)
+            for each in asked:
+                if isinstance(each, ApprovalRequested):
+                    self._found[each.request_id, each.call_id] = fact.call_id, each
 
 
 def definition_of(spec: ToolSpec) -> str:

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, cast
 
 import anyio
 
+from ..core.approval import OpenQuestions
 from ..core.result_notes import late_note
 from ..core.turn import apply, with_messages
 from ..errors import (
@@ -23,16 +24,12 @@ from ..errors import (
     UnknownRequest,
 )
 from ..events import (
-    ApprovalDecided,
     ApprovalRequested,
     Event,
     RequestStarted,
     TerminalEvent,
     ToolCallFailed,
     ToolCallLate,
-    ToolCallPaused,
-    ToolCallRequested,
-    ToolCallResumed,
     new_id,
 )
 from ..messages import Message, UserMessage
@@ -44,7 +41,6 @@ from ._store_calls import call_store_in_time
 
 __all__ = ["Make", "OptionsFor", "ReadAlong", "Restored", "StoredRequests"]
 
-_ABOUT_QUESTIONS = (ApprovalRequested, ApprovalDecided, ToolCallPaused, ToolCallResumed, ToolCallRequested)
 _NOTE_SECONDS = 0.1  # between two attempts to write a note, while somebody else does
 OptionsFor: TypeAlias = Callable[[RequestRecord], Mapping[str, Any]]
 """A function that returns the options which a request gets again: those of `Runtime.run`, `output` included."""
@@ -200,8 +196,7 @@ class ReadAlong:
         self._requests = requests
         self._request_id = request_id
         self._restored: Restored | None = None
-        # The open questions, with the call of this request that waits for each.
-        self._questions: dict[tuple[str, str], tuple[str, ApprovalRequested]] = {}
+        self._questions = OpenQuestions()
         self.has_ended = False
 
     async def read(self) -> list[Event]:
@@ -234,25 +229,14 @@ class ReadAlong:
     @property
     def questions(self) -> tuple[ApprovalRequested, ...]:
         """The questions that nobody has answered, as far as was read, in the order of asking."""
-        assert self._restored is not None
-        waiting = self._restored.session.snapshot().view.state.open_calls
-        return tuple([each for call_id, each in self._questions.values() if call_id in waiting])
+        return tuple(self._questions)
 
     def _take(self, facts: Sequence[Event], *, since_round: int) -> list[Event]:
         assert self._restored is not None
         self.has_ended = ending_of(facts[-1]) is not None or self._restored.record.ending == "abandoned"
         for fact in facts:
-            if isinstance(fact, _ABOUT_QUESTIONS):
-                self._questions = {key: each for key, each in self._questions.items() if each[0] != fact.call_id}
-            if isinstance(fact, ApprovalRequested):
-                self._ask(fact.call_id, fact)
-            elif isinstance(fact, ToolCallPaused):
-                for question in fact.pending_approvals:
-                    self._ask(fact.call_id, question)
+            self._questions.feed(fact)
         return with_messages(self._restored.session.snapshot().view.state, facts, since_round=since_round)
-
-    def _ask(self, call_id: str, question: ApprovalRequested) -> None:
-        self._questions[question.request_id, question.call_id] = call_id, question
 
 
 def _options_of(record: RequestRecord, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal, TypeAlias
 
+from .._option_checks import FLAG, TEXT, Rule, check, or_none
 from ..messages import AssistantMessage, Message, Part, ToolMessage, Usage
 from ..records import Record
 from ._base import Event
@@ -20,6 +21,9 @@ FailureReason: TypeAlias = Literal[
     "lost",
 ]
 Outcome: TypeAlias = Literal["completed", "stopped"]
+
+
+_OBJECT = or_none(Rule(lambda given: isinstance(given, dict), "give a dictionary"), "to leave them as they are")
 
 
 class CallOutcome(Record, kw_only=True, frozen=True):
@@ -323,7 +327,15 @@ class ApprovalRequested(Event, kw_only=True, frozen=True):
         reason: str = "",
         remember: bool = False,
     ) -> ApprovalDecided:
-        """Return the decision on this call, ready to be published: see `ApprovalDecided`."""
+        """Return the decision on this call, ready to be published: see `ApprovalDecided`.
+
+        Raises `ConfigurationError` for anything that a journal could not read again.
+        """
+        check("by", by, TEXT)
+        check("reason", reason, TEXT)
+        check("approved", approved, FLAG)
+        check("remember", remember, FLAG)
+        check("arguments", arguments, _OBJECT)
         return ApprovalDecided(
             request_id=self.request_id,
             conversation_id=self.conversation_id,

@@ -23,7 +23,8 @@ Invariants:
 Example:
     from toolbus import Runtime
     from toolbus.events import Event, SteeringAdded
-    from toolbus.handles import Authorize, CommandStatus, RequestEvents, RequestHandle
+    from toolbus.handles import Authorize, CommandStatus, OpenRequest, OpenState, RequestEvents
+    from toolbus.handles import RequestHandle, open_requests
     from toolbus.testing import ScriptedProvider, text
 
     def may(command: Event) -> bool:
@@ -34,6 +35,9 @@ Example:
         session = runtime.start("Hello?")
         handle: RequestHandle = runtime.request(session.request_id, authorize=authorize)
         events: RequestEvents = handle.events()
+        records = await runtime.requests(is_unfinished=True)
+        found: list[OpenRequest] = await open_requests(records, None, runtime.session)
+        state: OpenState = found[0].state
         print((await handle.result()).text)  # Hello.
         answer: CommandStatus = await handle.steer("And in French?")
         await events.aclose()
@@ -45,6 +49,7 @@ from __future__ import annotations
 from ._events import RequestEvents
 from ._exchange import Exchange
 from ._handle import ANSWER_SECONDS, Authorize, CommandStatus, RequestHandle, inbox_poll_seconds_of
+from ._open_requests import OpenRequest, OpenState, open_requests
 from ._record import record_of
 from ._relay import Relay, RelayLink
 
@@ -53,10 +58,13 @@ __all__ = [
     "Authorize",
     "CommandStatus",
     "Exchange",
+    "OpenRequest",
+    "OpenState",
     "Relay",
     "RelayLink",
     "RequestEvents",
     "RequestHandle",
     "inbox_poll_seconds_of",
+    "open_requests",
     "record_of",
 ]

@@ -10,12 +10,12 @@ from typing import Any, Literal, TypeAlias
 
 import anyio
 
-from .._option_checks import POSITIVE, check
+from .._option_checks import POSITIVE, TEXT, check
 from ..bus import Cursor, TextStream
 from ..clock import wall_time
 from ..core.approval import question_of
 from ..durability import ReadAlong, StoredRequests, call_store_in_time
-from ..errors import BusError, ConfigurationError, NotAuthorized, StoreError, UnknownRequest
+from ..errors import BusError, ConfigurationError, DecodeError, NotAuthorized, StoreError, UnknownRequest
 from ..events import (
     ApprovalRequested,
     CancelRequested,
@@ -26,6 +26,7 @@ from ..events import (
     SteeringAdded,
     ToolCallCompleted,
     ToolCallFailed,
+    decode,
     encode,
 )
 from ..records import replace
@@ -195,10 +196,12 @@ class RequestHandle:
 
     async def cancel(self, reason: str = "") -> CommandStatus:
         """Ask the request to end as `cancelled`."""
+        check("reason", reason, TEXT)
         return await self._command(CancelRequested(request_id=self.request_id, reason=reason, at=wall_time()))
 
     async def steer(self, text: str) -> CommandStatus:
         """Add a user message at the next round boundary."""
+        check("text", text, TEXT)
         return await self._command(SteeringAdded(request_id=self.request_id, text=text, at=wall_time()))
 
     async def approve(
@@ -273,7 +276,10 @@ class RequestHandle:
             # A sub-request has no record in the store: its question is answered through the request above it.
             command = replace(command, request_id=self.request_id)
         try:
-            size = len(encode(command))
+            size = len(written := encode(command))
+            decode(written)  # The process that takes it has to read it.
+        except DecodeError as exc:
+            raise BusError(f"this {command.type} is refused: {exc}") from exc
         except TypeError as exc:
             raise BusError(f"this {command.type} is refused: it is not JSON: {exc}") from exc
         if size > _MAX_BYTES:

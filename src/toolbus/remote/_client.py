@@ -7,10 +7,19 @@ from typing import TYPE_CHECKING, Any, Never, Self
 
 from .._option_checks import POSITIVE, check
 from ..bus import EventBus
-from ..durability import OptionsFor, StoredRequests, journal_of
+from ..durability import OptionsFor, StoredRequests, call_store_in_time, journal_of
 from ..errors import ConfigurationError
 from ..events import new_id
-from ..handles import ANSWER_SECONDS, Authorize, Exchange, Relay, RequestHandle, inbox_poll_seconds_of
+from ..handles import (
+    ANSWER_SECONDS,
+    Authorize,
+    Exchange,
+    OpenRequest,
+    Relay,
+    RequestHandle,
+    inbox_poll_seconds_of,
+    open_requests,
+)
 from ..messages import Message
 from ..providers import resolve
 from ..session import RequestOptions, RequestSession, Resumed, SessionStart, merged_options
@@ -109,6 +118,12 @@ class Client:
             answer_seconds=self._answer_seconds,
             exchange=self._exchange,
         )
+
+    async def open_requests(self, *, conversation_id: str | None = None, limit: int = 100) -> Sequence[OpenRequest]:
+        """Return the requests that have not ended, with their open questions: see `Runtime.open_requests`."""
+        journal = self._stored.journal
+        found = journal.requests(conversation_id=conversation_id, is_unfinished=True, limit=limit)
+        return await open_requests(await call_store_in_time(found), journal, lambda _: None)
 
     def _make(
         self, messages: Sequence[Message], output: Any, options: RequestOptions, request_id: str, resumed: Resumed

@@ -31,7 +31,7 @@ from ..errors import (
     NotRunning,
 )
 from ..events import ApprovalRequested, ToolCallCompleted, ToolCallFailed, ToolCallLate, new_id
-from ..handles import Authorize, Relay, RequestHandle, record_of
+from ..handles import Authorize, OpenRequest, Relay, RequestHandle, open_requests, record_of
 from ..instrumentation import observed_process
 from ..messages import Message, PromptLike, UserMessage
 from ..protocols import Provider
@@ -494,19 +494,36 @@ class Runtime(Generic[DepsT]):
             exchange=self._link.exchange,
         )
 
-    async def requests(self, *, conversation_id: str | None = None, limit: int = 100) -> Sequence[RequestRecord]:
+    async def requests(
+        self, *, conversation_id: str | None = None, is_unfinished: bool = False, limit: int = 100
+    ) -> Sequence[RequestRecord]:
         """Return the records of a conversation's requests, or of all, at most `limit`, the newest first.
 
         They are those that run here, or have ended in the last `keep_ended_seconds`, and those in the journal, if there
-        is one. A request that has not begun has no facts. Raises `StoreError`, and `NotRunning`.
+        is one; with `is_unfinished`, only those that have not ended. A request that has not begun has no facts. Raises
+        `StoreError`, and `NotRunning`.
         """
         self._check_usable({})
         stored: Sequence[RequestRecord] = ()
         if self._journal_writer is not None:
-            found = self._journal_writer.store.requests(conversation_id=conversation_id, limit=limit)
+            found = self._journal_writer.store.requests(
+                conversation_id=conversation_id, is_unfinished=is_unfinished, limit=limit
+            )
             stored = await call_store_in_time(found)
-        here = [*self._ended.records(), *map(record_of, self._sessions.values())]
+        here = [*(() if is_unfinished else self._ended.records()), *map(record_of, self._sessions.values())]
+        here = [each for each in here if not (is_unfinished and each.ending)]
         return requests_listed(here, stored, conversation_id, limit)
+
+    async def open_requests(self, *, conversation_id: str | None = None, limit: int = 100) -> Sequence[OpenRequest]:
+        """Return the requests that have not ended, with their open questions: at most `limit`, the newest first.
+
+        They are those of all processes that share the store. Those that wait to begin are only the ones that wait here.
+        The facts of each request that does not run here are read, so this is for a page, and not for each call. Raises
+        `StoreError`, and `NotRunning`.
+        """
+        records = await self.requests(conversation_id=conversation_id, is_unfinished=True, limit=limit)
+        journal = None if self._journal_writer is None else self._journal_writer.store
+        return await open_requests(records, journal, self.session)
 
     def statistics(self) -> RuntimeStatistics:
         """Return the numbers of this runtime and of its parts, from any thread.

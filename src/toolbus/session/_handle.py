@@ -7,15 +7,15 @@ performs no step itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypedDict, TypeVar, Unpack, cast, overload
+from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 import anyio
 
-from .._option_checks import shown
+from .._option_checks import TEXT, check
 from ..bus import Cursor, EventBus, EventT, Mailbox, Overflow, Subscription, TextStream
 from ..core.approval import question_of
 from ..core.turn import Phase, TurnState, ends_at_once, with_messages
-from ..errors import BusError, ConfigurationError, StoreError, ToolbusError
+from ..errors import BusError, StoreError, ToolbusError
 from ..events import (
     ApprovalDecided,
     ApprovalRequested,
@@ -236,8 +236,7 @@ class SessionHandle:
             return any(each.event_id == event.event_id for step in self._unpublished for each in step)
         if self._unpublished or self._mailbox is None:
             return bool(self._unpublished)
-        # What a person has said is no reason to refuse anything, and may wait as long as the model takes.
-        return any(each.event_id == event.event_id or type(each) is not SteeringAdded for each in self._mailbox.waiting)
+        return any(each.event_id == event.event_id or _may_refuse(each, event) for each in self._mailbox.waiting)
 
     def _wake_recorded(self) -> None:
         if self._progress is not None:
@@ -375,11 +374,10 @@ class SessionHandle:
         return self._is_accepted
 
     def _ask(self, kind: Callable[..., CancelRequested | SteeringAdded], **fields: str) -> bool:
+        for name, given in fields.items():
+            check(name, given, TEXT)  # The turn machine would break on anything else later.
         if self._state.ending is not None or self._result is not None:
             return False
-        for name, given in fields.items():
-            if not isinstance(cast("object", given), str):  # The turn machine would break on it later.
-                raise ConfigurationError(f"{name} is {shown(given)}; give a text")
         self._open_mailbox()
         return self._bus.publish(kind(**self._state.envelope(self._bus.clock()), **fields))
 
@@ -497,6 +495,16 @@ class SessionHandle:
         """Note a failure or a cancellation that makes the session give up its open calls, before its task runs."""
         if isinstance(event, CancelRequested) or ends_at_once(self._state.limits, event.reason, own=False):
             self._view.is_stopping = True
+
+
+def _may_refuse(waiting: Event, event: Event) -> bool:
+    """Return whether an input that waits may be the reason why `event` was refused.
+
+    Others may wait as long as the model takes: what a person has said, and the result of another call.
+    """
+    if isinstance(waiting, (ToolCallCompleted, ToolCallFailed)):
+        return getattr(event, "call_id", waiting.call_id) == waiting.call_id
+    return not isinstance(waiting, SteeringAdded)
 
 
 def _why_unwritable(answer: Event) -> str:

@@ -167,6 +167,7 @@ class RequestSession(SessionSteps):
         beginning = self._beginning
         return SessionSnapshot(
             view=self._view,
+            prompt=beginning.prompt,
             facts=self._kept,
             earlier=beginning.earlier,
             stored=beginning.stored,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..messages import Message
+from ..messages import Message, UserMessage
 
 if TYPE_CHECKING:
     from ..events import Event
@@ -20,13 +20,15 @@ __all__ = ["SessionSnapshot"]
 class SessionSnapshot:
     """The state of a session, for the runtime, its journal, sub-requests and recordings. Applications need none of it.
 
-    `view` has the turn's state, and the reason why the request is left, if it is. `facts` are the published ones, in a
+    `view` has the turn's state, and the reason why the request is left, if it is. `prompt` is the one that a request
+    which has not begun was given; None while interceptors screen it. `facts` are the published ones, in a
     list that grows with them. `earlier` is the number of messages of its transcript that came from `prepare`, and
     `stored` the number that the store had before they were repaired. `has_joined` is whether its turn in its
     conversation has come. `result` is None until the end.
     """
 
     view: SessionView
+    prompt: UserMessage | None
     facts: Sequence[Event]
     earlier: int
     stored: int

@@ -168,14 +168,14 @@ def new_state(
 class RequestBeginning:
     """The beginning of a request, up to its first step.
 
-    `notes` are the messages from `prepare` that the model is shown before the prompt, `earlier` is the number of
-    messages that it has put in front, and `stored` the number that the store had before they were repaired. `asked` are
-    the approvals of a resumed request that a person has still to decide. `has_joined` is whether its turn in its
-    conversation has come, and `error` the reason why the prompt was refused.
+    `prompt` is None while interceptors screen it. `notes` are the messages from `prepare` that the model is shown
+    before the prompt, `earlier` is the number of messages that it has put in front, and `stored` the number that the
+    store had before they were repaired. `asked` are the approvals of a resumed request that a person has still to
+    decide. `has_joined` is whether its turn in its conversation has come, and `error` the reason why the prompt was
+    refused.
     """
 
     __slots__ = (
-        "_prompt",
         "asked",
         "earlier",
         "error",
@@ -184,12 +184,13 @@ class RequestBeginning:
         "notes",
         "parent",
         "prepare",
+        "prompt",
         "seconds",
         "stored",
     )
 
     def __init__(self, prompt: UserMessage | None, start: SessionStart) -> None:
-        self._prompt = prompt
+        self.prompt = prompt
         self.parent = start.parent
         self.prepare = start.prepare
         self.has_joined = start.prepare is None
@@ -242,7 +243,8 @@ class RequestBeginning:
         if len(state.messages) != started.history_count:
             raise ResumeMismatch(
                 f"request {state.request_id} cannot be resumed: it began with {started.history_count} earlier "
-                f"messages, and the store has {len(state.messages)} now"
+                f"messages, and the store has {len(state.messages)} now; bring these messages back, or give the "
+                "request up: `toolbus resume --abandon`, or `store.journal.take` and then `store.journal.abandon`"
             )
         state.parent_id, state.metadata = started.parent_id, started.metadata
         state.tools = tools.specs
@@ -267,7 +269,7 @@ class RequestBeginning:
         if refused is not None:
             self.error = refused
             failed = ModelFailed(refused.code, str(refused) or "the prompt was denied")
-        return Start(self._prompt, Messages(state.messages), self.notes, failed, *(self.parent or ("", "")))
+        return Start(self.prompt, Messages(state.messages), self.notes, failed, *(self.parent or ("", "")))
 
     def given_up(self, state: TurnState, tools: ToolSource, interceptors: Sequence[Interceptor]) -> Start:
         """Return the first input of a request that ends before it has begun.
@@ -275,7 +277,7 @@ class RequestBeginning:
         A prompt that the guardrails have not let pass is not kept.
         """
         if screens_prompts(interceptors):
-            self._prompt = None
+            self.prompt = None
         return self.without_guardrails(state, tools)
 
     async def first_input(
@@ -284,7 +286,7 @@ class RequestBeginning:
         """Return the first input, after the guardrails on the prompt have run within the time of the request."""
         if self.is_resumed:
             return Resume(self.seconds)
-        prompt, tools = self._prompt, view.tools
+        prompt, tools = self.prompt, view.tools
         if prompt is None or not asker.interceptors:
             return self.without_guardrails(state, tools)
         seconds = state.limits.timeout_seconds
@@ -295,7 +297,7 @@ class RequestBeginning:
                 return self.given_up(state, tools, asker.interceptors)
             if isinstance(admitted, ToolbusError):
                 return self.without_guardrails(state, tools, admitted)
-            self._prompt = admitted
+            self.prompt = admitted
             return self.without_guardrails(state, tools)
         if mailbox.has(CancelRequested):
             return self.given_up(state, tools, asker.interceptors)

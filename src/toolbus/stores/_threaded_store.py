@@ -58,9 +58,13 @@ class ThreadedStore:
         """See `JournalStore.request`."""
         return await self._read(lambda database: self._functions.request(database, request_id))
 
-    async def requests(self, *, conversation_id: str | None = None, limit: int = 100) -> Sequence[RequestRecord]:
+    async def requests(
+        self, *, conversation_id: str | None = None, is_unfinished: bool = False, limit: int = 100
+    ) -> Sequence[RequestRecord]:
         """See `JournalStore.requests`."""
-        return await self._read(lambda database: self._functions.requests(database, conversation_id, limit))
+        return await self._read(
+            lambda database: self._functions.requests(database, conversation_id, is_unfinished, limit)
+        )
 
     async def unfinished(self, *, limit: int = 1_000) -> Sequence[RequestRecord]:
         """See `JournalStore.unfinished`."""

@@ -51,6 +51,9 @@ class PostgresStore(DatabaseStore):
     server's default those of at most the last 0.6 s, and never damages older data
     (https://www.postgresql.org/docs/current/wal-async-commit.html).
 
+    With several hosts, the first one that answers is used. Each of them has at least two seconds, so with more than two
+    that hang, `open` may take longer than four.
+
     Leases use the server's clock. Errors: `StoreUnavailable` for a server that is out of reach, restarts or does not
     answer within four seconds; `StoreError` for values and statements that it refuses; `StoreDamaged`. At opening,
     `ConfigurationError` for a `conninfo` that cannot be read, and `MissingExtra` without psycopg. A broken connection
@@ -156,10 +159,10 @@ class _Postgres(Database):
         self._connection: Any = None
         self._seconds = seconds
         self.deadline = deadline
-        _check_conninfo(conninfo)
+        hosts = _hosts_in(conninfo)
         try:
-            # libpq takes whole seconds, at least 2.
-            whole = max(2, int(self.remaining_seconds))
+            # libpq takes whole seconds, at least 2, for each host: one that hangs leaves time for those after it.
+            whole = max(2, int(self.remaining_seconds / len(hosts)))
             self._connection = _connection_class().connect(conninfo, autocommit=True, connect_timeout=whole)
             self._prepare(durability, reads=reads)
         except self._psycopg.Error as exc:
@@ -308,8 +311,11 @@ class _Postgres(Database):
         return _state(exc) in _AGAIN or self.is_broken(exc)
 
 
-def _check_conninfo(conninfo: str) -> None:
-    """Raise `ConfigurationError` for an invalid conninfo, without quoting it or libpq, since it may have a password."""
+def _hosts_in(conninfo: str) -> list[str]:
+    """Return the hosts of a conninfo, at least one.
+
+    Raises `ConfigurationError` for an invalid one, without quoting it or libpq, since it may have a password.
+    """
     psycopg = _psycopg()
     try:
         given = psycopg.conninfo.conninfo_to_dict(conninfo)
@@ -325,6 +331,7 @@ def _check_conninfo(conninfo: str) -> None:
             "the conninfo has an @ in its host, so an @ in the user name or password is not percent-encoded: "
             "write %40 for it there"
         )
+    return hosts
 
 
 def _lock_key(what: str, schema: str) -> int:

@@ -311,7 +311,11 @@ class _App:
     async def _prompt_of(self, record: RequestRecord) -> UserMessage | None:
         session, journal = self._runtime.session(record.request_id), self._runtime.store.journal
         if session is not None:
-            return next((each for each in session.snapshot().turn if isinstance(each, UserMessage)), None)
+            found = session.snapshot()
+            if not found.view.state.facts:  # It waits for its turn, or for a slot.
+                return found.prompt
+            begun = found.view.state.messages[found.earlier :]
+            return next((each for each in begun if isinstance(each, UserMessage)), None)
         if journal is None:
             return None
         facts = [each.fact for each in await call_store_in_time(journal.facts(record.request_id))]

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import anyio
 
 from .._option_checks import FLAG, POSITIVE, check
-from ..bus import Cursor, TextFold
+from ..bus import Cursor, TextFold, UnknownCursor
 from ..core.endings import explain
-from ..errors import ConfigurationError, MissingExtra, StoreUnavailable, SubscriptionOverflow
+from ..errors import MissingExtra, StoreUnavailable, SubscriptionOverflow
 from ..events import (
     Event,
     ModelResponded,
@@ -175,7 +175,7 @@ class _EventStream(StreamingResponse):
             try:
                 Cursor.read("", came_back)
                 self._events = _Patient(self._subscribe())
-            except ConfigurationError as exc:
+            except UnknownCursor as exc:
                 await PlainTextResponse(f"Last-Event-ID: {exc}", 400)(scope, receive, send)
                 return
         async with aclosing(self._frames()) as frames:
@@ -264,7 +264,7 @@ class EventsResponse(_EventStream):
                         event = replace(event, detail="")  # noqa: PLW2901 -- it is for operators
                     data = encode(event, default=str).decode()
                     yield sse_frame(data, event=event.type, event_id=events.cursor)
-            except (SubscriptionOverflow, ConfigurationError):
+            except (SubscriptionOverflow, UnknownCursor):
                 return
 
 

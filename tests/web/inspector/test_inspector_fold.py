@@ -131,9 +131,9 @@ def test_a_call_waits_for_its_turn_runs_is_tried_again_and_ends():
 
 def test_a_call_waits_for_a_person_and_pauses_for_one():
     question = asked(1)
-    pause, resume = (
-        kind(request_id="r", call_id="a", at=at) for kind, at in ((ToolCallPaused, 6), (ToolCallResumed, 8))
-    )
+    below = asked(6, request_id="below")  # a store has it only with the call that has made the request below
+    pause = ToolCallPaused(request_id="r", call_id="a", at=6, pending_approvals=(below,))
+    resume = ToolCallResumed(request_id="r", call_id="a", at=8)
     found = fold(started(), question)
     assert (found.state, found.doing) == ("waiting", "waits for a decision: look")
     assert found.view()["approvals"][0]["deadline"] == 61
@@ -142,10 +142,11 @@ def test_a_call_waits_for_a_person_and_pauses_for_one():
     assert row["note"] == "approved by ann"
     found.feed(question.decided(approved=True, arguments={"page": 2}))
     assert found.view()["rows"][1]["detail"] == '{"page":2}'
-    found = fold(started(), requested(1), question, pause)
+    found = fold(started(), requested(1), pause)
+    assert found.questions == {("below", "a"): below}
     assert (found.state, found.view()["rows"][0]["state"], found.view()["rows"][1]["state"]) == ("waiting",) * 3
     found.feed(resume)
-    assert (found.state, found.view()["rows"][1]["state"]) == ("running", "running")
+    assert (found.state, found.view()["rows"][1]["state"], found.questions) == ("running", "running", {})
     assert fold(started(), question, requested(5)).view()["rows"][1]["state"] == "running"
     found = fold(started(), question, requested(5), pause, resume, completed(9))
     assert bars(found, "look") == [["person", 1, 5], ["tool", 5, 6], ["person", 6, 8], ["tool", 8, 9]]

@@ -89,8 +89,35 @@ async def test_the_list_has_the_newest_requests_of_the_process_and_then_those_of
         assert await prompts(source) == ["Now 1", "Now 0", "Before 3"]
         await runtime.run("Now 2")
         await runtime.run("Now 3")
-        store.journal.requests = None  # type: ignore[union-attr,method-assign] -- nobody needs to ask any more
         assert await prompts(source) == ["Now 3", "Now 2", "Now 1"]
+
+
+async def test_an_open_request_is_in_the_list_however_many_newer_ones_have_ended(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(_sources, "MOST_LISTED", 2)
+    store = MemoryStore(journal=True)
+    asks = calls(("look", {"page": 1}))
+    async with quick(store=store, tools=[Tool("look", "Look.", {"type": "object"}, external=True)]) as old:
+        await begun(old, asks, needs_approval=True, on_approval="wait")
+    async with quick(store=store) as runtime:
+        live, stored = LiveSource(runtime), StoreSource(store, "store")
+        for number in range(3):
+            await runtime.run(f"Now {number}")
+        for source in (live, stored):
+            assert await prompts(source) == ["Now 2", "Begin"]
+            assert [each["state"] for each in await source.requests()] == ["completed", "waiting"]
+
+
+async def test_a_request_that_is_parked_waits_and_does_not_have_to_be_resumed():
+    store = MemoryStore(journal=True)
+    async with quick(store=store, tools=[Tool("look", "Look.", {"type": "object"}, external=True)]) as old:
+        session = await begun(old, calls(("look", {"page": 1})))
+    source = StoreSource(store, "store")
+    assert [each["state"] for each in await source.requests()] == ["released"]
+    journal: Any = store.journal
+    await journal.take(session.request_id, "somebody", 30)
+    await journal.park(session.request_id, 2, 60)
+    [row] = await source.requests()
+    assert (row["state"], row["doing"]) == ("waiting", "runs look; no process holds it")
 
 
 async def test_the_recorded_list_is_bounded_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

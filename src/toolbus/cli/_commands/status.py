@@ -11,8 +11,9 @@ from typing import Any
 import anyio
 import orjson
 
+from ...core.approval import OpenQuestions
 from ...core.plain_text import clean, one_line
-from ...events import ApprovalDecided, ApprovalRequested, Event, ToolCallCompleted, ToolCallFailed
+from ...events import ApprovalRequested
 from ...storage import RequestRecord
 from .._open_store import CommandStore, ago, existing, holder_of, opened_store
 from .._terminal.screen import Screen
@@ -25,7 +26,7 @@ _PROMPT_COLUMNS = 50
 
 @dataclass(slots=True, frozen=True)
 class _Unfinished:
-    """One unfinished request. `holder` is empty if its lease is free. `waiting` are the questions that nobody answered.
+    """One unfinished request. `holder` is empty if nobody has it. `waiting` are the questions that nobody answered.
 
     `damage` says why its journal cannot be read.
     """
@@ -36,6 +37,11 @@ class _Unfinished:
     waiting: Sequence[ApprovalRequested]
     damage: str
 
+    @property
+    def is_parked(self) -> bool:
+        """True if no process takes the request before somebody answers, or its next deadline passes."""
+        return not self.record.owner and self.record.lease_until > time.time()
+
     def as_json(self) -> dict[str, Any]:
         record = self.record
         return {
@@ -45,6 +51,7 @@ class _Unfinished:
             "fact_count": record.fact_count,
             "size_bytes": record.size_bytes,
             "holder": self.holder or None,
+            "parked": self.is_parked,
             "lease_seconds": round(max(0.0, record.lease_until - time.time()), 1) if self.holder else 0.0,
             "pending_approvals": [
                 {"call_id": each.call_id, "name": each.name, "asked_at": each.at} for each in self.waiting
@@ -68,19 +75,11 @@ async def _status(store: CommandStore, options: argparse.Namespace, screen: Scre
             journal = await store.salvage(record.request_id)
             holder = record.owner if holder_of(record) != "nobody" else ""
             damage = "" if journal.damage is None else str(journal.damage)
-            listed.append(_Unfinished(record, each.prompt, holder, _waiting([at.fact for at in journal.facts]), damage))
+            questions = OpenQuestions()
+            for stored in journal.facts:
+                questions.feed(stored.fact)
+            listed.append(_Unfinished(record, each.prompt, holder, tuple(questions), damage))
     return _print(listed, options, screen)
-
-
-def _waiting(facts: Sequence[Event]) -> Sequence[ApprovalRequested]:
-    """Return the questions among a request's facts that are still open, in the order of asking."""
-    found: dict[str, ApprovalRequested] = {}
-    for each in facts:
-        if isinstance(each, ApprovalRequested):
-            found[each.call_id] = each
-        elif isinstance(each, (ApprovalDecided, ToolCallCompleted, ToolCallFailed)):
-            found.pop(each.call_id, None)
-    return list(found.values())
 
 
 def _print(listed: Sequence[_Unfinished], options: argparse.Namespace, screen: Screen) -> int:
@@ -88,7 +87,8 @@ def _print(listed: Sequence[_Unfinished], options: argparse.Namespace, screen: S
     counts = {
         "unfinished": len(listed),
         "held": held,
-        "free": len(listed) - held,
+        "parked": (parked := sum(each.is_parked for each in listed)),
+        "free": len(listed) - held - parked,
         "pending_approvals": sum(len(each.waiting) for each in listed),
     }
     if options.json:
@@ -96,7 +96,8 @@ def _print(listed: Sequence[_Unfinished], options: argparse.Namespace, screen: S
         screen.data(escape_json(orjson.dumps(whole, option=orjson.OPT_INDENT_2).decode()))
         return 0
     screen.data(
-        "unfinished requests: {unfinished}; held: {held}; free: {free}; questions: {pending_approvals}".format(**counts)
+        "unfinished requests: {unfinished}; held: {held}; parked: {parked}; free: {free}; "
+        "questions: {pending_approvals}".format(**counts)
     )
     rows = [_row(each) for each in listed]
     widths = [max(map(cells, column)) for column in zip(*rows, strict=True)]
@@ -112,6 +113,6 @@ def _print(listed: Sequence[_Unfinished], options: argparse.Namespace, screen: S
 
 def _row(each: _Unfinished) -> Sequence[str]:
     record = each.record
-    holder = f"held by {each.holder.rpartition(':')[0]}" if each.holder else "free"
+    holder = f"held by {each.holder.rpartition(':')[0]}" if each.holder else "parked" if each.is_parked else "free"
     texts = record.request_id, ago(record.started_at), holder, cut(one_line(each.prompt), _PROMPT_COLUMNS)
     return [clean(text) for text in texts]

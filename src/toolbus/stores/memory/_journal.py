@@ -187,10 +187,16 @@ class MemoryJournal:
         request = self._requests.get(request_id)
         return None if request is None else replace(request.record)
 
-    async def requests(self, *, conversation_id: str | None = None, limit: int = 100) -> Sequence[RequestRecord]:
+    async def requests(
+        self, *, conversation_id: str | None = None, is_unfinished: bool = False, limit: int = 100
+    ) -> Sequence[RequestRecord]:
         """See `JournalStore`."""
         newest_first = reversed([each.record for each in self._requests.values()])
-        found = (each for each in newest_first if conversation_id in (None, each.conversation_id))
+        found = (
+            each
+            for each in newest_first
+            if conversation_id in (None, each.conversation_id) and not (is_unfinished and each.ending)
+        )
         return [replace(each) for each in islice(found, max(0, limit))]
 
     async def unfinished(self, *, limit: int = 1_000) -> Sequence[RequestRecord]:

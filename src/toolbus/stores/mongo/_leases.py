@@ -50,10 +50,15 @@ def request(database: ServerConnection, request_id: str) -> RequestRecord | None
         return None if state is None or state["ending"] == DELETED else _record(database, state)
 
 
-def requests(database: ServerConnection, conversation_id: str | None, limit: int) -> Sequence[RequestRecord]:
+def requests(
+    database: ServerConnection,
+    conversation_id: str | None,
+    is_unfinished: bool,  # noqa: FBT001 -- see `Engine`
+    limit: int,
+) -> Sequence[RequestRecord]:
     """See `JournalStore.requests`."""
     with database.in_time():
-        condition: Document = {"ending": {"$ne": DELETED}}
+        condition: Document = {"ending": "" if is_unfinished else {"$ne": DELETED}}
         if conversation_id is not None:
             condition["conversation_id"] = conversation_id
         found = database.requests.find(condition).sort([("started_at", -1), ("_id", -1)]).limit(limit)

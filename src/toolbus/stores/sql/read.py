@@ -259,11 +259,17 @@ def request_listed(database: Database, request_id: str) -> RequestRecord | None:
     return None if row is None else _listed(database, row)
 
 
-def requests(database: Database, conversation_id: str | None, limit: int) -> Sequence[RequestRecord]:
+def requests(
+    database: Database,
+    conversation_id: str | None,
+    is_unfinished: bool,  # noqa: FBT001 -- see `Engine`
+    limit: int,
+) -> Sequence[RequestRecord]:
     """See `JournalStore.requests`."""
-    where, values = ("", ()) if conversation_id is None else (" WHERE r.conversation_id = ?", (conversation_id,))
-    order = " ORDER BY r.started_at DESC, r.request_id DESC LIMIT ?"
-    return [_listed(database, row) for row in database.rows(f"{_RECORD}{where}{order}", (*values, max(0, limit)))]
+    where, values = ("1 = 1", ()) if conversation_id is None else ("r.conversation_id = ?", (conversation_id,))
+    open_only = " AND r.ending IS NULL" if is_unfinished else ""
+    statement = f"{_RECORD} WHERE {where}{open_only} ORDER BY r.started_at DESC, r.request_id DESC LIMIT ?"
+    return [_listed(database, row) for row in database.rows(statement, (*values, max(0, limit)))]
 
 
 def unfinished(database: Database, limit: int) -> Sequence[RequestRecord]:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Recorder", "record"]
 
+_BEGINNING = orjson.dumps({"type": HEADER, "format": FORMAT})[:-1]
 _DELTAS = (TextDelta, ReasoningDelta, ToolArgumentsDelta)
 
 
@@ -41,10 +42,10 @@ class Recorder:
         with Recorder("weather.jsonl", bus) as recorder:
             result = await RequestSession(bus, provider, "Weather?", tools=tools, journal=recorder).run()
 
-    The facts are first passed to `journal`, if there is one, and then written to the file, which is created anew; it
-    also gets the facts of the requests that tools make. `signals` also writes the signals, and `deltas` the pieces of
-    replies: replays skip both. `mask` hides texts that look like secrets (`True`), or the texts that a function from
-    text to text replaces.
+    The facts are first passed to `journal`, if there is one, and then written to the file; it also gets the facts of
+    the requests that tools make. A recording that is there is replaced; any other file is refused. `signals` also
+    writes the signals, and `deltas` the pieces of replies: replays skip both. `mask` hides texts that look like secrets
+    (`True`), or the texts that a function from text to text replaces.
 
     If the file cannot be written, the recording ends and the requests continue: the error is logged, and leaving the
     block raises `RecordingError`. Writing blocks the event loop: a recorder is meant for tests and for debugging.
@@ -81,6 +82,8 @@ class Recorder:
         self._lines = 0
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            if self.path.is_file() and not _may_be_replaced(self.path):
+                raise RecordingError(self.path, 0, "it exists and is not a recording; give another path")
             self._file: BinaryIO | None = self.path.open("wb")
         except OSError as exc:
             raise RecordingError(self.path, 0, f"the file cannot be created: {exc.strerror or exc}") from exc
@@ -235,3 +238,10 @@ def record(
             yield recorder
         finally:
             runtime.journal = journal
+
+
+def _may_be_replaced(path: Path) -> bool:
+    """Return whether a file is empty, or is a recording as far as its beginning says."""
+    with path.open("rb") as file:
+        found = file.read(len(_BEGINNING))
+    return found in (b"", _BEGINNING)

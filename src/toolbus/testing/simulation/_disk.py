@@ -371,9 +371,11 @@ class Handle:
             self.asked_at.pop(request_id, None)
         return _as_written(found)
 
-    async def requests(self, *, conversation_id: str | None = None, limit: int = 100) -> Sequence[RequestRecord]:
+    async def requests(
+        self, *, conversation_id: str | None = None, is_unfinished: bool = False, limit: int = 100
+    ) -> Sequence[RequestRecord]:
         """Implement `JournalStore`."""
-        return await self._journal.requests(conversation_id=conversation_id, limit=limit)
+        return await self._journal.requests(conversation_id=conversation_id, is_unfinished=is_unfinished, limit=limit)
 
     async def unfinished(self, *, limit: int = 1_000) -> Sequence[RequestRecord]:
         """Implement `JournalStore`, with faults."""

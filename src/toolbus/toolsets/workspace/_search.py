@@ -71,7 +71,7 @@ def regex_finder(query: str, *, ignore_case: bool) -> Finder:
         certain = needle and (block.text.isascii() or not ignore_case)
         if certain and needle not in (block.text.lower() if ignore_case else block.text):
             return ()
-        text = block.text.decode("utf-8", "replace")
+        text = shown = block.text.decode("utf-8", "replace")
         if not text.isascii() and len(text.encode()) > len(block.text):
             # Each byte that is not UTF-8 has become a character of three bytes.
             text = text.replace("\N{REPLACEMENT CHARACTER}", "?")
@@ -79,8 +79,10 @@ def regex_finder(query: str, *, ignore_case: bool) -> Finder:
             return ()
         lines = text.split("\n")
         if len(lines) == 1:
-            return [(0, text, 0)]
-        return [(index, line, 0) for index, line in enumerate(lines) if matches_line(line)]
+            return [(0, shown, 0)]
+        matching = [index for index, line in enumerate(lines) if matches_line(line)]
+        lines = shown.split("\n")  # as `read_lines` shows them
+        return [(index, lines[index], 0) for index in matching]
 
     return Finder(pattern.piece_bytes, find)
 

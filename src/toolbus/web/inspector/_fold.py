@@ -13,6 +13,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import orjson
 
+from ...core.approval import OpenQuestions
 from ...core.endings import explain
 from ...events import (
     ApprovalDecided,
@@ -70,8 +71,8 @@ def no_tool(_request_id: str, _name: str) -> tuple[bool, str]:
 class RequestFold:
     """The state of one request, made by `feed` from its events in order, with those of its sub-requests.
 
-    `questions` are the open questions to people, and `calls` the open calls, by request and call. `messages` is the end
-    of the transcript. `tool_facts` is asked once for each call.
+    `calls` are the open calls, by request and call. `messages` is the end of the transcript. `tool_facts` is asked once
+    for each call.
     """
 
     def __init__(self, request_id: str, tool_facts: ToolFacts = no_tool) -> None:
@@ -95,9 +96,9 @@ class RequestFold:
         self.compressions: deque[HistoryCompressed] = deque(maxlen=_MOST_NOTES)
         self.messages: deque[Message] = deque(maxlen=_MOST_MESSAGES)
         self.message_count = 0
-        self.questions: dict[tuple[str, str], ApprovalRequested] = {}
         self.calls: dict[tuple[str, str], ToolCallRequested] = {}
         self.sub_requests: dict[str, RequestFold] = {}
+        self._asked_here = OpenQuestions()
         self._history_count = 0
         self._usage = Usage()
         self._spent = Spent()
@@ -114,6 +115,7 @@ class RequestFold:
         if event.request_id == self.request_id:
             self.seen_at = event.at if self.seen_at is None else max(self.seen_at, event.at)
             self.conversation_id = self.conversation_id or event.conversation_id
+            self._asked_here.feed(event)
             if (take := self._takes.get(type(event))) is not None:
                 take(self, event)
             return
@@ -132,11 +134,10 @@ class RequestFold:
         self._owners[event.request_id] = below
 
     def _follow(self, below: RequestFold) -> None:
-        """Take over the open questions and calls of a request below."""
-        for mine, theirs in ((self.questions, below.questions), (self.calls, below.calls)):
-            for key in [key for key in mine if key[0] == below.request_id and key not in theirs]:
-                del mine[key]
-            mine.update(theirs)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        """Take over the open calls of a request below."""
+        for key in [key for key in self.calls if key[0] == below.request_id and key not in below.calls]:
+            del self.calls[key]
+        self.calls.update(below.calls)
 
     def _started(self, event: RequestStarted) -> None:
         self.started_at = event.at
@@ -186,13 +187,11 @@ class RequestFold:
             row.begin("model", event.at + event.delay_seconds)
 
     def _asked(self, event: ApprovalRequested) -> None:
-        self.questions[self.request_id, event.call_id] = event
         row = self._call_row(event.call_id, event.name, event.arguments)
         row.state, row.note = "waiting", "waits for a decision"
         row.begin("person", event.at)
 
     def _decided(self, event: ApprovalDecided) -> None:
-        self.questions.pop((self.request_id, event.call_id), None)
         row = self._rows.get(self._key(event.call_id))
         if row is not None:
             row.pause(event.at)
@@ -261,7 +260,6 @@ class RequestFold:
         row.end(event.at, state, f"{event.reason}: {shown_text(event.error, _LABEL_CHARS)}")
 
     def _settle(self, call_id: str, name: str, spent: Spent | None) -> Row:
-        self.questions.pop((self.request_id, call_id), None)
         self.calls.pop((self.request_id, call_id), None)
         if spent is not None:
             self._spent += spent
@@ -284,7 +282,6 @@ class RequestFold:
 
     def _ended(self, event: RequestEnding) -> None:
         self.ending, self.ended_at = event, event.at
-        self.questions.clear()
         self.calls.clear()
         for row in self._rows.values():
             if row.is_open or row.state in ("running", "waiting"):
@@ -327,6 +324,18 @@ class RequestFold:
     def has_ended(self) -> bool:
         """True once the request's ending was fed."""
         return self.ending is not None
+
+    @property
+    def questions(self) -> dict[tuple[str, str], ApprovalRequested]:
+        """The open questions to people, by request and call, with those of the requests below."""
+        if self.ending is not None:
+            return {}
+        found = {(each.request_id, each.call_id): each for each in self._asked_here}
+        # A store has the questions of a request below only with the call above. Where its own events come, they count.
+        found = {key: each for key, each in found.items() if key[0] not in self._owners}
+        for below in self.sub_requests.values():
+            found |= below.questions
+        return found
 
     @property
     def state(self) -> str:

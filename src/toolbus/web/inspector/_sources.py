@@ -43,7 +43,7 @@ from ...testing.recording import (
 )
 from ._event_log import EventLog, LoggedRequest
 from ._fold import RequestFold, no_tool
-from ._stored import FollowedRequest, StoredList
+from ._stored import FollowedRequest, StoredList, shortened
 
 __all__ = ["Followed", "LiveSource", "RecordingSource", "Source", "StoreSource"]
 
@@ -90,7 +90,7 @@ class Source(Protocol):
         ...
 
     async def requests(self) -> list[dict[str, Any]]:
-        """Return the newest requests as rows of the list, the newest first. Raises `StoreError`."""
+        """Return the newest requests, and all that are open, as rows, the newest first. Raises `StoreError`."""
         ...
 
     async def statistics(self) -> Mapping[str, Any]:
@@ -173,10 +173,10 @@ class LiveSource:
     async def requests(self) -> list[dict[str, Any]]:
         """See `Source`."""
         rows = [await each.summary() for each in self._log.newest(MOST_LISTED)]
-        if self._stored is None or len(rows) >= MOST_LISTED:
+        if self._stored is None:
             return rows
         stored = await self._stored.rows(MOST_LISTED, without=self._log)
-        return [*rows, *stored][:MOST_LISTED]
+        return shortened([*rows, *stored], MOST_LISTED)
 
     async def statistics(self) -> Mapping[str, Any]:
         """See `Source`."""

@@ -17,7 +17,7 @@ from ...storage import JournalStore, RequestRecord
 from ._fold import RequestFold, ToolFacts
 from ._shown import shown_text
 
-__all__ = ["FollowedRequest", "StoredList"]
+__all__ = ["FollowedRequest", "StoredList", "shortened"]
 
 _MOST_EVENTS = 5_000
 _MOST_READ = 30  # requests whose facts are read for one answer; the others come with the next one
@@ -42,17 +42,20 @@ class _Listed:
 
 
 class StoredList:
-    """The newest requests of a journal as rows. The facts of each are read once, as far as they are new."""
+    """The newest requests of a journal as rows, and the older ones that are open. Facts are read once each."""
 
     def __init__(self, journal: JournalStore) -> None:
         self._journal = journal
         self._known: OrderedDict[str, _Listed] = OrderedDict()
 
     async def rows(self, limit: int, *, without: Container[str] = ()) -> list[dict[str, Any]]:
-        """Return the newest requests, but not those in `without`, the newest first. Raises `StoreError`."""
+        """Return at most `limit` requests, but not those in `without`, the newest first. Raises `StoreError`."""
         found: list[dict[str, Any]] = []
         left = _MOST_READ
-        for record in await self._journal.requests(limit=limit):
+        newest = await self._journal.requests(limit=limit)
+        known_ids = {each.request_id for each in newest}
+        older = await self._journal.requests(is_unfinished=True, limit=limit)
+        for record in [*newest, *(each for each in older if each.request_id not in known_ids)]:
             if record.request_id in without:
                 continue
             known = self._known.setdefault(record.request_id, _Listed())
@@ -64,7 +67,7 @@ class StoredList:
             found.append({**row, "doing": known.problem} if known.problem else row)
         while len(self._known) > _MOST_KEPT:
             self._known.popitem(last=False)
-        return found
+        return shortened(found, limit)
 
     async def _read(self, record: RequestRecord, known: _Listed) -> None:
         fold = known.fold or RequestFold(record.request_id)
@@ -85,6 +88,12 @@ class StoredList:
         known.fold = None if record.ending is not None else fold
 
 
+def shortened(rows: list[dict[str, Any]], limit: int) -> list[dict[str, Any]]:
+    """Return at most `limit` of the rows, the newest first: an open request is left out after all that have ended."""
+    kept = sorted(range(len(rows)), key=lambda number: (rows[number]["ended_at"] is not None, number))[:limit]
+    return [rows[number] for number in sorted(kept)]
+
+
 def _row(record: RequestRecord, summary: dict[str, Any] | None) -> dict[str, Any]:
     """Return a row of the list, made of the facts that were read and of the record."""
     row = summary or RequestFold(record.request_id).summary()
@@ -93,11 +102,11 @@ def _row(record: RequestRecord, summary: dict[str, Any] | None) -> dict[str, Any
         return {**row, "state": record.ending, "ended_at": row["ended_at"] or record.ended_at}
     is_held = bool(record.owner) and record.lease_until > wall_time()
     if not is_held:
-        asks = bool(row["questions"])
+        waits = bool(row["questions"]) or record.lease_until > wall_time()  # The latter is parked.
         row["doing"] = (
-            f"{row['doing']}; no process holds it" if asks else "is held by no process, and waits to be resumed"
+            f"{row['doing']}; no process holds it" if waits else "is held by no process, and waits to be resumed"
         )
-        row["state"] = "waiting" if asks else "released"
+        row["state"] = "waiting" if waits else "released"
     return row
 
 

@@ -44,7 +44,7 @@ async def unfinished(bench: Bench) -> None:
 
 @check("listing-requests", JOURNAL, EMPTY)
 async def listing_requests(bench: Bench) -> None:
-    """All requests are listed, or those of one conversation, the newest first, at most `limit`."""
+    """All requests are listed, those of one conversation, or those that have not ended, the newest first."""
     journal = bench.journal
     bench.expect("the requests of an empty store", [], [*await journal.requests()])
     begun: list[str] = []
@@ -57,10 +57,15 @@ async def listing_requests(bench: Bench) -> None:
     bench.expect("the list's records, beside the stored ones", [await journal.request(each) for each in begun], got)
     few = [each.request_id for each in await journal.requests(limit=2)]
     bench.expect("the ids, at most two", begun[:2], few)
+    has_ended = {each.request_id for each in got if each.ending is not None}
+    unfinished = [each.request_id for each in await journal.requests(is_unfinished=True, limit=3)]
+    bench.expect("those that have not ended", [each for each in begun if each not in has_ended], unfinished)
     one = got[-1]
     of_it = [each.request_id for each in await journal.requests(conversation_id=one.conversation_id)]
     expected = [each.request_id for each in got if each.conversation_id == one.conversation_id]
     bench.expect("the requests of one conversation", expected, of_it)
+    talk = next(each.conversation_id for each in got if each.ending is not None)
+    bench.expect("those of an ended one", [], [*await journal.requests(conversation_id=talk, is_unfinished=True)])
     bench.expect("those of an unknown one", [], [*await journal.requests(conversation_id="nobody's")])
 
 

@@ -76,8 +76,8 @@ function drawn(part, message) {
     const decide = (approved) => element("button", {
       type: "button", "data-key": `${part.toolCallId} ${approved}`,
       onclick: () => { doing = act(() => decided(message, part, approved)); $("prompt").focus(); },
-    }, approved ? "Allow" : "Deny");
-    return element("div", { class: "question" }, "Allow this call of ", element("strong", {}, part.name), "?", input, decide(true), " ", decide(false));
+    }, approved ? "Approve" : "Deny");
+    return element("div", { class: "question" }, "Approve this call of ", element("strong", {}, part.name), "?", input, decide(true), " ", decide(false));
   }
   const words = [element("b", {}, part.name), element("span", {}, inLine(part.input)), element("i", {}, STATES[part.state] ?? "")];
   const head = element("summary", { "data-key": part.toolCallId }, element("div", {}, ...words));
@@ -257,7 +257,7 @@ $("ask").addEventListener("submit", (event) => {
   event.preventDefault();
   const text = $("prompt").value.trim();
   if (running) void call(`requests/${running}/cancel`, {});
-  else if (document.querySelector(".question")) $("problem").textContent = "Allow or deny the call first.";
+  else if (document.querySelector(".question")) $("problem").textContent = "Approve or deny the call first.";
   else if (text) {
     $("prompt").value = "";
     const next = () => act(() => ask(text));
