@@ -32,6 +32,7 @@ from ..errors import (
     ResumeMismatch,
     StoreDamaged,
     StoreError,
+    UnknownRequest,
 )
 from ..events import ApprovalRequested, ToolCallCompleted, ToolCallFailed, ToolCallLate, new_id
 from ..handles import Authorize, Relay, RequestHandle, record_of
@@ -575,7 +576,9 @@ class Runtime(Generic[DepsT]):
             return session.snapshot().result
         if self._journal_writer is None:
             return None
-        return await self._stored(self._journal_writer, options).recall(request_id)
+        with suppress(UnknownRequest):  # It was deleted meanwhile.
+            return await self._stored(self._journal_writer, options).recall(request_id)
+        return None
 
     # ------------------------------------------------------------------------------------------------- internals
 
@@ -708,7 +711,9 @@ class Runtime(Generic[DepsT]):
         if self._journal_writer is not None:
             # An answer may also be given through a handle, in any process: so the store has it, once.
             for each in late:
-                with suppress(ApplicationError, ResumeMismatch, StoreDamaged):  # It becomes a note of this turn.
+                with suppress(
+                    ApplicationError, ResumeMismatch, StoreDamaged, UnknownRequest
+                ):  # It becomes a note of this turn.
                     await self._stored(self._journal_writer, None).keep_late(each)
         earlier = await call_store_in_time(self.store.history(conversation_id))
         if earlier and begins:
