@@ -64,6 +64,7 @@ class World:
         if len(self.plans) > 1 and chance.says(0.3):
             self.favourite = "risky"  # a question is open when the process dies
         self.model = Model(self)
+        self.has_archivist = self.chance("archivist").says(0.3)
         self.tools_below = TOOLS[:3] if chance.says(0.7) else TOOLS
 
     def chance(self, name: str) -> Chance:
@@ -124,7 +125,10 @@ class Model:
     async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
         """Implement `Provider`."""
         world = self._world
-        PROCESS.get().watch.sent(request.messages)
+        process = PROCESS.get()
+        process.watch.sent(request.messages)
+        if process.has_turns:
+            world.disk.archive.check_sent(process.watch, request.request_id, request.messages)
         self._asked[request.request_id] += 1
         chance = world.chance(f"model {request.request_id} {self._asked[request.request_id]}")
         if chance.says(0.08):
