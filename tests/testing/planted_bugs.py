@@ -37,6 +37,7 @@ from toolbus.events import (
     ToolCallFailed,
     ToolCallRequested,
 )
+from toolbus.interceptors import screened
 from toolbus.records import replace
 from toolbus.runtime import Runtime
 from toolbus.runtime import _conversations as conversations
@@ -464,6 +465,20 @@ def the_model_never_reads_a_result_from_the_background(patch: pytest.MonkeyPatch
 
     for phase in Phase:
         patch.setitem(phase.changes, ToolCallCompleted, forgetful)
+
+
+# -------------------------------------------------------------------------------------------- interceptors
+
+
+@bug("G08")
+def a_result_is_screened_for_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Interceptors may deny a result, and what they return instead of it is not used."""
+
+    async def deaf(interceptors: Sequence[Any], call: Any, result: Any, context: Any) -> Any:
+        await screened(interceptors, call, result, context)
+        return result
+
+    patch.setattr(dispatcher_module, "screened", deaf)
 
 
 # ------------------------------------------------------------------------------------------- conversations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import functools
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -110,6 +111,8 @@ class Process:
         async with anyio.create_task_group() as self.group:
             Actors(self).listen()
             self._archivist.listen()
+            for guard in self.world.interceptors:
+                self.bus.connect(ToolCallCompleted, functools.partial(guard.check, self.watch))
             self.bus.connect(Event, self.order.append)
             if plan.way in ("killed", "paused", "cancelled") and not (plan.at_append or plan.at_event):
                 self.group.start_soon(self._end_in_time)
@@ -142,6 +145,7 @@ class Process:
         return Runtime(
             world.model,
             tools=TOOLS,
+            interceptors=world.interceptors,
             store=self.handle,
             bus=self.bus,
             max_sessions=world.max_sessions,

@@ -21,6 +21,7 @@ from ...messages import AssistantMessage, ToolCall, Usage
 from ...protocols import ArgumentsPiece, Emit, ModelReply, ModelRequest, TextPiece
 from ._chance import Chance
 from ._disk import Disk
+from ._guard import Guard
 from ._plans import Plan, plans_of
 from ._tools import PROCESS, TOOLS
 
@@ -65,6 +66,7 @@ class World:
             self.favourite = "risky"  # a question is open when the process dies
         self.model = Model(self)
         self.has_archivist = self.chance("archivist").says(0.3)
+        self.interceptors = [Guard(self)] if self.chance("guard").says(0.2) else []
         self.tools_below = TOOLS[:3] if chance.says(0.7) else TOOLS
 
     def chance(self, name: str) -> Chance:
