@@ -180,7 +180,7 @@ def print_parked(count: int) -> None:
     async def print_growth() -> None:
         with TemporaryDirectory() as folder:
             store = SqliteStore(f"{folder}/parked.db", durability="process")
-            async with Runtime(_Caller(), tools=[outside], store=store, park_seconds=0.05) as runtime:
+            async with Runtime(_Caller(), tools=[outside], store=store, park_after_seconds=0.05) as runtime:
                 await runtime.resume(watch=True)
                 await park(runtime, 400)
                 gc.collect()

@@ -114,7 +114,7 @@ async def toolbus_calls(url: str, name: str) -> AsyncGenerator[Call]:
     """Calls of toolbus on the worker `name`: a function that makes one call and waits for its answer."""
     bus, tools = EventBus(), ToolRegistry([echo])
     arguments = {"said": _TEXT}
-    async with NatsExecutor(url, pool=_POOL, prefix=name).on(bus, tools, lambda: None):
+    async with NatsExecutor(url, pool=_POOL, prefix=name).attach(bus, tools, lambda: None):
         waits: dict[str, asyncio.Future[Event]] = {}
 
         def answered(event: ToolCallCompleted) -> None:
@@ -137,7 +137,7 @@ async def toolbus_calls(url: str, name: str) -> AsyncGenerator[Call]:
                 name="echo",
                 arguments=arguments,
                 round=0,
-                deadline=600.0,
+                timeout_seconds=600.0,
                 idempotency_key=call_id,
                 definition=definition_of(tools.specs["echo"]),
                 at=bus.clock(),

@@ -61,7 +61,7 @@ class _Request:
         self._id = request_id
         self._begins = begins
         self._facts: list[Event] = []
-        self._add(RequestStarted, 0, prompt=prompt, deadline=600)
+        self._add(RequestStarted, 0, prompt=prompt, timeout_seconds=600)
 
     def _add(self, kind: type[Event], at: float, **fields: Any) -> None:
         event_id = f"{self._id}{len(self._facts)}"
@@ -88,7 +88,7 @@ class _Request:
     ) -> None:
         """Run a tool."""
         given = arguments or {"order": 7}
-        asked: dict[str, Any] = {"arguments": given, "round": 0, "deadline": 30, "idempotency_key": call_id}
+        asked: dict[str, Any] = {"arguments": given, "round": 0, "timeout_seconds": 30, "idempotency_key": call_id}
         self._add(ToolCallRequested, begins, call_id=call_id, name=name, **asked)
         if ends is not None and error:
             self._add(ToolCallFailed, ends, call_id=call_id, name=name, reason="error", error=error)
@@ -97,7 +97,7 @@ class _Request:
 
     def ask(self, call_id: str, name: str, at: float) -> None:
         """Ask a person for a decision."""
-        self._add(ApprovalRequested, at, call_id=call_id, name=name, arguments={"order": 7}, deadline=3_600)
+        self._add(ApprovalRequested, at, call_id=call_id, name=name, arguments={"order": 7}, timeout_seconds=3_600)
 
     def end(self, at: float, text: str) -> None:
         """End with an answer."""
@@ -113,7 +113,7 @@ class _Request:
         facts = self.facts
         agreed = {"request_id": self._id, "conversation_id": f"c{self._id}"}
         found = RecordedRequest(self._id, agreed, 0, facts=facts, steps=list(range(len(facts))))
-        found.was_left = not found.is_whole
+        found.was_released = not found.is_whole
         return found
 
 

@@ -27,7 +27,7 @@ ZONES = ["kitchen", "hall", "study", "attic", "cellar", "garage"]
 temperatures = dict.fromkeys(ZONES, 18)
 
 
-@tool(sensitive_history=True)
+@tool(keep_full_results=True)
 async def log_in(user: str) -> str:
     """Log in to the heating. Returns the session that the other tools need."""
     return f"Welcome, {user}. Your session is {SESSION}. It ends at midnight; keep it to yourself."

@@ -84,7 +84,7 @@ class Plan:
     seed: int = 1
     begin_seconds: float = 600.0
     decide_seconds: float = 600.0  # until a person decides, at most
-    park_seconds: float = 10.0
+    park_after_seconds: float = 10.0
     kills: int = 20
 
 
@@ -260,7 +260,7 @@ class _Process:
             store=store,
             max_sessions=max(100, 3 * fleet.plan.requests // fleet.plan.processes),
             max_concurrency=fleet.plan.requests,
-            park_seconds=fleet.plan.park_seconds,
+            park_after_seconds=fleet.plan.park_after_seconds,
         )
         self.is_ready = False
         self._scope = anyio.CancelScope()

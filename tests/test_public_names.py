@@ -60,7 +60,7 @@ def test_the_names_that_the_design_fixes_are_there() -> None:
         "Summarizer",
         "UserMessage",
         "__version__",
-        "subrequest_tool",
+        "sub_request_tool",
     }  # which the design does not name
     assert set(toolbus.__all__) == top | ours
     assert all(getattr(toolbus, name) for name in top)
@@ -117,6 +117,13 @@ def test_every_error_stands_in_the_catalogue_with_its_code_and_fault(kind: type[
     row = re.search(rf"^\| `{kind.__name__}` \| `(\w+)` \| (\w+) \|", CATALOGUE, re.MULTILINE)
     assert row is not None, f"docs/reference/errors.md has no row for {kind.__name__}"
     assert (row[1], row[2]) == (kind.code, kind.fault)
+
+
+@pytest.mark.parametrize("kind", all_errors())
+def test_the_code_of_an_error_is_the_name_of_its_class(kind: type[ToolbusError]) -> None:
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()
+    # A request that was cancelled has the same word as its outcome.
+    assert kind.code == {"toolbus_error": "error", "request_cancelled_error": "cancelled"}.get(name, name)
 
 
 def test_codes_are_unique_and_the_catalogue_names_no_error_that_is_not_there() -> None:

@@ -73,7 +73,7 @@ def create_app(runtime: Runtime[Any] | None = None) -> FastAPI:
         return response
 
     # All that is about requests: asking, both chat protocols, rejoining, commands, lists. docs/how-to/serve-requests.md
-    app.mount("/api", create_api(served, authorize=user_of, client_tools=[local_time.name], version=7))
+    app.mount("/api", create_api(served, authorize=user_of, client_tools=[local_time.name], ai_sdk_version=7))
     app.mount("/", StaticFiles(directory=PAGES))
     app.add_middleware(RuntimeMiddleware, runtime=served)
     return app

@@ -25,7 +25,7 @@ COMPRESSION = Compression(keep_turns=10, max_context_tokens=8_000)
 200 characters. The window is never exceeded."""
 
 TOOLS: Mapping[str, McpToolOptions] = {
-    "login": {"sensitive_history": True},  # its result contains the session
+    "login": {"keep_full_results": True},  # its result contains the session
     **{name: {"kind": "action"} for name in ("travel", "mine", "sell", "refuel")},
 }
 """The options that the server does not state. Its hints say which tools only read, and its schemas what is secret."""
@@ -71,7 +71,7 @@ async def play(
     was_stopped = False
     async with McpTools([replace(server, tool_options=TOOLS)], registry=runtime.tools) as mcp:
         if not mcp.status()[0].connected:
-            raise ConfigurationError(f"the game cannot be reached: {mcp.status()[0].why}")
+            raise ConfigurationError(f"the game cannot be reached: {mcp.status()[0].reason}")
         async with runtime:
             known = len(await store.history(pilot))
             screen.show(f"conversation {pilot!r} {'continues' if known else 'begins'}; messages stored: {known}")

@@ -99,7 +99,7 @@ class Screen:
                 saved = 1 - event.after_tokens / event.before_tokens
                 self.show(
                     f"   ▾ history: {event.before_tokens:,} tokens stored, {event.after_tokens:,} sent, {saved:.0%} "
-                    f"saved ({event.results_shortened} results shortened, {event.turns_left_out} turns left out)"
+                    f"saved ({event.results_shortened} results shortened, {event.turns_omitted} turns left out)"
                 )
             case _:
                 self._ending(event)

@@ -32,7 +32,7 @@ def line(event: Event) -> str:
         case StatusChanged():
             said = f"[{event.stage}] {event.text}"
         case RoundStarted():
-            outcomes = [f"{one_line(each.name)} {'succeeded' if each.success else 'failed'}" for each in event.after]
+            outcomes = [f"{one_line(each.name)} {'succeeded' if each.ok else 'failed'}" for each in event.call_outcomes]
             processing = f"processing tool results: {', '.join(outcomes)}\n  " if outcomes else ""
             count = f"{event.message_count} message{'s' if event.message_count > 1 else ''}"
             return f"  {processing}turn {event.round + 1} starts: {count}"

@@ -14,7 +14,7 @@ from pydantic import Field
 from toolbus import Interceptor, ToolContext, ToolError, ToolResult, ToolRetry, tool
 from toolbus.events import ToolCallRequested
 from toolbus.records import replace
-from toolbus.tool_results import Rendered
+from toolbus.tool_results import RenderedResult
 
 from .graph import Graph
 from .selector import read_selector
@@ -123,7 +123,12 @@ class ResultForm(Interceptor):
     Without it, the model reads toolbus's form: ok, message, data, affected. Failures keep that form.
     """
 
-    async def after_tool(self, call: ToolCallRequested, result: Rendered, context: ToolContext[Any]) -> Rendered:  # noqa: ARG002
+    async def after_tool(
+        self,
+        call: ToolCallRequested,  # noqa: ARG002
+        result: RenderedResult,
+        context: ToolContext[Any],  # noqa: ARG002
+    ) -> RenderedResult:
         if result.message is None:
             return result  # the tool has not returned a ToolResult
         answer = json.loads(result.content)  # without data, if the application sends none

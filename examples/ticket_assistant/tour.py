@@ -104,7 +104,7 @@ class Tour:
 
             group.start_soon(follow)
             await lost.wait()
-            await assistant.runtime.drain(grace_seconds=0)
+            await assistant.runtime.drain(timeout_seconds=0)
         self._show("(the next process)")
         self._application.on_response.remove(lose)
         async with self._application.open() as assistant:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from .stores.sqlite import SqliteStore
     from .tool_results import ToolResult
     from .tools import Tool, ToolContext, ToolRegistry, tool
-    from .toolsets.subrequest import subrequest_tool
+    from .toolsets.sub_request import sub_request_tool
 
 __all__ = [
     "Budget",
@@ -68,7 +68,7 @@ __all__ = [
     "ToolRetry",
     "UserMessage",
     "__version__",
-    "subrequest_tool",
+    "sub_request_tool",
     "tool",
 ]
 
@@ -83,7 +83,7 @@ _MODULES = {
     "Denied": ".errors",
     "Interceptor": ".interceptors",
     "Price": ".core.prices",
-    "subrequest_tool": ".toolsets.subrequest",
+    "sub_request_tool": ".toolsets.sub_request",
     "EventBus": ".bus",
     "Limits": ".core.limits",
     "ModelSettings": ".protocols",

@@ -68,14 +68,14 @@ __all__ = [
     "ScriptError",
     "StoreDamaged",
     "StoreError",
-    "StoreFormat",
     "StoreUnavailable",
     "SubscriptionOverflow",
     "ToolError",
     "ToolRetry",
     "ToolbusError",
     "UnknownRequest",
-    "UnserialisableResult",
+    "UnserializableResult",
+    "UnsupportedStoreFormat",
 ]
 
 Fault = Literal["caller", "model", "tool", "provider", "environment", "limit", "toolbus"]
@@ -104,7 +104,7 @@ class ConfigurationError(ToolbusError, ValueError):
     """A wrong set-up: for example an unknown provider name, a bad option, or a limit that is not a number."""
 
     fault = "caller"
-    code = "configuration"
+    code = "configuration_error"
 
 
 class MissingExtra(ConfigurationError, ImportError):
@@ -196,7 +196,7 @@ class DecodeError(ToolbusError, ValueError):
     """Bytes from outside are not an event: not JSON, of an unknown type, or with a wrong field."""
 
     fault = "caller"
-    code = "decode"
+    code = "decode_error"
 
 
 # ------------------------------------------------------------------------------------------------ bus
@@ -206,7 +206,7 @@ class BusError(ToolbusError, RuntimeError):
     """The bus was used in a way that it cannot serve, such as publishing from a thread before it is running."""
 
     fault = "caller"
-    code = "bus"
+    code = "bus_error"
 
 
 class SubscriptionOverflow(ToolbusError):
@@ -280,10 +280,10 @@ class StoreDamaged(StoreError):
         self.seq = seq
 
 
-class StoreFormat(StoreError):
+class UnsupportedStoreFormat(StoreError):
     """The store was written by a newer toolbus, in a format that this one does not know. The text names both."""
 
-    code = "store_format"
+    code = "unsupported_store_format"
 
 
 class LeaseLost(StoreError):
@@ -403,7 +403,7 @@ class ContentFiltered(ProviderError):
 class ScriptError(ProviderError):
     """A scripted provider was asked for a step that its script does not have, or has steps left at the end."""
 
-    code = "script"
+    code = "script_error"
 
 
 # ------------------------------------------------------------------------------------------------ endings
@@ -417,7 +417,7 @@ class LimitReached(ToolbusError):
     """
 
     fault = "limit"
-    code = "limit"
+    code = "limit_reached"
 
     def __init__(self, reason: str, *, limit: str = "") -> None:
         super().__init__(reason)
@@ -492,8 +492,8 @@ class InvalidArguments(ToolbusError, ValueError):
     code = "invalid_arguments"
 
 
-class UnserialisableResult(ToolbusError, TypeError):
+class UnserializableResult(ToolbusError, TypeError):
     """A handler returned a value that cannot be written as JSON. The text names the type, and where the value is."""
 
     fault = "tool"
-    code = "unserialisable_result"
+    code = "unserializable_result"

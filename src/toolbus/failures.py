@@ -24,7 +24,7 @@ from typing import Any, cast
 
 import anyio
 
-from .errors import Denied, InvalidArguments, ToolError, ToolRetry, UnserialisableResult
+from .errors import Denied, InvalidArguments, ToolError, ToolRetry, UnserializableResult
 from .events import FailureReason
 from .tool_results import clean
 
@@ -127,7 +127,7 @@ def classify(exc: BaseException) -> Failure:
     return Failure("error", "The tool failed with an internal error.", shown=False)
 
 
-_IN_WORDS = (InvalidArguments, Denied, ToolError, UnserialisableResult)
+_IN_WORDS = (InvalidArguments, Denied, ToolError, UnserializableResult)
 _MAX_DETAIL_CHARS, _MAX_LINE_CHARS = 1_000, 200
 _MAX_TEXT_CHARS = 100_000  # of an exception's text; a longer text would be copied again and again
 

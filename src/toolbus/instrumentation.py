@@ -46,7 +46,7 @@ from .events import ToolCallRequested
 from .failures import keyboard_interrupt_of, log_exception
 from .protocols import ModelReply, ModelRequest, Provider, RequestView
 from .request_result import RequestResult
-from .tool_results import Rendered
+from .tool_results import RenderedResult
 
 __all__ = [
     "CarriedBy",
@@ -69,7 +69,7 @@ RequestEnded: TypeAlias = Callable[[RequestResult[Any]], object]
 ModelEnded: TypeAlias = Callable[[ModelReply], object]
 """A function that is called with the whole reply of a model, without secrets."""
 
-ToolEnded: TypeAlias = Callable[[Rendered], object]
+ToolEnded: TypeAlias = Callable[[RenderedResult], object]
 """A function that is called with the result of a tool call's attempt, without secrets."""
 
 CarriedBy: TypeAlias = tuple[str, str, dict[str, str]]
@@ -96,7 +96,7 @@ class RuntimeNumbers(Protocol):
     @property
     def refused(self) -> int: ...
     @property
-    def approvals(self) -> int: ...
+    def pending_approvals(self) -> int: ...
     @property
     def approvals_overdue(self) -> int: ...
     @property
@@ -112,7 +112,7 @@ class RuntimeNumbers(Protocol):
     @property
     def append_failures(self) -> int: ...
     @property
-    def store_fails(self) -> bool: ...
+    def store_unavailable(self) -> bool: ...
 
 
 class Instrumentation:
@@ -141,7 +141,7 @@ class Instrumentation:
 
         The outermost of the three. A sub-request is inside of its tool's attempt. The function that `__enter__` returns
         is called however the request ends, and `__exit__` gets no exception. A request that continues in another
-        process (`Runtime.resume`) is entered there again: see `RequestView.begun_with`.
+        process (`Runtime.resume`) is entered there again: see `RequestView.original_metadata`.
         """
         return _NOTHING
 

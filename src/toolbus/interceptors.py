@@ -35,7 +35,7 @@ from .events import ToolCallRequested
 from .messages import UserMessage
 from .protocols import ModelReply, ModelRequest
 from .records import event_json
-from .tool_results import Rendered
+from .tool_results import RenderedResult
 from .tools import ToolContext
 
 __all__ = ["Ask", "Denied", "Interceptor", "edits_replies", "screened", "screens_results"]
@@ -85,7 +85,9 @@ class Interceptor:
         """
         return arguments
 
-    async def after_tool(self, call: ToolCallRequested, result: Rendered, context: ToolContext[Any]) -> Rendered:
+    async def after_tool(
+        self, call: ToolCallRequested, result: RenderedResult, context: ToolContext[Any]
+    ) -> RenderedResult:
         """Return the result of a successful call that ran in this process, before it is published.
 
         `Denied`: the call fails. Called for late results too, but not for results that other executors publish on the
@@ -112,26 +114,26 @@ def screens_results(interceptors: Sequence[Interceptor]) -> bool:
 
 
 async def screened(
-    interceptors: Sequence[Interceptor], call: ToolCallRequested, result: Rendered, context: ToolContext[Any]
-) -> Rendered:
+    interceptors: Sequence[Interceptor], call: ToolCallRequested, result: RenderedResult, context: ToolContext[Any]
+) -> RenderedResult:
     """Return the result after all of `interceptors`. Raises `Denied`, anything that they raise, and `ApplicationError`.
 
-    The latter is for an interceptor that does not return a `Rendered`, or one whose content is no text or whose data is
-    not JSON.
+    The latter is for an interceptor that does not return a `RenderedResult`, or one whose content is no text or whose
+    data is not JSON.
     """
     for each in interceptors:
         given = cast("object", await each.after_tool(call, result, context))
         # The usual mistake is a method without a return statement.
-        if not isinstance(given, Rendered):
+        if not isinstance(given, RenderedResult):
             name = f"{type(each).__name__}.after_tool"
-            raise ApplicationError(f"{name} returned a {type(given).__name__}; it has to return a Rendered")
+            raise ApplicationError(f"{name} returned a {type(given).__name__}; it has to return a RenderedResult")
         if given is not result:
             _check_edited(f"{type(each).__name__}.after_tool", given)
         result = given
     return result
 
 
-def _check_edited(name: str, edited: Rendered) -> None:
+def _check_edited(name: str, edited: RenderedResult) -> None:
     if not isinstance(cast("object", edited.content), str):
         raise ApplicationError(f"{name} returned content of type {type(edited.content).__name__}; it has to be a text")
     try:

@@ -47,7 +47,7 @@ from .events import Event
 from .messages import AssistantMessage, Message, Usage
 from .records import Record
 from .storage import Journal, JournalStore, Store
-from .tool_results import Rendered
+from .tool_results import RenderedResult
 
 __all__ = [
     "MAX_REPLY_CALLS",
@@ -58,6 +58,7 @@ __all__ = [
     "Delta",
     "Emit",
     "FinishReason",
+    "Heartbeat",
     "HistorySummarizer",
     "Journal",
     "JournalStore",
@@ -74,7 +75,6 @@ __all__ = [
     "ReasoningPiece",
     "RequestView",
     "SecretHandling",
-    "SignOfLife",
     "Store",
     "Summary",
     "TextPiece",
@@ -126,7 +126,7 @@ class ToolSpec:
     answered by the turn machine. An `idempotent` tool may run twice with the same key, as happens to a call during
     which a process was killed. The model continues without the results of a `background` tool, which come as notes.
     Calls of a `repeatable` tool do not count for `max_repeats`. `kind` says how older
-    results may be shortened in the history, and with `sensitive_history` they are never shortened. `max_result_chars`
+    results may be shortened in the history, and with `keep_full_results` they are never shortened. `max_result_chars`
     replaces the request's: longer results are cut for the model.
     """
 
@@ -142,7 +142,7 @@ class ToolSpec:
     status: str = ""
     control: Control = ""
     kind: ToolKind = ""
-    sensitive_history: bool = False
+    keep_full_results: bool = False
     max_result_chars: int | None = None
     idempotent: bool = False
     repeatable: bool = False
@@ -192,7 +192,7 @@ class SecretHandling(Protocol):
         """
         ...
 
-    def hide(self, rendered: Rendered) -> Rendered:
+    def hide(self, rendered: RenderedResult) -> RenderedResult:
         """Return a result with references instead of the secrets in it."""
         ...
 
@@ -226,11 +226,12 @@ class KnowsMarks(ABC):
 class RequestView(Protocol):
     """The part of a request that its executor and its handlers may see. Read-only; valid while the request runs.
 
-    `stops` says whether the request is about to give up its open calls, because it is cancelled or one of them failed.
-    No handler of it may begin from then on, even if its session task has not run yet. `is_left` says whether the
-    request stops here so that another process continues it; then calls that are given up stay unanswered. `secrets`
-    removes secrets from results and puts them into arguments. `narrate` sets the status line of a call that runs.
-    `begun_with` is the metadata of the first event of a request that another process has begun; otherwise None.
+    `is_stopping` says whether the request is about to give up its open calls, because it is cancelled or one of them
+    failed. No handler of it may begin from then on, even if its session task has not run yet. `is_released` says
+    whether the request stops here so that another process continues it; then calls that are given up stay unanswered.
+    `secrets` removes secrets from results and puts them into arguments. `narrate` sets the status line of a call that
+    runs. `original_metadata` is the metadata of the first event of a request that another process has begun; otherwise
+    None.
     """
 
     @property
@@ -250,15 +251,15 @@ class RequestView(Protocol):
     @property
     def instrumentation(self) -> Sequence[Any]: ...
     @property
-    def begun_with(self) -> Mapping[str, Any] | None: ...
+    def original_metadata(self) -> Mapping[str, Any] | None: ...
     @property
     def options(self) -> Mapping[str, Any]: ...
     @property
     def calls(self) -> Mapping[str, CallView]: ...
     @property
-    def stops(self) -> bool: ...
+    def is_stopping(self) -> bool: ...
     @property
-    def is_left(self) -> bool: ...
+    def is_released(self) -> bool: ...
     @property
     def secrets(self) -> SecretHandling: ...
     def narrate(self, call_id: str, text: str) -> None: ...
@@ -269,8 +270,8 @@ class ToolExecutor(Protocol):
     """A runner of the tool calls that are requested on the bus, in this process or on another machine.
 
     Contract: for each `ToolCallRequested` that the executor takes on, it publishes exactly one `ToolCallCompleted` or
-    `ToolCallFailed`. When a terminal event of the call comes from elsewhere, it stops the handler. It has no timers for
-    deadlines.
+    `ToolCallFailed`. When a terminal event of the call comes from elsewhere, it stops the handler. It has no
+    timers for deadlines.
 
     Example:
         from toolbus import EventBus, ToolDispatcher
@@ -383,7 +384,7 @@ class ArgumentsPiece(Record, gc=False, frozen=True):
     text: str
 
 
-class SignOfLife(Record, gc=False, frozen=True):
+class Heartbeat(Record, gc=False, frozen=True):
     """A sign from the server without a piece of the reply: it uses a tool of its own, or keeps the connection alive.
 
     It restarts the timer for stalled streams, once a piece has started that timer. It is not published.
@@ -393,7 +394,7 @@ class SignOfLife(Record, gc=False, frozen=True):
     """Always empty; it exists because every piece has a text."""
 
 
-Delta: TypeAlias = TextPiece | ReasoningPiece | ArgumentsPiece | SignOfLife
+Delta: TypeAlias = TextPiece | ReasoningPiece | ArgumentsPiece | Heartbeat
 Emit: TypeAlias = Callable[[Delta], None]
 
 
@@ -403,7 +404,7 @@ class Provider(Protocol):
 
     `respond` calls `emit` for each piece as it arrives, and returns the whole reply; a provider without streaming never
     emits. `emit` is synchronous, cheap when nobody listens, and restarts the timer for stalled streams. The joined
-    pieces of text are the reply's text. A `SignOfLife` shows that a stream is alive although no piece has come. `emit`
+    pieces of text are the reply's text. A `Heartbeat` shows that a stream is alive although no piece has come. `emit`
     raises `ReplyTooLarge` for a piece of a call past `MAX_REPLY_CALLS`. A provider keeps no state between calls and may
     be called concurrently. It does not retry, because the turn machine does. It raises a `ProviderError` for every
     failure of the server or the connection.
@@ -445,7 +446,7 @@ class NativeOutputProvider(Provider, Protocol):
 
         from toolbus.messages import AssistantMessage
         from toolbus.protocols import Emit, ModelReply, ModelRequest, NativeOutput, NativeOutputProvider
-        from toolbus.protocols import ReasoningPiece, SignOfLife, TextPiece
+        from toolbus.protocols import ReasoningPiece, Heartbeat, TextPiece
 
         class Five:
             vendor = "five"
@@ -454,7 +455,7 @@ class NativeOutputProvider(Provider, Protocol):
                 return "alone"  # not together with tools
 
             async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
-                emit(SignOfLife())
+                emit(Heartbeat())
                 emit(ReasoningPiece(text="2 and 3"))
                 emit(TextPiece(text='{"value": 5}'))
                 return ModelReply(message=AssistantMessage(text='{"value": 5}', reasoning="2 and 3"))
@@ -500,10 +501,10 @@ class HistorySummarizer(Protocol):
     async def summarize(self, earlier: str, messages: Sequence[Message], provider: Provider) -> Summary:
         """Return a summary of `earlier`, the summary of the turns before (empty at first), and of `messages`.
 
-        `messages` are whole turns, without sensitive results, which stay in the history. `provider` is the model that
-        the request is about to ask; this is called before, and may take half of the model call's time. It may raise
-        anything: then the turns are left out without a summary as soon as they do not fit any more. It must let
-        cancellation pass.
+        `messages` are whole turns, without results of tools with `keep_full_results`, which stay in the history.
+        `provider` is the model that the request is about to ask; this is called before, and may take half of the model
+        call's time. It may raise anything: then the turns are left out without a summary as soon as they do not fit any
+        more. It must let cancellation pass.
         """
         ...
 

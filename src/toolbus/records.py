@@ -207,7 +207,7 @@ class JsonForm(Generic[T]):
         return orjson.loads(orjson.dumps(msgspec.json.schema(self._kind)))  # tuples become lists
 
     def _problem(self, exc: msgspec.ValidationError) -> str:
-        """Return what is wrong, with its path: "event.after[1].name: Expected str, got int"."""
+        """Return what is wrong, with its path: "event.call_outcomes[1].name: Expected str, got int"."""
         said, _, path = str(exc).replace("`", "").partition(" - at $")
         tags = [each.__struct_config__.tag for each in get_args(self._kind) if isinstance(each, msgspec.StructMeta)]
         if tags and said.startswith("Invalid value ") and path.count(".") == 1:

@@ -110,13 +110,13 @@ class CallRecord:
 class RoundRecord:
     """One round: a call of the model, then the tool calls in its reply.
 
-    `seconds` is the time until the whole reply, or None if no reply came. `retries` has an event for each time that the
-    model was asked again.
+    `model_seconds` is the time until the whole reply, or None if no reply came. `retries` has an event for each time
+    that the model was asked again.
     """
 
     round: int
     started_at: float
-    seconds: float | None
+    model_seconds: float | None
     retries: Sequence[ModelRetrying]
     finish_reason: str
     model: str
@@ -277,12 +277,12 @@ def _described(record: object, *values: tuple[str, Any]) -> str:
 
 
 def _model_words(each: RoundRecord) -> str:
-    if each.seconds is None:
+    if each.model_seconds is None:
         return "model did not answer"
     calls = f", {len(each.calls)} call{'s' if len(each.calls) != 1 else ''}" if each.calls else ""
     model = f" ({each.model})" if each.model else ""
     did = "was interrupted after" if each.finish_reason == "interrupted" else "answered in"
-    return f"model{model} {did} {each.seconds:.3f}s{calls}"
+    return f"model{model} {did} {each.model_seconds:.3f}s{calls}"
 
 
 def _why(retry: ModelRetrying) -> str:
@@ -290,7 +290,9 @@ def _why(retry: ModelRetrying) -> str:
 
 
 def _call_line(call: CallRecord, started: float, in_round: RoundRecord) -> str:
-    at = (call.started_at if call.started_at is not None else in_round.started_at + (in_round.seconds or 0.0)) - started
+    at = (
+        call.started_at if call.started_at is not None else in_round.started_at + (in_round.model_seconds or 0.0)
+    ) - started
     mark, ending = ("✓", "") if call.ok else ("✗", f": {call.reason}: {call.error}{_detail(call)}")
     return f"{at:8.3f}s    {mark} {call.name} in {call.duration_seconds:.3f}s{ending}"
 
@@ -361,7 +363,7 @@ def _round_record(each: RoundState, cause: Callable[[str], BaseException | None]
     return RoundRecord(
         round=each.round,
         started_at=each.started_at,
-        seconds=each.seconds,
+        model_seconds=each.seconds,
         retries=each.retries,
         finish_reason=each.finish_reason,
         model=each.model,

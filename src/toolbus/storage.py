@@ -46,7 +46,7 @@ __all__ = [
     "InputState",
     "Journal",
     "JournalStore",
-    "Pruned",
+    "PruneReport",
     "RequestRecord",
     "SettledState",
     "Store",
@@ -125,7 +125,7 @@ class RequestRecord:
 
     `epoch` is that of the newest lease, and counts from 1. `owner` is empty and `lease_until` 0 while nobody holds a
     lease; with an empty owner and a later moment, the request is parked until then (`Inbox.park`). `ending` stays None
-    while the request is unfinished. `facts` is the number of its facts, `size_bytes` their size.
+    while the request is unfinished. `fact_count` is the number of its facts, `size_bytes` their size.
     """
 
     request_id: str
@@ -133,10 +133,10 @@ class RequestRecord:
     epoch: int = 1
     owner: str = ""
     lease_until: float = 0.0
-    begun_at: float = 0.0
+    started_at: float = 0.0
     ended_at: float | None = None
     ending: Ending | None = None
-    facts: int = 0
+    fact_count: int = 0
     size_bytes: int = 0
     agreed: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
@@ -152,20 +152,20 @@ class StoredFact:
 
 @dataclass(slots=True, kw_only=True)
 class ConversationRecord:
-    """A conversation in a list. `messages` is the number of its messages, `title` the beginning of the first prompt.
+    """A conversation in a list. `title` is the beginning of its first prompt, `message_count` counts its messages.
 
     The times are those of the first and of the newest turn, in seconds since the epoch, by the store's clock.
     """
 
     conversation_id: str
     title: str
-    messages: int
-    begun_at: float
-    changed_at: float
+    message_count: int
+    started_at: float
+    updated_at: float
 
 
 @dataclass(slots=True, kw_only=True)
-class Pruned:
+class PruneReport:
     """The numbers of pruned requests and conversations. `size_bytes` counts facts and messages, not the file."""
 
     requests: int = 0
@@ -178,7 +178,7 @@ class StoreStatistics:
     """The content of a store, and its work since it was opened.
 
     `size_bytes` is the size of facts, large values and messages. `appends` and `commits` are counts; many appends may
-    share one commit. `queue_peak` is the largest number of appends that have waited at once.
+    share one commit. `queued_peak` is the largest number of appends that have waited at once.
     """
 
     requests: int = 0
@@ -189,7 +189,7 @@ class StoreStatistics:
     size_bytes: int = 0
     appends: int = 0
     commits: int = 0
-    queue_peak: int = 0
+    queued_peak: int = 0
 
 
 @runtime_checkable
@@ -332,7 +332,7 @@ class JournalStore(Protocol):
         """Give back the turn of a request that will not begin. Does nothing if another request has the turn by now."""
         ...
 
-    async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
+    async def prune(self, *, before: float, conversations: bool = False) -> PruneReport:
         """Delete the facts of requests that ended before the time `before`, exclusively; unfinished requests stay.
 
         With `conversations`, also delete the conversations that have not changed since then, unless one of their

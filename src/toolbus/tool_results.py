@@ -6,9 +6,9 @@ Text is sent as it is, any other plain value as JSON; `None` is `{"ok": true}`. 
 `SecretStr`, `SecretBytes`, `Secret`), at any depth, is replaced by a mark; `settled` replaces the marks.
 
 Example:
-    from toolbus.tool_results import Rendered, ToolResult, failure_content, render, with_summary
+    from toolbus.tool_results import RenderedResult, ToolResult, failure_content, render, with_summary
 
-    result: Rendered = render(ToolResult(message="Two orders.", data={"orders": [7, 8]}))
+    result: RenderedResult = render(ToolResult(message="Two orders.", data={"orders": [7, 8]}))
     print(result.content)  # {"ok":true,"message":"Two orders.","data":{"orders":[7,8]}}
     print(with_summary(render([7, 8]), lambda orders: f"{len(orders)} orders").content)  # 2 orders
     print(failure_content("timeout", "after 30 s"))  # {"ok":false,"reason":"timeout","error":"after 30 s"}
@@ -29,13 +29,13 @@ from typing import Any, cast
 import orjson
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 
-from .errors import UnserialisableResult
+from .errors import UnserializableResult
 from .events import Artifact
 from .messages import FilePart, ImagePart, Part, TextPart
 from .records import Record, fields_of, replace
 
 __all__ = [
-    "Rendered",
+    "RenderedResult",
     "ToolResult",
     "clean",
     "failure_content",
@@ -61,7 +61,7 @@ class ToolResult(Record, kw_only=True, frozen=True):
     parts: Sequence[ImagePart | FilePart] = ()
 
 
-class Rendered(Record, frozen=True):
+class RenderedResult(Record, frozen=True):
     """The result of a successful call, ready for `ToolCallCompleted`. `data` holds only JSON values.
 
     `message` is that of a `ToolResult`, and is in `content` too; it stays None if the handler returned something else.
@@ -85,15 +85,15 @@ _BINARY = (bytes, bytearray, memoryview)
 _SECRETS = (SecretStr, SecretBytes, Secret)
 
 
-def render(value: Any) -> Rendered:
-    """Render the value that a handler returned. Raises `UnserialisableResult`, which names the type."""
+def render(value: Any) -> RenderedResult:
+    """Render the value that a handler returned. Raises `UnserializableResult`, which names the type."""
     kind = cast("type[Any]", type(value))
     # A dictionary is the usual value.
     if kind is not dict:
         if isinstance(value, str):
-            return Rendered(clean(value))
+            return RenderedResult(clean(value))
         if value is None:
-            return Rendered(_OK)
+            return RenderedResult(_OK)
         if isinstance(value, ToolResult):
             return _render_result(value)
         if kind in _ANY_PART:
@@ -102,15 +102,15 @@ def render(value: Any) -> Rendered:
             return _render_parts(value)
         if isinstance(value, _SECRETS):
             found = _Secrets()
-            return Rendered(found.mark(value), secrets=tuple(found))
+            return RenderedResult(found.mark(value), secrets=tuple(found))
     content, data, secrets = _to_json(value)
-    return Rendered(content, data, secrets=secrets)
+    return RenderedResult(content, data, secrets=secrets)
 
 
-def _render_result(result: ToolResult) -> Rendered:
+def _render_result(result: ToolResult) -> RenderedResult:
     found = _Secrets()
     if not isinstance(result.message, (str, *_SECRETS)):  # pyright: ignore[reportUnnecessaryIsInstance] -- untyped callers
-        raise UnserialisableResult(
+        raise UnserializableResult(
             f"the message of a ToolResult is of type {type(result.message).__name__}; give a text, and values as data"
         )
     message = found.text(result.message)
@@ -120,7 +120,7 @@ def _render_result(result: ToolResult) -> Rendered:
     affected = tuple([found.text(each if isinstance(each, _SECRETS) else str(each)) for each in names])
     parts = (result.parts,) if isinstance(result.parts, _PARTS) else result.parts
     content, written, _ = _to_json(_envelope(message, affected, result.data), found)
-    return Rendered(
+    return RenderedResult(
         content,
         written.get("data"),
         tuple([_clean_artifact(each, found) for each in result.artifacts]),
@@ -143,7 +143,7 @@ class _Secrets(list["str | float"]):
             try:
                 value = value.decode()
             except UnicodeDecodeError:
-                raise UnserialisableResult(
+                raise UnserializableResult(
                     "the tool returned a SecretBytes that is not UTF-8 text; return a SecretStr of base64 text"
                 ) from None
         if not isinstance(value, (str, int)) and not (isinstance(value, float) and math.isfinite(value)):
@@ -162,7 +162,7 @@ class _Secrets(list["str | float"]):
 _MARK = "\ue000secret {}\ue001"
 
 
-def settled(rendered: Rendered, put: Callable[[str | float], str]) -> Rendered:
+def settled(rendered: RenderedResult, put: Callable[[str | float], str]) -> RenderedResult:
     """Return the result with each secret's mark replaced by `put(value)`, and with empty `secrets`."""
     if not rendered.secrets:
         return rendered
@@ -181,7 +181,7 @@ def settled(rendered: Rendered, put: Callable[[str | float], str]) -> Rendered:
             return {text(name): of(each) for name, each in cast("dict[str, Any]", value).items()}
         return [of(each) for each in cast("list[Any]", value)] if isinstance(value, list) else value
 
-    return Rendered(
+    return RenderedResult(
         text(rendered.content),
         of(rendered.data),
         tuple([replace(each, name=text(each.name), content=text(each.content)) for each in rendered.artifacts]),
@@ -203,7 +203,7 @@ def _envelope(message: str, affected: Sequence[str], data: Any = None) -> dict[s
     return payload
 
 
-def without_data(rendered: Rendered) -> Rendered:
+def without_data(rendered: RenderedResult) -> RenderedResult:
     """Return the same result with its data left out of the content. Text does not count as data."""
     if rendered.data is None:
         return rendered
@@ -213,7 +213,7 @@ def without_data(rendered: Rendered) -> Rendered:
     return replace(rendered, content=orjson.dumps(payload).decode())
 
 
-def with_summary(rendered: Rendered, summarize: Callable[[Any], str]) -> Rendered:
+def with_summary(rendered: RenderedResult, summarize: Callable[[Any], str]) -> RenderedResult:
     """Return the same result with a content in which a summary replaces the data, or the whole text of a text result.
 
     Raises what `summarize` raises, and `TypeError` if it does not return a text.
@@ -237,7 +237,7 @@ def _are_parts(value: Sequence[Any]) -> bool:
     return _BESIDE.issuperset(map(type, value))
 
 
-def _render_parts(value: Sequence[str | Part]) -> Rendered:
+def _render_parts(value: Sequence[str | Part]) -> RenderedResult:
     """Return a result with the texts, line by line, and the images and files beside them."""
     texts: list[str] = []
     parts: list[Part] = []
@@ -246,17 +246,17 @@ def _render_parts(value: Sequence[str | Part]) -> Rendered:
             texts.append(clean(each if isinstance(each, str) else each.text))
         else:
             parts.append(_clean_part(each))
-    return Rendered("\n".join(texts) if texts else _OK, parts=tuple(parts))
+    return RenderedResult("\n".join(texts) if texts else _OK, parts=tuple(parts))
 
 
 def _clean_part(part: Any) -> Part:
     """Return a clean copy of `part`, which the handler cannot change later."""
     if not isinstance(part, _PARTS):
-        raise UnserialisableResult(
+        raise UnserializableResult(
             f"the tool returned a part of type {type(part).__name__}; use ImagePart or FilePart of toolbus.messages"
         )
     if not isinstance(part.url, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- untyped callers
-        raise UnserialisableResult(
+        raise UnserializableResult(
             f"the URL of a part is of type {type(part.url).__name__}; "
             "use ImagePart.from_bytes or FilePart.from_bytes to make a part of bytes"
         )
@@ -267,11 +267,11 @@ def _clean_part(part: Any) -> Part:
 
 def _clean_artifact(artifact: Any, found: _Secrets) -> Artifact:
     if not isinstance(artifact, Artifact):
-        raise UnserialisableResult(
+        raise UnserializableResult(
             f"the tool returned an artifact of type {type(artifact).__name__}; use toolbus.events.Artifact"
         )
     if not isinstance(artifact.content, (str, *_SECRETS)):  # pyright: ignore[reportUnnecessaryIsInstance] -- untyped callers
-        raise UnserialisableResult(
+        raise UnserializableResult(
             f"the content of artifact {artifact.name!r} is of type {type(artifact.content).__name__}; "
             "binary content is given as base64 text, with encoding='base64'"
         )
@@ -311,7 +311,7 @@ def _to_json(value: Any, found: _Secrets | None = None) -> tuple[str, Any, tuple
         secrets = tuple(found)
     text = written.decode()
     if '"type":"' in text and _holds_part(value, text):
-        raise UnserialisableResult(
+        raise UnserializableResult(
             f"the tool returned a value of type {type(value).__name__} with an image or a file inside; "
             "return it by itself, in a list with texts, or as ToolResult(parts=[...])"
         )
@@ -353,14 +353,14 @@ def _write_slowly(value: Any, found: _Secrets, kind: str) -> bytes:
                 raise
             del found[before:]
             return orjson.dumps(_without_surrogates(value, found), default=step, option=orjson.OPT_NON_STR_KEYS)
-    except UnserialisableResult:
+    except UnserializableResult:
         raise
     except Exception as exc:
         # The code of a model or a mapping may raise anything.
         cause = exc.__cause__ or exc
-        if isinstance(cause, UnserialisableResult):
+        if isinstance(cause, UnserializableResult):
             raise cause from exc
-        raise UnserialisableResult(
+        raise UnserializableResult(
             f"the tool returned a value of type {kind} that cannot be written as JSON: {cause}"
         ) from exc
 

@@ -46,7 +46,13 @@ async def wait(seconds: float) -> str:
 
 
 def requested(call_id: str, seconds: float = 1.0, **fields: Any) -> ToolCallRequested:
-    known: dict[str, Any] = {"request_id": "r", "round": 0, "deadline": 60.0, "idempotency_key": call_id, **fields}
+    known: dict[str, Any] = {
+        "request_id": "r",
+        "round": 0,
+        "timeout_seconds": 60.0,
+        "idempotency_key": call_id,
+        **fields,
+    }
     return ToolCallRequested(call_id=call_id, name="wait", arguments={"seconds": seconds}, **known)
 
 
@@ -64,8 +70,8 @@ class Worker:
         kinds = (ToolCallCompleted, ToolCallFailed, ToolCallLate, ToolCallRetrying)
         self.bus.connect(kinds, self.published.append)
 
-    def adopt(self, call: ToolCallRequested, *, seconds_left: float = 60.0, attempt: int = 1) -> bool:
-        return self.bus.arbitration.adopt(call, seconds_left=seconds_left, attempt=attempt)
+    def adopt(self, call: ToolCallRequested, *, remaining_seconds: float = 60.0, attempt: int = 1) -> bool:
+        return self.bus.arbitration.adopt(call, remaining_seconds=remaining_seconds, attempt=attempt)
 
     @property
     def open_now(self) -> tuple[int, int]:
@@ -137,14 +143,14 @@ async def test_a_handler_learns_how_often_its_call_was_delivered() -> None:
     assert [getattr(each, "data", None) for each in worker.published] == [3]
 
 
-@pytest.mark.parametrize(("seconds_left", "tries"), [(60.0, 2), (0.1, 1)])
+@pytest.mark.parametrize(("remaining_seconds", "tries"), [(60.0, 2), (0.1, 1)])
 async def test_the_time_that_is_left_counts_and_not_the_clock_of_the_other_machine(
-    seconds_left: float, tries: int
+    remaining_seconds: float, tries: int
 ) -> None:
     worker = Worker()
     slow = replace(without_arguments("fail"), at=0.0)  # by a clock that is decades behind
     async with worker.dispatcher:
-        worker.adopt(slow, seconds_left=seconds_left)
+        worker.adopt(slow, remaining_seconds=remaining_seconds)
         await advance(30)
     assert [each.type for each in worker.published] == ["tool_call_retrying"] * (tries - 1) + ["tool_call_failed"]
 

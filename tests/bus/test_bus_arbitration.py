@@ -64,13 +64,13 @@ async def test_a_later_terminal_event_goes_out_as_late_and_reaches_no_session():
     assert mailbox.drain() == [first]
     late, later = heard
     assert isinstance(late, ToolCallLate)
-    assert (late.late, late.content, late.error) == ("tool_call_completed", "too late", "")
+    assert (late.event_type, late.content, late.error) == ("tool_call_completed", "too late", "")
     assert (late.request_id, late.conversation_id, late.parent_id, late.call_id) == ("r", "k", "p", "c")
     assert late.metadata == {"tenant": 7}
     assert late.event_id != second.event_id
     assert isinstance(later, ToolCallLate)
-    assert (later.late, later.content, later.error) == ("tool_call_failed", "", "later still")
-    assert bus.statistics().late == 2
+    assert (later.event_type, later.content, later.error) == ("tool_call_failed", "", "later still")
+    assert bus.statistics().late_results == 2
 
 
 @pytest.mark.guarantee("G06", "G07")
@@ -81,7 +81,7 @@ async def test_a_call_that_its_session_has_claimed_is_late_for_everybody_else():
     assert bus.arbitration.claim("r", "c") is False
     assert bus.publish(completed("c")) is False
     assert mailbox.drain() == []
-    assert bus.statistics().late == 1
+    assert bus.statistics().late_results == 1
 
 
 @pytest.mark.guarantee("G06")
@@ -144,7 +144,7 @@ async def test_a_terminal_event_for_an_unknown_call_becomes_a_dead_letter(
     assert bus.publish(event) is False
     (letter,) = heard
     assert isinstance(letter, DeadLetter)
-    assert (letter.letter_type, letter.letter_id) == (event.type, event.event_id)
+    assert (letter.event_type, letter.rejected_event_id) == (event.type, event.event_id)
     assert (letter.request_id, letter.call_id) == ("r", "unknown")
     assert "no such call" in letter.reason
     assert mailbox.drain() == []
@@ -173,7 +173,7 @@ def test_what_people_ask_of_a_request_that_does_not_run_becomes_a_dead_letter(ev
     assert bus.publish(event) is False
     (letter,) = heard
     assert isinstance(letter, DeadLetter)
-    assert (letter.letter_type, letter.letter_id, letter.call_id) == (event.type, event.event_id, call_id)
+    assert (letter.event_type, letter.rejected_event_id, letter.call_id) == (event.type, event.event_id, call_id)
     assert (letter.request_id, letter.conversation_id, letter.parent_id) == ("r", "k", "p")
     assert letter.metadata == {"tenant": 7}
     assert letter.at == event.at  # no loop, no clock
@@ -316,7 +316,9 @@ async def test_a_pause_of_a_call_that_is_not_open_becomes_a_dead_letter(kind: ty
     assert [bus.publish(event) for event in events] == [False, False, False]
     letters = [each for each in heard if isinstance(each, DeadLetter)]
     assert len(letters) == len(heard)
-    assert [(each.letter_id, each.letter_type) for each in letters] == [(each.event_id, each.type) for each in events]
+    assert [(each.rejected_event_id, each.event_type) for each in letters] == [
+        (each.event_id, each.type) for each in events
+    ]
     assert [each.call_id for each in letters] == ["c", "never", "c"]
     assert mailbox.drain() == []
 

@@ -384,7 +384,7 @@ async def test_statistics_tell_depths_and_peaks_and_losses():
     assert (now.mailboxes, now.mailboxes_peak) == (1, 2)
     assert (now.open_calls, now.open_calls_peak) == (1, 3)
     assert now.settled_remembered == 2
-    assert (now.late, now.dead_letters, now.receiver_failures) == (1, 1, 0)
+    assert (now.late_results, now.dead_letters, now.receiver_failures) == (1, 1, 0)
     assert now.receivers == 2
     assert now.position == 3 + 6
     assert [each.name for each in now.subscriptions] == ["slow", ""]

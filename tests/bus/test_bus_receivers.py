@@ -416,7 +416,7 @@ async def test_a_tool_handler_can_be_one_receiver_and_one_publish():
     bus.connect(ToolCallRequested, lambda event: bus.publish(completed(event.call_id, content=event.name)))
     bus.publish(
         ToolCallRequested(
-            request_id="r", call_id="c", name="weather", arguments={}, round=0, deadline=30, idempotency_key="k"
+            request_id="r", call_id="c", name="weather", arguments={}, round=0, timeout_seconds=30, idempotency_key="k"
         )
     )
     assert [event.content for event in mailbox.drain()] == ["weather"]

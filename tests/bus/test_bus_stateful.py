@@ -67,9 +67,9 @@ def said(event: Event) -> Said:
         case ToolCallRequested() | ToolCallCompleted() | ToolCallFailed() | ToolCallPaused() | ToolCallResumed():
             own = (event.call_id,)
         case ToolCallLate():
-            own = (event.call_id, event.late, event.for_next_turn)
+            own = (event.call_id, event.event_type, event.for_next_turn)
         case DeadLetter():
-            own = (event.call_id, event.letter_type)
+            own = (event.call_id, event.event_type)
         case ReceiverFailed():
             own = (event.event_type,)
         case SubscriptionFull():
@@ -366,8 +366,8 @@ class AnyBus(RuleBasedStateMachine):
     def bury(self, event: Event) -> None:
         self.dead += 1
         letter = DeadLetter(
-            letter_type=event.type,
-            letter_id="",
+            event_type=event.type,
+            rejected_event_id="",
             call_id=getattr(event, "call_id", ""),
             reason="",
             request_id=event.request_id,
@@ -569,7 +569,7 @@ class AnyBus(RuleBasedStateMachine):
     def _ask(self, key: Key) -> None:
         if key not in self.open:
             return
-        question = ApprovalRequested(request_id=key[0], call_id=key[1], name="pay", arguments={}, deadline=1.0)
+        question = ApprovalRequested(request_id=key[0], call_id=key[1], name="pay", arguments={}, timeout_seconds=1.0)
         self._run(lambda: self._bus.arbitration.open_approval(self._mailboxes[self.open[key]], question))
         self.questions.add(key)
 
@@ -773,7 +773,11 @@ class AnyBus(RuleBasedStateMachine):
     def the_numbers_are_the_models(self) -> None:
         found = self._bus.statistics()
         assert (found.position, self._bus.statistics().position) == (self.position, self.position)
-        assert (found.late, found.dead_letters, found.receiver_failures) == (self.late, self.dead, self.failures)
+        assert (found.late_results, found.dead_letters, found.receiver_failures) == (
+            self.late,
+            self.dead,
+            self.failures,
+        )
         assert (found.mailboxes, found.open_calls) == (len(self.requests), len(self.open))
         assert found.settled_remembered == len(self.settled) <= MAX_SETTLED
         assert found.open_calls_peak >= found.open_calls
@@ -832,13 +836,25 @@ def status(text: str, request_id: str) -> StatusChanged:
 
 def letter(request_id: str) -> ToolCallLate:
     return ToolCallLate(
-        request_id=request_id, call_id="", name="", late="tool_call_failed", content="", error="", for_next_turn=False
+        request_id=request_id,
+        call_id="",
+        name="",
+        event_type="tool_call_failed",
+        content="",
+        error="",
+        for_next_turn=False,
     )
 
 
 def requested(key: Key) -> ToolCallRequested:
     return ToolCallRequested(
-        request_id=key[0], call_id=key[1], name="look_up", arguments={}, round=0, deadline=1.0, idempotency_key=""
+        request_id=key[0],
+        call_id=key[1],
+        name="look_up",
+        arguments={},
+        round=0,
+        timeout_seconds=1.0,
+        idempotency_key="",
     )
 
 

@@ -288,7 +288,7 @@ class TestEditing:
                 return next(lines)
 
         screen = Screen(terminal, terminal)
-        asked = ApprovalRequested(call_id="c1", name="delete_file", arguments={"path": "a"}, deadline=1.0)
+        asked = ApprovalRequested(call_id="c1", name="delete_file", arguments={"path": "a"}, timeout_seconds=1.0)
         decided = _approval.Person(screen, Reading(screen, terminal), lambda _question, _arguments: None).decide(asked)
         assert (decided.call_id, decided.approved, decided.by) == ("c1", approved == "y", "The user")
         assert decided.arguments == arguments
@@ -301,7 +301,7 @@ class TestEditing:
 
         screen = Screen(terminal, terminal)
         path = "x" * (screen.width - len('? Delete File  path=""') + more)
-        asked = ApprovalRequested(call_id="c1", name="delete_file", arguments={"path": path}, deadline=1.0)
+        asked = ApprovalRequested(call_id="c1", name="delete_file", arguments={"path": path}, timeout_seconds=1.0)
         _approval.Person(screen, Reading(screen, terminal), lambda _question, _arguments: None).decide(asked)
         lines = terminal.getvalue().splitlines()
         assert lines[0] == ("? Delete File" if more else f'? Delete File  path="{path}"')
@@ -487,7 +487,7 @@ class TestControlTools:
 
 def test_nobody_is_asked_any_more_once_the_requests_are_over():
     waiting = PendingApprovals()
-    question = ApprovalRequested(call_id="c1", name="delete_file", arguments={"path": "a"}, deadline=1.0)
+    question = ApprovalRequested(call_id="c1", name="delete_file", arguments={"path": "a"}, timeout_seconds=1.0)
     waiting.receive(question)
     assert waiting.is_open(question)
     waiting.end()
@@ -508,7 +508,7 @@ def test_nobody_is_asked_any_more_once_the_requests_are_over():
 )
 def test_a_question_is_open_until_its_call_is_decided_or_ends(event: Event, is_open: bool):
     waiting = PendingApprovals()
-    question = ApprovalRequested(call_id="c1", name="delete_file", arguments={"path": "a"}, deadline=1.0)
+    question = ApprovalRequested(call_id="c1", name="delete_file", arguments={"path": "a"}, timeout_seconds=1.0)
     waiting.receive(question)
     waiting.receive(event)
     assert waiting.is_open(question) is is_open

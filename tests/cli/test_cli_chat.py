@@ -220,7 +220,7 @@ class TestSignals:
     def test_the_wake_up_ends_a_reading_only_if_its_question_needs_no_answer_any_more(
         self, host: Host, cancelled: bool, state: str, reads: bool
     ):
-        question = ApprovalRequested(request_id="r", call_id="c", name="t", arguments={}, deadline=9.0)
+        question = ApprovalRequested(request_id="r", call_id="c", name="t", arguments={}, timeout_seconds=9.0)
         host._asked = None if state == "no question" else question  # pyright: ignore[reportPrivateUsage]
         if state == "open":
             host._waiting.receive(question)  # pyright: ignore[reportPrivateUsage]

@@ -270,7 +270,7 @@ def test_a_recording_and_the_store_have_the_same_request(toolbus: Command, kept:
     assert "toolbus: recorded in sum.jsonl: 1 request, 9 facts" in ended.err
     assert toolbus("replay", "sum.jsonl").out == "sum.jsonl: the same (1 request, 9 facts)\n"
     [found] = with_store(kept, lambda store: store.found_requests())
-    assert (found.record.ending, found.record.facts, found.prompt) == ("completed", 9, "1 + 1?")
+    assert (found.record.ending, found.record.fact_count, found.prompt) == ("completed", 9, "1 + 1?")
     assert found.record.agreed["command"] == {**COMMAND, "dir": str(Path.cwd()), "tools": ["scenes:add"]}
 
 

@@ -219,7 +219,9 @@ class TestLimits:
 
     def test_a_limit_of_the_cost_needs_the_models_price(self):
         assert load_prices(None, Limits()) is None
-        assert load_prices((0.25, 2.0), Limits(max_cost=1)) == {"*": Price(input=0.25, output=2.0)}
+        assert load_prices((0.25, 2.0), Limits(max_cost=1)) == {
+            "*": Price(input_per_million=0.25, output_per_million=2.0)
+        }
         with pytest.raises(
             ConfigurationError, match=r"--limit max_cost=0\.5 needs the model's price: give --price IN/OUT"
         ):

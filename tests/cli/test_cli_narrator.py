@@ -40,7 +40,7 @@ ROUND = RoundStarted(round=0, message_count=1)
 
 def requested(call_id: str = "c1", name: str = "search_text", **arguments: object) -> Event:
     return ToolCallRequested(
-        call_id=call_id, name=name, arguments=arguments, round=0, deadline=30.0, idempotency_key="k"
+        call_id=call_id, name=name, arguments=arguments, round=0, timeout_seconds=30.0, idempotency_key="k"
     )
 
 
@@ -160,8 +160,8 @@ def test_the_live_line_tells_of_a_failure_that_the_model_works_on_and_of_a_model
 ):
     desk = Desk(live=terminal)
     failed = ToolCallFailed(call_id="c1", name="search_text", reason="error", error="no")
-    after = (CallOutcome(name="search_text", success=False),)
-    desk.tell([ROUND, requested(), failed, RoundStarted(round=1, message_count=4, after=after)])
+    after = (CallOutcome(name="search_text", ok=False),)
+    desk.tell([ROUND, requested(), failed, RoundStarted(round=1, message_count=4, call_outcomes=after)])
     assert desk.last_line()[2:] == "Tool Search Text failed, trying alternative approa…  0 ms"
     desk.now += 5
     desk.tell([piece("half\n"), ModelRetrying(round=1, reason="provider_unavailable")])
@@ -282,7 +282,7 @@ def test_events_that_are_of_no_interest_change_nothing():
     assert (desk.out.getvalue(), desk.err.getvalue()) == ("", "")
 
 
-QUESTION = ApprovalRequested(call_id="c1", name="delete_file", arguments={"path": "a"}, deadline=60.0)
+QUESTION = ApprovalRequested(call_id="c1", name="delete_file", arguments={"path": "a"}, timeout_seconds=60.0)
 
 
 def test_a_denied_call_is_marked_and_quotes_who_denied_it():

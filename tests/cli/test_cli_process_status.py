@@ -95,7 +95,7 @@ def test_trouble_is_named_first_and_in_the_exit_status_and_cannot_control_the_te
     assert "; overdue: a b, hang\n" in ended.out
     assert "\x1b" not in ended.out
     too_deep = orjson.dumps(found)[:-1] + b',"more":' + b"[" * 300 + b"]" * 300 + b"}"
-    del found["statistics"]["stages"]
+    del found["statistics"]["phases"]
     for wrong in (orjson.dumps(found), too_deep):
         with answering(wrong) as url:
             ended = toolbus("status", "--url", url, "--json")

@@ -287,7 +287,7 @@ def test_a_line_that_moves_says_what_the_oldest_does_and_how_many_there_are():
     screen, now = _Shown(), [100.0]
     several = NarratorOfMany(screen, {"a": "one?", "b": "two?"}, clock=lambda: now[0])
     several.tick()
-    call: Any = {"call_id": "c", "name": "send_mail", "arguments": {"to": "Ann"}, "deadline": 1.0}
+    call: Any = {"call_id": "c", "name": "send_mail", "arguments": {"to": "Ann"}, "timeout_seconds": 1.0}
     for event in (
         RequestResumed(request_id="a", resumption=1),
         RequestResumed(request_id="b", resumption=1),

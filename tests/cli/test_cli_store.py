@@ -189,7 +189,7 @@ class TestUpkeep:
 
     def test_a_moment_that_no_calendar_has_hides_no_conversation(self, toolbus: Command, kept: Path, talk: str):
         with contextlib.closing(sqlite3.connect(kept)) as store, store:
-            store.execute("UPDATE conversations SET changed_at = 9e999")
+            store.execute("UPDATE conversations SET updated_at = 9e999")
         ended = toolbus("store", "list")
         assert (ended.status, ended.out.split()[:2]) == (0, [talk, "?"])
 
@@ -267,11 +267,11 @@ class TestErrors:
 class TestLines:
     def test_every_kind_of_fact_is_a_short_line_or_none(self):
         question = ApprovalRequested(
-            request_id="r", call_id="c", name="send", arguments={"to": 1}, deadline=1.0, at=12.6
+            request_id="r", call_id="c", name="send", arguments={"to": 1}, timeout_seconds=1.0, at=12.6
         )
         denied = ApprovalDecided(request_id="r", call_id="c", approved=False, by="Ann", reason="not now", at=12.7)
         facts: list[Event] = [
-            RequestStarted(request_id="r", prompt="a\nb", deadline=1.0, at=10.0),
+            RequestStarted(request_id="r", prompt="a\nb", timeout_seconds=1.0, at=10.0),
             RequestResumed(request_id="r", resumption=2, at=11.5),
             SteeringAdded(request_id="r", text="be quick", at=12.0),
             ModelRetrying(request_id="r", round=0, reason="r", error="it is\nbusy", at=12.5),
@@ -284,7 +284,7 @@ class TestLines:
                 name="x",
                 arguments={"a": "y" * 500},
                 at=13.0,
-                deadline=1.0,
+                timeout_seconds=1.0,
                 round=0,
                 idempotency_key="k",
             ),

@@ -259,7 +259,7 @@ class Doing:
     """A worker that does nothing, with the statistics that a test gives it."""
 
     def __init__(self) -> None:
-        self.now = WorkerStatistics(running=0, answered=0, is_away=False)
+        self.now = WorkerStatistics(running=0, answered=0, broker_unavailable=False)
 
     def statistics(self) -> WorkerStatistics:
         return self.now
@@ -278,7 +278,7 @@ def shown(screen: Screen, monkeypatch: pytest.MonkeyPatch, *more: str) -> tuple[
 
 def test_a_terminal_has_a_live_line(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     serving, worker, clock = shown(LiveScreen(io.StringIO(), terminal), monkeypatch)
-    worker.now, clock.now = WorkerStatistics(running=3, answered=1_204, is_away=False), 61.0
+    worker.now, clock.now = WorkerStatistics(running=3, answered=1_204, broker_unavailable=False), 61.0
     before = terminal.getvalue()
     serving._look()
     drawn = terminal.getvalue().removeprefix(before)
@@ -290,7 +290,7 @@ def test_a_log_has_a_line_for_each_minute_with_news(monkeypatch: pytest.MonkeyPa
     log = io.StringIO()
     serving, worker, clock = shown(Screen(io.StringIO(), log), monkeypatch)
     for clock.now, answered in ((30.0, 1), (60.0, 2), (90.0, 3), (120.0, 4), (180.0, 4), (240.0, 4)):
-        worker.now = WorkerStatistics(running=0, answered=answered, is_away=False)
+        worker.now = WorkerStatistics(running=0, answered=answered, broker_unavailable=False)
         serving._look()
     numbers = [line.split(" answered")[0].split()[-1] for line in log.getvalue().splitlines() if "answered" in line]
     assert numbers == ["2", "4"]
@@ -307,6 +307,6 @@ def test_a_log_has_no_line_of_a_worker_that_has_done_nothing(monkeypatch: pytest
 def test_quiet_leaves_only_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
     log = io.StringIO()
     serving, worker, clock = shown(Screen(io.StringIO(), log), monkeypatch, "--quiet")
-    worker.now, clock.now = WorkerStatistics(running=1, answered=1, is_away=True), 90.0
+    worker.now, clock.now = WorkerStatistics(running=1, answered=1, broker_unavailable=True), 90.0
     serving._look()
     assert log.getvalue() == ""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from support.transcript_strategies import mishandled
 from support.wire_oracle import check_wires
-from toolbus.core.compression import Compression, Edit, Fold, Seen
+from toolbus.core.compression import Compression, Edit, Fold, HistoryItem
 from toolbus.core.history import History, Memo, Shape
 from toolbus.core.result_size import is_of_interest
 from toolbus.core.shorten import MIN_CHARS
@@ -26,7 +26,7 @@ from toolbus.records import replace
 SPECS = {
     "look": ToolSpec(name="look", kind="query"),
     "move": ToolSpec(name="move", kind="action"),
-    "login": ToolSpec(name="login", sensitive_history=True),
+    "login": ToolSpec(name="login", keep_full_results=True),
     "short": ToolSpec(name="short", max_result_chars=300),
     "read_result": ToolSpec(name="read_result", control="read"),
 }
@@ -229,7 +229,7 @@ def test_the_oldest_turns_leave_whole_until_three_quarters_of_the_window_are_use
     assert history.tokens <= 1500
     shape = history.what_changed()
     assert shape is not None
-    left = shape.turns_left_out
+    left = shape.turns_omitted
     assert sent[0] == SystemMessage(text=f"[{left} earlier turns of this conversation left out here.]")
     assert sent[1:] == messages[4 * left :]
     assert sum(estimate_message(each) for each in sent) == history.tokens
@@ -296,7 +296,7 @@ def test_nothing_is_said_of_a_turn_that_leaves_where_that_would_take_more_than_i
     history = history_of(messages)
     assert history.fit(history.tokens * 0.6)
     assert checked(history.view())[:3] == messages[:3]
-    assert history.shape().turns_left_out == 1
+    assert history.shape().turns_omitted == 1
 
 
 def test_the_current_turn_never_leaves_and_its_older_rounds_become_lines() -> None:
@@ -437,8 +437,8 @@ class Masking:
     def fold(self) -> Fold:
         return self
 
-    def add(self, seen: Seen) -> Iterator[Edit]:
-        for place in range(seen.place + 1):
+    def add(self, seen: HistoryItem) -> Iterator[Edit]:
+        for place in range(seen.position + 1):
             yield place, self.text
 
 
@@ -475,11 +475,11 @@ class Late:
     def __init__(self) -> None:
         self.before: int | None = None
 
-    def add(self, seen: Seen) -> Iterator[Edit]:
+    def add(self, seen: HistoryItem) -> Iterator[Edit]:
         if isinstance(seen.message, ToolMessage):
             if self.before is not None:
                 yield self.before, f"(at {self.before})"
-            self.before = seen.place
+            self.before = seen.position
 
 
 def test_a_policy_that_edits_after_turns_have_left_edits_the_result_that_it_means() -> None:
@@ -492,7 +492,7 @@ def test_a_policy_that_edits_after_turns_have_left_edits_the_result_that_it_mean
         history.fit(500)
         sent = checked(history.view())
         shape = history.what_changed()
-        left = left if shape is None else shape.turns_left_out
+        left = left if shape is None else shape.turns_omitted
         kept = [f"(at {4 * each + 2})" for each in range(left, number)]
         assert results(sent) == [*kept, f"result {number} " * 60]
     assert left > 3
@@ -508,7 +508,7 @@ class Nobody:
     [
         ({"keep_turns": 0}, "keep_turns is 0; it must be a whole number of at least 1, or None"),
         ({"keep_turns": 1.5}, "keep_turns is 1.5"),
-        ({"action_chars": None}, "action_chars is None"),
+        ({"max_action_chars": None}, "max_action_chars is None"),
         ({"max_context_tokens": 10}, "max_context_tokens is 10; it must be a whole number of at least 256"),
         ({"max_context_tokens": True}, "max_context_tokens is True"),
         ({"tokenizer": 3}, "tokenizer is 3; give a function"),
@@ -550,7 +550,7 @@ def test_what_is_sent_of_a_valid_history_is_valid_and_never_more(
     messages = repair(history)
     specs = {each.name: each for each in kinds}
     if sensitive:
-        specs[sensitive] = ToolSpec(name=sensitive, sensitive_history=True)
+        specs[sensitive] = ToolSpec(name=sensitive, keep_full_results=True)
     before = copy.deepcopy(messages)
     shaped = History(messages, Compression(keep_turns=keep_turns), max_result_chars=250)
     shaped.take(specs)

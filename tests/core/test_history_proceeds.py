@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolbus.core.compression import Compression, Edit, Fold, Seen
+from toolbus.core.compression import Compression, Edit, Fold, HistoryItem
 from toolbus.core.history import History
 from toolbus.errors import ApplicationError
 from toolbus.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage, size_of
@@ -19,7 +19,7 @@ from toolbus.records import replace
 SPECS = {
     "look": ToolSpec(name="look", kind="query"),
     "move": ToolSpec(name="move", kind="action"),
-    "login": ToolSpec(name="login", sensitive_history=True),
+    "login": ToolSpec(name="login", keep_full_results=True),
 }
 SHORT = Compression(keep_turns=2)
 
@@ -96,7 +96,7 @@ def test_turns_that_were_left_out_stay_out_and_each_request_reports_them_once() 
     assert sent(history) == [*before, *turn(30)[:1]]
     assert shape is not None
     assert (now := history.what_changed()) is not None
-    assert now.turns_left_out == shape.turns_left_out
+    assert now.turns_omitted == shape.turns_omitted
     assert history.what_changed() is None
     assert history.memo() == memo
     assert memo is not None
@@ -159,7 +159,7 @@ def the_same(messages: list[Message]) -> list[Message]:
         (cut_off, {}, SPECS),
         (the_same, {"compression": Compression(keep_turns=3)}, SPECS),
         (the_same, {"max_result_chars": 300}, SPECS),
-        (the_same, {}, {**SPECS, "look": ToolSpec(name="look", sensitive_history=True)}),
+        (the_same, {}, {**SPECS, "look": ToolSpec(name="look", keep_full_results=True)}),
         (the_same, {}, {"move": SPECS["move"]}),
     ],
     ids=["edited", "without its beginning", "cut off", "other compression", "other length", "other tool", "tool gone"],
@@ -180,7 +180,7 @@ def test_a_fold_whose_tool_changed_in_the_middle_is_not_continued() -> None:
     messages = turn(0, ["look"])
     history = of_request(0, messages)
     history.take(SPECS)
-    later = {**SPECS, "look": ToolSpec(name="look", kind="query", sensitive_history=True)}
+    later = {**SPECS, "look": ToolSpec(name="look", kind="query", keep_full_results=True)}
     messages += turn(1, ["look"])
     history.take(later)
     for specs in (SPECS, later):
@@ -194,7 +194,7 @@ def test_a_fold_whose_policy_failed_is_not_continued() -> None:
         def fold(self) -> Fold:
             return self
 
-        def add(self, seen: Seen) -> list[Edit]:
+        def add(self, seen: HistoryItem) -> list[Edit]:
             if isinstance(seen.message, AssistantMessage) and not Once.failed:
                 Once.failed = True
                 raise KeyError("oh")

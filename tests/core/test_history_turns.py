@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from support.wire_oracle import check_wires
-from toolbus.core.compression import Compression, Edit, Fold, Seen
+from toolbus.core.compression import Compression, Edit, Fold, HistoryItem
 from toolbus.core.history import History
 from toolbus.core.transcript import validate
 from toolbus.errors import ApplicationError, ConfigurationError
@@ -16,7 +16,7 @@ from toolbus.messages import AssistantMessage, ImagePart, Message, SystemMessage
 from toolbus.protocols import ToolSpec
 from toolbus.records import replace
 
-SPECS = {"look": ToolSpec(name="look", kind="query"), "login": ToolSpec(name="login", sensitive_history=True)}
+SPECS = {"look": ToolSpec(name="look", kind="query"), "login": ToolSpec(name="login", keep_full_results=True)}
 IMAGE = ImagePart(url="data:image/png;base64,AAAA")
 
 
@@ -52,7 +52,7 @@ def turns_of(messages: Sequence[Message]) -> list[int]:
         def fold(self) -> Fold:
             return self
 
-        def add(self, seen: Seen) -> list[Edit]:
+        def add(self, seen: HistoryItem) -> list[Edit]:
             reported.append(seen.turn)
             return []
 
@@ -67,7 +67,7 @@ def test_a_policy_reads_each_result_with_its_call_and_its_tool() -> None:
         def fold(self) -> Fold:
             return self
 
-        def add(self, seen: Seen) -> list[Edit]:
+        def add(self, seen: HistoryItem) -> list[Edit]:
             if seen.call is not None and seen.spec is not None:
                 found.append((seen.call.call_id, seen.spec.kind))
             return []
@@ -274,7 +274,7 @@ def test_a_prompt_without_an_answer_is_known_again() -> None:
     assert list(history.view())[-1] == messages[-1]
     memo = history.memo()
     assert memo is not None
-    assert (memo.first_id, memo.turns_left_out) == ("b_u", 21)
+    assert (memo.first_id, memo.turns_omitted) == ("b_u", 21)
     assert len(history_of([*messages, *said("c")], memo=memo).view()) == 4
 
 
@@ -290,7 +290,7 @@ class Policy:
             raise LookupError("no rules")
         return self
 
-    def add(self, seen: Seen) -> Any:
+    def add(self, seen: HistoryItem) -> Any:
         for each in self.edits:
             if isinstance(each, Exception):
                 raise each
@@ -323,7 +323,9 @@ def test_what_a_policy_says_of_other_places_and_in_broken_text_does_no_harm() ->
     assert [each.content for each in history.view() if isinstance(each, ToolMessage)] == ["?"]
 
 
-@pytest.mark.parametrize("options", [{"policies": None}, {"policies": 3}, {"policies": "mask"}, {"action_chars": 199}])
+@pytest.mark.parametrize(
+    "options", [{"policies": None}, {"policies": 3}, {"policies": "mask"}, {"max_action_chars": 199}]
+)
 def test_more_options_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(options))):
         Compression(**options)

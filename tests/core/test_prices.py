@@ -15,23 +15,27 @@ MILLION = Usage(input_tokens=1_000_000, output_tokens=1_000_000)
 
 
 def priced(amount: float) -> Price:
-    return Price(input=amount, output=0)
+    return Price(input_per_million=amount, output_per_million=0)
 
 
 def test_input_and_output_have_prices_by_the_million() -> None:
     usage = Usage(input_tokens=2_000, output_tokens=500, reasoning_tokens=400)
-    assert cost_of(usage, "v", "m", {"m": Price(input=3, output=15)}) == pytest.approx(0.0135)
+    assert cost_of(usage, "v", "m", {"m": Price(input_per_million=3, output_per_million=15)}) == pytest.approx(0.0135)
 
 
 @pytest.mark.parametrize(("cached", "cost"), [(None, 3.0), (0.3, 1.92), (0, 1.8)])
 def test_cached_input_has_its_own_price_or_that_of_other_input(cached: float | None, cost: float) -> None:
     usage = Usage(input_tokens=1_000_000, cached_tokens=400_000)
-    assert cost_of(usage, "v", "m", {"m": Price(input=3, output=15, cached=cached)}) == pytest.approx(cost)
+    assert cost_of(
+        usage, "v", "m", {"m": Price(input_per_million=3, output_per_million=15, cached_per_million=cached)}
+    ) == pytest.approx(cost)
 
 
 def test_more_cached_than_input_tokens_is_a_slip_of_the_provider_and_no_credit() -> None:
     usage = Usage(input_tokens=1_000_000, cached_tokens=5_000_000)
-    assert cost_of(usage, "v", "m", {"m": Price(input=3, output=0, cached=1)}) == pytest.approx(1.0)
+    assert cost_of(
+        usage, "v", "m", {"m": Price(input_per_million=3, output_per_million=0, cached_per_million=1)}
+    ) == pytest.approx(1.0)
 
 
 def test_the_vendors_model_comes_before_the_model_and_that_before_the_star() -> None:
@@ -51,16 +55,16 @@ def test_a_model_that_is_not_in_the_table_has_no_price() -> None:
     assert cost_of(MILLION, "v", "m", {}) is None
 
 
-@pytest.mark.parametrize("field", ["input", "output", "cached"])
+@pytest.mark.parametrize("field", ["input_per_million", "output_per_million", "cached_per_million"])
 @pytest.mark.parametrize("value", [-0.01, math.inf, math.nan, "1", True, [1]])
 def test_what_is_negative_or_no_number_is_refused_by_name(field: str, value: Any) -> None:
-    prices: dict[str, Any] = {"input": 1, "output": 1, field: value}
-    with pytest.raises(ConfigurationError, match=f"the price of {field} is"):
+    prices: dict[str, Any] = {"input_per_million": 1, "output_per_million": 1, field: value}
+    with pytest.raises(ConfigurationError, match=f"{field} is"):
         Price(**prices)
 
 
-@pytest.mark.parametrize("field", ["input", "output"])
+@pytest.mark.parametrize("field", ["input_per_million", "output_per_million"])
 def test_input_and_output_need_a_price(field: str) -> None:
-    prices: dict[str, Any] = {"input": 1, "output": 1, field: None}
-    with pytest.raises(ConfigurationError, match=f"the price of {field} is None"):
+    prices: dict[str, Any] = {"input_per_million": 1, "output_per_million": 1, field: None}
+    with pytest.raises(ConfigurationError, match=f"{field} is None"):
         Price(**prices)

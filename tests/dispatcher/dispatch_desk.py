@@ -13,7 +13,7 @@ from toolbus.events import Event, ToolCallCompleted, ToolCallFailed, ToolCallReq
 from toolbus.messages import Message
 from toolbus.protocols import CallView
 from toolbus.secrets import NO_SECRETS
-from toolbus.tools import Toolish
+from toolbus.tools import ToolLike
 
 E = TypeVar("E", bound=Event)
 Terminal = ToolCallCompleted | ToolCallFailed
@@ -24,7 +24,7 @@ class View:
 
     def __init__(
         self,
-        tools: Sequence[Toolish] = (),
+        tools: Sequence[ToolLike] = (),
         *,
         deps: Any = None,
         messages: Sequence[Message] = (),
@@ -32,17 +32,17 @@ class View:
     ) -> None:
         self.request_id = request_id
         self.conversation_id = "conversation"
-        self.stops = False
+        self.is_stopping = False
         self.deps = deps
         self.messages = messages
         self.metadata: Mapping[str, Any] | None = None
         self.tools = ToolRegistry(tools)
         self.interceptors: Sequence[Any] = ()
         self.instrumentation: Sequence[Any] = ()
-        self.begun_with: Mapping[str, Any] | None = None
+        self.original_metadata: Mapping[str, Any] | None = None
         self.options: Mapping[str, Any] = {}
         self.calls: Mapping[str, CallView] = {}
-        self.is_left = False
+        self.is_released = False
         self.secrets = NO_SECRETS
 
     def narrate(self, call_id: str, text: str) -> None: ...
@@ -89,7 +89,7 @@ class Desk:
             name=name,
             arguments=arguments,
             round=0,
-            deadline=seconds,
+            timeout_seconds=seconds,
             idempotency_key=f"key-{call_id}",
         )
 

@@ -12,7 +12,7 @@ import pytest
 from toolbus import Interceptor, Limits, Runtime, ToolContext, tool
 from toolbus.events import ToolCallFailed, ToolCallRequested
 from toolbus.testing import ScriptedProvider, calls, text, virtual_backends
-from toolbus.tool_results import Rendered
+from toolbus.tool_results import RenderedResult
 
 anyio_backend = virtual_backends()
 
@@ -109,7 +109,9 @@ async def test_time_that_passes_before_a_handler_is_cancelled_is_not_its_own(
 
 async def test_an_interceptor_of_the_result_counts_too(clock: Clock, caplog: pytest.LogCaptureFixture):
     class Slow(Interceptor):
-        async def after_tool(self, call: ToolCallRequested, result: Rendered, context: ToolContext[Any]) -> Rendered:
+        async def after_tool(
+            self, call: ToolCallRequested, result: RenderedResult, context: ToolContext[Any]
+        ) -> RenderedResult:
             clock.work(0.7)
             return result
 

@@ -336,7 +336,7 @@ async def test_when_the_leader_is_settled_by_its_request_the_next_in_line_runs(r
         assert (await desk.completed("c2")).content == "run 2"
         await settle()
         assert (dispatcher.statistics().running, dispatcher.statistics().cached) == (0, 1)
-    assert desk.bus.statistics().late == 0
+    assert desk.bus.statistics().late_results == 0
     assert [each.call_id for each in desk.seen(ToolCallStarted)] == ["c0", "c1", "c2"]
 
 
@@ -351,7 +351,7 @@ async def test_a_listener_to_a_shared_result_may_settle_another_call_that_waits_
         await settle()
         assert contents(desk, "c0", "c1", "c3") == ["run 0"] * 3
         assert (await desk.failed("c2")).reason == "timeout"
-    assert desk.bus.statistics().late == 0
+    assert desk.bus.statistics().late_results == 0
 
 
 async def test_a_leader_that_is_settled_before_it_began_is_followed_by_the_next_in_line():
@@ -392,7 +392,7 @@ async def test_what_the_old_leader_says_late_is_neither_shared_nor_kept():
         desk.settle("c0")
         source.grace.set()
         await settle()
-        assert desk.bus.statistics().late == 1
+        assert desk.bus.statistics().late_results == 1
         assert (contents(desk, "c1"), dispatcher.statistics().cached) == ([], 0)
         source.let_go(1)
         assert (await desk.completed("c1")).content == "run 1"
@@ -414,7 +414,7 @@ async def test_a_follower_that_is_settled_leaves_the_line_and_never_runs(leaves:
         assert len(desk.endings(leaves)) == 1
         desk.ask("fetch", "next", word="a")
         assert contents(desk, "next") == ["run 0"]
-    assert (source.begun, desk.bus.statistics().late) == (["a"], 0)
+    assert (source.begun, desk.bus.statistics().late_results) == (["a"], 0)
 
 
 async def test_when_all_have_left_the_next_call_runs_on_its_own():
@@ -451,7 +451,7 @@ async def test_who_asks_or_leaves_while_the_others_are_told_is_served_as_well(su
         shared = "run 0" if succeeds else "error: no"
         assert contents(desk, "c0", "c1", "c2") == [shared, "cancelled: late", shared]
         assert contents(desk, "new") == ["run 0" if succeeds else "again"]
-    assert desk.bus.statistics().late == 0
+    assert desk.bus.statistics().late_results == 0
 
 
 async def test_closing_answers_the_whole_line_once():
@@ -465,7 +465,7 @@ async def test_closing_answers_the_whole_line_once():
         assert (
             contents(desk, *(f"{word}{number}" for number in range(3))) == ["cancelled: The dispatcher was closed."] * 3
         )
-    assert (source.begun, desk.bus.statistics().late) == (["a"], 0)
+    assert (source.begun, desk.bus.statistics().late_results) == (["a"], 0)
     desk.leave()
     await assert_idle(desk.bus)
 

@@ -137,7 +137,7 @@ async def test_nobody_is_told_of_a_start_that_nobody_hears():
                 name="echo",
                 arguments={"word": "hi"},
                 round=0,
-                deadline=1,
+                timeout_seconds=1,
                 idempotency_key="",
             )
         )
@@ -447,7 +447,7 @@ async def test_a_call_that_is_given_up_before_its_handler_began_is_ended_by_nobo
     async with ToolDispatcher(desk.bus, ToolRegistry([echo]), on_cancelled=lambda: called.append("cancelled")):
         desk.ask("echo", word="hi")
         if stops:
-            view.stops = True  # The request is about to end, and then settles its calls.
+            view.is_stopping = True  # The request is about to end, and then settles its calls.
         else:
             desk.settle()
         before = len(desk.events)

@@ -45,7 +45,7 @@ async def test_the_sessions_deadline_cancels_the_handler_and_the_request_goes_on
         statistics = dispatcher.statistics()
         assert (statistics.running, statistics.overdue) == (0, ())
         assert (result.outcome, result.tool_calls[0].reason) == ("completed", "timeout")
-        assert bus.statistics().late == 0, "a handler that lets itself be cancelled says nothing more"
+        assert bus.statistics().late_results == 0, "a handler that lets itself be cancelled says nothing more"
     await assert_idle(bus)
 
 
@@ -78,7 +78,7 @@ async def test_a_handler_that_swallows_the_cancellation_delays_nobody_and_its_re
         assert (dispatcher.statistics().overdue, dispatcher.statistics().running) == ((), 0)
     (reported,) = late
     assert isinstance(reported, ToolCallLate)
-    assert (reported.late, reported.content) == ("tool_call_completed", "after all")
+    assert (reported.event_type, reported.content) == ("tool_call_completed", "after all")
     assert "after all" not in str(result.messages)
 
 
@@ -99,7 +99,7 @@ async def test_a_handler_whose_cleanup_raises_fails_late():
         result = await session_of(bus, "untidy", tools=[untidy], limits=Limits(tool_timeout_seconds=5)).run()
         await settle()
     assert result.tool_calls[0].reason == "timeout"
-    assert [each.late for each in late] == ["tool_call_failed"]
+    assert [each.event_type for each in late] == ["tool_call_failed"]
 
 
 @pytest.mark.guarantee("G12")
@@ -228,7 +228,7 @@ async def test_closing_answers_what_waits_and_what_runs():
         assert ending.outcome_unknown == (number == 0)
     statistics = dispatcher.statistics()
     assert (statistics.running, statistics.queued, statistics.idle_workers) == (0, 0, 0)
-    assert desk.bus.statistics().late == 0
+    assert desk.bus.statistics().late_results == 0
     desk.leave()
     await assert_idle(desk.bus)
 

@@ -306,7 +306,7 @@ async def test_a_call_that_is_cancelled_while_it_is_out_leaks_no_place(when: str
     assert counts() == (0, 0, 0)
     assert len(desk.endings("outer")) == len(desk.endings("inner")) == 1
     assert (await desk.failed("outer")).reason == ("timeout" if how == "settled" else "cancelled")
-    assert desk.bus.statistics().late == 0
+    assert desk.bus.statistics().late_results == 0
     desk.leave()
     await assert_idle(desk.bus)
 

@@ -330,7 +330,7 @@ async def test_a_handler_that_loops_for_ever_is_killed_at_its_deadline(door: Doo
                 await anyio.lowlevel.checkpoint()
         assert (dispatcher.statistics().processes, dispatcher.statistics().running) == (0, 0)
     assert [each.reason for each in result.tool_calls] == ["", "timeout"]
-    assert bus.statistics().late == 0
+    assert bus.statistics().late_results == 0
 
 
 @pytest.mark.guarantee("G17")
@@ -352,7 +352,7 @@ async def test_a_handler_whose_call_is_cancelled_is_killed(door: Door, how: str)
     reason = "timeout" if how == "settled" else "cancelled"
     ending = await desk.failed()
     assert (ending.reason, ending.outcome_unknown) == (reason, how == "closed")
-    assert desk.bus.statistics().late == 0
+    assert desk.bus.statistics().late_results == 0
 
 
 async def test_a_call_that_is_cancelled_while_its_process_starts_leaves_none_behind(started: list[Any]):

@@ -109,13 +109,13 @@ async def test_no_further_attempt_begins_once_the_request_is_about_to_end():
     async with ToolDispatcher(desk.bus, ToolRegistry([flaky.tool, Tool("hang", handler=hang)])) as dispatcher:
         desk.ask("work")
         await settle()
-        view.stops = True
+        view.is_stopping = True
         await advance(5)
         assert (len(flaky.began), desk.endings()) == (1, [])
         statistics = dispatcher.statistics()
         assert (statistics.running, statistics.retrying, statistics.idle_workers) == (0, 0, 1)
         # The end of that call concerns neither its former worker nor the next call.
-        view.stops = False
+        view.is_stopping = False
         desk.ask("hang", "next")
         await settle()
         desk.settle()
@@ -266,7 +266,7 @@ async def test_a_call_that_is_settled_while_it_waits_is_not_tried_again():
         await advance(60)
     assert len(flaky.began) == 1
     assert len(desk.endings()) == 1
-    assert desk.bus.statistics().late == 0
+    assert desk.bus.statistics().late_results == 0
 
 
 async def test_a_handler_that_fails_because_it_is_cancelled_is_not_tried_again():

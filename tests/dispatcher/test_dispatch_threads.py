@@ -142,7 +142,7 @@ async def test_a_thread_that_outlives_its_call_is_named_and_keeps_its_place_unti
         (late,) = await desk.hear(ToolCallLate)
         statistics = dispatcher.statistics()
         assert (statistics.threads, statistics.overdue) == (0, ())
-    assert (late.call_id, late.late, late.content) == (
+    assert (late.call_id, late.event_type, late.content) == (
         "0",
         "tool_call_completed",
         '{"ok":true,"message":"done at last"}',
@@ -167,7 +167,7 @@ async def test_a_late_failure_is_reported_as_late_too(threads: Threads, answer: 
         threads.let_go(0)
         (late,) = await desk.hear(ToolCallLate)
         assert dispatcher.statistics().threads == 0
-    assert late.late == "tool_call_failed"
+    assert late.event_type == "tool_call_failed"
     assert reported in late.error
 
 
@@ -202,7 +202,7 @@ async def test_a_result_that_a_thread_gives_late_is_screened_before_anybody_hear
         threads.let_go(0)
         (late,) = await desk.hear(ToolCallLate)
     expected = ("tool_call_failed", "", "not for you") if fails else ("tool_call_completed", "screened", "")
-    assert (late.late, late.content, late.error) == expected
+    assert (late.event_type, late.content, late.error) == expected
 
 
 async def test_a_late_result_that_is_still_screened_when_the_block_is_left_is_heard_by_nobody(

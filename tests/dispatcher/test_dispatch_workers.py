@@ -88,7 +88,7 @@ async def test_a_call_that_two_dispatchers_could_run_is_run_by_one() -> None:
             tools=list(first.specs.values()),
         ).run()
     assert (ran, result.tool_calls[0].content) == (["first"], "first")
-    assert bus.statistics().late == 0
+    assert bus.statistics().late_results == 0
 
 
 @pytest.mark.leaves("buses", reason="the request is opened by hand, and no session ends it")

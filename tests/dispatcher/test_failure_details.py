@@ -10,7 +10,7 @@ import anyio
 import pytest
 from pydantic import SecretStr
 
-from toolbus import Runtime, SqliteStore, subrequest_tool, tool
+from toolbus import Runtime, SqliteStore, sub_request_tool, tool
 from toolbus.core.limits import Limits
 from toolbus.core.prices import Price
 from toolbus.errors import ToolError
@@ -103,7 +103,7 @@ def test_a_detail_is_one_bounded_line_of_the_first_exception() -> None:
 
 
 async def test_the_log_line_of_a_sub_request_names_the_call_that_made_it(caplog: pytest.LogCaptureFixture) -> None:
-    inner = subrequest_tool("research", "Find out.", provider=ScriptedProvider([text("Rome.")]))
+    inner = sub_request_tool("research", "Find out.", provider=ScriptedProvider([text("Rome.")]))
     with caplog.at_level(logging.INFO, "toolbus.session"):
         async with Runtime(asks("research", task="Where?"), tools=[inner]) as runtime:
             result = await runtime.run("Where?")
@@ -113,7 +113,7 @@ async def test_the_log_line_of_a_sub_request_names_the_call_that_made_it(caplog:
 
 
 async def test_a_limit_of_costs_that_no_usage_is_reported_for_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    prices, limits = {"*": Price(input=1.0, output=1.0)}, Limits(max_cost=1.0)
+    prices, limits = {"*": Price(input_per_million=1.0, output_per_million=1.0)}, Limits(max_cost=1.0)
     silent = ScriptedProvider(lambda request: text("Hi."))
     async with Runtime(silent, prices=prices, limits=limits, store=MemoryStore()) as runtime:
         for _ in range(3):

@@ -10,7 +10,7 @@ import anyio
 import pytest
 from dispatch_desk import Desk, View
 
-from toolbus import Interceptor, Runtime, ToolDispatcher, ToolRegistry, ToolResult, subrequest_tool, tool
+from toolbus import Interceptor, Runtime, ToolDispatcher, ToolRegistry, ToolResult, sub_request_tool, tool
 from toolbus.errors import ConfigurationError
 from toolbus.events import ToolCallCompleted, ToolCallLate, ToolCallRequested, decode, encode
 from toolbus.messages import ImagePart, ToolMessage
@@ -18,7 +18,7 @@ from toolbus.records import replace
 from toolbus.request_result import RequestResult
 from toolbus.runtime._conversations import LateResultNotes
 from toolbus.testing import ScriptedProvider, calls, text
-from toolbus.tool_results import Rendered
+from toolbus.tool_results import RenderedResult
 from toolbus.tools import Tool, ToolContext
 
 ROWS = [{"id": 1}, {"id": 2}]
@@ -193,9 +193,11 @@ class Redacting(Interceptor):
     """Sees what the model would read, and has the last word."""
 
     def __init__(self) -> None:
-        self.seen: list[Rendered] = []
+        self.seen: list[RenderedResult] = []
 
-    async def after_tool(self, call: ToolCallRequested, result: Rendered, context: ToolContext[Any]) -> Rendered:
+    async def after_tool(
+        self, call: ToolCallRequested, result: RenderedResult, context: ToolContext[Any]
+    ) -> RenderedResult:
         self.seen.append(result)
         return replace(result, content=f"<{result.content}>")
 
@@ -212,7 +214,7 @@ async def test_interceptors_see_what_the_model_would_and_their_word_is_the_last(
 async def test_sub_requests_go_without_data_as_the_request_above_them_does():
     seen: list[ToolCallCompleted] = []
     inner = ScriptedProvider([calls(("look", {})), text("Found.")])
-    ask = subrequest_tool("ask", "Ask.", provider=inner, tools=[giving(ROWS)])
+    ask = sub_request_tool("ask", "Ask.", provider=inner, tools=[giving(ROWS)])
     outer = ScriptedProvider([calls(("ask", {"task": "look"})), text("Done.")])
     async with Runtime(outer, tools=[ask], include_data=False) as runtime:
         runtime.bus.connect(ToolCallCompleted, seen.append)
@@ -226,7 +228,7 @@ async def test_sub_requests_go_without_data_as_the_request_above_them_does():
 async def test_what_a_sub_request_has_affected_is_gathered_and_counted_above():
     made = giving(ToolResult(affected=["a", "b"]))
     inner = ScriptedProvider([calls(("look", {})), text("Changed.")])
-    ask = subrequest_tool("ask", "Ask.", provider=inner, tools=[made])
+    ask = sub_request_tool("ask", "Ask.", provider=inner, tools=[made])
     outer = ScriptedProvider([calls(("ask", {"task": "change"})), text("Done.")])
     async with Runtime(outer, tools=[ask]) as runtime:
         result = await runtime.run("Ask.")
@@ -271,10 +273,10 @@ async def test_a_late_result_has_its_images_and_the_note_for_the_next_turn_says_
 
 
 def test_what_a_tool_says_of_its_results_stands_on_its_spec():
-    spec = giving(1, kind="query", sensitive_history=True, max_result_chars=500).spec
-    assert (spec.kind, spec.sensitive_history, spec.max_result_chars) == ("query", True, 500)
+    spec = giving(1, kind="query", keep_full_results=True, max_result_chars=500).spec
+    assert (spec.kind, spec.keep_full_results, spec.max_result_chars) == ("query", True, 500)
     spec = giving(1).spec
-    assert (spec.kind, spec.sensitive_history, spec.max_result_chars) == ("", False, None)
+    assert (spec.kind, spec.keep_full_results, spec.max_result_chars) == ("", False, None)
 
 
 async def summarize_later(_data: Any) -> str:
@@ -286,7 +288,7 @@ async def summarize_later(_data: Any) -> str:
     [
         ({"kind": "read"}, "kind is 'read'; say 'query' or 'action'"),
         ({"kind": ["query"]}, "kind is .*; say 'query' or 'action'"),
-        ({"sensitive_history": "yes"}, "sensitive_history is 'yes'; say True or False"),
+        ({"keep_full_results": "yes"}, "keep_full_results is 'yes'; say True or False"),
         ({"max_result_chars": 199}, "max_result_chars is 199; it must be a whole number of at least 200"),
         ({"max_result_chars": 1e6}, "max_result_chars is 1000000.0"),
         ({"max_result_chars": True}, "max_result_chars is True"),

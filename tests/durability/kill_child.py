@@ -37,7 +37,7 @@ from typing import Any, cast
 
 import anyio
 
-from toolbus import Limits, Runtime, Tool, ToolContext, subrequest_tool, tool
+from toolbus import Limits, Runtime, Tool, ToolContext, sub_request_tool, tool
 from toolbus.core.transcript import validate
 from toolbus.core.turn import TurnState, apply_all
 from toolbus.events import (
@@ -256,7 +256,7 @@ class Life:
                 session = runtime.session(answer.request_id)
                 if answer.event_id not in given and session is not None:
                     if not session.inject(answer):
-                        assert session.snapshot().view.left
+                        assert session.snapshot().view.released
                         continue
                     self.fate.passes("answer injected")
                     assert session.inject(answer)  # a transport may deliver twice
@@ -298,7 +298,7 @@ class Life:
                     self.group.start_soon(self.inject_answers, runtime)
                     drained = await self.work(runtime, store)
                     if drained:
-                        await runtime.drain(grace_seconds=0)
+                        await runtime.drain(timeout_seconds=0)
                         self.fate.passes("drained")
                 self.group.cancel_scope.cancel()
         self.fate.passes("store closed")
@@ -381,7 +381,7 @@ def _tool(name: str, seconds: float = 0.002, **options: Any) -> Tool:
 def _tools() -> list[Tool]:
     """Made once, before any life: schemas take time."""
     inside = _tool("pay_inside", 0.01, needs_approval=True)
-    handed = subrequest_tool("hand_over", "Hand over.", provider=_Inside(), tools=[inside])
+    handed = sub_request_tool("hand_over", "Hand over.", provider=_Inside(), tools=[inside])
     handler: Any = handed.handler
 
     @functools.wraps(handler)
@@ -412,7 +412,7 @@ async def requests_of(store: Any, name: str) -> list[tuple[str, str | None, str]
 
 def _rows(database: Any, name: str) -> Any:
     statement = "SELECT request_id, ending, conversation_id FROM requests WHERE substr(conversation_id, 1, ?) = ?"
-    return database.rows(f"{statement} ORDER BY ended_at, begun_at", (len(name) + 1, f"{name} "))
+    return database.rows(f"{statement} ORDER BY ended_at, started_at", (len(name) + 1, f"{name} "))
 
 
 def _job(metadata: Mapping[str, Any] | None) -> str:

@@ -72,7 +72,7 @@ async def test_an_option_is_written_as_data_or_as_a_function_and_only_if_it_was_
 
 def test_what_was_written_comes_back_without_what_only_a_newer_release_knows() -> None:
     limits, settings = Limits(max_rounds=3, stop_on=frozenset({"timeout", "denied"})), ModelSettings(temperature=0.5)
-    memo, price = Memo(first_id="m1", turns_left_out=2), Price(input=1.0, output=2.0)
+    memo, price = Memo(first_id="m1", turns_omitted=2), Price(input_per_million=1.0, output_per_million=2.0)
     newer = {"of_a_newer_release": 1}
     assert (fields_of(limits) or {})["stop_on"] == ["denied", "timeout"]
     assert limits_in({"limits": {**(fields_of(limits) or {}), **newer}}) == limits
@@ -99,7 +99,7 @@ def test_what_was_not_written_has_its_default() -> None:
 @pytest.mark.parametrize("metadata", [{"user": object()}, {1: 2}, {"number": 2**70}])
 async def test_metadata_that_no_journal_can_keep_is_refused_before_anything_begins(metadata: dict[Any, Any]) -> None:
     async with Runtime(ScriptedProvider([]), store=MemoryStore(journal=True)) as runtime:
-        before = runtime.statistics().places
+        before = runtime.statistics().free_capacity
         with pytest.raises(ConfigurationError, match="metadata is not JSON, so the journal cannot keep it"):
             runtime.start("go", metadata=metadata)
-        assert runtime.statistics().places == before
+        assert runtime.statistics().free_capacity == before

@@ -44,7 +44,7 @@ async def test_while_it_drains_no_request_begins_and_those_that_run_have_their_g
     ):
         session = runtime.start("go", provider=working(5))
         await settle()
-        group.start_soon(lambda: runtime.drain(grace_seconds=10))
+        group.start_soon(lambda: runtime.drain(timeout_seconds=10))
         await settle()
         with pytest.raises(NotRunning, match="is closing"):
             runtime.start("too late")
@@ -60,7 +60,7 @@ async def test_without_a_journal_a_request_that_is_left_is_cancelled(*, begun: b
         session = runtime.start("go", provider=working(5))
         if begun:
             await settle()
-        assert session.leave("moving")
+        assert session.release("moving")
         result = await session.result()
     assert (result.outcome, result.reason, result.resumable) == ("cancelled", "moving", False)
     assert isinstance(heard[-1], RequestCancelled)
@@ -84,7 +84,7 @@ async def test_requests_that_take_longer_than_the_grace_to_leave_are_counted_onc
         journal.append = append_late
         for each in sessions:
             each.steer("Quickly!")
-        assert await runtime.drain(grace_seconds=0) == 2
+        assert await runtime.drain(timeout_seconds=0) == 2
 
 
 @pytest.mark.guarantee("G18")
@@ -96,7 +96,7 @@ async def test_what_does_not_end_in_its_grace_keeps_what_is_done_and_its_convers
         running = runtime.start("go", provider=working(50), conversation_id="c")
         waiting = runtime.start("and then?", provider=working(1), conversation_id="c")
         await settle()
-        assert await runtime.drain(grace_seconds=10) == 2
+        assert await runtime.drain(timeout_seconds=10) == 2
         assert running.ended
         assert waiting.ended
         first, second = await running.result(), await waiting.result()

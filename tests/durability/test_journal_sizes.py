@@ -67,7 +67,7 @@ async def test_a_journal_that_is_nearly_full_of_facts_or_of_bytes_makes_one_warn
     assert caplog.messages == []
     assert counted.store.journal is not None
     [record] = await counted.store.journal.requests()
-    for limits in ({"max_facts": record.facts + 2}, {"max_journal_bytes": counted.sizes[-1] + 1}):
+    for limits in ({"max_facts": record.fact_count + 2}, {"max_journal_bytes": counted.sizes[-1] + 1}):
         caplog.clear()
         await run(MemoryStore(journal=True), **limits)
         [warning] = caplog.messages

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from support.resuming import Lab, Scene, assert_goes_on_everywhere, cut_off, model, virtual_wall
-from toolbus import Compression, Limits, ModelSettings, Price, Runtime, subrequest_tool
+from toolbus import Compression, Limits, ModelSettings, Price, Runtime, sub_request_tool
 from toolbus.core.compression import StubOldQueries
 from toolbus.errors import NativeOutputUnsupported, ProviderUnavailable
 from toolbus.events import ApprovalRequested
@@ -253,7 +253,7 @@ async def test_a_limit_stops_where_it_would_have_stopped(limits: Limits) -> None
                 text("All looked at.", usage=SPENT),
             )
         ],
-        options={"limits": limits, "prices": {"*": Price(input=100.0, output=10.0)}},
+        options={"limits": limits, "prices": {"*": Price(input_per_million=100.0, output_per_million=10.0)}},
         exact=limits.timeout_seconds > 100,  # the time goes on while nobody runs, and what is said of it
     )
     assert await assert_goes_on_everywhere(scene) >= 2
@@ -265,7 +265,7 @@ async def test_a_request_within_a_request_is_interrupted_and_its_pauses_end() ->
             return calls(("wipe", {"n": 1})) if len(request.messages) == 1 else text("Wiped inside.", usage=SPENT)
 
         inner = ScriptedProvider(reply, vendor="inner")
-        handed = subrequest_tool(
+        handed = sub_request_tool(
             "hand_over", "Hand it over.", provider=inner, tools=[lab.tool("wipe", needs_approval=True)]
         )
         return [*lab.standard(), handed]

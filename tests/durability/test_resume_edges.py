@@ -561,7 +561,7 @@ async def test_draining_leaves_what_runs_with_all_that_was_asked_of_it() -> None
         requested = [each for each in heard if isinstance(each, ToolCallRequested)]
         pay = next(each for each in requested if (each.request_id, each.name) == (working.request_id, "pay"))
         assert runtime.bus.publish(pay.completed("by hand"))
-        assert await runtime.drain(grace_seconds=0) >= 1
+        assert await runtime.drain(timeout_seconds=0) >= 1
         result = await working.result()
     assert (result.outcome, result.reason, result.resumable) == ("cancelled", "the runtime is closing", True)
     assert [each.type for each in heard].count("request_cancelled") <= 1
@@ -612,7 +612,7 @@ async def test_a_host_that_cancels_run_ends_the_request_for_good() -> None:
         assert await store.journal.unfinished() == []
         assert len(await runtime.resume()) == 0
         (record,) = await store.conversations()
-    assert record.messages == 3  # prompt, call, and that it was cancelled
+    assert record.message_count == 3  # prompt, call, and that it was cancelled
 
 
 async def test_a_runtime_with_a_journal_that_is_left_at_once_is_left() -> None:
@@ -646,7 +646,7 @@ async def test_a_resumption_that_is_overtaken_by_the_end_leaves_the_rest() -> No
         async with anyio.create_task_group() as group:
             group.start_soon(resume)
             await advance(0.5)
-            await runtime.drain(grace_seconds=0)
+            await runtime.drain(timeout_seconds=0)
     assert len(problems) == 2
     assert len(await journal.unfinished()) == 2
 

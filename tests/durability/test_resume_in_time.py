@@ -42,11 +42,11 @@ async def resumed_an_hour_later(wall: Wall, limits: Limits | None) -> tuple[str,
 async def test_its_time_is_over_when_it_comes_too_late(wall: Wall) -> None:
     outcome, reason, runs, fact, call = await resumed_an_hour_later(wall, None)
     assert (outcome, reason, runs) == ("stopped", "timeout_seconds=60", 0)
-    assert (fact.deadline, call) == (None, "interrupted")
+    assert (fact.timeout_seconds, call) == (None, "interrupted")
 
 
 @pytest.mark.guarantee("G10", "G19")
 async def test_limits_that_are_given_again_begin_its_time_anew(wall: Wall) -> None:
     outcome, reason, runs, fact, call = await resumed_an_hour_later(wall, Limits(timeout_seconds=30))
     assert (outcome, reason, runs) == ("completed", "", 1)
-    assert (fact.deadline, call) == (30, "")
+    assert (fact.timeout_seconds, call) == (30, "")

@@ -144,7 +144,7 @@ async def test_a_result_says_nothing_of_a_journal_that_is_written_after_the_sess
     how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A process that has stood still finds its own time over as well as that of its journal.
-    monkeypatch.setattr("toolbus.session._session.WRITE_SECONDS", 4.0)
+    monkeypatch.setattr("toolbus.session._steps.WRITE_SECONDS", 4.0)
     store = Faulty(how, 6)  # the ending
     result, _ = await run(store, Lab(), "warn")
     assert store.journal is not None
@@ -230,7 +230,7 @@ async def test_with_warn_steps_that_a_store_refuses_for_long_are_given_up_and_no
     async with WORK.runtime(store, lab, on_store_failure="warn") as runtime:
         session = runtime.start(PROMPT, conversation_id="c")
         await advance(1.5)
-        assert session.leave("moving")
+        assert session.release("moving")
         await session.result()
         await advance(25)
         assert [each for each in caplog.records if each.levelno == logging.ERROR] == []
@@ -274,7 +274,7 @@ async def test_a_request_that_is_left_while_its_store_fails_is_whole_when_it_wor
     async with WORK.runtime(store, lab, on_store_failure="warn", drain_seconds=0) as runtime:
         session = runtime.start(PROMPT, conversation_id="c")
         await advance(1.5)  # a step is done that the store has not taken
-        assert session.leave(reason)
+        assert session.release(reason)
         result = await session.result()
         store.last = -1
         await advance(5)

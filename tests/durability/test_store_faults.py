@@ -189,7 +189,7 @@ async def test_a_request_that_only_warns_survives_any_one_failure(tmp_path: Path
         if result.outcome == "completed":
             record = await desk.store.request(result.request_id)
             assert record is not None
-            assert (record.ending, record.facts) == ("completed", len(await desk.store.facts(result.request_id)))
+            assert (record.ending, record.fact_count) == ("completed", len(await desk.store.facts(result.request_id)))
             assert [*await desk.store.history("c")] == result.messages
             assert result.journaled
         await desk.store.aclose()

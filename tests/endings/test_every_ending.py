@@ -44,7 +44,7 @@ from toolbus.providers.scripted import Step
 from toolbus.storage import Entry
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, calls, error, settle, text, virtual_backends
-from toolbus.tool_results import Rendered
+from toolbus.tool_results import RenderedResult
 from toolbus.toolsets.control import give_up, task_complete
 
 anyio_backend = virtual_backends()
@@ -157,7 +157,7 @@ class Forbids(Interceptor):
         self._at("tool")
         return arguments
 
-    async def after_tool(self, call: Any, result: Rendered, context: ToolContext[Any]) -> Rendered:
+    async def after_tool(self, call: Any, result: RenderedResult, context: ToolContext[Any]) -> RenderedResult:
         self._at("result")
         return result
 
@@ -241,7 +241,7 @@ STOPPED = [
     Case("time, in a swallowing tool", "stopped", "timeout_seconds=5", [calls(AT_ONCE, ("swallows", {}))], None, limited(timeout_seconds=5), 1),
     Case("input tokens", "stopped", "max_input_tokens=5", [calls(AT_ONCE, usage=tokens(6))], None, limited(max_input_tokens=5), 1),
     Case("output tokens", "stopped", "max_output_tokens=5", [calls(AT_ONCE, usage=tokens(0, 6))], None, limited(max_output_tokens=5), 1),
-    Case("cost", "stopped", "max_cost=5", [calls(AT_ONCE, usage=tokens(6))], None, {**limited(max_cost=5.0), "prices": {"*": Price(input=1_000_000, output=0)}}, 1),
+    Case("cost", "stopped", "max_cost=5", [calls(AT_ONCE, usage=tokens(6))], None, {**limited(max_cost=5.0), "prices": {"*": Price(input_per_million=1_000_000, output_per_million=0)}}, 1),
     Case("fail_fast", "stopped", "on_failure=fail_fast", [calls(AT_ONCE, BROKEN, FOR_EVER)], None, limited(on_failure="fail_fast"), 1),
     Case("fail_fast, swallowing", "stopped", "on_failure=fail_fast", [calls(("swallows", {}), BROKEN)], None, limited(on_failure="fail_fast")),
     Case("stop_on", "stopped", "stop_on=unknown_tool", [calls(AT_ONCE, ("nothing", {}))], None, limited(stop_on={"unknown_tool"})),
@@ -260,7 +260,7 @@ FAILED = [
         Case(f"broken interceptor: {place}", "failed", "application_error", [calls(AT_ONCE), text("No.")], None, {"interceptors": [Forbids(place, KeyError("x"))]}, completed)
         for place, completed in (("prompt", 0), ("model", 0), ("tool", 0), ("answer", 1))
     ),
-    Case("no price", "failed", "configuration", [text("Hi.")], None, {**limited(max_cost=5.0), "prices": {"another": Price(input=1, output=1)}}),
+    Case("no price", "failed", "configuration_error", [text("Hi.")], None, {**limited(max_cost=5.0), "prices": {"another": Price(input_per_million=1, output_per_million=1)}}),
     Case("broken instructions", "failed", "application_error", options={"instructions": no_instructions}),
     Case("broken provider", "failed", "application_error", [calls(AT_ONCE), raises], completed=1),
     Case("no reply", "failed", "application_error", NoModel()),
@@ -293,7 +293,7 @@ def cancel_on(kind: type[Event]) -> Act:
 
 async def drain(runtime: Runtime, _session: RequestSession, _heard: Sequence[Event]) -> None:
     await settle()
-    assert await runtime.drain(grace_seconds=5) == 1
+    assert await runtime.drain(timeout_seconds=5) == 1
 
 
 CANCELLED = [

@@ -303,7 +303,7 @@ async def test_the_time_out_of_the_whole_ends_at_its_moment_and_keeps_what_was_d
     assert scene.seconds == pytest.approx(10)
     assert [(call.ok, call.reason) for call in result.tool_calls] == [(True, ""), (True, ""), (False, "timeout")]
     requested = [event for event in scene.events if isinstance(event, ToolCallRequested)]
-    assert [event.deadline for event in requested] == [pytest.approx(10), pytest.approx(9), pytest.approx(9)]
+    assert [event.timeout_seconds for event in requested] == [pytest.approx(10), pytest.approx(9), pytest.approx(9)]
     assert [event.call_id for event in scene.events if isinstance(event, ToolCallFailed)] == [requested[2].call_id]
     assert using("Wait Long") in scene.steps
     assert scene.steps[-1] == stopped("I stopped because it took longer than 10 seconds.")

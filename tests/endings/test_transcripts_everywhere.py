@@ -33,7 +33,7 @@ from toolbus import (
     RequestSession,
     Runtime,
     ToolContext,
-    subrequest_tool,
+    sub_request_tool,
     tool,
 )
 from toolbus.core.transcript import Dialect, Rules, validate
@@ -52,7 +52,7 @@ from toolbus.messages import (
 from toolbus.protocols import Emit, ModelReply, ModelRequest
 from toolbus.records import replace
 from toolbus.testing import ScriptedProvider, advance, calls, error, text, virtual_backends
-from toolbus.tool_results import Rendered
+from toolbus.tool_results import RenderedResult
 
 anyio_backend = virtual_backends()
 pytestmark = [pytest.mark.guarantee("G08"), pytest.mark.repeats("whole requests, of which each part has its own tests")]
@@ -396,7 +396,9 @@ class Edits(Interceptor):
     async def before_tool(self, name: str, arguments: dict[str, Any], context: ToolContext[Any]) -> dict[str, Any]:
         return {**arguments, "key": "edited"}
 
-    async def after_tool(self, call: ToolCallRequested, result: Rendered, context: ToolContext[Any]) -> Rendered:
+    async def after_tool(
+        self, call: ToolCallRequested, result: RenderedResult, context: ToolContext[Any]
+    ) -> RenderedResult:
         return replace(result, content="")
 
     async def on_answer(self, text: str, context: ToolContext[Any]) -> str:
@@ -467,7 +469,7 @@ async def test_sub_requests_send_what_is_valid_however_they_end(end: str) -> Non
     below: Sent = []
     steps = [calls(AT_ONCE, LOOK_UP, ("shows", {"key": "a"})), unavailable, calls(FOR_EVER, AT_ONCE) if end in {"cancelled", "timed out"} else calls(AT_ONCE)]  # fmt: skip
     steps += [text("Found.")] if end == "completed" else [error(ProviderUnavailable("gone"))] * 4
-    desk = subrequest_tool(
+    desk = sub_request_tool(
         "desk", "Looks up.", provider=Recorded(ScriptedProvider(steps), below), tools=[*TOOLS, shows]
     )
 

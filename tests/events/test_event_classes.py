@@ -199,7 +199,7 @@ def test_time_is_given_by_whoever_makes_an_event_or_is_the_present():
 
 
 REQUESTED = ToolCallRequested(
-    request_id="r", call_id="c", name="get_sky", arguments={}, round=0, deadline=1.0, idempotency_key="k"
+    request_id="r", call_id="c", name="get_sky", arguments={}, round=0, timeout_seconds=1.0, idempotency_key="k"
 )
 
 

@@ -44,7 +44,7 @@ REQUESTED: dict[str, Any] = {
     "name": "look_up",
     "arguments": {},
     "round": 0,
-    "deadline": 30.0,
+    "timeout_seconds": 30.0,
     "idempotency_key": "k",
 }
 
@@ -75,7 +75,7 @@ def test_nested_values_come_back_as_what_they_were():
     for event in (
         MessageAppended(message=message),
         MessageAppended(message=UserMessage(content=(TextPart(text="a"), ImagePart(url="https://example.com/a.png")))),
-        RoundStarted(round=1, message_count=2, after=(CallOutcome(name="a", success=True),)),
+        RoundStarted(round=1, message_count=2, call_outcomes=(CallOutcome(name="a", ok=True),)),
         ToolCallCompleted(call_id="c", name="a", content="", artifacts=(Artifact(name="f", content="x"),)),
     ):
         again = decode(encode(event))
@@ -94,7 +94,7 @@ def test_what_is_left_out_gets_its_default():
     assert (event.request_id, event.round, event.metadata) == ("", 0, None)
     assert event.event_id != decode(orjson.dumps(DELTA)).event_id
     assert Spent() == Spent(usage=Usage(), tool_calls=0, cost=0.0)
-    assert ModelRetrying(round=0, reason="empty_reply").provider == 0
+    assert ModelRetrying(round=0, reason="empty_reply").provider_index == 0
 
 
 def test_fields_that_are_unknown_are_ignored_at_any_depth():
@@ -145,8 +145,8 @@ def test_a_wrong_field_is_reported_by_its_path_and_what_was_expected(
         ),
         ({"type": "message_appended", "message": {"role": "robot"}}, r"event\.message\.role", "Invalid value 'robot'"),
         (
-            {"type": "round_started", "round": 1, "message_count": 1, "after": [{"name": "a", "success": True}, {}]},
-            r"event\.after\[1\]",
+            {"type": "round_started", "round": 1, "message_count": 1, "call_outcomes": [{"name": "a", "ok": True}, {}]},
+            r"event\.call_outcomes\[1\]",
             "missing required field name",
         ),
         ({**REQUESTED, "arguments": "{}"}, r"event\.arguments", "Expected object, got str"),
@@ -317,7 +317,7 @@ def _is_valid(value: object) -> bool:
 
 def test_arguments_and_reasons_of_calls_survive():
     requested = ToolCallRequested(
-        call_id="c", name="n", arguments={"a": [1, {"b": None}]}, round=0, deadline=1.5, idempotency_key="k"
+        call_id="c", name="n", arguments={"a": [1, {"b": None}]}, round=0, timeout_seconds=1.5, idempotency_key="k"
     )
     failed = ToolCallFailed(call_id="c", name="n", reason="limit", error="no", limit="max_tool_calls=100")
     assert [decode(encode(each)) for each in (requested, failed)] == [requested, failed]

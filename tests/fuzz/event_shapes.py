@@ -35,7 +35,7 @@ EVENTS: list[Event] = [
         cost=0.5,
     ),
     ToolCallRequested(
-        call_id="c", name="n", arguments={"a": {"b": [None]}}, round=1, deadline=2.5, idempotency_key="k"
+        call_id="c", name="n", arguments={"a": {"b": [None]}}, round=1, timeout_seconds=2.5, idempotency_key="k"
     ),
     ToolCallCompleted(
         call_id="c",
@@ -49,7 +49,7 @@ EVENTS: list[Event] = [
     ),
     ToolCallFailed(call_id="c", name="n", reason="timeout", error="late", retryable=True),
     PlanChanged(steps=(PlanStep(text="look"), PlanStep(text="tell", status="done"))),
-    RoundStarted(round=1, message_count=3, after=(CallOutcome(name="n", success=False),)),
+    RoundStarted(round=1, message_count=3, call_outcomes=(CallOutcome(name="n", ok=False),)),
     ApprovalDecided(call_id="c", approved=True, arguments={"a": 1}),
     RequestCompleted(text="done", output={"a": [1.5]}, usage=Usage(cached_tokens=2)),
     StatusChanged(stage="executing", text="x"),

@@ -51,7 +51,7 @@ async def main(options: dict[str, Any]) -> None:
         store=store_at(options["store"]),
         on_approval="wait",
         lease_seconds=options["lease_seconds"],
-        inbox_seconds=0.05,
+        inbox_poll_seconds=0.05,
     ) as runtime:
         for _ in range(options["begin"]):
             session = runtime.start("go")

@@ -18,7 +18,7 @@ import pytest
 from owner_child import store_at
 
 from toolbus.events import ApprovalDecided
-from toolbus.handles import CommandAnswer
+from toolbus.handles import CommandStatus
 from toolbus.remote import Client
 
 APPROVALS = int(os.environ.get("TOOLBUS_APPROVALS", "40"))
@@ -84,7 +84,7 @@ class Owner:
                 each.close()
 
 
-async def approve(client: Client, request_id: str, answers: dict[str, CommandAnswer]) -> None:
+async def approve(client: Client, request_id: str, answers: dict[str, CommandStatus]) -> None:
     handle = client.request(request_id)
     [question] = await handle.pending_approvals()
     answers[request_id] = await handle.approve(question, by="Ada")
@@ -113,10 +113,10 @@ async def assert_each_counted_once(client: Client, ids: list[str], ledger: Path)
 async def test_no_approval_from_another_process_is_lost(where: str, tmp_path: Path, anyio_backend: str) -> None:
     ledger = tmp_path / "ledger"
     owner = Owner(where, ledger, begin=APPROVALS, lease_seconds=PATIENCE_SECONDS)
-    answers: dict[str, CommandAnswer] = {}
+    answers: dict[str, CommandStatus] = {}
     try:
         ids = await owner.begun()
-        async with Client(store_at(where), inbox_seconds=0.05, answer_seconds=PATIENCE_SECONDS) as client:
+        async with Client(store_at(where), inbox_poll_seconds=0.05, answer_seconds=PATIENCE_SECONDS) as client:
             async with anyio.create_task_group() as tasks:
                 for request_id in ids:
                     tasks.start_soon(approve, client, request_id, answers)
@@ -136,10 +136,10 @@ async def test_an_approval_is_not_lost_when_its_owner_is_killed_at_once(
     ledger, chance = tmp_path / "ledger", random.Random(seed)
     count = min(APPROVALS, 20)
     owner = Owner(where, ledger, begin=count)
-    answers: dict[str, CommandAnswer] = {}
+    answers: dict[str, CommandStatus] = {}
     try:
         ids = await owner.begun()
-        async with Client(store_at(where), inbox_seconds=0.02, answer_seconds=0.2) as client:
+        async with Client(store_at(where), inbox_poll_seconds=0.02, answer_seconds=0.2) as client:
             async with anyio.create_task_group() as tasks:
                 for request_id in ids:
                     tasks.start_soon(_approve_at, client, request_id, answers, chance.uniform(0, 1.5))

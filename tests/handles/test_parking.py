@@ -45,7 +45,7 @@ def node(store: MemoryStore, *steps: Any, lab: Lab | None = None, **options: Any
     replies = steps or (calls(("wipe", {"n": 1})), text("Done."))
     lab = lab or Lab()
     tools = [lab.tool("wipe", 1, needs_approval=True), lab.tool("look", 200, idempotent=True), EXTERNAL]
-    options = {"park_seconds": 60.0, "limits": LIMITS, "on_approval": "wait", "drain_seconds": 0, **options}
+    options = {"park_after_seconds": 60.0, "limits": LIMITS, "on_approval": "wait", "drain_seconds": 0, **options}
     model = ScriptedProvider(lambda request: replies[request.round])
     return Runtime(model, tools=tools, store=store, **options)
 
@@ -153,7 +153,7 @@ async def ask_somebody(_question: ApprovalRequested) -> bool:
 async def test_what_does_anything_else_is_not_parked(case: str) -> None:
     store = MemoryStore(journal=True)
     steps = (calls(("wipe", {"n": 1}), ("look", {"n": 1})), text("Done.")) if case == "a tool runs" else ()
-    options: dict[str, Any] = {"park_seconds": None if case == "no parking" else 60}
+    options: dict[str, Any] = {"park_after_seconds": None if case == "no parking" else 60}
     if case == "the application decides":
         options["on_approval"] = ask_somebody
     async with node(store, *steps, **options) as runtime:
@@ -233,7 +233,7 @@ async def test_a_runtime_that_watched_itself_the_last_time_only_parks_nothing() 
 
 
 async def test_parking_needs_an_inbox() -> None:
-    with pytest.raises(ConfigurationError, match="park_seconds needs a store with an inbox"):
-        Runtime(ScriptedProvider([]), park_seconds=60)
-    with pytest.raises(ConfigurationError, match="park_seconds"):
-        Runtime(ScriptedProvider([]), park_seconds=0, store=MemoryStore(journal=True))
+    with pytest.raises(ConfigurationError, match="park_after_seconds needs a store with an inbox"):
+        Runtime(ScriptedProvider([]), park_after_seconds=60)
+    with pytest.raises(ConfigurationError, match="park_after_seconds"):
+        Runtime(ScriptedProvider([]), park_after_seconds=0, store=MemoryStore(journal=True))

@@ -167,8 +167,8 @@ async def test_a_command_to_another_process_is_done_at_once() -> None:
     relay, store, lab = LocalRelay(), MemoryStore(journal=True), Lab()
     replies = (calls(("wipe", {"n": 1})), text("Done."))
     async with (
-        node(store, relay, *replies, lab=lab, inbox_seconds=1_000) as runtime,
-        Client(store, relay=relay, inbox_seconds=1_000) as client,
+        node(store, relay, *replies, lab=lab, inbox_poll_seconds=1_000) as runtime,
+        Client(store, relay=relay, inbox_poll_seconds=1_000) as client,
     ):
         session = runtime.start("go")
         await settle()
@@ -217,8 +217,8 @@ async def test_a_command_without_a_wake_up_is_done_at_the_next_look(relay: Local
 async def test_many_inputs_at_once_are_read_without_waiting_in_between() -> None:
     relay, store = LocalRelay(), MemoryStore(journal=True)
     async with (
-        node(store, relay, calls(("look", {"n": 1})), text("Done."), inbox_seconds=1_000) as runtime,
-        Client(store, relay=relay, inbox_seconds=1_000) as client,
+        node(store, relay, calls(("look", {"n": 1})), text("Done."), inbox_poll_seconds=1_000) as runtime,
+        Client(store, relay=relay, inbox_poll_seconds=1_000) as client,
     ):
         session = runtime.start("go")
         await settle()
@@ -306,7 +306,7 @@ async def test_a_reader_whose_own_process_takes_the_request_over_reads_on_at_onc
         session = old.start("go")
         await settle()
         async with (
-            node(store, relay, calls(("look", {"n": 1})), spoken(), inbox_seconds=100) as heir,
+            node(store, relay, calls(("look", {"n": 1})), spoken(), inbox_poll_seconds=100) as heir,
             anyio.create_task_group() as tasks,
         ):
             tasks.start_soon(read, heir.request(session.request_id), heard)
@@ -582,7 +582,13 @@ async def test_damaged_and_forged_messages_do_nothing(body: bytes) -> None:
     lab = Lab()
     async with node(store, relay, calls(("look", {"n": 1})), text("Done."), lab=lab) as runtime:
         forged = ToolCallRequested(
-            request_id="r", call_id="c", name="wipe", arguments={"n": 1}, round=0, deadline=9.0, idempotency_key="k"
+            request_id="r",
+            call_id="c",
+            name="wipe",
+            arguments={"n": 1},
+            round=0,
+            timeout_seconds=9.0,
+            idempotency_key="k",
         )
         for heard in [*relay.heard.values()]:
             heard(body)

@@ -135,8 +135,8 @@ async def test_a_handle_knows_the_record_and_the_ending_of_its_request(where: st
             assert not await handle.has_ended()
             record = await handle.record()
             assert (record.request_id, record.conversation_id, record.ending) == (session.request_id, "talk", None)
-            assert record.begun_at == session.snapshot().view.state.started_at
-            assert record.facts == sum([each.is_fact and not each.is_derived async for each in _so_far(session)])
+            assert record.started_at == session.snapshot().view.state.started_at
+            assert record.fact_count == sum([each.is_fact and not each.is_derived async for each in _so_far(session)])
             session.cancel()
             await session.result()
             assert await handle.has_ended()
@@ -153,7 +153,7 @@ async def test_a_request_that_ran_here_has_the_result_of_its_session() -> None:
     async with node(store_of(), text("Done.")) as runtime:
         session = runtime.start("go")
         handle = runtime.request(session.request_id)
-        assert (await handle.record()).begun_at, "it begins now"
+        assert (await handle.record()).started_at, "it begins now"
         assert await handle.result() is await session.result()
 
 
@@ -343,7 +343,7 @@ async def test_a_reader_that_is_a_step_ahead_of_the_session_that_takes_the_reque
 
 async def test_a_reader_that_has_facts_which_the_store_never_got_continues_with_the_store() -> None:
     """With `on_store_failure="warn"`, another process continues a request from an earlier fact than readers have."""
-    begun = RequestStarted(event_id="begun", request_id="r", deadline=9.0)
+    begun = RequestStarted(event_id="begun", request_id="r", timeout_seconds=9.0)
     lost = [SteeringAdded(event_id=name, request_id="r", text=name) for name in ("a", "b")]
     ending = RequestCompleted(event_id="ending", request_id="r", text="Done.")
 
@@ -400,7 +400,7 @@ async def test_a_command_that_was_acknowledged_survives_the_death_of_the_process
         assert await Client(store).request(session.request_id).approve(question) == "queued"
         assert dies.is_set()
         journal.append = append
-        session.leave("as if it had died")
+        session.release("as if it had died")
     async with node(store, lab=lab) as heir:
         await heir.resume()
         assert (await heir.request(session.request_id).result()).tool_calls[0].ok
@@ -461,7 +461,7 @@ async def test_steering_that_comes_while_its_request_is_left_is_given_where_it_c
             await journal.send(SteeringAdded(request_id=session.request_id, text="and Rome?"))
             await advance(1)
             journal.append = append_late
-            session.leave("it moves")
+            session.release("it moves")
             await journal.send(SteeringAdded(request_id=session.request_id, text="and Oslo?"))
             await advance(1)
             journal.append = append
@@ -1056,8 +1056,8 @@ async def test_a_handle_shows_where_its_request_is() -> None:
     [
         (lambda: Client(MemoryStore()), "the store has no journal"),
         (lambda: Client(cast("Any", MemoryStore)), "give a Store"),
-        (lambda: Client(store_of(), inbox_seconds=0), "inbox_seconds"),
-        (lambda: node(store_of(), inbox_seconds=-1), "inbox_seconds"),
+        (lambda: Client(store_of(), inbox_poll_seconds=0), "inbox_poll_seconds"),
+        (lambda: node(store_of(), inbox_poll_seconds=-1), "inbox_poll_seconds"),
     ],
 )
 async def test_wrong_options_are_refused(make: Callable[[], object], words: str) -> None:
@@ -1109,7 +1109,7 @@ async def test_whoever_asks_for_a_look_hears_when_an_input_waits_no_more_also_of
     store = store_of()
     journal: Any = store.journal
     settled: list[str] = []
-    async with node(store, text("Thinking.", 2, delays=20), text("Done."), inbox_seconds=1_000) as runtime:
+    async with node(store, text("Thinking.", 2, delays=20), text("Done."), inbox_poll_seconds=1_000) as runtime:
         session = runtime.start("go")
         await settle()
         steered = SteeringAdded(request_id=session.request_id, text="and Rome?")

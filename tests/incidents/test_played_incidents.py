@@ -142,7 +142,7 @@ async def test_approvals_are_forgotten():
     with Operator("Approvals are forgotten") as operator:
         model = ScriptedProvider([calls(("pay", {})), text("done")])
         runtime = Runtime(
-            model, tools=[pay], on_approval="wait", remind_seconds=900, instrumentation=[operator.telemetry]
+            model, tools=[pay], on_approval="wait", remind_after_seconds=900, instrumentation=[operator.telemetry]
         )
         async with runtime:
             session = runtime.start("go")
@@ -180,7 +180,7 @@ async def test_the_questions_of_a_request_that_is_lost_or_left_wait_no_more():
         return ScriptedProvider([calls(("pay", {})), text("done")])
 
     def waiting() -> list[int]:
-        return [value for _, value in collected.metrics["toolbus.approvals.waiting"]]
+        return [value for _, value in collected.metrics["toolbus.approvals.pending"]]
 
     collected = Collected()
     with virtual_wall() as wall:

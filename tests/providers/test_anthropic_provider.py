@@ -31,8 +31,8 @@ from toolbus.providers import AnthropicProvider
 from toolbus.records import replace
 from toolbus.testing.wire import (
     Answer,
+    HttpRequest,
     LoopbackServer,
-    RecordedRequest,
     WireBreak,
     WireCall,
     WireFault,
@@ -90,7 +90,7 @@ class Streaming(LoopbackServer):
         self._left = list(answers)
         super().__init__(self._stream)
 
-    def _stream(self, asked: RecordedRequest) -> Answer:
+    def _stream(self, asked: HttpRequest) -> Answer:
         self.bodies.append(asked.body)
         frames = [sse(each, str(each["type"])) for each in self._left.pop(0)]
         return Answer(headers={"Content-Type": "text/event-stream"}, frames=frames)
@@ -269,7 +269,7 @@ async def test_a_ready_client_is_used_and_left_open(server: WireServer) -> None:
 
 
 async def test_a_client_for_vertex_sends_to_its_own_route_and_its_token_is_hidden() -> None:
-    def answer(asked: RecordedRequest) -> Answer:
+    def answer(asked: HttpRequest) -> Answer:
         return Answer(status=400, frames=[f"{asked.path} {asked.headers}".encode()], streamed=False)
 
     with LoopbackServer(answer) as server:

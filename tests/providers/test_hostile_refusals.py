@@ -17,7 +17,7 @@ from toolbus.messages import UserMessage
 from toolbus.protocols import Delta, ModelRequest, Provider
 from toolbus.providers import AnthropicProvider, OllamaProvider, OpenAIProvider
 from toolbus.providers._shared.clients import bound_refusal
-from toolbus.testing.wire import Answer, LoopbackServer, RecordedRequest
+from toolbus.testing.wire import Answer, HttpRequest, LoopbackServer
 
 BLOCK = b"x" * 65_536
 MANY = 800  # blocks: more than the buffers of a connection hold
@@ -47,7 +47,7 @@ class Endless(LoopbackServer):
         self.headers = {"Content-Type": "application/json", **headers}
         self.sent = 0
 
-    def _refuse(self, _request: RecordedRequest) -> Answer:
+    def _refuse(self, _request: HttpRequest) -> Answer:
         status = self.status if self.connections == 1 or self.status != 307 else 400
         return Answer(status=status, headers=self.headers, frames=self._blocks())
 
@@ -123,7 +123,7 @@ async def test_refusals_are_asked_for_in_codings_whose_beginning_can_be_read(
     monkeypatch.setattr("httpx2._client.ACCEPT_ENCODING", "gzip, deflate, br, zstd")
     asked: list[str] = []
 
-    def refuse(request: RecordedRequest) -> Answer:
+    def refuse(request: HttpRequest) -> Answer:
         asked.append(request.headers["accept-encoding"])
         return Answer(status=400, frames=(b"no",), streamed=False)
 
@@ -155,7 +155,7 @@ def test_a_code_that_is_a_status_is_one(code: Any) -> None:
 
 
 async def test_a_password_in_a_url_is_not_shown_in_clear_either() -> None:
-    def refuse(request: RecordedRequest) -> Answer:
+    def refuse(request: HttpRequest) -> Answer:
         given = base64.b64decode(request.headers["authorization"].removeprefix("Basic ")).decode()
         return Answer(status=400, frames=(json.dumps({"error": f"{given} may not"}).encode(),), streamed=False)
 

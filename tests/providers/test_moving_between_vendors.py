@@ -18,7 +18,7 @@ from toolbus.messages import AssistantMessage, FilePart, ImagePart, Message, Too
 from toolbus.protocols import Provider
 from toolbus.providers import AnthropicProvider, OllamaProvider, OpenAIProvider
 from toolbus.testing import WireServer, calls, text
-from toolbus.testing.wire import DIALECTS, RecordedRequest, WireBreak, WireCall, WireFault, WireReply, WireStep
+from toolbus.testing.wire import DIALECTS, HttpRequest, WireBreak, WireCall, WireFault, WireReply, WireStep
 
 pytestmark = pytest.mark.repeats("each vendor and each part of a request has its own tests")
 
@@ -310,7 +310,7 @@ async def test_the_last_answer_after_a_limit_is_asked_for_in_words_that_the_vend
 
 @every_vendor
 async def test_runtimes_share_a_provider_one_after_the_other_and_at_once(dialect: str) -> None:
-    def answer(_: RecordedRequest) -> WireStep:
+    def answer(_: HttpRequest) -> WireStep:
         return WireReply(text="Yes.")
 
     with WireServer(answer, dialect=dialect) as server:

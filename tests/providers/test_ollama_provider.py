@@ -23,11 +23,11 @@ from toolbus.errors import (
     ReplyTooLarge,
 )
 from toolbus.messages import AssistantMessage, ImagePart, Message, ToolCall, ToolMessage, UserMessage
-from toolbus.protocols import Delta, ModelReply, ModelRequest, ModelSettings, SignOfLife, TextPiece, ToolSpec
+from toolbus.protocols import Delta, Heartbeat, ModelReply, ModelRequest, ModelSettings, TextPiece, ToolSpec
 from toolbus.providers import OllamaProvider, resolve
 from toolbus.providers.ollama._errors import OllamaErrors
 from toolbus.records import replace
-from toolbus.testing.wire import Answer, LoopbackServer, RecordedRequest
+from toolbus.testing.wire import Answer, HttpRequest, LoopbackServer
 
 SECRET = "key-0123456789abcdef"
 WEATHER = ToolSpec(name="get_weather", parameters={"type": "object", "properties": {"city": {"type": "string"}}})
@@ -56,12 +56,12 @@ def ignore(_delta: Delta) -> None:
 class Server(LoopbackServer):
     """Answers from a script, the last one again and again, and keeps what was asked."""
 
-    def __init__(self, *answers: Answer | Callable[[RecordedRequest], Answer]) -> None:
+    def __init__(self, *answers: Answer | Callable[[HttpRequest], Answer]) -> None:
         super().__init__(self._next)
-        self.requests: list[RecordedRequest] = []
+        self.requests: list[HttpRequest] = []
         self._answers = answers
 
-    def _next(self, request: RecordedRequest) -> Answer:
+    def _next(self, request: HttpRequest) -> Answer:
         self.requests.append(request)
         answer = self._answers[min(len(self.requests), len(self._answers)) - 1]
         return answer(request) if callable(answer) else answer
@@ -116,7 +116,7 @@ async def test_a_whole_tool_calling_conversation_goes_over_the_wire() -> None:
     assert reply.message.reasoning == "Two."
     assert reply.finish_reason == "tool_calls"
     assert second.message == AssistantMessage(text="Sunny in both.")
-    assert [each for each in deltas if not isinstance(each, SignOfLife)] == [TextPiece("Sunny in both.")]
+    assert [each for each in deltas if not isinstance(each, Heartbeat)] == [TextPiece("Sunny in both.")]
     assert [each.path for each in server.requests] == ["/api/chat"] * 2
     assert server.requests[1].body["messages"] == [
         {"role": "user", "content": "Weather?"},
@@ -197,7 +197,7 @@ async def test_a_request_can_be_cancelled_before_any_answer() -> None:
 
 
 async def test_requests_may_run_at_once_and_none_sees_anothers_body() -> None:
-    def echo(asked: RecordedRequest) -> Answer:
+    def echo(asked: HttpRequest) -> Answer:
         return lines(said(asked.body["messages"][0]["content"]))
 
     with Server(echo) as server:

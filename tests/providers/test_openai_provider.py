@@ -22,7 +22,7 @@ from toolbus.messages import (
     UserMessage,
     from_openai,
 )
-from toolbus.protocols import Delta, ModelReply, ModelRequest, ModelSettings, SignOfLife, TextPiece, ToolSpec
+from toolbus.protocols import Delta, Heartbeat, ModelReply, ModelRequest, ModelSettings, TextPiece, ToolSpec
 from toolbus.providers import OpenAIProvider
 from toolbus.records import replace
 
@@ -77,7 +77,7 @@ async def test_a_whole_tool_calling_conversation_goes_over_the_wire() -> None:
         await provider.aclose()
     assert [each.arguments for each in first.message.tool_calls] == ['{"city": "Paris"}', '{"city": "Rome"}']
     assert second.message == AssistantMessage(text="Sunny in both.")
-    assert [each for each in deltas if not isinstance(each, SignOfLife)] == [
+    assert [each for each in deltas if not isinstance(each, Heartbeat)] == [
         TextPiece(each) for each in ("Sunn", "y in", " bot", "h.")
     ]
     assert server.requests[1].messages[2:] == [

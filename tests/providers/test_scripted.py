@@ -153,7 +153,7 @@ def test_steps_left_over_are_named() -> None:
     def later(_request: ModelRequest) -> Any: ...
 
     provider = ScriptedProvider([calls(("a", {}), ("b", {})), text("bye"), error(ValueError("x")), hang(), later])
-    assert provider.steps_left == 5
+    assert provider.steps_remaining == 5
     with pytest.raises(ScriptError) as caught:
         provider.assert_done()
     assert "5 steps left over" in str(caught.value)

@@ -11,7 +11,7 @@ import pytest
 
 from support.wire_events import BUILDERS, ERRORS, MIB, Frame, begin, chat, completed, end, item, piece, start, stop
 from toolbus import Limits, RequestResult
-from toolbus.protocols import Emit, ModelReply, ModelRequest, SignOfLife
+from toolbus.protocols import Emit, Heartbeat, ModelReply, ModelRequest
 from toolbus.providers._shared.reply_reader import read_reply
 from toolbus.providers._shared.stream_events import EventLines, JsonLines
 from toolbus.testing import Harness, virtual_backends
@@ -142,7 +142,7 @@ class Slow:
     vendor = "stub"
 
     async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
-        emit(SignOfLife())
+        emit(Heartbeat())
         await anyio.sleep(50)
         return await Streaming("openai", sent(chat(content="hi", finish_reason="stop")), 1).respond(request, emit)
 

@@ -19,7 +19,7 @@ from toolbus.providers.anthropic import AnthropicProvider
 from toolbus.providers.anthropic._request import request_body as anthropic_body
 from toolbus.providers.ollama import OllamaProvider
 from toolbus.testing import calls
-from toolbus.testing.wire import DIALECTS, RecordedRequest, WireBreak, WireFault, WireReply, WireServer, WireStep
+from toolbus.testing.wire import DIALECTS, HttpRequest, WireBreak, WireFault, WireReply, WireServer, WireStep
 
 KEY = "sk-not-a-real-key"
 MAKERS: dict[str, Callable[[str], Any]] = {
@@ -144,7 +144,7 @@ WORDINGS = [
 async def test_a_server_that_knows_no_schemas_is_asked_for_a_call_and_that_is_remembered(
     dialect: str, wording: int
 ) -> None:
-    def answer(request: RecordedRequest) -> WireStep:
+    def answer(request: HttpRequest) -> WireStep:
         if DIALECTS[dialect].read(request).output_schema is not None:
             return WireFault(kind="native_output", wording=wording)
         return calls(("final_answer", PARIS))

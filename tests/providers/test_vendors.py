@@ -18,7 +18,7 @@ from toolbus.protocols import Delta, ModelReply, ModelRequest, ModelSettings
 from toolbus.providers import NAMED, VENDORS, OpenAIProvider, Vendor, resolve
 from toolbus.providers.openai._chat_request import request_body
 from toolbus.testing import WireServer, text
-from toolbus.testing.wire import Answer, LoopbackServer, RecordedRequest
+from toolbus.testing.wire import Answer, HttpRequest, LoopbackServer
 
 PAGE = Path(__file__).parents[2] / "docs/reference/providers.md"
 COMPATIBLE = [name for name, vendor in VENDORS.items() if vendor.adapter == "openai"]
@@ -33,9 +33,9 @@ class Refusing(LoopbackServer):
 
     def __init__(self) -> None:
         super().__init__(self._refuse)
-        self.requests: list[RecordedRequest] = []
+        self.requests: list[HttpRequest] = []
 
-    def _refuse(self, request: RecordedRequest) -> Answer:
+    def _refuse(self, request: HttpRequest) -> Answer:
         self.requests.append(request)
         body = json.dumps({"error": {"message": "no such key"}}).encode()
         return Answer(status=401, headers={"Content-Type": "application/json"}, frames=(body,), streamed=False)

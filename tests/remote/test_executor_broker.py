@@ -58,7 +58,7 @@ async def elsewhere() -> str:
     return "said"
 
 
-@tool(pool="gpu", transcript=True)
+@tool(pool="gpu", needs_transcript=True)
 async def recall() -> str:
     """Answer from the transcript."""
     return "said"
@@ -90,9 +90,9 @@ class FakeBroker:
         return self.carries_all and key[0] == KEY[0]
 
     async def send(
-        self, key: Key, body: bytes, seconds_left: float, then: Then, *, seconds: float, again: bool
+        self, key: Key, body: bytes, remaining_seconds: float, then: Then, *, seconds: float, again: bool
     ) -> None:
-        del key, seconds_left
+        del key, remaining_seconds
         self.bodies.append(body)
         self.patience.append(seconds)
         self.did.append("send again" if again else "send")
@@ -160,14 +160,20 @@ class Scene:
         self.mailbox: Any = None
         bus.connect((ToolCallCompleted, ToolCallFailed), self.ended.append)
         self.requested = ToolCallRequested(
-            request_id=KEY[0], call_id=KEY[1], name="echo", arguments={}, round=0, deadline=60.0, idempotency_key="k"
+            request_id=KEY[0],
+            call_id=KEY[1],
+            name="echo",
+            arguments={},
+            round=0,
+            timeout_seconds=60.0,
+            idempotency_key="k",
         )
 
     async def request(self, deadline: float = 60.0, *, resumed: bool = False) -> None:
         if self.mailbox is None:
             self.mailbox = self.bus.arbitration.open_mailbox(KEY[0], self.view)
         self.bus.arbitration.open_calls(self.mailbox, [self.requested.call_id])
-        self.requested = replace(self.requested, at=self.bus.clock(), deadline=deadline, resumed=resumed)
+        self.requested = replace(self.requested, at=self.bus.clock(), timeout_seconds=deadline, resumed=resumed)
         self.bus.arbitration.announce(self.requested)
         await settle()
 
@@ -192,7 +198,7 @@ async def scene(*, leaves: bool = False, others: bool = True) -> AsyncGenerator[
     bus, broker = EventBus(), FakeBroker()
     tools = ToolRegistry([echo] if others else [])
     own = ToolRegistry([echo, recall, elsewhere, EXTERNAL])
-    view: Any = SimpleNamespace(is_left=False, tools=own, calls={}, messages=[UserMessage(content="Go.")])
+    view: Any = SimpleNamespace(is_released=False, tools=own, calls={}, messages=[UserMessage(content="Go.")])
 
     @asynccontextmanager
     async def connect() -> AsyncGenerator[Any]:
@@ -207,7 +213,7 @@ async def scene(*, leaves: bool = False, others: bool = True) -> AsyncGenerator[
 
     def on_cancelled() -> None:
         broker.did.append("cancelled")
-        view.is_left = leaves
+        view.is_released = leaves
 
     async with RemoteExecutor(bus, tools, "gpu", connect, on_cancelled):
         yield Scene(bus, broker, view)
@@ -539,7 +545,7 @@ async def test_what_the_questions_of_a_call_have_used_up_counts_however_the_call
         return Child(fails=fails)
 
     async with scene() as here:
-        here.view.stops, here.view.metadata, here.view.instrumentation = False, {}, ()
+        here.view.is_stopping, here.view.metadata, here.view.instrumentation = False, {}, ()
         here.view.child = child
         await here.request()
         question = {"prompt": {"role": "user", "content": "How many?"}}

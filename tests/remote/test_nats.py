@@ -64,14 +64,14 @@ async def test_the_executor_keeps_the_contract_with_its_tools_in_another_process
     server, prefix = broker
     with worker_process(broker, notes, "contract"):
         report = await check_executor(
-            lambda bus, _tools: NatsExecutor(server.url, pool="contract", prefix=prefix).on(
+            lambda bus, _tools: NatsExecutor(server.url, pool="contract", prefix=prefix).attach(
                 bus, ToolRegistry(in_pool("contract")), lambda: None
             ),
             elsewhere=True,
             max_concurrency=4,
             quiet_seconds=0.2,
         )
-    assert report.left_out == ()
+    assert report.skipped == ()
 
 
 async def test_a_call_runs_on_a_worker_with_the_deps_of_the_worker(broker: Broker, notes: Path) -> None:
@@ -102,7 +102,7 @@ async def test_the_transcript_is_sent_along_for_the_tools_that_ask_for_it_only(b
 async def test_a_call_with_a_damaged_transcript_is_not_run(broker: Broker, said: Said) -> None:
     held = Held()
     requested = ToolCallRequested(
-        request_id="r", call_id="c", name="held", arguments={}, round=0, deadline=30, idempotency_key="c"
+        request_id="r", call_id="c", name="held", arguments={}, round=0, timeout_seconds=30, idempotency_key="c"
     )
     async with worker_here(broker, [held.tool]):
         client = await driver.connect(broker[0].url)
@@ -116,7 +116,7 @@ async def test_a_call_with_a_damaged_transcript_is_not_run(broker: Broker, said:
 async def test_any_request_id_reaches_its_worker(broker: Broker, notes: Path, request_id: str) -> None:
     bus, tools = EventBus(), ToolRegistry(TOOLS)
     executor = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
-    async with worker_here(broker, deps="here"), executor.on(bus, tools, lambda: None):
+    async with worker_here(broker, deps="here"), executor.attach(bus, tools, lambda: None):
         result = await RequestSession(bus, model("quick"), "Go.", tools=tools, request_id=request_id).run()
     assert result.tool_calls[0].content == "deps here"
 
@@ -126,7 +126,7 @@ async def test_ids_that_are_too_long_for_the_broker_end_their_call_and_no_other_
 ) -> None:
     bus, tools = EventBus(), ToolRegistry(TOOLS)
     executor = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
-    async with worker_here(broker, deps="here"), executor.on(bus, tools, lambda: None):
+    async with worker_here(broker, deps="here"), executor.attach(bus, tools, lambda: None):
         for request_id, expected in (("x" * 5_000, "limit"), ("ü" * 1_000, "limit"), ("x" * 1_000, "deps here")):
             session = RequestSession(bus, model("quick"), "Go.", tools=tools, request_id=request_id)
             call = (await session.run()).tool_calls[0]
@@ -497,7 +497,7 @@ async def test_an_outage_of_the_broker_is_logged_once_and_so_is_its_end(broker: 
         away = worker.statistics()
         broker[0].start()
         await said.until("the broker answers again")
-        assert (away.is_away, worker.statistics().is_away) == (True, False)
+        assert (away.broker_unavailable, worker.statistics().broker_unavailable) == (True, False)
     assert len(said.lines) == 2
 
 
@@ -633,10 +633,10 @@ async def test_an_attempt_to_connect_that_ignores_a_cancellation_is_ended_all_th
 
 async def test_signals_that_wait_for_the_server_are_dropped_beyond_a_bound_and_answers_are_not() -> None:
     sent: list[bytes] = []
-    is_away = True
+    broker_unavailable = True
 
     async def publish(_subject: str, body: bytes) -> None:
-        if is_away:
+        if broker_unavailable:
             raise ConnectionError("the driver's buffer is full")
         sent.extend(body.split(b"\n"))
 
@@ -647,7 +647,7 @@ async def test_signals_that_wait_for_the_server_are_dropped_beyond_a_bound_and_a
     post.put("node", b"answer", may_be_lost=False)
     await post.flush()
     assert sent == []
-    is_away = False
+    broker_unavailable = False
     await post.flush()
     assert sent == [*signals[:9], b"answer"]
     post.put("node", b"signal", may_be_lost=True)

@@ -30,7 +30,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@tool(pool="gpu", transcript=True)
+@tool(pool="gpu", needs_transcript=True)
 async def echo(words: str, context: ToolContext[Any]) -> str:
     """Answer with the words, and the length of the transcript."""
     return f"{sum(len(getattr(each, 'text', '')) for each in context.messages)} {words}"
@@ -273,7 +273,7 @@ async def test_forged_references_are_refused_and_nothing_is_read(
     line = b"@" + orjson.dumps({**REFERENCE, **changes})
     held = Held()
     requested = ToolCallRequested(
-        request_id="r", call_id="c", name="held", arguments={}, round=0, deadline=30, idempotency_key="c"
+        request_id="r", call_id="c", name="held", arguments={}, round=0, timeout_seconds=30, idempotency_key="c"
     )
     executor: Any = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
     limits = Limits(tool_timeout_seconds=20)

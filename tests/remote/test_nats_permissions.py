@@ -79,7 +79,7 @@ async def test_what_the_page_gives_a_session_is_enough_for_calls_and_for_the_rel
             executors=[NatsExecutor(url, pool="gpu")],
             relay=NatsRelay(url),
             drain_seconds=0,
-            inbox_seconds=4,  # A reader that comes while nobody has the request looks again.
+            inbox_poll_seconds=4,  # A reader that comes while nobody has the request looks again.
         )
 
     worker = ToolWorker(url_of(server, "worker"), [held.tool, repeat], pool="gpu")
@@ -91,7 +91,7 @@ async def test_what_the_page_gives_a_session_is_enough_for_calls_and_for_the_rel
                 session = runtime.start("Go.")
                 await held.began.wait()
             held.released.set()
-            async with runtime_here() as runtime, Client(store(), relay=NatsRelay(url), inbox_seconds=4) as client:
+            async with runtime_here() as runtime, Client(store(), relay=NatsRelay(url), inbox_poll_seconds=4) as client:
                 await runtime.resume()
                 assert (await client.request(session.request_id).result()).tool_calls[0].content == "held"
                 # A call that is stopped.

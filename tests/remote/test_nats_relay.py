@@ -49,9 +49,9 @@ async def test_events_come_and_commands_are_taken_without_a_look_into_the_store(
         on_approval="wait",
         store=SqliteStore(tmp_path / "requests.db"),
         relay=relay,
-        inbox_seconds=1_000,
+        inbox_poll_seconds=1_000,
     )
-    client = Client(SqliteStore(tmp_path / "requests.db"), relay=relay, inbox_seconds=1_000)
+    client = Client(SqliteStore(tmp_path / "requests.db"), relay=relay, inbox_poll_seconds=1_000)
     with anyio.fail_after(60):
         async with runtime, client:
             session = runtime.start("Go.")

@@ -263,7 +263,7 @@ async def test_a_question_and_an_answer_that_do_not_fit_into_one_message_cross(
 
 
 REQUESTED = ToolCallRequested(
-    request_id="r", call_id="c", name="work", arguments={}, round=0, deadline=30, idempotency_key="c"
+    request_id="r", call_id="c", name="work", arguments={}, round=0, timeout_seconds=30, idempotency_key="c"
 )
 
 
@@ -276,7 +276,7 @@ async def test_a_handler_whose_session_is_gone_is_told_so(broker: Broker) -> Non
 
     worked = work(handler)
     async with worker_here(broker, [worked]), listening(broker, "done.gpu.r.c") as (client, heard):
-        names = {"Toolbus-Node": "gone", "Toolbus-Seconds-Left": "30"}
+        names = {"Toolbus-Node": "gone", "Toolbus-Remaining-Seconds": "30"}
         await client.jetstream().publish(f"{broker[1]}.call.gpu.r.c", encode(REQUESTED), headers=names)
         answer = decode((await heard.receive()).data)
     assert isinstance(answer, ToolCallCompleted)

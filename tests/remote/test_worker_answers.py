@@ -38,7 +38,7 @@ REQUESTED = ToolCallRequested(
     conversation_id="talk",
     metadata={"user": "Ada"},
     round=0,
-    deadline=90.0,
+    timeout_seconds=90.0,
     idempotency_key="k",
     definition=definition_of(TOOLS.specs["echo"]),
 )
@@ -50,7 +50,7 @@ class FakeBroker:
     max_bytes = 1_000_000
     name, payloads = "worker", None
     lease_seconds = 60.0
-    key, body, node, seconds_left, attempt, is_again = KEY, encode(REQUESTED), "node", 90.0, 1, False
+    key, body, node, remaining_seconds, attempt, is_again = KEY, encode(REQUESTED), "node", 90.0, 1, False
 
     def __init__(self, *outcomes: bool | Unavailable, kept: str = "own") -> None:
         self.outcomes, self.kept = [*outcomes], kept

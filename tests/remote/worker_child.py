@@ -51,7 +51,7 @@ async def quick(context: ToolContext[Any]) -> str:
     return f"deps {context.deps}"
 
 
-@tool(pool="gpu", transcript=True)
+@tool(pool="gpu", needs_transcript=True)
 async def recall(context: ToolContext[Any]) -> str:
     """Answer with what was said."""
     return " | ".join(f"{each.role}: {getattr(each, 'text', '')}" for each in context.messages)

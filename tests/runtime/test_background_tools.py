@@ -76,9 +76,9 @@ class Model(ScriptedProvider):
 
 def node(store: MemoryStore | None = None, *tools: Any, name: str = "outside", **options: Any) -> Runtime:
     options = {
-        "park_seconds": None if store is None else 60.0,
+        "park_after_seconds": None if store is None else 60.0,
         "drain_seconds": 0,
-        "inbox_seconds": 30.0,
+        "inbox_poll_seconds": 30.0,
         **options,
     }
     return Runtime(Model(name), tools=[OUTSIDE, *tools], store=store, **options)
@@ -344,5 +344,5 @@ def test_what_cannot_be_is_refused_when_the_tool_is_made() -> None:
         Tool("x", "x", {"type": "object"}, external=True, background="yes")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="background_timeout_seconds"):
         Limits(background_timeout_seconds=0)
-    with pytest.raises(ConfigurationError, match=r"tool 'render': transcript sends the transcript to a worker"):
-        tool(transcript=True, name="render")(lambda: "x")
+    with pytest.raises(ConfigurationError, match=r"tool 'render': needs_transcript is for a worker"):
+        tool(needs_transcript=True, name="render")(lambda: "x")

@@ -164,7 +164,7 @@ async def test_a_question_that_another_process_asks_again_binds_what_it_was_for(
         runtime.bus.connect(ApprovalRequested, scribble)
         session = runtime.start("Pay my rent.")
         await settle()
-        session.leave("for the other process")
+        session.release("for the other process")
         await session.result()
     shown: list[dict[str, Any]] = []
     async with Runtime(ScriptedProvider([text("Done.")]), tools=[bank.tool], store=store) as runtime:
@@ -221,7 +221,7 @@ async def test_a_request_of_a_call_that_waits_for_a_person_runs_nothing_when_som
             name="pay",
             arguments={"amount": 999_999, "to": {}},
             round=0,
-            deadline=30,
+            timeout_seconds=30,
             idempotency_key="forged",
         )
         runtime.bus.publish(forged)

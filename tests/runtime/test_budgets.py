@@ -33,7 +33,7 @@ from toolbus.toolsets.control import give_up
 anyio_backend = virtual_backends()
 
 USED = Usage(input_tokens=90, output_tokens=10)
-PRICES = {"*": Price(input=1_000.0, output=1_000.0)}  # a call costs 0.1
+PRICES = {"*": Price(input_per_million=1_000.0, output_per_million=1_000.0)}  # a call costs 0.1
 
 
 @tool
@@ -189,9 +189,9 @@ async def test_a_reply_that_may_not_be_used_counts():
 async def test_a_budget_of_money_needs_prices_and_a_price_for_the_model_that_answers():
     with pytest.raises(ConfigurationError, match="max_cost is set, and there is no price table; give prices"):
         RequestSession(EventBus(), answers(), "go", budget=Budget(max_cost=1))
-    unpriced = {"another": Price(input=1, output=1)}
+    unpriced = {"another": Price(input_per_million=1, output_per_million=1)}
     result = await RequestSession(EventBus(), answers(), "go", budget=Budget(max_cost=1), prices=unpriced).run()
-    assert (result.outcome, result.reason) == ("failed", "configuration")
+    assert (result.outcome, result.reason) == ("failed", "configuration_error")
     assert "there is no price for 'scripted:script'" in str(result.error)
 
 

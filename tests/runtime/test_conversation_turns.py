@@ -222,7 +222,7 @@ async def test_a_late_failure_is_no_news_for_the_next_turn(reports: Reports) -> 
         await reports.outlive(runtime.start("The report, please", conversation_id="c"))
         await reports.end(late)
         second = await runtime.run("And?", conversation_id="c")
-    assert [getattr(event, "late", "") for event in late] == ["tool_call_failed"]
+    assert [getattr(event, "event_type", "") for event in late] == ["tool_call_failed"]
     assert notes_in(second.messages) == []
 
 
@@ -236,7 +236,7 @@ async def test_a_late_result_is_reported_or_dropped_and_stays_out_of_the_convers
         late = hears_late(runtime.bus)
         await reports.outlive(runtime.start("The report, please", conversation_id="c"))
         await reports.end(late if reported else None)
-        await until(lambda: runtime.bus.statistics().late == 1)
+        await until(lambda: runtime.bus.statistics().late_results == 1)
         second = await runtime.run("And?", conversation_id="c")
     assert len(late) == reported
     assert notes_in(second.messages) == []
@@ -370,7 +370,7 @@ async def test_an_approval_is_kept_of_a_turn_that_was_cancelled_afterwards() -> 
 async def test_a_long_result_that_came_late_is_cut_in_the_note_that_tells_of_it() -> None:
     late_notes = LateResultNotes()
     late = ToolCallLate(
-        request_id="r", conversation_id="c", call_id="1", name="t", late="tool_call_completed", content="x" * 9000,
+        request_id="r", conversation_id="c", call_id="1", name="t", event_type="tool_call_completed", content="x" * 9000,
         for_next_turn=True,
     )  # fmt: skip
     late_notes(late)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 import pytest
 
-from toolbus import EventBus, RequestSession, Runtime, Tool, ToolContext, ToolRegistry, subrequest_tool, tool
+from toolbus import EventBus, RequestSession, Runtime, Tool, ToolContext, ToolRegistry, sub_request_tool, tool
 from toolbus.errors import ConfigurationError
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, calls, settle, text, virtual_backends
@@ -111,7 +111,7 @@ async def test_a_tool_that_is_removed_or_replaced_needs_nothing_any_more() -> No
 
 
 async def test_a_sub_request_has_the_deps_of_the_request_above() -> None:
-    desk = subrequest_tool("desk", "Does what it is told.", provider=model(), tools=[which])
+    desk = sub_request_tool("desk", "Does what it is told.", provider=model(), tools=[which])
     top = ScriptedProvider(lambda request: text("done") if request.round else calls(("desk", {"task": "go"})))
     async with Runtime(top, tools=[desk], deps=Database("main")) as runtime:
         assert (await runtime.run("Which?")).tool_calls[0].ok

@@ -54,7 +54,7 @@ class Local:
         self.pools: Collection[str] = pools
         self.dispatchers: list[ToolDispatcher] = []
 
-    def on(
+    def attach(
         self, bus: EventBus, tools: ToolRegistry, on_cancelled: Callable[[], object]
     ) -> AbstractAsyncContextManager[Any]:
         made = ToolDispatcher(bus, tools, pools=self.pools, max_concurrency=8, on_cancelled=on_cancelled)

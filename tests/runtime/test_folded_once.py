@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from toolbus import Compression, Denied, Interceptor, Runtime, ToolContext, tool
-from toolbus.core.compression import Edit, Fold, Seen
+from toolbus.core.compression import Edit, Fold, HistoryItem
 from toolbus.events import HistoryCompressed
 from toolbus.messages import ImagePart, Message, ToolMessage, UserMessage
 from toolbus.protocols import ModelRequest
@@ -40,8 +40,8 @@ class Counting:
         self.folds += 1
         return self
 
-    def add(self, seen: Seen) -> Iterable[Edit]:
-        self.seen[seen.place] += 1
+    def add(self, seen: HistoryItem) -> Iterable[Edit]:
+        self.seen[seen.position] += 1
         return ()
 
 

@@ -26,7 +26,7 @@ from toolbus.protocols import ModelReply, ModelRequest, Provider, RequestView
 from toolbus.records import replace
 from toolbus.secrets import MASK
 from toolbus.testing import ScriptedProvider, calls, error, hang, record, replay, settle, text, virtual_backends
-from toolbus.toolsets.subrequest import subrequest_tool
+from toolbus.toolsets.sub_request import sub_request_tool
 
 anyio_backend = virtual_backends()
 
@@ -160,7 +160,7 @@ async def test_each_attempt_of_a_model_and_of_a_tool_is_entered_anew():
 
 async def test_a_sub_request_inherits_the_instrumentation_and_is_inside_of_its_tool():
     tracks = Tracks()
-    research = subrequest_tool("research", "r", provider=scripted(calls(("where", {})), text("found")), tools=[where])
+    research = sub_request_tool("research", "r", provider=scripted(calls(("where", {})), text("found")), tools=[where])
     provider = scripted(calls(("research", {"task": "t"})), text("done"))
     async with Runtime(provider, tools=[research], instrumentation=[tracks]) as runtime:
         await runtime.run("go")
@@ -297,10 +297,10 @@ async def test_what_is_carried_is_metadata_of_each_event_and_handed_to_the_reque
     class Carries(Instrumentation):
         def __init__(self, text: str) -> None:
             self.text = text
-            self.begun_with: list[Mapping[str, Any] | None] = []
+            self.original_metadata: list[Mapping[str, Any] | None] = []
 
         def request(self, view: RequestView) -> contextlib.AbstractContextManager[None]:
-            self.begun_with.append(view.begun_with)
+            self.original_metadata.append(view.original_metadata)
             return contextlib.nullcontext()
 
         def carried(self) -> Mapping[str, str]:
@@ -312,12 +312,12 @@ async def test_what_is_carried_is_metadata_of_each_event_and_handed_to_the_reque
         runtime.bus.connect(RequestStarted, lambda event: heard.append(event.metadata))
         runtime.start("go")
         await settle()
-        await runtime.drain(grace_seconds=0)
+        await runtime.drain(timeout_seconds=0)
     async with Runtime(scripted(text("done")), store=store, instrumentation=[second]) as runtime:
         (session,) = await runtime.resume()
         await session.result()
     assert heard == [{"user": "u", "trace": "1"}]
-    assert (first.begun_with, second.begun_with) == ([None], [{"user": "u", "trace": "1"}])
+    assert (first.original_metadata, second.original_metadata) == ([None], [{"user": "u", "trace": "1"}])
 
 
 class Broken(Tracks):
@@ -389,7 +389,7 @@ async def test_a_recording_with_what_was_carried_replays(tmp_path: Path):
         def carried(self) -> Mapping[str, str]:
             return {"trace": "1"}
 
-    research = subrequest_tool("research", "r", provider=scripted(calls(("where", {})), text("found")), tools=[where])
+    research = sub_request_tool("research", "r", provider=scripted(calls(("where", {})), text("found")), tools=[where])
     provider = scripted(calls(("research", {"task": "t"})), text("done"))
     async with Runtime(provider, tools=[research], metadata={"user": "u"}, instrumentation=[Carries()]) as runtime:
         with record(tmp_path / "r.jsonl", runtime) as recorder:

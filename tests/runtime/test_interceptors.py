@@ -19,7 +19,7 @@ from toolbus.protocols import ModelReply, ModelRequest
 from toolbus.records import replace
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, advance, calls, error, settle, text, virtual_backends
-from toolbus.tool_results import Rendered
+from toolbus.tool_results import RenderedResult
 
 anyio_backend = virtual_backends()
 
@@ -552,7 +552,7 @@ async def test_an_interceptor_that_gives_no_result_back_fails_the_call_and_nothi
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Forgetful(Interceptor):
-        async def after_tool(self, call: ToolCallRequested, result: Rendered, context: ToolContext[Any]) -> Any:
+        async def after_tool(self, call: ToolCallRequested, result: RenderedResult, context: ToolContext[Any]) -> Any:
             """Look, and forget to return."""
 
     script = ScriptedProvider([calls(PARIS), text("It failed."), calls(OSLO), text("Sunny.")])
@@ -562,7 +562,7 @@ async def test_an_interceptor_that_gives_no_result_back_fails_the_call_and_nothi
     assert [(each.reason, each.error) for each in failed.tool_calls] == [
         ("error", "The tool failed with an internal error.")
     ]
-    assert "Forgetful.after_tool returned a NoneType; it has to return a Rendered" in caplog.text
+    assert "Forgetful.after_tool returned a NoneType; it has to return a RenderedResult" in caplog.text
     assert (failed.text, worked.text, worked.tool_calls[0].ok) == ("It failed.", "Sunny.", True)
 
 
@@ -577,7 +577,9 @@ async def test_an_edited_result_that_no_event_can_carry_fails_its_call_and_not_t
     edit: dict[str, Any], problem: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Editing(Interceptor):
-        async def after_tool(self, call: ToolCallRequested, result: Rendered, context: ToolContext[Any]) -> Rendered:
+        async def after_tool(
+            self, call: ToolCallRequested, result: RenderedResult, context: ToolContext[Any]
+        ) -> RenderedResult:
             """Edit."""
             return replace(result, **edit)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field, SecretStr
 
-from toolbus import Compression, Interceptor, Limits, Runtime, ToolContext, subrequest_tool, tool
+from toolbus import Compression, Interceptor, Limits, Runtime, ToolContext, sub_request_tool, tool
 from toolbus.core.transcript import validate
 from toolbus.errors import ConfigurationError, NativeOutputUnsupported, ProviderUnavailable
 from toolbus.events import Event, ModelResponded, ModelRetrying
@@ -142,7 +142,7 @@ async def test_the_mode_native_is_refused_before_anything_is_asked_where_it_cann
 async def test_a_model_of_one_round_that_cannot_fails_the_request() -> None:
     async with Runtime(native(), provider_for_round=lambda _round: native(can="")) as runtime:
         result = await runtime.start("Weather in Paris?", output=Forecast, output_mode="native").result()
-    assert (result.outcome, result.reason) == ("failed", "configuration")
+    assert (result.outcome, result.reason) == ("failed", "configuration_error")
     assert "say 'auto' or 'tool'" in str(result.error)
 
 
@@ -181,7 +181,7 @@ async def test_another_word_is_refused(mode: Any) -> None:
 
 async def test_a_sub_request_is_asked_in_the_mode_of_the_one_above() -> None:
     below = native(CALLED)
-    expert = subrequest_tool("expert", "Knows.", provider=below, output=Forecast)
+    expert = sub_request_tool("expert", "Knows.", provider=below, output=Forecast)
     above = native(calls(("expert", {"task": "Paris?"})), text("21."))
     async with Runtime(above, tools=[expert], output_mode="tool") as runtime:
         assert (await runtime.run("Weather in Paris?")).text == "21."

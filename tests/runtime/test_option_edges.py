@@ -8,7 +8,7 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from toolbus import Denied, Interceptor, Limits, Price, Runtime, ToolContext, subrequest_tool, tool
+from toolbus import Denied, Interceptor, Limits, Price, Runtime, ToolContext, sub_request_tool, tool
 from toolbus.core.transcript import validate
 from toolbus.errors import ConfigurationError
 from toolbus.events import ApprovalRequested, Event, RequestFailed, RequestStarted
@@ -43,7 +43,7 @@ def asks_the_desk() -> ScriptedProvider:
 
 
 def removing_desk() -> Any:
-    return subrequest_tool("desk", "Removes files.", provider=removes(), tools=[remove])
+    return sub_request_tool("desk", "Removes files.", provider=removes(), tools=[remove])
 
 
 # ------------------------------------------------------------------------------------------------- on_prompt
@@ -218,7 +218,7 @@ EITHER: dict[str, tuple[dict[str, Any], str]] = {
     "interceptors-a-function": ({"interceptors": [len]}, INTERCEPTORS),
     "prices-of-numbers": ({"prices": {"x": 1}}, PRICES),
     "prices-a-number": ({"prices": 3}, PRICES),
-    "prices-one-alone": ({"prices": Price(input=1, output=1)}, PRICES),
+    "prices-one-alone": ({"prices": Price(input_per_million=1, output_per_million=1)}, PRICES),
     "approval-a-word": ({"needs_approval": "yes"}, APPROVAL),
     "approval-names-of-tools": ({"needs_approval": ["remove"]}, APPROVAL),
     "on-approval-another-word": ({"on_approval": "ask"}, HOOK),
@@ -251,7 +251,7 @@ SUBREQUEST: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "tools-a-word": ({"tools": "x"}, ConfigurationError, "tools is a str .*; give a list of functions"),
     "limits-a-dictionary": ({"limits": {}}, ConfigurationError, "limits is a dict .*; give Limits"),
     "interceptors-a-number": ({"interceptors": 3}, ConfigurationError, INTERCEPTORS),
-    "an-option-that-does-not-exist": ({"nope": 1}, TypeError, "subrequest_tool 'd': there is no option nope"),
+    "an-option-that-does-not-exist": ({"nope": 1}, TypeError, "sub_request_tool 'd': there is no option nope"),
 }
 """What a tool that makes requests refuses when it is made."""
 
@@ -279,7 +279,7 @@ async def test_a_request_refuses_an_option_of_a_wrong_kind_before_it_starts(
 def test_a_tool_of_sub_requests_refuses_an_option_of_a_wrong_kind_when_it_is_made(
     options: dict[str, Any], kind: type[Exception], reported: str
 ) -> None:
-    make = cast("Callable[..., Any]", subrequest_tool)
+    make = cast("Callable[..., Any]", sub_request_tool)
     with pytest.raises(kind, match=reported):
         make("d", "D", **options)
 

@@ -53,7 +53,7 @@ async def test_two_calls_that_are_approved_in_reverse_order_run_as_they_are_appr
     assert [(message.is_error, message.content) for message in results[1:]] == [(False, "deleted B"), (False, "saw c")]
     assert results[0].is_error
     assert "Ben denied the call: keep it" in results[0].content
-    assert [letter.letter_type for letter in dead] == ["approval_decided"]
+    assert [letter.event_type for letter in dead] == ["approval_decided"]
     validate(result.messages)
 
 

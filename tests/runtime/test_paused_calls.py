@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from toolbus import Limits, Runtime, Tool, subrequest_tool, tool
+from toolbus import Limits, Runtime, Tool, sub_request_tool, tool
 from toolbus.core.transcript import validate
 from toolbus.events import (
     ApprovalRequested,
@@ -42,7 +42,7 @@ def calling(name: str, arguments: dict[str, Any]) -> ScriptedProvider:
 
 
 def desk(name: str, provider: ScriptedProvider, tools: list[Any]) -> Tool:
-    return subrequest_tool(name, "Does what it is told.", provider=provider, tools=tools, limits=LIMITS)
+    return sub_request_tool(name, "Does what it is told.", provider=provider, tools=tools, limits=LIMITS)
 
 
 def removing_desk(name: str = "desk") -> Tool:
@@ -180,7 +180,7 @@ async def test_a_call_that_its_executor_has_resumed_times_out_when_what_was_left
         assert anyio.current_time() == pytest.approx(15 + HOUR + 5)
         runtime.bus.publish(ToolCallResumed(**ids))
     assert call.reason == "timeout"
-    assert [each.letter_type for each in letters] == ["tool_call_resumed"]
+    assert [each.event_type for each in letters] == ["tool_call_resumed"]
 
 
 async def test_a_call_that_its_executor_forgets_to_resume_times_out_in_the_time_of_an_approval() -> None:

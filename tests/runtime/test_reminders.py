@@ -1,4 +1,4 @@
-"""Questions that nobody answers: each is reported once, after `remind_seconds`. Virtual time."""
+"""Questions that nobody answers: each is reported once, after `remind_after_seconds`. Virtual time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 async def test_a_question_that_is_open_for_so_long_is_reported_once(caplog: pytest.LogCaptureFixture):
     overdue: list[ApprovalOverdue] = []
-    async with Runtime(scripted(1), tools=[pay], on_approval="wait", remind_seconds=600) as runtime:
+    async with Runtime(scripted(1), tools=[pay], on_approval="wait", remind_after_seconds=600) as runtime:
         runtime.bus.connect(ApprovalOverdue, overdue.append)
         session = runtime.start("go", metadata={"tenant": "t"})
         await settle()
@@ -55,7 +55,7 @@ async def test_a_question_that_is_open_for_so_long_is_reported_once(caplog: pyte
 
 
 async def test_each_question_has_its_own_time_and_an_answered_one_is_not_reported(caplog: pytest.LogCaptureFixture):
-    async with Runtime(scripted(1), tools=[pay], on_approval="wait", remind_seconds=10) as runtime:
+    async with Runtime(scripted(1), tools=[pay], on_approval="wait", remind_after_seconds=10) as runtime:
         first = runtime.start("one")
         await advance(4)
         second = runtime.start("two", provider=scripted(2))
@@ -78,7 +78,7 @@ async def test_a_question_that_is_asked_again_after_a_restart_is_overdue_at_once
         await session.accepted()
         await settle()
     await advance(100)
-    async with Runtime(scripted(1), tools=[pay], store=store, bus=bus, remind_seconds=60) as runtime:
+    async with Runtime(scripted(1), tools=[pay], store=store, bus=bus, remind_after_seconds=60) as runtime:
         asked: list[ApprovalRequested] = []
         runtime.bus.connect(ApprovalRequested, asked.append)
         (session,) = await runtime.resume()
@@ -100,5 +100,5 @@ async def test_without_the_option_nothing_is_reported(caplog: pytest.LogCaptureF
 
 @pytest.mark.parametrize("seconds", [0, -1, "5"])
 def test_seconds_that_make_no_sense_are_refused(seconds: object):
-    with pytest.raises(ConfigurationError, match="remind_seconds is"):
-        Runtime(scripted(1), remind_seconds=seconds)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="remind_after_seconds is"):
+        Runtime(scripted(1), remind_after_seconds=seconds)  # type: ignore[arg-type]

@@ -177,7 +177,7 @@ async def test_a_model_for_a_round_may_be_a_name_of_a_vendor() -> None:
 async def test_a_model_for_a_round_that_is_none_fails_the_request_and_says_so(named: Any, reported: str) -> None:
     async with Runtime(ScriptedProvider([]), provider_for_round=lambda _number: named) as runtime:
         result = await runtime.start("hi").result()
-    assert (result.outcome, result.reason) == ("failed", "configuration")
+    assert (result.outcome, result.reason) == ("failed", "configuration_error")
     assert isinstance(result.error, ConfigurationError)
     assert reported in str(result.error)
 
@@ -194,12 +194,15 @@ async def test_when_a_rounds_model_stays_away_the_request_turns_to_the_second_of
         result = await runtime.run("Where?")
     assert result.text == "Sunny."
     assert (len(special.requests), len(first.requests), len(second.requests)) == (3, 0, 2)
-    assert [getattr(event, "provider", None) for event in heard] == [0, 0, 1]
+    assert [getattr(event, "provider_index", None) for event in heard] == [0, 0, 1]
 
 
 # ------------------------------------------------------------------------------------------------- cost
 
-PRICES = {"scripted": Price(input=1, output=1), "*": Price(input=2.0, output=10.0, cached=0.5)}
+PRICES = {
+    "scripted": Price(input_per_million=1, output_per_million=1),
+    "*": Price(input_per_million=2.0, output_per_million=10.0, cached_per_million=0.5),
+}
 MILLION = 1_000_000
 
 
@@ -237,7 +240,7 @@ async def test_a_request_that_costs_more_than_it_may_is_stopped_after_the_round_
 
 async def test_a_cost_limit_without_a_price_for_the_model_says_which_one_is_missing() -> None:
     script = ScriptedProvider([text("ok")])
-    async with Runtime(script, prices={"openai:other": Price(input=1, output=1)}) as runtime:
+    async with Runtime(script, prices={"openai:other": Price(input_per_million=1, output_per_million=1)}) as runtime:
         result = await runtime.start("hi", limits=Limits(max_cost=1)).result()
-    assert (result.outcome, result.reason) == ("failed", "configuration")
+    assert (result.outcome, result.reason) == ("failed", "configuration_error")
     assert "there is no price for 'scripted:" in str(result.error)

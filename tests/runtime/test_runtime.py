@@ -156,7 +156,7 @@ async def test_what_a_request_gives_replaces_the_runtime_s_own() -> None:
     assert [spec.name for spec in request.tools] == ["other"]
     assert request.settings.temperature == 0.5
     assert request.messages[0].role == "system"
-    assert (started[0].deadline, started[0].metadata) == (9, {"app": "a", "user": "y"})
+    assert (started[0].timeout_seconds, started[0].metadata) == (9, {"app": "a", "user": "y"})
 
 
 async def test_tools_may_change_while_a_request_runs() -> None:
@@ -387,7 +387,7 @@ async def test_draining_cancels_what_does_not_end_in_its_grace() -> None:
     async with Runtime(gate) as runtime:
         sessions = [runtime.start("hi"), runtime.start("ho")]
         await anyio.wait_all_tasks_blocked()
-        assert await runtime.drain(grace_seconds=0) == 2
+        assert await runtime.drain(timeout_seconds=0) == 2
         results: list[RequestResult[Any]] = [await session.result() for session in sessions]
     assert {(result.outcome, result.reason) for result in results} == {("cancelled", "the runtime is closing")}
 
@@ -549,7 +549,7 @@ async def test_requests_are_listed_with_and_without_a_journal(is_stored: bool):
         found = [*await runtime.requests()]
         assert [each.request_id for each in found] == [queued.request_id, waits.request_id, ended.request_id]
         assert [each.ending for each in found] == [None, None, "completed"]
-        assert [each.facts > 0 for each in found] == [False, True, True]
+        assert [each.fact_count > 0 for each in found] == [False, True, True]
         of_b = [each.request_id for each in await runtime.requests(conversation_id="b")]
         assert of_b == [queued.request_id, waits.request_id]
         assert [each.request_id for each in await runtime.requests(limit=1)] == [queued.request_id]

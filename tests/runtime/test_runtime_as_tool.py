@@ -8,7 +8,7 @@ import anyio
 import pytest
 from pydantic import BaseModel
 
-from toolbus import Limits, Price, Runtime, ToolContext, ToolError, ToolRegistry, subrequest_tool, tool
+from toolbus import Limits, Price, Runtime, ToolContext, ToolError, ToolRegistry, sub_request_tool, tool
 from toolbus.core.transcript import validate
 from toolbus.errors import ConfigurationError
 from toolbus.events import Event, RequestStarted
@@ -64,7 +64,7 @@ async def test_a_runtime_is_a_tool_of_another_one_with_its_own_model_tools_and_i
 
 
 async def test_the_events_of_a_sub_request_can_be_heard_with_its_parents() -> None:
-    tools = [subrequest_tool("weather_desk", "Knows the weather.", provider=LOOKS_UP, tools=[get_weather])]
+    tools = [sub_request_tool("weather_desk", "Knows the weather.", provider=LOOKS_UP, tools=[get_weather])]
 
     async with Runtime(BOSS, tools=tools) as runtime:
         session = runtime.start("A coat?")
@@ -87,8 +87,8 @@ async def test_what_a_sub_request_spends_counts_for_the_request_that_asked() -> 
 
     inner = once(calls(("get_weather", {"city": "Paris"}), usage=usage(100)), text("Sunny.", usage=usage(100)))
     boss = once(calls(ASKS, usage=usage(10)), text("No coat.", usage=usage(10)))
-    tools = [subrequest_tool("weather_desk", "Knows the weather.", provider=inner, tools=[get_weather])]
-    prices = {"*": Price(input=1_000_000, output=0)}
+    tools = [sub_request_tool("weather_desk", "Knows the weather.", provider=inner, tools=[get_weather])]
+    prices = {"*": Price(input_per_million=1_000_000, output_per_million=0)}
     async with Runtime(boss, tools=tools, prices=prices) as runtime:
         result = await runtime.run("A coat?")
         assert (result.usage.input_tokens, result.cost) == (220, 220)
@@ -100,19 +100,19 @@ async def test_what_a_sub_request_spends_counts_for_the_request_that_asked() -> 
 
 async def test_a_sub_request_has_no_more_time_than_is_left_of_the_request_that_asked() -> None:
     inner = once(calls(("wait", {})), text("Too late."))
-    tools = [subrequest_tool("weather_desk", "Knows the weather.", provider=inner, tools=[wait])]
+    tools = [sub_request_tool("weather_desk", "Knows the weather.", provider=inner, tools=[wait])]
     async with Runtime(BOSS, tools=tools, limits=Limits(timeout_seconds=50, tool_timeout_seconds=1_000)) as runtime:
         session = runtime.start("A coat?")
         started = [event async for event in session.events(RequestStarted, sub_requests=True)]
         result = await session.result()
         assert anyio.current_time() == pytest.approx(50)
-    assert [getattr(event, "deadline", 0) for event in started] == [50, pytest.approx(50)]
+    assert [getattr(event, "timeout_seconds", 0) for event in started] == [50, pytest.approx(50)]
     assert (result.outcome, result.reason) == ("stopped", "timeout_seconds=50")
 
 
 async def test_a_sub_request_is_cancelled_with_the_request_that_asked() -> None:
     inner = once(calls(("wait", {})), text("Too late."))
-    tools = [subrequest_tool("weather_desk", "Knows the weather.", provider=inner, tools=[wait])]
+    tools = [sub_request_tool("weather_desk", "Knows the weather.", provider=inner, tools=[wait])]
     async with Runtime(BOSS, tools=tools) as runtime:
         session = runtime.start("A coat?")
         heard: list[str] = []
@@ -128,7 +128,7 @@ async def test_a_sub_request_is_cancelled_with_the_request_that_asked() -> None:
 
 async def test_a_sub_request_that_was_stopped_gives_what_it_has_and_says_why() -> None:
     inner = once(calls(("give_up", {"reason": "no such city"}), text="I looked."))
-    tools = [subrequest_tool("weather_desk", "Knows the weather.", provider=inner, tools=[give_up])]
+    tools = [sub_request_tool("weather_desk", "Knows the weather.", provider=inner, tools=[give_up])]
     async with Runtime(BOSS, tools=tools) as runtime:
         (call,) = (await runtime.run("A coat?")).tool_calls
     assert call.ok
@@ -139,7 +139,7 @@ async def test_a_sub_request_that_failed_is_a_failed_call() -> None:
     def broken(_request: ModelRequest) -> Any:
         raise KeyError("oh")
 
-    tools = [subrequest_tool("weather_desk", "Knows the weather.", provider=ScriptedProvider(broken))]
+    tools = [sub_request_tool("weather_desk", "Knows the weather.", provider=ScriptedProvider(broken))]
     async with Runtime(BOSS, tools=tools) as runtime:
         result = await runtime.run("A coat?")
     assert (result.text, result.tool_calls[0].ok) == ("Take no coat.", False)
@@ -152,7 +152,7 @@ class Forecast(BaseModel):
 
 async def test_a_sub_request_may_give_structured_output() -> None:
     inner = once(calls(("final_answer", {"celsius": 21})))
-    tools = [subrequest_tool("weather_desk", "Knows the weather.", provider=inner, output=Forecast)]
+    tools = [sub_request_tool("weather_desk", "Knows the weather.", provider=inner, output=Forecast)]
     async with Runtime(BOSS, tools=tools) as runtime:
         (call,) = (await runtime.run("A coat?")).tool_calls
     assert call.data == {"celsius": 21}
@@ -161,7 +161,7 @@ async def test_a_sub_request_may_give_structured_output() -> None:
 def test_a_wrong_output_type_is_an_error_where_the_tool_is_made() -> None:
     wrong: Any = 5
     with pytest.raises(ConfigurationError, match="output"):
-        subrequest_tool("weather_desk", "Knows the weather.", output=wrong)
+        sub_request_tool("weather_desk", "Knows the weather.", output=wrong)
 
 
 async def test_a_handler_may_ask_itself_and_read_the_result() -> None:
@@ -203,7 +203,7 @@ async def test_all_that_one_call_asks_is_paid_for_by_its_request() -> None:
 async def test_models_that_hand_the_task_on_for_ever_come_to_an_end() -> None:
     tools = ToolRegistry()
     script = ScriptedProvider(lambda request: calls(ASKS) if request.round == 0 else text("Somebody else knows."))
-    tools.add(subrequest_tool("weather_desk", "Knows the weather.", tools=tools))
+    tools.add(sub_request_tool("weather_desk", "Knows the weather.", tools=tools))
     depth: list[Event] = []
     async with Runtime(script, tools=tools) as runtime:
         runtime.bus.connect(RequestStarted, depth.append)

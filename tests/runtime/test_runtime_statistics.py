@@ -43,8 +43,8 @@ async def test_one_value_has_the_numbers_of_the_runtime_and_its_parts() -> None:
             question = await anext(questions)
             second = runtime.start("Wait.")
             found = runtime.statistics()
-            assert (found.running, found.queued, found.places, found.approvals) == (1, 1, 1, 1)
-            assert found.stages == {"ready": 0, "model": 0, "tools": 0, "people": 1}
+            assert (found.running, found.queued, found.free_capacity, found.pending_approvals) == (1, 1, 1, 1)
+            assert found.phases == {"ready": 0, "model": 0, "tools": 0, "people": 1}
             assert found.leases == 1, "the other one has not begun"
             assert found.store_calls_pending == 0
             assert found.dispatcher == runtime.dispatcher.statistics()
@@ -54,8 +54,8 @@ async def test_one_value_has_the_numbers_of_the_runtime_and_its_parts() -> None:
             await first.result()
             await second.result()
         found = runtime.statistics()
-        assert (found.stages["people"], found.approvals, found.queued) == (0, 0, 0)
-        assert (found.appends > 3, found.append_failures, found.store_fails) == (True, 0, False)
+        assert (found.phases["people"], found.pending_approvals, found.queued) == (0, 0, 0)
+        assert (found.appends > 3, found.append_failures, found.store_unavailable) == (True, 0, False)
         assert found.append_seconds > 0
 
 

@@ -293,5 +293,5 @@ def test_limits_of_a_wrong_kind_say_what_they_must_be(given: dict[str, Any], rep
 
 @pytest.mark.parametrize("price", [-1, "2", float("nan"), True, None])
 def test_a_price_that_is_no_amount_is_refused(price: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"the price of input is .*; it must be a number, 0 or more"):
-        Price(input=price, output=1)
+    with pytest.raises(ConfigurationError, match=r"input_per_million is .*; it must be a number, 0 or more"):
+        Price(input_per_million=price, output_per_million=1)

@@ -29,7 +29,7 @@ from toolbus import (
     tool,
 )
 from toolbus._logs import LOGGERS
-from toolbus.errors import ConfigurationError, UnserialisableResult
+from toolbus.errors import ConfigurationError, UnserializableResult
 from toolbus.events import (
     ApprovalRequested,
     Artifact,
@@ -48,7 +48,7 @@ from toolbus.protocols import ModelReply, ModelRequest, ToolSpec
 from toolbus.secrets import REFERENCE
 from toolbus.testing import ScriptedProvider, calls, record, replay, text
 from toolbus.tool_results import ToolResult, render, settled
-from toolbus.toolsets.subrequest import subrequest_tool
+from toolbus.toolsets.sub_request import sub_request_tool
 
 VALUE = "swordfish-1234"
 
@@ -158,7 +158,7 @@ async def test_a_request_and_those_below_it_have_the_same_references(first: str)
         return text("Done.")
 
     below = ScriptedProvider(uses if first == "request" else finds)
-    desk = subrequest_tool("desk", "Does it.", provider=below, tools=[login, taker.tool])
+    desk = sub_request_tool("desk", "Does it.", provider=below, tools=[login, taker.tool])
     async with Runtime(ScriptedProvider(above), tools=[login, taker.tool, desk]) as runtime:
         result = await runtime.run("Go.")
     assert (result.text, taker.got) == ("Done.", [VALUE, ""])
@@ -171,7 +171,7 @@ async def test_a_request_below_hides_what_the_one_above_it_knows_though_its_own_
         return f"The note says {VALUE}."
 
     below = ScriptedProvider([calls(("peek", {})), text("Seen.")])
-    desk = subrequest_tool("desk", "Does it.", provider=below, tools=[peek])
+    desk = sub_request_tool("desk", "Does it.", provider=below, tools=[peek])
     script = [calls(("login", {})), calls(("desk", {"task": "read the note"})), text("Done.")]
     async with Runtime(ScriptedProvider(script), tools=[login, desk]) as runtime:
         await runtime.run("go")
@@ -395,7 +395,7 @@ async def test_a_result_without_a_request_in_this_process_has_a_mask() -> None:
         mailbox = bus.arbitration.open_mailbox("far")
         bus.arbitration.open_calls(mailbox, ["1"])
         request = ToolCallRequested(
-            request_id="far", call_id="1", name="login", arguments={}, round=0, deadline=5, idempotency_key="1"
+            request_id="far", call_id="1", name="login", arguments={}, round=0, timeout_seconds=5, idempotency_key="1"
         )
         bus.publish(request)
         with anyio.fail_after(30):
@@ -500,7 +500,7 @@ def test_each_secret_of_a_result_has_its_own_mark_also_beside_text_that_json_can
     assert reported.artifacts[0].content == "<in an artifact>"
     assert json.loads(reported.content)["message"] == "<in the message>"
     assert not reported.secrets
-    with pytest.raises(UnserialisableResult, match="not UTF-8 text"):
+    with pytest.raises(UnserializableResult, match="not UTF-8 text"):
         render([SecretBytes(b"\xff")])
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from support.wire_oracle import check_wires
 from toolbus import Compression, Interceptor, Limits, RequestResult, Runtime, Summarizer, Tool, ToolResult
-from toolbus.core.compression import Edit, Fold, Seen
+from toolbus.core.compression import Edit, Fold, HistoryItem
 from toolbus.core.tokens import estimate_message, estimate_text, estimate_tools
 from toolbus.core.transcript import validate
 from toolbus.errors import ContextOverflow, ProviderUnavailable
@@ -50,10 +50,10 @@ class Masking:
     def fold(self) -> Fold:
         return self
 
-    def add(self, seen: Seen) -> list[Edit]:
+    def add(self, seen: HistoryItem) -> list[Edit]:
         if self.rnd.random() < 0.7:
             return []
-        return [(seen.place + self.rnd.randint(-9, 3), self.rnd.choice(["", "-", "masked " * 30, "\ud800"]))]
+        return [(seen.position + self.rnd.randint(-9, 3), self.rnd.choice(["", "-", "masked " * 30, "\ud800"]))]
 
 
 class Adding(Interceptor):
@@ -90,7 +90,7 @@ class Conversation:
             "look": {"kind": "query"},
             "shot": {"kind": "query"},
             "move": {"kind": "action"},
-            "login": {"sensitive_history": True},
+            "login": {"keep_full_results": True},
         }
 
         async def handler(**_arguments: Any) -> Any:

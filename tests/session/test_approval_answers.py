@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from support.slow_journal import SlowJournal
-from toolbus import EventBus, Limits, RequestSession, Runtime, Tool, subrequest_tool, tool
+from toolbus import EventBus, Limits, RequestSession, Runtime, Tool, sub_request_tool, tool
 from toolbus.core.transcript import validate
 from toolbus.errors import ConfigurationError
 from toolbus.events import (
@@ -50,7 +50,7 @@ def removing(*paths: str) -> ScriptedProvider:
 
 
 def desk() -> Tool:
-    return subrequest_tool("desk", "Does what it is told.", provider=removing(), tools=[remove])
+    return sub_request_tool("desk", "Does what it is told.", provider=removing(), tools=[remove])
 
 
 def asking_the_desk() -> ScriptedProvider:
@@ -145,7 +145,7 @@ async def test_a_question_that_was_heard_waits_although_its_listener_goes_away()
 @pytest.mark.parametrize("where", ["pending approvals", "a journal"])
 @pytest.mark.parametrize("below", [False, True], ids=["", "in a sub-request"])
 async def test_a_question_that_can_be_found_later_waits_for_its_time(where: str, below: bool) -> None:
-    journal: dict[str, Any] = {"store": MemoryStore(journal=True), "inbox_seconds": 60}  # of virtual time
+    journal: dict[str, Any] = {"store": MemoryStore(journal=True), "inbox_poll_seconds": 60}  # of virtual time
     options: dict[str, Any] = journal if where == "a journal" else {"on_approval": "wait"}
     provider, tools = (asking_the_desk(), [desk()]) if below else (removing(), [remove])
     async with Runtime(provider, tools=tools, **options) as runtime:

@@ -53,7 +53,7 @@ async def test_the_closing_line_has_the_account(caplog: pytest.LogCaptureFixture
         calls(("wait", {"seconds": 3.2}), usage=Usage(input_tokens=400, output_tokens=30)),
         text("Done.", usage=Usage(input_tokens=412, output_tokens=10)),
     ]
-    prices = {"scripted:script": Price(input=4.0, output=18.8)}
+    prices = {"scripted:script": Price(input_per_million=4.0, output_per_million=18.8)}
     async with Runtime(ScriptedProvider(script), tools=[wait]) as runtime:
         result = await runtime.run("go", prices=prices)
     assert lines(caplog, result.request_id)[-1] == (

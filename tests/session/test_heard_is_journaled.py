@@ -111,7 +111,7 @@ async def test_a_late_result_is_heard_after_the_result_that_counted() -> None:
         assert stage.bus.publish(requested.completed("second")) is False
         assert stage.bus.publish(requested.failed("third")) is False
     assert stage.kinds(ToolCallCompleted, ToolCallLate) == ["tool_call_completed", "tool_call_late", "tool_call_late"]
-    assert [event.late for event in stage.heard if isinstance(event, ToolCallLate)] == [
+    assert [event.event_type for event in stage.heard if isinstance(event, ToolCallLate)] == [
         "tool_call_completed",
         "tool_call_failed",
     ]
@@ -128,7 +128,7 @@ async def test_an_input_that_the_request_has_no_use_for_becomes_a_dead_letter() 
         pauses = [ToolCallPaused(**ids) for _ in range(2)]
         assert [stage.bus.publish(each) for each in pauses] == [True, True]
         assert [await stage.session.recorded(each) for each in pauses] == [True, False]
-        assert stage.the(DeadLetter).letter_id == pauses[1].event_id
+        assert stage.the(DeadLetter).rejected_event_id == pauses[1].event_id
         stage.bus.publish(requested.completed("42"))
     assert stage.kinds(ToolCallPaused) == ["tool_call_paused"]
 
@@ -145,7 +145,7 @@ async def test_what_is_said_while_the_ending_is_written_becomes_a_dead_letter() 
         assert stage.bus.publish(said)
         recorded.append(await stage.session.recorded(said))
     assert recorded == [False]
-    assert stage.the(DeadLetter).letter_id == said.event_id
+    assert stage.the(DeadLetter).rejected_event_id == said.event_id
     assert stage.kinds(SteeringAdded) == []
 
 
@@ -154,7 +154,7 @@ async def test_a_result_that_comes_while_a_request_is_left_is_written_and_heard(
     async with anyio.create_task_group() as group:
         group.start_soon(stage.session.run)
         await anyio.sleep(1)
-        assert stage.session.leave("closing")
+        assert stage.session.release("closing")
         assert stage.bus.publish(stage.the(ToolCallRequested).completed("42"))
     assert stage.kinds(ToolCallCompleted) == ["tool_call_completed"]
     assert "tool_call_completed" in stage.journal.written
@@ -240,12 +240,12 @@ async def test_nobody_else_publishes_the_facts_of_a_request_that_runs() -> None:
             name=asked.name,
             arguments={},
             round=0,
-            deadline=60.0,
+            timeout_seconds=60.0,
             idempotency_key="forged",
         )
         assert stage.bus.publish(forged) is False
         assert stage.kinds(ToolCallRequested) == []
-        assert stage.the(DeadLetter).letter_type == "tool_call_requested"
+        assert stage.the(DeadLetter).event_type == "tool_call_requested"
         stage.session.cancel()
 
 

@@ -135,7 +135,7 @@ async def test_a_request_that_was_left_for_another_process_takes_no_answer_and_r
     async with Runtime(asking(), tools=[outside()], store=MemoryStore(journal=True)) as runtime:
         session, requested = await asked(runtime)
         runtime.bus.connect((ToolCallCompleted, ToolCallLate, DeadLetter), heard.append)
-        assert await runtime.drain(grace_seconds=0) == 1
+        assert await runtime.drain(timeout_seconds=0) == 1
         assert (await session.result()).resumable
         assert not session.inject(requested.completed("Blue."))
     assert heard == []

@@ -132,7 +132,7 @@ async def test_a_request_turns_to_its_next_provider_and_stays_with_it() -> None:
     second = ScriptedProvider([text(""), text("from the second")])
     result, retried, _ = await carry_out([first, second], max_model_attempts=2)
     assert (result.outcome, result.text) == ("completed", "from the second")
-    assert [(event.provider, event.reason) for event in retried] == [
+    assert [(event.provider_index, event.reason) for event in retried] == [
         (0, "provider_unavailable"),
         (1, "provider_unavailable"),
         (1, "empty_reply"),

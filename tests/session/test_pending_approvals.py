@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from toolbus import Limits, Runtime, ToolRegistry, subrequest_tool, tool
+from toolbus import Limits, Runtime, ToolRegistry, sub_request_tool, tool
 from toolbus.errors import BusError
 from toolbus.events import ApprovalDecided, ApprovalRequested
 from toolbus.stores.memory import MemoryStore
@@ -73,7 +73,7 @@ async def test_the_session_takes_the_decision_that_comes_first_and_no_second_one
 
 
 async def test_a_session_decides_for_its_sub_requests_and_for_no_other_request() -> None:
-    desk = subrequest_tool("desk", "Does what it is told.", provider=removing("deep"), tools=[remove])
+    desk = sub_request_tool("desk", "Does what it is told.", provider=removing("deep"), tools=[remove])
     top = ScriptedProvider(lambda request: text("done") if request.round else calls(("desk", {"task": "go"})))
     async with Runtime(top, tools=[desk, remove], on_approval="wait") as runtime:
         session, other = runtime.start("Remove it."), runtime.start("Remove it.", provider=removing("x"))
@@ -125,9 +125,9 @@ async def test_the_questions_of_all_requests_come_in_the_order_of_asking() -> No
 
 
 async def test_a_request_waits_for_the_questions_of_its_sub_requests() -> None:
-    desk = subrequest_tool("desk", "Does what it is told.", provider=removing("deep"), tools=[remove])
+    desk = sub_request_tool("desk", "Does what it is told.", provider=removing("deep"), tools=[remove])
     office = ScriptedProvider(lambda request: text("done") if request.round else calls(("desk", {"task": "go"})))
-    building = subrequest_tool("office", "Has a desk.", provider=office, tools=[desk])
+    building = sub_request_tool("office", "Has a desk.", provider=office, tools=[desk])
     top = ScriptedProvider(lambda request: text("done") if request.round else calls(("office", {"task": "go"})))
     async with Runtime(top, tools=[building, remove], on_approval="wait") as runtime:
         session, other = runtime.start("Remove it."), runtime.start("Remove it.", provider=removing("x"))
@@ -173,7 +173,7 @@ async def test_a_question_is_open_again_where_its_request_is_resumed() -> None:
         session = runtime.start("Remove a.")
         await settle()
         before = runtime.pending_approvals()
-        session.leave("the host goes down")
+        session.release("the host goes down")
         await session.result()
         assert runtime.pending_approvals() == ()
     async with Runtime(removing(), tools=[remove], store=store) as runtime:

@@ -145,7 +145,7 @@ async def test_two_hundred_turns_go_through_a_window_of_eight_thousand_tokens() 
     tools = [
         plain("get_state", lambda: f'{{"tick":{next(state)},"map":"{"." * 600}"}}', kind="query"),
         plain("move", lambda: "moved, and met " + "a troll, " * 60, kind="action"),
-        plain("login", "the session token is 4711; " + "keep it. " * 10, sensitive_history=True),
+        plain("login", "the session token is 4711; " + "keep it. " * 10, keep_full_results=True),
         plain("look_up", "a page of a book. " * 30),
     ]
 
@@ -192,7 +192,7 @@ async def test_two_hundred_turns_go_through_a_window_of_eight_thousand_tokens() 
     whole = result.messages
     assert len(whole) > 1000
     assert sum(1 for each in whole if isinstance(each, ToolMessage) and each.content.startswith("[")) == 0
-    left_out = {each.turns_left_out for each in compressed}
+    left_out = {each.turns_omitted for each in compressed}
     assert 3 < len(left_out) < 40  # so rarely does the beginning of what is sent change
     assert max(left_out) > 150
 
@@ -326,7 +326,10 @@ async def test_turns_that_leave_are_summed_up_and_the_summary_is_paid_for() -> N
     )
     provider = ScriptedProvider([text("here", usage=Usage(input_tokens=100, output_tokens=10))])
     compression = Compression(max_context_tokens=2000, summarizer=Summarizer(quick))
-    prices = {"quick:script": Price(input=1_000_000, output=0), "*": Price(input=1, output=1)}
+    prices = {
+        "quick:script": Price(input_per_million=1_000_000, output_per_million=0),
+        "*": Price(input_per_million=1, output_per_million=1),
+    }
     result, seen = await carry_out(provider, talk(20), compression=compression, prices=prices)
     assert result.ok
     assert result.usage == Usage(input_tokens=170, output_tokens=17)

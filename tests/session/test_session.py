@@ -748,7 +748,7 @@ async def test_an_answer_to_a_call_that_nobody_made_becomes_a_dead_letter() -> N
     letters: list[DeadLetter] = []
     bus.connect(DeadLetter, letters.append)
     assert bus.publish(ToolCallCompleted(request_id="r", call_id="c", name="n", content="x")) is False
-    assert [letter.letter_type for letter in letters] == ["tool_call_completed"]
+    assert [letter.event_type for letter in letters] == ["tool_call_completed"]
 
 
 async def test_the_last_answer_s_failure_does_not_hide_the_limit() -> None:
@@ -771,7 +771,7 @@ def test_a_started_event_tells_prompt_and_deadline() -> None:
         await RequestSession(bus, ScriptedProvider([text("x")]), "hi", limits=Limits(timeout_seconds=7)).run()
 
     anyio.run(main)
-    assert (started[0].prompt, started[0].deadline) == ("hi", 7)
+    assert (started[0].prompt, started[0].timeout_seconds) == ("hi", 7)
     assert completed[0].text == "x"
 
 

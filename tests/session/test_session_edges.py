@@ -61,7 +61,7 @@ def unavailable(retry_after_seconds: float | None = None) -> Any:
 @pytest.mark.parametrize("size_bytes", [1, 100, 10**9])
 def test_a_resumed_request_is_as_large_as_its_journal_even_before_it_is_written_to(size_bytes: int) -> None:
     state = TurnState("r", limits=Limits(max_journal_bytes=100))
-    started = RequestStarted(request_id="r", conversation_id="c", deadline=9.0)
+    started = RequestStarted(request_id="r", conversation_id="c", timeout_seconds=9.0)
     _apply_again(state, [started], size_bytes)
     assert (state.facts, state.journal_bytes) == (1, size_bytes)
 

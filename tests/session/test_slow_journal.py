@@ -141,7 +141,7 @@ async def test_no_call_that_is_not_written_begins_when_the_host_gives_a_request_
         bus.publish(asked[0].decided(approved=True))
     result = await session.result()
     assert result.outcome == "cancelled"
-    assert [letter.letter_type for letter in letters] == ["approval_decided"]
+    assert [letter.event_type for letter in letters] == ["approval_decided"]
     assert [event.type for event in reported] == [each for each in journal.written if each == "tool_call_requested"]
     assert [call.reason for call in result.tool_calls] == ["cancelled"]
 
@@ -181,11 +181,11 @@ async def test_a_request_that_ends_before_it_can_be_left_is_not_to_be_resumed() 
         await settle()
         written.set()  # The session runs on in this moment, until its next write.
         session.cancel("never mind")
-        assert session.leave("closing")
+        assert session.release("closing")
         result = await session.result()
     assert [event.type for event in heard] == ["request_cancelled"]
     assert (result.outcome, result.reason, result.resumable) == ("cancelled", "never mind", False)
-    assert not session.snapshot().view.is_left
+    assert not session.snapshot().view.is_released
 
 
 @pytest.mark.guarantee("G31")
@@ -203,7 +203,7 @@ async def test_whoever_follows_the_messages_hears_those_of_calls_that_may_not_be
         group.start_soon(session.run)
         await anyio.sleep(0.5)
         if how == "left":
-            assert session.leave("closing")
+            assert session.release("closing")
         else:
             group.cancel_scope.cancel()
     result = await session.result()

@@ -91,7 +91,7 @@ async def test_a_tool_that_never_answers_ends_with_reason_timeout_at_its_deadlin
         assert now() == pytest.approx(30, abs=ACCURACY)
         result = await session.result()
         harness.assert_no_pending()
-    assert requested.deadline == 30
+    assert requested.timeout_seconds == 30
     assert (failed.reason, failed.error) == ("timeout", "look_up did not answer in 30 s.")
     assert failed.outcome_unknown
     assert failed.at - requested.at == pytest.approx(30, abs=ACCURACY)
@@ -265,7 +265,7 @@ async def test_a_result_after_the_deadline_goes_out_as_late_and_never_enters_the
         assert harness.fail(first, "and wrong") is False
     assert results(harness) == [TIMED_OUT, "in time"]
     late = harness.seen(ToolCallLate)
-    assert [(each.call_id, each.late) for each in late] == [
+    assert [(each.call_id, each.event_type) for each in late] == [
         (first.call_id, "tool_call_completed"),
         (first.call_id, "tool_call_failed"),
     ]
@@ -391,7 +391,7 @@ async def test_the_timeout_of_the_whole_request_ends_it_stopped_and_names_the_li
     assert now() == pytest.approx(45, abs=ACCURACY)
     assert (result.outcome, result.reason) == ("stopped", "timeout_seconds=45")
     assert harness.seen(RequestCompleted)[0].reason == "timeout_seconds=45"
-    assert [round(each.deadline, 3) for each in harness.seen(ToolCallRequested)] == [20, 20, 5]
+    assert [round(each.timeout_seconds, 3) for each in harness.seen(ToolCallRequested)] == [20, 20, 5]
     validate(result.messages)
     with pytest.raises(LimitReached, match="timeout_seconds=45") as raised:
         result.raise_for_outcome()
@@ -404,7 +404,7 @@ async def test_a_calls_deadline_is_cut_to_what_is_left_of_the_request():
     spec = ToolSpec(name="look_up", timeout_seconds=1_000)
     async with Harness([calls(LOOK_UP), text("Done.")], tools=[spec], limits=Limits(timeout_seconds=9)) as harness:
         session = harness.start("?")
-        assert (await harness.expect(ToolCallRequested)).deadline == pytest.approx(9, abs=ACCURACY)
+        assert (await harness.expect(ToolCallRequested)).timeout_seconds == pytest.approx(9, abs=ACCURACY)
         result = await session.result()
     assert now() == pytest.approx(9, abs=ACCURACY)
     assert (result.outcome, result.reason) == ("stopped", "timeout_seconds=9")

@@ -100,7 +100,7 @@ async def test_a_request_that_is_left_has_a_result_though_asyncio_cancels_while_
     requested: list[ToolCallRequested] = []
     bus.connect(ToolCallRequested, requested.append)
     session = waiting(bus, Journal("tool_call_completed", 2))
-    task = asyncio.create_task(session.run(leave_when_cancelled="for later"))
+    task = asyncio.create_task(session.run(release_when_cancelled="for later"))
     await anyio.sleep(1)
     task.cancel()
     bus.publish(requested[0].completed("done"))  # what has come is kept, and written
@@ -133,7 +133,7 @@ async def test_a_request_that_is_left_asks_a_journal_that_has_refused_something_
         group.start_soon(session.run)
         await settle()
         before = journal.asked
-        assert session.leave("moving")
+        assert session.release("moving")
         bus.publish(requested[0].completed("first"))
         await anyio.sleep(0.5)
         bus.publish(requested[1].completed("second"))  # while the first is refused
@@ -164,7 +164,7 @@ async def test_a_request_that_is_left_while_the_host_cancels_its_task_ends() -> 
     async with anyio.create_task_group() as group:
         group.start_soon(session.run)
         await settle()
-        assert session.leave("for later")
+        assert session.release("for later")
         group.cancel_scope.cancel()
     result = await session.result()
     assert (result.resumable, result.reason) == (False, "the host cancelled the request")
@@ -246,7 +246,7 @@ async def test_a_request_whose_answer_cannot_be_loaded_any_more_has_a_result_tha
     async with anyio.create_task_group() as group:
         group.start_soon(first.run)
         await anyio.sleep(1)
-        first.leave("for later")
+        first.release("for later")
     over.append(True)
     bus = EventBus()
     bus.connect(ToolCallRequested, lambda requested: bus.publish(requested.completed("waited")))
@@ -343,7 +343,7 @@ async def test_a_request_that_breaks_counts_what_its_sub_requests_have_spent_and
         async with anyio.create_task_group() as group:
             group.start_soon(session.run)
             await anyio.sleep(1)
-            session.steer("hurry") if end == "broken" else session.leave("for later")
+            session.steer("hurry") if end == "broken" else session.release("for later")
             result = await session.result()
         await settle()
     del session
@@ -385,7 +385,7 @@ async def test_a_request_that_is_left_hears_nothing_of_sub_requests_that_waited(
         async with anyio.create_task_group() as group:
             group.start_soon(session.run)
             await anyio.sleep(1)
-            session.leave("for later")
+            session.release("for later")
         await settle()
     assert letters == []
 
@@ -403,7 +403,7 @@ async def test_what_comes_while_the_last_facts_of_a_request_that_is_left_are_wri
     async with anyio.create_task_group() as group:
         group.start_soon(session.run)
         await anyio.sleep(1)
-        session.leave("for later")
+        session.release("for later")
         assert session.steer("hurry")
         await anyio.sleep(1)
         assert bus.publish(requested[0].completed("done"))
@@ -423,14 +423,14 @@ async def test_what_comes_before_a_resumed_request_runs_is_written_also_if_it_is
     async with anyio.create_task_group() as group:
         group.start_soon(earlier.run)
         await anyio.sleep(1)
-        earlier.leave("for later")
+        earlier.release("for later")
     start = SessionStart(resumed=Resumed(facts=first.facts, history=()))
     ids: Any = {"request_id": earlier.request_id, "conversation_id": earlier.conversation_id}
     session = RequestSession(
         EventBus(), ScriptedProvider([]), "hi", tools=[external()], journal=second, start=start, **ids
     )
     assert given(session, "not that one")
-    assert session.leave("closing")
+    assert session.release("closing")
     result = await session.run()
     assert (result.reason, result.resumable, len(second.written)) == ("closing", True, 1)
 
@@ -450,7 +450,7 @@ async def test_an_input_that_an_earlier_process_has_taken_is_recorded_for_the_ne
         words = SteeringAdded(request_id=earlier.request_id, text="faster")
         assert earlier.deliver(words)
         await settle()
-        earlier.leave("for later")
+        earlier.release("for later")
     start = SessionStart(resumed=Resumed(facts=journal.facts, history=()))
     ids: Any = {"request_id": earlier.request_id, "conversation_id": earlier.conversation_id}
     later = Journal()
@@ -473,7 +473,7 @@ async def test_a_question_that_was_answered_while_a_resumption_is_written_is_not
     async with anyio.create_task_group() as group:
         group.start_soon(first.run)
         await anyio.sleep(1)
-        first.leave("for later")
+        first.release("for later")
     bus = EventBus()
     asked: list[ApprovalRequested] = []
     bus.connect(ApprovalRequested, asked.append)
@@ -501,7 +501,7 @@ async def test_nobody_hears_progress_for_the_status_of_a_request_that_was_left()
         group.start_soon(session.run)
         await anyio.sleep(1)
         assert bus.statistics().receivers > 1
-        session.leave("for later")
+        session.release("for later")
     disconnect()
     assert bus.statistics().receivers == 0
 

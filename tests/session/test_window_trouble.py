@@ -23,7 +23,7 @@ from toolbus import (
     Summarizer,
     Tool,
 )
-from toolbus.core.compression import Edit, Fold, Seen
+from toolbus.core.compression import Edit, Fold, HistoryItem
 from toolbus.core.tokens import Calibration, estimate_message, estimate_text, estimate_tools
 from toolbus.core.transcript import validate
 from toolbus.errors import ApplicationError, ContentFiltered, ContextOverflow, ProviderUnavailable
@@ -200,9 +200,9 @@ async def test_a_summary_that_has_no_price_ends_a_request_whose_cost_is_limited(
     provider = ScriptedProvider([text("never")])
     quick = ScriptedProvider([text("in short", usage=Usage(input_tokens=70))], vendor="quick")
     compression = Compression(max_context_tokens=1000, summarizer=Summarizer(quick))
-    prices = {"scripted:script": Price(input=1, output=1)}
+    prices = {"scripted:script": Price(input_per_million=1, output_per_million=1)}
     result, _ = await carry_out(provider, talk(20), compression=compression, prices=prices, limits=Limits(max_cost=9.0))
-    assert (result.outcome, result.reason) == ("failed", "configuration")
+    assert (result.outcome, result.reason) == ("failed", "configuration_error")
     assert "there is no price for 'quick:script'" in str(result.error)
     assert result.usage == Usage(input_tokens=70)
     assert provider.requests == []
@@ -211,7 +211,7 @@ async def test_a_summary_that_has_no_price_ends_a_request_whose_cost_is_limited(
 async def test_a_summary_that_costs_nothing_needs_no_price() -> None:
     provider = ScriptedProvider([text("here")])
     compression = Compression(max_context_tokens=1000, summarizer=Fixed(Summary(text="by hand")))
-    prices = {"scripted:script": Price(input=1, output=1)}
+    prices = {"scripted:script": Price(input_per_million=1, output_per_million=1)}
     result, _ = await carry_out(provider, talk(20), compression=compression, prices=prices, limits=Limits(max_cost=9.0))
     assert result.ok
 
@@ -221,7 +221,7 @@ async def test_the_model_is_not_asked_once_a_summary_has_used_up_the_limits(limi
     provider = ScriptedProvider([text("never")])
     used = Usage(input_tokens=70)
     compression = Compression(max_context_tokens=1000, summarizer=Fixed(Summary(text="so", usage=used, model="m")))
-    prices = {"*": Price(input=1_000_000, output=0)}
+    prices = {"*": Price(input_per_million=1_000_000, output_per_million=0)}
     result, _ = await carry_out(provider, talk(20), compression=compression, prices=prices, limits=limits)
     assert result.outcome == "stopped"
     assert result.reason in {"max_input_tokens=50", "max_cost=1"}
@@ -301,7 +301,7 @@ async def test_nothing_is_learned_of_a_model_that_has_refused_from_the_usage_of_
 
 
 async def test_a_request_that_was_refused_once_may_grow_again() -> None:
-    kept = fetch("word " * 6_000, sensitive_history=True)
+    kept = fetch("word " * 6_000, keep_full_results=True)
     provider = ScriptedProvider([too_long(), calls(("fetch", {})), text("here")])
     async with Runtime(provider, tools=[kept], max_result_chars=100_000) as runtime:
         result = await runtime.run("and now?", history=talk(20)[:-1])
@@ -316,7 +316,7 @@ async def test_the_next_provider_is_asked_with_all_of_it_where_the_first_one_s_w
     small, large = ScriptedProvider([too_long(), too_long()], vendor="small"), ScriptedProvider([text("here")])
     result, seen = await carry_out([small, large], talk(20), **options)
     assert (result.outcome, result.text) == ("completed", "here")
-    assert [(each.reason, each.provider) for each in seen if isinstance(each, ModelRetrying)] == [
+    assert [(each.reason, each.provider_index) for each in seen if isinstance(each, ModelRetrying)] == [
         ("context_overflow", 0),
         ("context_overflow", 1),
     ]
@@ -337,7 +337,7 @@ async def test_each_provider_may_refuse_once_and_the_last_one_ends_the_request()
     assert (result.outcome, result.reason) == ("failed", "context_overflow")
     assert isinstance(result.error, ContextOverflow)
     assert (result.error.vendor, result.error.status) == ("test", 400)
-    assert [each.provider for each in seen if isinstance(each, ModelRetrying)] == [0, 1, 1]
+    assert [each.provider_index for each in seen if isinstance(each, ModelRetrying)] == [0, 1, 1]
     assert [each.retryable for each in seen if isinstance(each, RequestFailed)] == [False]
 
 
@@ -419,7 +419,7 @@ class Policy:
     def fold(self) -> Fold:
         return self
 
-    def add(self, seen: Seen) -> list[Edit]:
+    def add(self, seen: HistoryItem) -> list[Edit]:
         if isinstance(seen.message, AssistantMessage):
             raise ValueError("oh")
         return []

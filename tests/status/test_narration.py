@@ -42,15 +42,15 @@ from toolbus.secrets import MASK
 from toolbus.status import display_name
 from toolbus.status._sentences import Status, StatusFold, call_sentence, sentence
 
-STARTED = RequestStarted(deadline=120.0)
+STARTED = RequestStarted(timeout_seconds=120.0)
 TEXT = TextDelta(message_id="m", text="a")
 ARGUMENTS = ToolArgumentsDelta(message_id="m", index=0, name="x", text="{")
 STAGES = {"idle", "submitted", "streaming", "executing", "waiting", "processing", "complete", "error"}
 
 
 def rounds(number: int, *after: tuple[str, bool], tools_offered: bool = True) -> Event:
-    outcomes = tuple(CallOutcome(name=name, success=success) for name, success in after)
-    return RoundStarted(round=number, message_count=1, after=outcomes, tools_offered=tools_offered)
+    outcomes = tuple(CallOutcome(name=name, ok=success) for name, success in after)
+    return RoundStarted(round=number, message_count=1, call_outcomes=outcomes, tools_offered=tools_offered)
 
 
 def replied(*call_ids: str) -> Event:
@@ -60,7 +60,7 @@ def replied(*call_ids: str) -> Event:
 
 def requested(call_id: str = "a", name: str = "lookup_tool", **arguments: object) -> Event:
     return ToolCallRequested(
-        call_id=call_id, name=name, arguments=arguments, round=0, deadline=30.0, idempotency_key="k"
+        call_id=call_id, name=name, arguments=arguments, round=0, timeout_seconds=30.0, idempotency_key="k"
     )
 
 
@@ -77,7 +77,7 @@ def progress(message: str, call_id: str = "a") -> Event:
 
 
 def approval(call_id: str = "a", name: str = "delete_file") -> Event:
-    return ApprovalRequested(call_id=call_id, name=name, arguments={}, deadline=30.0)
+    return ApprovalRequested(call_id=call_id, name=name, arguments={}, timeout_seconds=30.0)
 
 
 def decided(call_id: str = "a", *, approved: bool = True) -> Event:

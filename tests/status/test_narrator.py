@@ -84,7 +84,7 @@ async def desk(
 ) -> AsyncGenerator[Desk]:
     script = [calls(*(requested or (LOOKUP,))), text("Found.")]
     async with Harness(script, tools=tools) as harness:
-        narrators = Narrator(provider, **options).on(harness.bus)
+        narrators = Narrator(provider, **options).attach(harness.bus)
         async with narrators:
             harness.start("Who is user 123?")
             yield Desk(harness, lambda: narrators.asking)
@@ -225,10 +225,10 @@ async def test_the_publisher_of_a_session_decides_which_sentence_is_shown():
     bus.arbitration.open_calls(mailbox, ["a", "b"])
     model = ScriptedProvider(lambda request: text("Doing " + asked(request).partition("Tool: ")[2][:1]))
     events = [
-        ToolCallRequested(**state.envelope(0), call_id=each, name=each, arguments={}, round=0, deadline=1, idempotency_key="")
+        ToolCallRequested(**state.envelope(0), call_id=each, name=each, arguments={}, round=0, timeout_seconds=1, idempotency_key="")
         for each in ("a", "b")
     ]  # fmt: skip
-    async with Narrator(model).on(bus):
+    async with Narrator(model).attach(bus):
         for event in events:
             bus.arbitration.announce(event)
             reported.append(event)
@@ -251,7 +251,7 @@ async def test_while_nobody_wants_the_status_the_model_is_not_asked():
     requests: list[ToolCallRequested] = []
     bus.connect(ToolCallRequested, requests.append)
     session = RequestSession(bus, ScriptedProvider([calls(LOOKUP), text("Found.")]), "Who?", tools=[ToolSpec(name="lookup_tool")])  # fmt: skip
-    async with Narrator(model).on(bus) as _, anyio.create_task_group() as group:
+    async with Narrator(model).attach(bus) as _, anyio.create_task_group() as group:
         group.start_soon(session.run)
         await settle()
         bus.publish(requests[0].completed("Ada"))
@@ -273,10 +273,10 @@ async def test_a_call_that_nobody_opened_is_not_asked_about():
     model = ScriptedProvider([text(SENTENCE)])
     bus = EventBus()
     bus.connect(StatusChanged, lambda _event: None)
-    async with Narrator(model).on(bus):
+    async with Narrator(model).attach(bus):
         bus.publish(
             ToolCallRequested(
-                request_id="r", call_id="a", name="x", arguments={}, round=0, deadline=1.0, idempotency_key="k"
+                request_id="r", call_id="a", name="x", arguments={}, round=0, timeout_seconds=1.0, idempotency_key="k"
             )
         )
         await settle()
@@ -292,7 +292,7 @@ async def test_more_calls_than_places_keep_their_template_and_places_come_back()
         assert (here.asking(), model.running) == (8, 8)
         await advance(3)
         assert (here.asking(), len(model.requests), model.most) == (0, 8, 8)
-    async with desk(Slow(1), *many, concurrency=2) as here:
+    async with desk(Slow(1), *many, max_concurrency=2) as here:
         await here.harness.expect(ToolCallRequested, arguments={"n": 11})
         await settle()
         assert here.asking() == 2
@@ -339,7 +339,9 @@ async def test_bounds_of_its_own_are_kept():
 
 
 def request_with(arguments: dict[str, Any]) -> ToolCallRequested:
-    return ToolCallRequested(call_id="a", name="x", arguments=arguments, round=0, deadline=1.0, idempotency_key="k")
+    return ToolCallRequested(
+        call_id="a", name="x", arguments=arguments, round=0, timeout_seconds=1.0, idempotency_key="k"
+    )
 
 
 def test_long_arguments_are_clipped_to_a_thousand_characters():
@@ -378,7 +380,7 @@ async def test_leaving_cancels_what_runs_and_leaves_nothing_behind():
     bus = EventBus()
     async with Harness([calls(LOOKUP), text("Found.")], tools=["lookup_tool"], bus=bus) as harness:
         before = bus.statistics().receivers
-        async with Narrator(model, seconds=500).on(bus):
+        async with Narrator(model, timeout_seconds=500).attach(bus):
             harness.start("Who?")
             await harness.expect(ToolCallRequested)
             await settle()
@@ -394,7 +396,7 @@ async def test_leaving_cancels_what_runs_and_leaves_nothing_behind():
 async def test_an_exception_of_the_block_leaves_it_as_it_is():
     bus = EventBus()
     with pytest.raises(ZeroDivisionError):
-        async with Narrator(ScriptedProvider([])).on(bus):
+        async with Narrator(ScriptedProvider([])).attach(bus):
             _ = 1 / 0
     assert bus.statistics().receivers == 0
 
@@ -403,7 +405,7 @@ async def test_one_narrator_serves_two_buses_and_one_bus_again():
     narrator = Narrator(ScriptedProvider(lambda _request: text(SENTENCE)))
     for _ in range(2):
         one, other = (Harness([calls(LOOKUP)], tools=["lookup_tool"]) for _ in range(2))
-        async with one, other, narrator.on(one.bus) as first, narrator.on(other.bus):
+        async with one, other, narrator.attach(one.bus) as first, narrator.attach(other.bus):
             assert first is narrator
             for harness in (one, other):
                 harness.start("Who?")
@@ -413,14 +415,21 @@ async def test_one_narrator_serves_two_buses_and_one_bus_again():
 
 
 async def test_it_is_entered_once_at_a_time():
-    entered = Narrator(ScriptedProvider([])).on(EventBus())
+    entered = Narrator(ScriptedProvider([])).attach(EventBus())
     async with entered:
         with pytest.raises(ConfigurationError, match="already"):
             await entered.__aenter__()
 
 
 @pytest.mark.parametrize(
-    "options", [{"seconds": 0}, {"seconds": float("inf")}, {"max_tokens": 0}, {"max_words": 0}, {"concurrency": 0}]
+    "options",
+    [
+        {"timeout_seconds": 0},
+        {"timeout_seconds": float("inf")},
+        {"max_tokens": 0},
+        {"max_words": 0},
+        {"max_concurrency": 0},
+    ],
 )
 def test_bounds_that_leave_nothing_are_refused(options: dict[str, Any]):
     with pytest.raises(ConfigurationError, match="too low"):

@@ -175,7 +175,7 @@ async def test_a_narrator_that_fails_or_is_slow_costs_a_request_nothing() -> Non
             await anyio.sleep_forever()
 
     broken = ScriptedProvider(lambda _request: error(RuntimeError("oh")))
-    for narrator in (slow := Slow(), broken, Narrator(Slow(), seconds=0.5)):
+    for narrator in (slow := Slow(), broken, Narrator(Slow(), timeout_seconds=0.5)):
         script = ScriptedProvider([calls(PARIS), text("Done.")])
         async with Runtime(script, tools=[lookup_tool], narrator=narrator) as runtime:
             began = anyio.current_time()

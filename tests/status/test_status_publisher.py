@@ -84,10 +84,15 @@ class Desk:
         self.publisher.publish_all(events)
 
     def start(self) -> None:
-        self.publish(RequestStarted, deadline=120.0)
+        self.publish(RequestStarted, timeout_seconds=120.0)
 
     def request(self, call_id: str = "a", name: str = "weather", **arguments: Any) -> None:
-        fields = {"arguments": arguments or {"city": "Paris"}, "round": 0, "deadline": 30.0, "idempotency_key": "k"}
+        fields = {
+            "arguments": arguments or {"city": "Paris"},
+            "round": 0,
+            "timeout_seconds": 30.0,
+            "idempotency_key": "k",
+        }
         self.publish(ToolCallRequested, call_id=call_id, name=name, **fields)
 
     def complete(self, call_id: str = "a") -> None:
@@ -112,7 +117,7 @@ async def test_each_change_goes_out_once_with_the_request_s_envelope():
     await advance(5)
     desk.request()
     desk.complete()
-    desk.publish(RoundStarted, round=1, message_count=3, after=(CallOutcome(name="weather", success=True),))
+    desk.publish(RoundStarted, round=1, message_count=3, call_outcomes=(CallOutcome(name="weather", ok=True),))
     desk.publish(RequestCompleted, text="Sunny.")
     said = [each for each in heard if isinstance(each, StatusChanged)]
     assert [(each.stage, each.text) for each in said] == [
@@ -167,7 +172,7 @@ async def test_a_call_that_fails_leaves_the_line_to_one_that_still_runs():
 def facts_of_a_long_request() -> list[Sequence[Event]]:
     """Steps as a session makes them: a start, then replies with calls, their results, a retry, a steered round."""
     user = MessageAppended(message=UserMessage(content="x"))
-    steps: list[Sequence[Event]] = [[RequestStarted(deadline=1.0), user, RoundStarted(round=0, message_count=1)]]
+    steps: list[Sequence[Event]] = [[RequestStarted(timeout_seconds=1.0), user, RoundStarted(round=0, message_count=1)]]
     for number in range(4):
         calls = tuple(ToolCall(name="weather", call_id=f"{number}{each}") for each in "ab")
         steps += [
@@ -176,7 +181,7 @@ def facts_of_a_long_request() -> list[Sequence[Event]]:
                 ModelResponded(round=number, message=AssistantMessage(tool_calls=calls)),
                 *(
                     ToolCallRequested(
-                        call_id=call.call_id, name="weather", arguments={"city": call.call_id}, round=number, deadline=1.0, idempotency_key="k"
+                        call_id=call.call_id, name="weather", arguments={"city": call.call_id}, round=number, timeout_seconds=1.0, idempotency_key="k"
                     )
                     for call in calls
                 ),
@@ -185,7 +190,7 @@ def facts_of_a_long_request() -> list[Sequence[Event]]:
             [
                 ToolCallFailed(call_id=calls[0].call_id, name="weather", reason="error", error=""),
                 RoundStarted(
-                    round=number + 1, message_count=1, after=(CallOutcome(name="weather", success=number % 2 == 0),)
+                    round=number + 1, message_count=1, call_outcomes=(CallOutcome(name="weather", ok=number % 2 == 0),)
                 ),
             ],
         ]  # fmt: skip
@@ -277,7 +282,7 @@ async def test_requests_of_one_bus_share_an_ear_and_the_last_one_lets_it_go():
     other.publisher.reported = other.reported
     said = one.listen()
     one.request()
-    other.publish(ToolCallRequested, request_id="q", call_id="b", name="other", arguments={}, round=0, deadline=1.0, idempotency_key="k")  # fmt: skip
+    other.publish(ToolCallRequested, request_id="q", call_id="b", name="other", arguments={}, round=0, timeout_seconds=1.0, idempotency_key="k")  # fmt: skip
     before = len(said)
     one.progress("of a call that the other does not have", "q")
     assert len(said) == before

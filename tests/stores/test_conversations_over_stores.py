@@ -55,7 +55,7 @@ async def talk(opened: Opened) -> tuple[list[Message], list[Message]]:
         second = await runtime.run("And now?", conversation_id="c1")
         assert second.ok, second.reason
         assert (found := await runtime.store.conversations(search="füße KALT"))
-        assert (found[0].conversation_id, found[0].title, found[0].messages) == ("c1", "What of project X?", 8)
+        assert (found[0].conversation_id, found[0].title, found[0].message_count) == ("c1", "What of project X?", 8)
     return first.messages, list(script.requests[0].messages)[:-1]
 
 

@@ -110,7 +110,7 @@ async def test_all_that_waits_behind_a_call_is_one_group_and_wakes_together() ->
         await anyio.wait_all_tasks_blocked()
         gate.opens.set()
     assert sorted(results) == [each * 10 for each in range(100)]
-    assert (thread.appends, thread.commits, thread.queue_peak) == (100, 1, 100)
+    assert (thread.appends, thread.commits, thread.queued_peak) == (100, 1, 100)
     assert (Fake.opened, Fake.closed) == (1, 1)
 
 

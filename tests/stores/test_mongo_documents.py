@@ -106,8 +106,8 @@ async def test_the_ticket_assistants_documents_become_the_history_that_it_asks_f
         {"role": "assistant", "content": final},
         {"role": "user", "content": "Now show me tickets for project Y."},
     ]
-    assert (listed.conversation_id, listed.title, listed.messages) == (str(session), documents[2]["content"], 4)
-    assert (listed.begun_at, listed.changed_at) == (NOON.timestamp(), NOON.timestamp() + 120)
+    assert (listed.conversation_id, listed.title, listed.message_count) == (str(session), documents[2]["content"], 4)
+    assert (listed.started_at, listed.updated_at) == (NOON.timestamp(), NOON.timestamp() + 120)
 
 
 def test_calls_results_and_the_answer_may_be_documents_of_their_own() -> None:
@@ -485,8 +485,8 @@ async def test_both_may_write_in_one_conversation(mongo_database: tuple[str, str
         texts = [text for _, text in outline([*await store.history(session)])]
         assert texts == ["One?", "First.", "Two?", "Second.", "Three?"]
         [listed] = await store.conversations(search="two")
-        assert (listed.conversation_id, listed.messages) == (session, 5)
-        pruned = await store.prune(before=listed.changed_at + 60, conversations=True)
+        assert (listed.conversation_id, listed.message_count) == (session, 5)
+        pruned = await store.prune(before=listed.updated_at + 60, conversations=True)
         assert pruned.conversations == 0
         assert await store.forget(session)
         assert await store.history(session) == []

@@ -57,9 +57,12 @@ async def test_an_approval_from_another_process_reaches_a_request_also_a_parked_
         return "wiped"
 
     model = ScriptedProvider(lambda request: (calls(("wipe", {"n": 1})), text("Wiped."))[request.round])
-    options: dict[str, Any] = {"tools": [wipe], "on_approval": "wait", "inbox_seconds": 0.02}
+    options: dict[str, Any] = {"tools": [wipe], "on_approval": "wait", "inbox_poll_seconds": 0.02}
     with anyio.fail_after(60):
-        async with Runtime(model, store=opened(), park_seconds=0.1, **options) as runtime, Client(opened()) as client:
+        async with (
+            Runtime(model, store=opened(), park_after_seconds=0.1, **options) as runtime,
+            Client(opened()) as client,
+        ):
             await runtime.resume(watch=True)
             first, second = [runtime.start("go") for _ in range(2)]
             for session in (first, second):

@@ -27,8 +27,8 @@ from toolbus.errors import (
     MissingExtra,
     StoreDamaged,
     StoreError,
-    StoreFormat,
     StoreUnavailable,
+    UnsupportedStoreFormat,
 )
 from toolbus.messages import ToolMessage, UserMessage
 from toolbus.records import replace
@@ -180,7 +180,7 @@ async def test_data_of_a_newer_format_are_refused_by_name(mongo_database: tuple[
     with direct(mongo_database) as database:
         database["toolbus_info"].update_one({"_id": "format"}, {"$set": {"number": 99}})
     async with closing(MongoStore(*mongo_database)) as store:
-        with pytest.raises(StoreFormat, match=r"database .* was written by a newer toolbus, in format 99"):
+        with pytest.raises(UnsupportedStoreFormat, match=r"database .* was written by a newer toolbus, in format 99"):
             await store.history("c")
 
 
@@ -271,7 +271,7 @@ async def test_what_toolbus_searches_for_has_an_index(mongo_database: tuple[str,
         "messages": {("sessionId", "timestamp"), ("data.toolbus.turn", "timestamp")},
         "toolbus_inbox": {("state", "request_id", "position")},
         "toolbus_requests": {("ending", "lease_until"), ("ended_at",), ("owner",), ("conversation_id",), ("has_turn",)},
-        "toolbus_conversations": {("changed_at",), ("pending_turn",)},
+        "toolbus_conversations": {("updated_at",), ("pending_turn",)},
     }
 
 
@@ -286,7 +286,7 @@ async def test_the_size_of_a_journal_is_that_of_its_steps(mongo_database: tuple[
         record = await store.request("r")
     assert sizes[1] - sizes[0] == sizes[0] == sizes[2] - sizes[1]
     assert record is not None
-    assert record.facts == 3
+    assert record.fact_count == 3
 
 
 @pytest.mark.parametrize(("code", "will_do"), [(85, True), (86, True), (13, False)])
@@ -297,7 +297,7 @@ def test_an_index_with_another_name_or_other_options_will_do(code: int, will_do:
 
     collection: Any = Indexed()
     with contextlib.nullcontext() if will_do else pytest.raises(OperationFailure):
-        _index(collection, ["changed_at"])
+        _index(collection, ["updated_at"])
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -312,7 +312,7 @@ async def test_a_turn_that_a_process_died_over_is_listed(
             patch.setattr(_turns, "complete", die)
             with pytest.raises(StoreError):
                 await store.remember("c", turn("one"))
-        assert [(each.conversation_id, each.messages) for each in await store.conversations()] == [("c", 2)]
+        assert [(each.conversation_id, each.message_count) for each in await store.conversations()] == [("c", 2)]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -327,8 +327,8 @@ async def test_old_conversations_are_pruned_in_batches_unless_they_have_a_newer_
         await store.append(entry("ran", conversation_id="ran", ending="completed"))
         with direct(mongo_database) as database:
             conversations, requests = database["toolbus_conversations"], database["toolbus_requests"]
-            conversations.update_many({}, {"$set": {"changed_at": 999.0}})
-            conversations.update_one({"_id": "new"}, {"$set": {"changed_at": 1000.0}})
+            conversations.update_many({}, {"$set": {"updated_at": 999.0}})
+            conversations.update_one({"_id": "new"}, {"$set": {"updated_at": 1000.0}})
             requests.update_one({"_id": "ran"}, {"$set": {"ended_at": 1000.0}})
         before = await store.statistics()
         done = await store.prune(before=1000.0, conversations=True)
@@ -507,7 +507,7 @@ def test_a_death_while_a_request_is_written_leaves_all_or_nothing_of_each_step_a
         request_id = f"r {conversation_id}"
         record = request(other, request_id)
         places = [each.seq for each in facts(other, request_id, 0)]
-        assert places == [*range(0 if record is None else record.facts)]
+        assert places == [*range(0 if record is None else record.fact_count)]
         has_ended = record is not None and record.ending is not None
         if not has_ended:
             again = entry(
@@ -515,7 +515,7 @@ def test_a_death_while_a_request_is_written_leaves_all_or_nothing_of_each_step_a
             )
             assert history(other, conversation_id) == []
             assert isinstance(append(other, again)[0], int)
-        listed = [(each.conversation_id, each.messages) for each in conversations(other, "long", "", 1)]
+        listed = [(each.conversation_id, each.message_count) for each in conversations(other, "long", "", 1)]
         assert listed == [(conversation_id, 3)]
         assert history(other, conversation_id) == long
         seen.append((len(places), has_ended))
@@ -537,7 +537,7 @@ def test_a_death_while_a_turn_is_remembered_leaves_all_or_nothing_of_it(
         seen.add(len(found))
         act(other, conversation_id)  # which adds each of the two once, by its id
         assert history(other, conversation_id) == [*turn("before"), *turn("newest")]
-        assert [each.messages for each in conversations(other, "", "", 1)] == [4]
+        assert [each.message_count for each in conversations(other, "", "", 1)] == [4]
     assert seen == {0, 2, 4}
 
 
@@ -554,7 +554,7 @@ def test_a_death_while_things_are_deleted_leaves_all_or_nothing_of_each(
         other = process.open()
         assert len(history(other, conversation_id)) in (0, 2)
         record = request(other, f"r {conversation_id}")
-        assert len(facts(other, f"r {conversation_id}", 0)) == (0 if record is None else record.facts)
+        assert len(facts(other, f"r {conversation_id}", 0)) == (0 if record is None else record.fact_count)
         if record is not None and record.ending is None:
             append(other, entry(f"r {conversation_id}", 1, conversation_id=conversation_id, ending="failed"))
         forget(other, conversation_id, [])
@@ -637,7 +637,7 @@ async def test_what_was_done_when_its_reply_was_lost_is_reported_as_done_and_don
                 found = [await store.history(c), [each.seq for each in await store.facts(r)], await store.request(r)]
                 assert await store.forget(c)
             assert found[:2] == [[*turn("asked"), *turn("more")], [0, 1, 2]]
-            assert (taken.epoch, taken.facts) == (2, 1)
+            assert (taken.epoch, taken.fact_count) == (2, 1)
             if left[0] >= 0:
                 break
         assert left[0] >= 0

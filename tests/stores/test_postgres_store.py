@@ -22,8 +22,8 @@ from toolbus.errors import (
     MissingExtra,
     StoreDamaged,
     StoreError,
-    StoreFormat,
     StoreUnavailable,
+    UnsupportedStoreFormat,
 )
 from toolbus.storage import Durability
 from toolbus.stores.archive import verify
@@ -188,7 +188,9 @@ async def test_tables_of_a_newer_format_are_refused_by_name(postgres_url: str) -
         await store.open()
     run(postgres_url, "UPDATE toolbus.format SET number = 99")
     async with closing(PostgresStore(postgres_url)) as store:
-        with pytest.raises(StoreFormat, match=r"schema toolbus of database .* was written by a newer .* in format 99"):
+        with pytest.raises(
+            UnsupportedStoreFormat, match=r"schema toolbus of database .* was written by a newer .* in format 99"
+        ):
             await store.history("c")
 
 

@@ -27,7 +27,14 @@ import pytest
 
 from support.environments import importing_from
 from support.store_entries import closing, entry, text_of, turn, write_whole
-from toolbus.errors import ConfigurationError, LeaseLost, StoreDamaged, StoreError, StoreFormat, StoreUnavailable
+from toolbus.errors import (
+    ConfigurationError,
+    LeaseLost,
+    StoreDamaged,
+    StoreError,
+    StoreUnavailable,
+    UnsupportedStoreFormat,
+)
 from toolbus.messages import ToolMessage
 from toolbus.storage import Durability, JournalStore, Store
 from toolbus.stores import sqlite
@@ -129,7 +136,9 @@ async def test_a_file_of_a_newer_format_is_refused_by_name_and_left_alone(path: 
         database.execute("PRAGMA user_version = 99")
     before = path.read_bytes()
     store = SqliteStore(path)
-    with pytest.raises(StoreFormat, match=f"{path} was written by a newer toolbus, in format 99; this version knows"):
+    with pytest.raises(
+        UnsupportedStoreFormat, match=f"{path} was written by a newer toolbus, in format 99; this version knows"
+    ):
         await store.facts("r")
     await store.aclose()
     assert path.read_bytes() == before
@@ -142,7 +151,7 @@ async def test_a_file_that_was_recorded_in_format_1_is_read_and_goes_on(path: Pa
         assert [each.step_end for each in await store.facts("ended")] == [1, 1, 3, 3, 4]
         assert len(await store.history("talk")) == 2
         [left] = await store.unfinished()
-        assert (left.request_id, left.facts, left.agreed) == ("left", 2, {"limit": 3})
+        assert (left.request_id, left.fact_count, left.agreed) == ("left", 2, {"limit": 3})
         taken = await store.take("left", "somebody", 60)
         assert taken is not None
         await store.append(entry("left", 2, epoch=taken.epoch, conversation_id="talk", ending="completed"))
@@ -201,7 +210,7 @@ async def test_a_thousand_appends_at_once_share_few_commits(path: Path) -> None:
         counted = await store.statistics()
         assert (counted.requests, counted.facts, counted.appends) == (1_000, 1_000, 1_000)
         assert counted.commits <= 20
-        assert counted.queue_peak >= 1_000 / counted.commits
+        assert counted.queued_peak >= 1_000 / counted.commits
 
 
 async def test_entries_that_are_refused_do_not_harm_those_that_share_their_commit(path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from support.store_entries import closing, entry, turn, write_whole
-from toolbus.errors import StoreDamaged, StoreError, StoreFormat
+from toolbus.errors import StoreDamaged, StoreError, UnsupportedStoreFormat
 from toolbus.messages import AssistantMessage, UserMessage
 from toolbus.stores.archive import export_to, import_from, verify
 from toolbus.stores.postgres import PostgresStore
@@ -127,7 +127,8 @@ async def test_an_export_of_a_newer_toolbus_is_refused_by_name(tmp_path: Path, m
             patched.setattr("toolbus.stores.archive._FORMAT", 9)
             await export_to(store, path)
         with pytest.raises(
-            StoreFormat, match=f"{path} was written by toolbus .*, in format 9 of archives; this version knows"
+            UnsupportedStoreFormat,
+            match=f"{path} was written by toolbus .*, in format 9 of archives; this version knows",
         ):
             await import_from(store, path)
 
@@ -171,7 +172,7 @@ async def test_a_request_that_ends_while_it_is_exported_is_written_as_its_record
         assert (done.requests, done.facts, done.problems) == (1, 1, [])
         await import_from(target, path)
         [left] = await target.unfinished()
-        assert (left.ending, left.facts, len(await target.facts("r"))) == (None, 1, 1)
+        assert (left.ending, left.fact_count, len(await target.facts("r"))) == (None, 1, 1)
 
 
 @pytest.mark.parametrize("ends", ["before the conversations", "after them"])
@@ -197,9 +198,9 @@ async def test_a_request_that_ends_during_an_export_has_its_turn_once_or_continu
         record = await target.request("r")
         assert record is not None
         if is_after:
-            assert (record.ending, record.facts, history) == (None, 1, [])
+            assert (record.ending, record.fact_count, history) == (None, 1, [])
         else:
-            assert (record.ending, record.facts, history) == ("completed", 2, ["hello", "answer to hello"])
+            assert (record.ending, record.fact_count, history) == ("completed", 2, ["hello", "answer to hello"])
         assert "later" in [each.request_id for each in await target.unfinished()]
         assert (await verify(target)).problems == []
 

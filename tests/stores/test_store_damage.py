@@ -168,7 +168,7 @@ async def test_a_request_whose_record_is_damaged_keeps_no_other_from_going_on(
             assert [(await each.result()).outcome for each in resumption] == ["completed"] * len(goes_on)
 
 
-@pytest.mark.parametrize("column", ["begun_at", "lease_until", "size_bytes", "owner", "conversation_id"])
+@pytest.mark.parametrize("column", ["started_at", "lease_until", "size_bytes", "owner", "conversation_id"])
 async def test_a_value_of_another_type_in_a_request_hides_no_other_request(
     tmp_path: Path, column: str, anyio_backend: str
 ) -> None:
@@ -189,9 +189,9 @@ async def test_a_value_of_another_type_in_a_conversation_hides_no_other_one(tmp_
         for each in ("c", "d"):
             await store.remember(each, turn(each))
         with closed(sqlite3.connect(store.path, isolation_level=None)) as database:
-            database.execute("UPDATE conversations SET changed_at = 'x', messages = 'y' WHERE conversation_id = 'c'")
+            database.execute("UPDATE conversations SET updated_at = 'x', messages = 'y' WHERE conversation_id = 'c'")
         listed = {each.conversation_id: each for each in await store.conversations()}
-        assert [(each, listed[each].changed_at > 0, listed[each].messages) for each in "cd"] == [
+        assert [(each, listed[each].updated_at > 0, listed[each].message_count) for each in "cd"] == [
             ("c", False, 0),
             ("d", True, 2),
         ]

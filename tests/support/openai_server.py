@@ -124,7 +124,7 @@ def ended(reply: Reply, ending: Ending, *, after: int | None = None, before_head
 
 
 @dataclass(frozen=True)
-class RecordedRequest(wire.RecordedRequest):
+class RecordedRequest(wire.HttpRequest):
     """A request as the client sent it."""
 
     @property
@@ -151,7 +151,7 @@ class OpenAIServer(LoopbackServer):
     def base_url(self) -> str:
         return f"{self.origin}/v1"
 
-    def _answer_to(self, asked: wire.RecordedRequest) -> Answer:
+    def _answer_to(self, asked: wire.HttpRequest) -> Answer:
         if (asked.method, asked.path) == ("GET", "/v1/models"):
             return _whole(Reply(body={"object": "list", "data": [{"id": "test-model", "object": "model"}]}))
         if (asked.method, asked.path) != ("POST", "/v1/chat/completions"):

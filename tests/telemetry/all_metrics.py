@@ -39,13 +39,13 @@ async def make_all(telemetry: OpenTelemetry) -> None:
     busy = error(ProviderUnavailable("busy", retryable=True))
     usage = Usage(input_tokens=10, output_tokens=2)
     model: Any = ScriptedProvider([busy, calls(("look", {}), usage=usage), text("done")], vendor="maker")
-    prices = {"*": Price(input=1.0, output=2.0)}
+    prices = {"*": Price(input_per_million=1.0, output_per_million=2.0)}
     async with Runtime(model, tools=[look], bus=bus, instrumentation=[telemetry], prices=prices) as runtime:
         bus.connect(ApprovalRequested, lambda asked: bus.publish(asked.decided(approved=True)))
         await runtime.run("go")
         for event in (
-            ToolCallLate(call_id="c", name="look", late="tool_call_completed"),
-            DeadLetter(letter_type="tool_call_completed", letter_id="e", reason="nobody waits"),
+            ToolCallLate(call_id="c", name="look", event_type="tool_call_completed"),
+            DeadLetter(event_type="tool_call_completed", rejected_event_id="e", reason="nobody waits"),
             ToolCallOverdue(call_id="c", name="look", runs_in="task", seconds=5),
             ApprovalOverdue(call_id="c", name="look", seconds=5),
             LoopBlocked(seconds=1, name="look"),

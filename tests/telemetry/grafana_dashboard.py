@@ -67,7 +67,7 @@ PANELS: list[tuple[str, str, list[tuple[str, str]]]] = [
         "Questions to people",
         "short",
         [
-            ("sum(toolbus_approvals_waiting)", "waiting"),
+            ("sum(toolbus_approvals_pending)", "waiting"),
             ("sum(toolbus_approvals_overdue)", "overdue"),
         ],
     ),
@@ -87,7 +87,7 @@ PANELS: list[tuple[str, str, list[tuple[str, str]]]] = [
         [
             (rate("toolbus_journal_appends_total"), "steps per second"),
             (rate("toolbus_journal_failures_total"), "refused per second"),
-            ("sum(toolbus_store_away)", "processes whose store is away"),
+            ("sum(toolbus_store_unavailable)", "processes whose store is away"),
         ],
     ),
     (

@@ -133,7 +133,15 @@ async def test_prometheus_reads_every_metric_through_the_sdk_s_reader(toolbus_cl
 
 
 def attributes() -> set[str]:
-    return {_names.REQUEST_ID, _names.OUTCOME, _names.LIMIT, _names.COST, _names.ROUND, _names.LETTER, _names.LEFT_OUT}
+    return {
+        _names.REQUEST_ID,
+        _names.OUTCOME,
+        _names.LIMIT,
+        _names.COST,
+        _names.ROUND,
+        _names.EVENT_TYPE,
+        _names.OMITTED_MESSAGES,
+    }
 
 
 async def test_the_dashboard_has_each_metric_and_asks_for_no_other(toolbus_clock: object):

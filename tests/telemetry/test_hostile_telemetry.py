@@ -228,7 +228,7 @@ async def test_of_a_long_history_the_newest_messages_are_recorded():
     attributes: Any = collected.named("chat").attributes
     found = json.loads(attributes["gen_ai.input.messages"])
     assert found[-1]["parts"] == [{"type": "text", "content": "go"}]
-    assert attributes["toolbus.content.left_out"] == 31 - len(found)
+    assert attributes["toolbus.content.omitted_messages"] == 31 - len(found)
     assert 4 <= len(found) <= 6
 
 

@@ -27,7 +27,7 @@ from toolbus.protocols import ModelSettings
 from toolbus.telemetry import OpenTelemetry, _names
 from toolbus.testing import ScriptedProvider, calls, error, hang, settle, text
 from toolbus.toolsets.mcp import McpTools
-from toolbus.toolsets.subrequest import subrequest_tool
+from toolbus.toolsets.sub_request import sub_request_tool
 
 USAGE = Usage(input_tokens=100, output_tokens=7, cached_tokens=60, reasoning_tokens=3)
 
@@ -123,7 +123,7 @@ async def test_a_sub_request_is_inside_of_the_tool_that_makes_it(collected: Coll
         with collected.own.start_as_current_span("own"):
             return "x"
 
-    research = subrequest_tool("research", "r", provider=scripted(calls(("inner", {})), text("fine")), tools=[inner])
+    research = sub_request_tool("research", "r", provider=scripted(calls(("inner", {})), text("fine")), tools=[inner])
     provider = scripted(calls(("research", {"task": "t"})), text("done"))
     async with Runtime(provider, tools=[research], instrumentation=[collected.telemetry]) as runtime:
         await runtime.run("go")
@@ -200,9 +200,9 @@ async def test_a_resumed_request_is_a_trace_of_its_own_with_a_link_to_the_earlie
         session = runtime.start("go")
         await session.accepted()
         await settle()
-        await runtime.drain(grace_seconds=0)
+        await runtime.drain(timeout_seconds=0)
     assert before.tree == ["invoke_agent", "  chat cancelled"]
-    assert (before.named("invoke_agent").attributes or {})["toolbus.request.outcome"] == "left"
+    assert (before.named("invoke_agent").attributes or {})["toolbus.request.outcome"] == "released"
     async with Runtime(scripted(text("done")), store=store, instrumentation=[collected.telemetry]) as runtime:
         (session,) = await runtime.resume()
         await session.result()
@@ -393,7 +393,7 @@ async def test_what_a_runtime_publishes_is_counted_by_reason(collected: Collecte
     waiting: list[Any] = []
 
     def approve(asked: ApprovalRequested) -> None:
-        waiting.extend(value for _, value in collected.metrics["toolbus.approvals.waiting"])
+        waiting.extend(value for _, value in collected.metrics["toolbus.approvals.pending"])
         runtime.bus.publish(asked.decided(approved=True))
 
     async with Runtime(provider, tools=[careful], instrumentation=[collected.telemetry]) as runtime:
@@ -401,12 +401,12 @@ async def test_what_a_runtime_publishes_is_counted_by_reason(collected: Collecte
         await runtime.run("go")
         metrics = collected.metrics
         assert waiting == [1]
-        assert metrics["toolbus.approvals.waiting"] == [({}, 0)]
+        assert metrics["toolbus.approvals.pending"] == [({}, 0)]
         assert metrics["toolbus.model.retries"] == [({"error.type": "provider_unavailable"}, 1)]
         assert metrics["toolbus.leases.lost"] == [({}, 0)], "a counter without attributes begins at 0"
         assert sorted(metrics["toolbus.tool.calls"], key=str) == [
             ({"error.type": "unknown_tool"}, 1),
             ({"gen_ai.tool.name": "careful", "error.type": "error"}, 1),
         ]
-    runtime.bus.publish(ToolCallLate(call_id="c", name="careful", late="tool_call_completed"))
+    runtime.bus.publish(ToolCallLate(call_id="c", name="careful", event_type="tool_call_completed"))
     assert "toolbus.tool.late_results" not in collected.metrics

@@ -41,6 +41,7 @@ from toolbus.interceptors import screened
 from toolbus.records import replace
 from toolbus.runtime import Runtime
 from toolbus.runtime import _conversations as conversations
+from toolbus.runtime._turns import Turns
 from toolbus.session import RequestSession
 from toolbus.session import _session as session_module
 from toolbus.session._crash import settle_broken
@@ -228,7 +229,7 @@ def a_retry_passes_its_deadline(patch: pytest.MonkeyPatch) -> None:
     """Whether the next attempt comes before the deadline is not looked at."""
 
     def patient(job: Any, exc: BaseException, now: float) -> float | None:
-        request = replace(job.request, deadline=job.request.deadline + 100)
+        request = replace(job.request, timeout_seconds=job.request.timeout_seconds + 100)
         return retries.retry_delay(_WithRequest(job, request), exc, now)  # type: ignore[arg-type]
 
     patch.setattr(dispatcher_module, "retry_delay", patient)
@@ -346,7 +347,7 @@ def a_committed_result_is_told_again(patch: pytest.MonkeyPatch) -> None:
     def talkative(self: RequestSession, facts: Sequence[Event], own: Sequence[Event]) -> None:
         publish(self, facts, own)
         if self._state.ending is None and isinstance(facts[0], RequestResumed):
-            self._bus.arbitration.announce_all(committed[self.request_id])
+            self._bus.arbitration.announce(*committed[self.request_id])
 
     patch.setattr(RequestBeginning, "continue_from", remembering)
     patch.setattr(RequestSession, "_publish", talkative)
@@ -388,7 +389,7 @@ def a_cancelled_request_is_not_written(patch: pytest.MonkeyPatch) -> None:
 
     async def hasty(self: Any, inputs: Sequence[Any]) -> None:
         facts, own = self._advance(inputs, self._clock())
-        if facts and not self._view.left:
+        if facts and not self._view.released:
             self._publish(facts, own)
 
     patch.setattr(RequestSession, "_last_step", hasty)
@@ -414,7 +415,7 @@ def a_turn_is_remembered_beside_its_journal(patch: pytest.MonkeyPatch) -> None:
 
     async def forgetful(self: JournalWriter, session: RequestSession, *others: Any) -> bool:
         has_turn = await release(self, session, *others)
-        return has_turn and (session.snapshot().view.left != "" or self._on_failure == "warn")
+        return has_turn and (session.snapshot().view.released != "" or self._on_failure == "warn")
 
     patch.setattr(JournalWriter, "release", forgetful)
 
@@ -487,14 +488,14 @@ def a_result_is_screened_for_nothing(patch: pytest.MonkeyPatch) -> None:
 @bug("G34")
 def a_history_is_read_once(patch: pytest.MonkeyPatch) -> None:
     """A runtime keeps the history of a conversation that it has read, and uses it for all later turns."""
-    earlier = Runtime._earlier
+    begin = Turns.begin
     known: dict[tuple[int, str], Sequence[Any]] = {}
 
-    async def stale(self: Runtime, conversation_id: str, *, begins: bool) -> Earlier:
-        found = await earlier(self, conversation_id, begins=begins)
+    async def stale(self: Turns, request_id: str, conversation_id: str, *others: Any, **more: Any) -> Earlier:
+        found = await begin(self, request_id, conversation_id, *others, **more)
         return dataclasses.replace(found, messages=known.setdefault((id(self), conversation_id), found.messages))
 
-    patch.setattr(Runtime, "_earlier", stale)
+    patch.setattr(Turns, "begin", stale)
 
 
 @bug("G34", first_seed=385)

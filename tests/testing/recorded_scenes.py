@@ -28,7 +28,7 @@ from toolbus import (
     Summarizer,
     ToolContext,
     ToolResult,
-    subrequest_tool,
+    sub_request_tool,
     tool,
 )
 from toolbus.clock import wall_time_from
@@ -335,7 +335,10 @@ async def a_history_that_is_shortened_and_summed_up(path: Path) -> None:
         ScriptedProvider(lambda _request: text("They searched.", usage=Usage(input_tokens=300, output_tokens=3)))
     )
     compression = Compression(max_context_tokens=1_200, summarizer=summarizer, keep_turns=2)
-    prices = {"scripted:scripted": Price(input=1, output=4), "*": Price(input=2, output=8)}
+    prices = {
+        "scripted:scripted": Price(input_per_million=1, output_per_million=4),
+        "*": Price(input_per_million=2, output_per_million=8),
+    }
     runtime = Runtime(
         ScriptedProvider(turns), tools=[search], compression=compression, prices=prices, max_result_chars=600
     )
@@ -372,7 +375,7 @@ async def requests_within_requests(path: Path) -> None:
         text("It is deleted."),
         calls(("get_weather", {"city": "Oslo"}), usage=Usage(input_tokens=30)),
     ]
-    expert = subrequest_tool(
+    expert = sub_request_tool(
         "expert",
         "Knows things.",
         provider=ScriptedProvider(inner),

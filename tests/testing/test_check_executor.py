@@ -32,8 +32,8 @@ async def test_the_dispatcher_keeps_the_contract(options: dict[str, Any]) -> Non
     report = await check_executor(
         lambda bus, tools: ToolDispatcher(bus, ToolRegistry(tools), **options), max_concurrency=most
     )
-    assert {*report.passed, *report.left_out} == set(executor_checks())
-    assert set(report.left_out) == {
+    assert {*report.passed, *report.skipped} == set(executor_checks())
+    assert set(report.skipped) == {
         None: {"bounds"},
         3: set[str](),
         1: {"side-by-side", "hanging-handlers", "hanging-threads"},
@@ -47,7 +47,7 @@ async def test_the_dispatcher_keeps_the_contract_with_tools_that_are_tried_again
         return ToolDispatcher(bus, ToolRegistry(again))
 
     report = await check_executor(make, patience_seconds=60)
-    assert report.left_out == ("bounds",)
+    assert report.skipped == ("bounds",)
 
 
 async def test_the_dispatcher_keeps_the_contract_with_each_tool_bounded_by_itself() -> None:
@@ -64,7 +64,7 @@ async def test_the_dispatcher_keeps_the_contract_with_each_tool_bounded_by_itsel
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 async def test_the_dispatcher_keeps_the_contract_in_real_time(anyio_backend: str) -> None:
     report = await check_executor(lambda bus, tools: ToolDispatcher(bus, ToolRegistry(tools)), quiet_seconds=0.01)
-    assert report.left_out == ("bounds",)
+    assert report.skipped == ("bounds",)
 
 
 # ------------------------------------------------------------------------------------------------- elsewhere
@@ -107,7 +107,7 @@ class Relay:
         async for line in lines:
             event: Any = decode(line)
             if isinstance(event, ToolCallRequested):
-                self.far.arbitration.adopt(event, seconds_left=event.deadline)
+                self.far.arbitration.adopt(event, remaining_seconds=event.timeout_seconds)
             else:
                 self.far.publish(event)
 
@@ -152,7 +152,7 @@ WRONG: dict[str, tuple[type[wrong.Right], ...]] = {
     "sync-handlers": (wrong.AwaitsEverything,),
     "values": (wrong.WritesValuesAsPython, wrong.ForgetsData),
     "whole-results": (wrong.ForgetsParts, wrong.ForgetsWhatWasAffected),
-    "unserialisable-results": (wrong.WritesWhatItCannot,),
+    "unserializable-results": (wrong.WritesWhatItCannot,),
     "ids": (wrong.ForgetsMetadata, wrong.ForgetsTheParentOfFailures),
     "tool-errors": (wrong.HidesToolErrors, wrong.NeverRetryable),
     "internal-errors": (wrong.TellsSecrets,),
@@ -204,7 +204,7 @@ KINDS = [
 
 async def test_a_right_executor_keeps_the_contract() -> None:
     report = await check_executor(wrong.Right)
-    assert report.left_out == ("bounds",)
+    assert report.skipped == ("bounds",)
 
 
 async def failures(kind: type[wrong.Right], patience_seconds: float) -> set[str]:
@@ -265,14 +265,14 @@ async def test_an_executor_that_raises_anything_is_reported_and_the_other_checks
 
 async def test_what_an_executor_says_that_it_cannot_is_left_out() -> None:
     report = await check_executor(wrong.Right, lacks=["sync", "context", "notes"])
-    assert {"sync-handlers", "sync-failures", "context", "progress", "leaving"} < set(report.left_out)
+    assert {"sync-handlers", "sync-failures", "context", "progress", "leaving"} < set(report.skipped)
     with pytest.raises(ConfigurationError, match="may lack sync, context, progress, notes, sharing, not threads"):
         await check_executor(wrong.Right, lacks=["threads"])  # type: ignore[list-item]
 
 
 async def test_checks_can_be_chosen_and_left_out() -> None:
     report = await check_executor(wrong.Right, only=["text", "values", "bounds"], without=["values"])
-    assert (report.passed, report.left_out) == (("text",), ("bounds",))
+    assert (report.passed, report.skipped) == (("text",), ("bounds",))
     with pytest.raises(ConfigurationError, match="there are no checks txet"):
         await check_executor(wrong.Right, only=["txet"])
 

@@ -194,7 +194,7 @@ async def test_a_provider_that_raises_anything_is_reported_and_the_other_checks_
 
 async def test_checks_can_be_chosen_and_left_out() -> None:
     report = await check_provider(wrong.right, only=["text", "usage", "opaque-reasoning"], without=["usage"])
-    assert (report.passed, report.left_out) == (("text",), ("opaque-reasoning",))
+    assert (report.passed, report.skipped) == (("text",), ("opaque-reasoning",))
     with pytest.raises(ConfigurationError, match="there are no checks txet"):
         await check_provider(wrong.right, only=["txet"])
     with pytest.raises(ConfigurationError, match="there is no dialect 'opnai'"):

@@ -55,7 +55,7 @@ async def failures(given: wrong.Given, **options: Any) -> tuple[str, ...]:
 
 async def test_right_tools_keep_the_contract() -> None:
     report = await check_tools(*wrong.RIGHT)
-    assert (report.left_out, {*report.passed, "strict-mode"}) == (("strict-mode",), set(tool_checks()))
+    assert (report.skipped, {*report.passed, "strict-mode"}) == (("strict-mode",), set(tool_checks()))
 
 
 def named(each: Any) -> str:
@@ -145,7 +145,7 @@ STRICT: list[tuple[str, wrong.Given]] = [
 async def test_a_schema_that_strict_mode_refuses_is_reported_where_strict_mode_is_wanted(
     problem: str, given: wrong.Given, anyio_backend: str
 ) -> None:
-    assert "strict-mode" in (await check_tools(*given, without=["examples"], only=["strict-mode"])).left_out
+    assert "strict-mode" in (await check_tools(*given, without=["examples"], only=["strict-mode"])).skipped
     with pytest.raises(ContractBroken) as caught:
         await check_tools(*given, only=["strict-mode"], strict=True)
     assert problem in str(caught.value)
@@ -187,7 +187,7 @@ async def test_a_right_toolset_keeps_the_contract() -> None:
     report = await check_toolset(wrong.Right, wrong.EXAMPLES)
     every = [*tool_checks(), *toolset_checks()]
     every.remove("strict-mode")
-    assert (report.left_out, [*report.passed]) == (("strict-mode",), every)
+    assert (report.skipped, [*report.passed]) == (("strict-mode",), every)
 
 
 async def test_a_toolset_for_one_use_keeps_the_contract() -> None:
@@ -253,7 +253,7 @@ async def test_handlers_find_their_dependencies_and_a_message_in_their_context()
         return [context.deps, context.last_user_message]
 
     await check_tools([who], [ExampleCall("who", output=tuple[str, str])], deps="Ada")
-    assert (await check_tools([who])).left_out == (
+    assert (await check_tools([who])).skipped == (
         *("strict-mode", "examples", "results", "twice", "cancellation", "nothing-left"),
     )
 
@@ -267,7 +267,7 @@ async def test_a_tool_that_runs_in_a_thread_keeps_the_contract() -> None:
 
 async def test_without_the_library_for_schemas_what_needs_it_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
-    assert (await check_tools(*wrong.RIGHT)).left_out == ("strict-mode", "defaults")
+    assert (await check_tools(*wrong.RIGHT)).skipped == ("strict-mode", "defaults")
     assert await failures(wrong.no_description()) == ("descriptions",)
 
 

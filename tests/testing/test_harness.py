@@ -224,7 +224,7 @@ async def test_being_cancelled_from_outside_ends_the_requests():
 async def test_limits_tools_and_provider_may_differ_for_one_request():
     async with harness(limits=Limits(tool_timeout_seconds=5)) as h:
         session = h.start("?")
-        assert (await h.expect(ToolCallRequested)).deadline == 5
+        assert (await h.expect(ToolCallRequested)).timeout_seconds == 5
         await session.result()
         other = h.start("?", limits=Limits(), provider=ScriptedProvider([text("Other.")]), tools=())
         assert (await other.result()).text == "Other."

@@ -53,7 +53,7 @@ async def test_servers_on_this_machine_are_asked(dialect: str):
 async def test_a_request_fails_with_the_way_out():
     async with Harness(OpenAIProvider("m", base_url=AWAY)) as harness:
         result = await harness.run("Hello?")
-    assert (result.outcome, result.reason, result.rounds) == ("failed", "configuration", 1)
+    assert (result.outcome, result.reason, result.rounds) == ("failed", "configuration_error", 1)
     assert "real models are blocked in tests" in str(result.error)
 
 

@@ -12,7 +12,7 @@ import orjson
 import pytest
 from recorded_scenes import get_weather
 
-from toolbus import EventBus, RequestSession, Runtime, ToolDispatcher, ToolRegistry, subrequest_tool, tool
+from toolbus import EventBus, RequestSession, Runtime, ToolDispatcher, ToolRegistry, sub_request_tool, tool
 from toolbus.errors import ConfigurationError
 from toolbus.events import Event, RequestCompleted, SteeringAdded, ToolCallCompleted
 from toolbus.providers.scripted import ScriptedProvider, calls, text
@@ -121,12 +121,12 @@ async def test_the_journal_behind_it_comes_first_and_what_it_refuses_is_not_reco
     assert result.outcome == "failed"
     (request,) = read_recording(tmp_path / "r.jsonl").requests
     assert request.facts == journal.facts
-    assert request.was_left
+    assert request.was_released
     await replay(tmp_path / "r.jsonl")
 
 
 async def test_the_journal_behind_it_is_not_given_what_it_was_not_given_before(tmp_path: Path):
-    expert = subrequest_tool("expert", "Knows things.", provider=ScriptedProvider([text("Yes.")]))
+    expert = sub_request_tool("expert", "Knows things.", provider=ScriptedProvider([text("Yes.")]))
     bus, journal = EventBus(), Kept()
     async with ToolDispatcher(bus, ToolRegistry([expert])):
         with Recorder(tmp_path / "r.jsonl", bus, journal=journal) as recorder:
@@ -158,7 +158,7 @@ async def test_requests_that_still_run_at_the_end_are_recorded_so_far(tmp_path: 
             await anyio.sleep(1)
         await session.result()
     (request,) = read_recording(tmp_path / "r.jsonl").requests
-    assert request.was_left
+    assert request.was_released
     assert not request.is_whole
     assert (await replay(tmp_path / "r.jsonl")).results == [None]
 
@@ -291,7 +291,7 @@ async def test_what_there_is_of_a_file_that_is_cut_off_can_be_replayed(tmp_path:
         ),
         (b'{"type": "request", "request_id": "para-1"}', "begins a second time"),
         (b'{"type": "request"}', "no request_id"),
-        (b'{"type": "request_started", "deadline": 1, "request_id": "para-1"}', "begins a second time"),
+        (b'{"type": "request_started", "timeout_seconds": 1, "request_id": "para-1"}', "begins a second time"),
         (b'{"type": "end"}', "a line after the last one"),
     ],
 )

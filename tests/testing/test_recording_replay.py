@@ -93,7 +93,7 @@ async def test_what_is_recorded_now_replays_now(name: str, tmp_path: Path):
         {orjson.loads(line)["type"] for line in each} for each in (lines_of(path), lines_of(FOLDER / path.name))
     )
     # A sub-request whose time is over as its call's may be left or end itself.
-    assert ours - {"left"} == kept - {"left"}
+    assert ours - {"released"} == kept - {"released"}
 
 
 # ------------------------------------------------------------------------------------------------- differences

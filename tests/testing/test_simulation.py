@@ -44,7 +44,7 @@ def test_five_hundred_worlds_hold() -> None:
     assert done.returncode == 0, done.stderr
     report = orjson.loads(done.stdout)
     assert report["seeds"] == 500
-    assert {"completed", "stopped", "failed", "cancelled", "refused", "left"} <= report["outcomes"].keys()
+    assert {"completed", "stopped", "failed", "cancelled", "refused", "released"} <= report["outcomes"].keys()
     assert report["requests"] > 1_000
     assert set(SEEN) <= report["checks"].keys()
     assert min(report["checks"][each] for each in SEEN) > 200

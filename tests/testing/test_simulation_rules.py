@@ -39,7 +39,7 @@ from toolbus.testing.simulation._watch import Watch
 
 anyio_backend = virtual_backends()
 
-STARTED = RequestStarted(event_id="f0", request_id="r", prompt="hi", history_count=0, deadline=30.0)
+STARTED = RequestStarted(event_id="f0", request_id="r", prompt="hi", history_count=0, timeout_seconds=30.0)
 ASKED = ModelResponded(
     event_id="f1",
     request_id="r",
@@ -47,7 +47,14 @@ ASKED = ModelResponded(
     message=AssistantMessage(tool_calls=(ToolCall(name="work", arguments="{}", call_id="c"),)),
 )
 REQUESTED = ToolCallRequested(
-    event_id="f2", request_id="r", call_id="c", name="work", arguments={}, round=0, deadline=9.0, idempotency_key="c"
+    event_id="f2",
+    request_id="r",
+    call_id="c",
+    name="work",
+    arguments={},
+    round=0,
+    timeout_seconds=9.0,
+    idempotency_key="c",
 )
 FAILED = ToolCallFailed(event_id="f3", request_id="r", call_id="c", name="work", reason="error", error="no")
 
@@ -168,7 +175,7 @@ async def test_a_request_that_was_left_may_fail_for_its_store_once_more_when_it_
 
 @pytest.mark.parametrize("call_id", ["c", "d"])
 async def test_a_late_result_is_of_a_call_that_was_written_also_where_the_request_failed_at_once(call_id: str) -> None:
-    late = ToolCallLate(event_id="f8", request_id="r", call_id=call_id, name="work", late="tool_call_completed")
+    late = ToolCallLate(event_id="f8", request_id="r", call_id=call_id, name="work", event_type="tool_call_completed")
     with wall_time_from(anyio.current_time):
         home = Home()
         home.write(STARTED, ASKED, REQUESTED)  # by another process
@@ -195,7 +202,9 @@ async def test_a_derived_event_may_come_without_its_cause_where_that_is_a_call_t
 
 
 async def test_a_question_of_a_request_that_is_resumed_here_is_the_event_that_it_was_and_no_other_event_is() -> None:
-    question = ApprovalRequested(event_id="f2", request_id="r", call_id="c", name="work", arguments={}, deadline=9.0)
+    question = ApprovalRequested(
+        event_id="f2", request_id="r", call_id="c", name="work", arguments={}, timeout_seconds=9.0
+    )
     with wall_time_from(anyio.current_time):
         home = Home()
         home.write(STARTED, ASKED, question)

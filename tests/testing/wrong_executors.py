@@ -498,7 +498,7 @@ class TellsLateResultsTwice(Right):
 
 class KeepsTimers(Right):
     async def call(self, tool: Tool, requested: ToolCallRequested) -> Any:
-        with anyio.move_on_after(requested.deadline):
+        with anyio.move_on_after(requested.timeout_seconds):
             return await super().call(tool, requested)
         raise ToolError("too slow")
 

@@ -14,7 +14,7 @@ from toolbus.errors import LeaseLost, StoreError
 from toolbus.events import Event, ToolCallCompleted
 from toolbus.messages import AssistantMessage, Message, UserMessage
 from toolbus.records import replace
-from toolbus.storage import ConversationRecord, Entry, Pruned, RequestRecord, StoredFact, StoreStatistics
+from toolbus.storage import ConversationRecord, Entry, PruneReport, RequestRecord, StoredFact, StoreStatistics
 from toolbus.stores.memory import MemoryStore
 
 # ------------------------------------------------------------------------------------------------- appending
@@ -38,7 +38,7 @@ class ForgetsWhatWasAgreed(Right):
 class CountsMilliseconds(Right):
     async def request(self, request_id: str) -> RequestRecord | None:
         record = await super().request(request_id)
-        return record and replace(record, begun_at=record.begun_at * 1_000, lease_until=record.lease_until * 1_000)
+        return record and replace(record, started_at=record.started_at * 1_000, lease_until=record.lease_until * 1_000)
 
 
 class ForgetsMetadata(Right):
@@ -120,8 +120,8 @@ class LeavesNoGaps(Right):
 
     async def append(self, entry: Entry) -> int:
         record = await super().request(entry.request_id)
-        if record is not None and entry.seq > record.facts:
-            entry = replace(entry, seq=record.facts)
+        if record is not None and entry.seq > record.fact_count:
+            entry = replace(entry, seq=record.fact_count)
         return await super().append(entry)
 
 
@@ -146,7 +146,12 @@ class SaysNotWhy(Right):
 
     async def append(self, entry: Entry) -> int:
         record = await super().request(entry.request_id)
-        if record is not None and record.ending is None and record.epoch == entry.epoch and entry.seq < record.facts:
+        if (
+            record is not None
+            and record.ending is None
+            and record.epoch == entry.epoch
+            and entry.seq < record.fact_count
+        ):
             raise StoreError(f"place {entry.seq} is taken")
         return await super().append(entry)
 
@@ -156,10 +161,10 @@ class LooksBeforeItWrites(Right):
 
     async def append(self, entry: Entry) -> int:
         record = await super().request(entry.request_id)
-        if record is None or record.ending is not None or entry.epoch != record.epoch or entry.seq != record.facts:
+        if record is None or record.ending is not None or entry.epoch != record.epoch or entry.seq != record.fact_count:
             return await super().append(entry)
         await anyio.lowlevel.checkpoint()
-        return await super().append(replace(entry, seq=(await self.known(entry.request_id)).facts))
+        return await super().append(replace(entry, seq=(await self.known(entry.request_id)).fact_count))
 
 
 class BreaksWhenAReadingOfFactsIsCancelled(BreaksWhenAReadingIsCancelled):
@@ -226,8 +231,8 @@ class WritesLate(_WhenCancelled):
 class KeepsLeasesOfTheEnded(Right):
     async def request(self, request_id: str) -> RequestRecord | None:
         record = await super().request(request_id)
-        if record is not None and record.ending not in (None, "abandoned") and record.facts == 2:
-            return replace(record, owner="worker", lease_until=record.begun_at + 3_600)
+        if record is not None and record.ending not in (None, "abandoned") and record.fact_count == 2:
+            return replace(record, owner="worker", lease_until=record.started_at + 3_600)
         return record
 
 
@@ -316,19 +321,19 @@ class ForgetsWhatIsComing(Right):
 
 
 class PrunesTheMomentToo(Right):
-    async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
+    async def prune(self, *, before: float, conversations: bool = False) -> PruneReport:
         return await super().prune(before=math.nextafter(before, math.inf), conversations=conversations)
 
 
 class PrunesTheUnfinished(Right):
-    async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
+    async def prune(self, *, before: float, conversations: bool = False) -> PruneReport:
         for each in await super().unfinished():
             await super().abandon(each.request_id, each.epoch)
         return await super().prune(before=before, conversations=conversations)
 
 
 class PrunesBusyConversations(Right):
-    async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
+    async def prune(self, *, before: float, conversations: bool = False) -> PruneReport:
         pruned = await super().prune(before=before)
         kept: Any = self.data
         if conversations:

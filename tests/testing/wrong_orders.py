@@ -9,7 +9,7 @@ import anyio.lowlevel
 from wrong_stores import Right
 
 from toolbus.clock import wall_time
-from toolbus.storage import Pruned
+from toolbus.storage import PruneReport
 from toolbus.stores.memory import MemoryStore
 
 
@@ -88,7 +88,7 @@ class KeepsTheTurnOfTheParked(Right):
 
 
 class PrunesTheTurnsOfWhatRuns(Right):
-    async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
+    async def prune(self, *, before: float, conversations: bool = False) -> PruneReport:
         journal: Any = self.records
         journal._turns.clear()
         for each in await super().requests():
@@ -122,7 +122,7 @@ class OrdersTurnsInItsProcess(LooksBeforeItTakesTheTurn):
 
 
 class KeepsTheTurnOfThePruned(Right):
-    async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
+    async def prune(self, *, before: float, conversations: bool = False) -> PruneReport:
         journal: Any = self.records
         turns = {} if conversations else dict(journal._turns)
         pruned = await super().prune(before=before, conversations=conversations)

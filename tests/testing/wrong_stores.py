@@ -19,7 +19,7 @@ from toolbus.storage import (
     Entry,
     InboxReceipt,
     JournalStore,
-    Pruned,
+    PruneReport,
     RequestRecord,
     SettledState,
     StoredFact,
@@ -96,7 +96,7 @@ class Right:
     async def return_turn(self, conversation_id: str, request_id: str) -> None:
         await self.records.return_turn(conversation_id, request_id)
 
-    async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
+    async def prune(self, *, before: float, conversations: bool = False) -> PruneReport:
         return await self.records.prune(before=before, conversations=conversations)
 
     async def statistics(self) -> StoreStatistics:
@@ -255,7 +255,7 @@ class ListsByBeginning(Right):
         self, *, search: str = "", prefix: str = "", limit: int = 100
     ) -> Sequence[ConversationRecord]:
         found = await super().conversations(search=search, prefix=prefix)
-        return sorted(found, key=lambda each: -each.begun_at)[:limit]
+        return sorted(found, key=lambda each: -each.started_at)[:limit]
 
 
 class HasWildCardsInPrefixes(Right):
@@ -387,7 +387,7 @@ class KeepsHistoriesInMind(Right):
         self.read.pop(conversation_id, None)
         return await super().forget(conversation_id)
 
-    async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
+    async def prune(self, *, before: float, conversations: bool = False) -> PruneReport:
         self.read.clear()
         return await super().prune(before=before, conversations=conversations)
 

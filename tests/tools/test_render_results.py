@@ -16,10 +16,10 @@ import orjson
 import pytest
 from pydantic import BaseModel
 
-from toolbus.errors import UnserialisableResult
+from toolbus.errors import UnserializableResult
 from toolbus.events import Artifact, ToolCallCompleted, decode, encode
 from toolbus.messages import FilePart, ImagePart, TextPart
-from toolbus.tool_results import Rendered, ToolResult, clean, failure_content, render
+from toolbus.tool_results import RenderedResult, ToolResult, clean, failure_content, render
 
 HALF = "\ud83d"  # half of a surrogate pair
 
@@ -88,7 +88,7 @@ def cyclic_model() -> Anything:
     return inside
 
 
-def through_the_wire(rendered: Rendered) -> ToolCallCompleted:
+def through_the_wire(rendered: RenderedResult) -> ToolCallCompleted:
     """What a listener in another process gets; fails where the event cannot be written."""
     event = ToolCallCompleted(
         call_id="c",
@@ -203,7 +203,7 @@ def test_every_value_becomes_text_for_the_model_and_json_for_listeners(value: An
     ids=lambda each: type(each).__name__ if not isinstance(each, str) else each[:30],
 )
 def test_what_cannot_be_written_is_refused_by_the_name_of_its_type(value: Any, reported: str):
-    with pytest.raises(UnserialisableResult, match=reported):
+    with pytest.raises(UnserializableResult, match=reported):
         render(value)
 
 
@@ -216,7 +216,7 @@ def test_a_result_that_is_accepted_can_also_be_sent_however_deep_it_is(wrapped: 
         try:
             given = {"with half a character": [HALF, value], "as data": ToolResult(data=value)}
             rendered = render(given.get(wrapped, value))
-        except UnserialisableResult:
+        except UnserializableResult:
             refused += 1
         else:
             through_the_wire(rendered)
@@ -307,6 +307,6 @@ def test_a_coroutine_that_was_not_awaited_is_refused_with_what_to_do():
         return "found"
 
     found = find()
-    with pytest.raises(UnserialisableResult, match="it holds a value of type coroutine; await it"):
+    with pytest.raises(UnserializableResult, match="it holds a value of type coroutine; await it"):
         render(found)
     found.close()

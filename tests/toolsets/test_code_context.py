@@ -16,7 +16,7 @@ from toolbus.testing import ScriptedProvider, calls, text
 from toolbus.tools import ToolContext
 from toolbus.toolsets.code_context import CodeHit, CodeIndex, Retriever, code_context_tool
 
-FUNCTION = "def seconds_left(self):\n" + "    # how long the lease is held still\n" * 12
+FUNCTION = "def remaining_seconds(self):\n" + "    # how long the lease is held still\n" * 12
 
 
 class Shelf:
@@ -73,7 +73,7 @@ async def test_texts_stay_within_the_budget_and_what_is_left_out_is_counted():
     assert texts[-1] != FUNCTION
     assert texts[-1].endswith("\n[cut]")
     assert FUNCTION.startswith(texts[-1].removesuffix("\n[cut]"))
-    assert found["left_out"] == 5 - len(texts) > 0
+    assert found["omitted"] == 5 - len(texts) > 0
 
 
 async def test_nothing_comes_after_a_result_that_was_cut_though_it_would_fit():
@@ -83,14 +83,14 @@ async def test_nothing_comes_after_a_result_that_was_cut_though_it_would_fit():
 
     found = await ask(Mixed(), token_budget=500, hint="lease")
     assert [each["text"] for each in found["results"]] == ["word " * 60 + "\n[cut]"]
-    assert found["left_out"] == 1
+    assert found["omitted"] == 1
 
 
 async def test_all_results_are_whole_where_the_budget_has_room():
     found = await ask(Shelf("short"), token_budget=500, hint="lease")
     assert [each["text"] for each in found["results"]] == ["short"] * 5
     assert [each["id"] for each in found["results"]] == [f"lease.py#{place}:{place}" for place in range(1, 6)]
-    assert "left_out" not in found
+    assert "omitted" not in found
 
 
 async def test_a_line_that_is_longer_than_the_budget_is_cut_in_it():

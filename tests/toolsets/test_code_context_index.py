@@ -113,13 +113,13 @@ async def test_a_file_that_is_written_twice_in_one_tick_of_the_clock_is_read_aga
 
 async def test_files_past_the_bounds_are_left_out_and_counted(tree: Path):
     report = await index_of(tree, max_file_bytes=60).refresh()
-    assert (report.files, report.left_out) == (2, 1)
+    assert (report.files, report.skipped) == (2, 1)
     report = await index_of(tree, max_files=1).refresh()
     assert (report.files, report.chunks) == (1, 1)
     index = index_of(tree, max_chunks=2)
-    assert (await index.refresh()).left_out == 1
+    assert (await index.refresh()).skipped == 1
     report = await index.refresh()
-    assert (report.changed, report.left_out, report.chunks) == (0, 1, 2)
+    assert (report.changed, report.skipped, report.chunks) == (0, 1, 2)
 
 
 async def test_a_file_that_changes_in_a_full_index_has_the_room_that_it_had(tree: Path):
@@ -127,7 +127,7 @@ async def test_a_file_that_changes_in_a_full_index_has_the_room_that_it_had(tree
     assert (await index.refresh()).chunks == 3
     write(tree / "src/mail.py", "def post(letter):\n    smtp.deliver(letter)\n", changed_ns=LONG_AGO_NS + 1)
     report = await index.refresh()
-    assert (report.changed, report.left_out, report.chunks) == (1, 0, 3)
+    assert (report.changed, report.skipped, report.chunks) == (1, 0, 3)
     assert await ids(index, "letter") == ["src/mail.py#1:2"]
 
 
@@ -268,7 +268,7 @@ async def test_what_another_process_has_indexed_meanwhile_is_not_read_again(
 
     monkeypatch.setattr(index, "sources", find_later)
     report = await index.refresh()
-    assert (report.files, report.changed, report.left_out, report.chunks) == (3, 0, 1, 2)
+    assert (report.files, report.changed, report.skipped, report.chunks) == (3, 0, 1, 2)
 
 
 @pytest.mark.parametrize(("statement", "waits"), [("SELECT * FROM nowhere", False), ("BEGIN IMMEDIATE", True)])

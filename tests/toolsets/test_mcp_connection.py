@@ -127,7 +127,7 @@ async def test_a_server_that_is_away_from_the_start_keeps_nobody_waiting_and_com
     async with McpTools([server.named("s")]) as mcp:
         assert anyio.current_time() == 100
         assert mcp.status()[0].seconds == 0
-        assert (mcp.status()[0].why, mcp.status()[0].tools) == ("nobody listens", ())
+        assert (mcp.status()[0].reason, mcp.status()[0].tools) == ("nobody listens", ())
         server.down = False
         await advance(1)
         assert mcp.status()[0].tools == ("s__write",)
@@ -138,7 +138,7 @@ async def test_a_server_that_does_not_answer_at_the_start_is_given_up_after_the_
     server.deaf = True
     async with McpTools([server.named("s")], connect_seconds=5) as mcp:
         assert anyio.current_time() == 5
-        assert mcp.status()[0].why == "it did not answer within 5 s"
+        assert mcp.status()[0].reason == "it did not answer within 5 s"
 
 
 @eras
@@ -155,7 +155,7 @@ async def test_a_server_that_stands_still_is_given_up_once_no_call_waits_for_it(
             await advance(15)
         await advance(25)
         assert not mcp.status()[0].connected
-        assert mcp.status()[0].why == "it did not answer within 10 s"
+        assert mcp.status()[0].reason == "it did not answer within 10 s"
         server.deaf = False
         await advance(40)
         assert mcp.status()[0].connected
@@ -416,7 +416,7 @@ async def test_a_list_without_an_end_is_refused():
     from mcp.server import Server
 
     async with McpTools([McpServer("s", connect=lambda: Server("endless", on_list_tools=more))]) as mcp:
-        assert mcp.status()[0].why == "it lists more than 1000 tools, or on more than 100 pages"
+        assert mcp.status()[0].reason == "it lists more than 1000 tools, or on more than 100 pages"
         assert pages == 100
 
 

@@ -147,7 +147,7 @@ async def test_a_redirect_to_another_address_is_not_followed(status: str):
         ):
             (web,) = mcp.status()
             assert not web.connected
-            assert f"Redirect to {private} not followed" in web.why
+            assert f"Redirect to {private} not followed" in web.reason
         assert asked == []
 
 
@@ -313,7 +313,7 @@ async def test_definitions_that_are_none_and_an_empty_cursor_cost_a_server_those
         return response("200 OK", json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}).encode())
 
     async with written_down(answer) as (url, _), McpTools([McpServer("web", url=url, protocol="legacy")]) as mcp:
-        assert mcp.status()[0].connected, mcp.status()[0].why
+        assert mcp.status()[0].connected, mcp.status()[0].reason
         assert [tool.name for tool in mcp.registry] == ["web__good", "web__fine"]
     reported = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
     assert [each.partition(" is left out: ")[0] for each in reported] == [
@@ -325,7 +325,7 @@ async def test_definitions_that_are_none_and_an_empty_cursor_cost_a_server_those
 @pytest.mark.parametrize("status", ["401 Unauthorized", "405 Method Not Allowed"])
 async def test_a_server_that_wants_no_visitors_is_reported_with_its_status(status: str):
     async with written_down(lambda _: response(status)) as (url, _), McpTools([McpServer("web", url=url)]) as mcp:
-        assert f"it said: HTTP {status}" in mcp.status()[0].why
+        assert f"it said: HTTP {status}" in mcp.status()[0].reason
 
 
 async def test_what_breaks_the_protocol_is_reported_by_its_field_and_structured_content_needs_no_other(
@@ -351,11 +351,11 @@ async def test_what_breaks_the_protocol_is_reported_by_its_field_and_structured_
             assert (await call.completed("web__look")).data == {"sum": 3}
         monkeypatch.setitem(RESULTS, "initialize", {})
         async with McpTools([McpServer("web", url=url, protocol="legacy")]) as mcp:
-            assert mcp.status()[0].why == "its answer breaks the protocol: capabilities: Field required"
+            assert mcp.status()[0].reason == "its answer breaks the protocol: capabilities: Field required"
 
 
 async def test_tests_ask_no_servers_of_other_machines():
     async with McpTools([McpServer("web", url="https://u:p@example.org/mcp?key=k")]) as mcp:
-        why = mcp.status()[0].why
+        why = mcp.status()[0].reason
         assert why.startswith("a test was about to ask mcp at https://example.org/mcp, and")
     assert issubclass(ConfigurationError, ValueError)

@@ -79,4 +79,4 @@ async def test_without_signing_in_the_server_is_away_and_says_why() -> None:
             async with McpTools([McpServer("notes", url=url)]) as mcp:
                 (status,) = mcp.status()
     assert not status.connected
-    assert "HTTP 401" in status.why
+    assert "HTTP 401" in status.reason

@@ -27,7 +27,7 @@ def wall() -> Iterator[Wall]:
 
 OPTIONS: McpToolOptions = {
     "kind": "action",
-    "sensitive_history": True,
+    "keep_full_results": True,
     "timeout_seconds": 3,
     "idempotent": True,
     "max_result_chars": 500,

@@ -115,7 +115,7 @@ async def test_a_program_that_is_stopped_is_given_up_and_another_one_is_started(
 
 async def test_what_a_program_prints_between_its_answers_is_passed_over_in_any_encoding():
     async with McpTools([small("--chatty")], connect_seconds=10) as mcp:
-        assert mcp.status()[0].connected, mcp.status()[0].why
+        assert mcp.status()[0].connected, mcp.status()[0].reason
         assert (await said(Caller(mcp.registry), "small__arguments"))[1:] == ["--chatty"]
 
 
@@ -138,7 +138,7 @@ async def test_the_last_words_of_a_program_are_reported(caplog: pytest.LogCaptur
     servers = [small("--fail"), McpServer("none", command="no-such-program"), usage]
     async with McpTools(servers) as mcp:
         failed, none, other = mcp.status()
-        assert other.why.endswith("it said: Usage: serve [--stdio]")
-        assert failed.why.endswith("it said: the key is wrong | get another one")
-        assert none.why == "there is no no-such-program"
+        assert other.reason.endswith("it said: Usage: serve [--stdio]")
+        assert failed.reason.endswith("it said: the key is wrong | get another one")
+        assert none.reason == "there is no no-such-program"
     assert "MCP server small says: get another one" in caplog.text

@@ -48,7 +48,7 @@ async def test_tools_have_their_servers_name_their_description_and_their_schema(
     registry = ToolRegistry()
     async with McpTools([server.named("voice", era)], registry=registry) as mcp:
         (status,) = mcp.status()
-        assert (status.connected, status.why, status.tools) == (True, "", ("voice__say", "voice__hush"))
+        assert (status.connected, status.reason, status.tools) == (True, "", ("voice__say", "voice__hush"))
         assert status.protocol == ("2025-11-25" if era == "legacy" else era)
         assert mcp.origin("voice__say") == ("voice", "say")
         tool = registry.get("voice__say")

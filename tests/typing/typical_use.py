@@ -22,7 +22,7 @@ from toolbus import (
     SqliteStore,
     ToolContext,
     ToolRegistry,
-    subrequest_tool,
+    sub_request_tool,
     tool,
 )
 from toolbus.bus import Subscription
@@ -72,7 +72,7 @@ def plain(city: str) -> dict[str, str]:
     return {city: "clear"}
 
 
-research = subrequest_tool("research", "Looks things up.", tools=[plain], limits=Limits.brief())
+research = sub_request_tool("research", "Looks things up.", tools=[plain], limits=Limits.brief())
 
 # ----------------------------------------------------------------------------------------------------- runtimes
 

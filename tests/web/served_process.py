@@ -67,7 +67,7 @@ def runtime_of(store: str, name: str) -> Runtime:
         store=kept,
         on_approval="wait",
         lease_seconds=1.5,
-        inbox_seconds=0.05,
+        inbox_poll_seconds=0.05,
         drain_seconds=0,
     )
 

@@ -304,7 +304,7 @@ def test_a_long_conversation_is_written_outside_of_the_event_loop(client: Client
     assert in_loop == [False]
 
 
-@pytest.mark.parametrize(("options", "resets"), [({}, 0), ({"version": 7}, 1)])
+@pytest.mark.parametrize(("options", "resets"), [({}, 0), ({"ai_sdk_version": 7}, 1)])
 async def test_only_a_page_of_the_newer_sdk_is_asked_to_reset_a_step(options: dict[str, Any], resets: int):
     busy = ProviderUnavailable("busy", retryable=True, retry_after_seconds=1)
     sent, _ = await ask_and_leave("/chat", 30, [error(busy, after="I beg"), text("Hello.")], **options)
@@ -342,20 +342,20 @@ def test_requests_are_decided_steered_and_cancelled_by_their_owner(client: Clien
     assert (about["outcome"], about["conversation_id"]) == (None, "c1")
     (question,) = about["approvals"]
     assert (question["name"], question["arguments"]) == ("remove", {"path": "/a"})
-    assert client.post(f"{path}/steer", json={"text": "Be brief."}).json() == {"answer": "done"}
+    assert client.post(f"{path}/steer", json={"text": "Be brief."}).json() == {"status": "done"}
     other = {"id": question["id"] + "0", "approved": True}
     assert client.post(f"{path}/decide", json=other).status_code == 409
     edited = {"id": question["id"], "approved": True, "arguments": {"path": "/b"}}
-    assert client.post(f"{path}/decide", json=edited).json() == {"answer": "done"}
+    assert client.post(f"{path}/decide", json=edited).json() == {"status": "done"}
     client.get(f"{path}/text")
     assert client.get(path).json() == {**about, "outcome": "completed", "approvals": []}
     assert '"removed /b"' in client.get(f"{path}/events").text
     assert '"by":"ann"' in client.get(f"{path}/events").text
     late = client.post(f"{path}/decide", json=edited)
-    assert (late.status_code, late.json()) == (409, {"answer": "ended"})
+    assert (late.status_code, late.json()) == (409, {"status": "ended"})
     assert client.post(f"{path}/cancel", json={}).status_code == 409
     waits = begun(client, "remove it", "c2")
-    assert client.post(f"/requests/{waits}/cancel", json={"reason": "enough"}).json() == {"answer": "done"}
+    assert client.post(f"/requests/{waits}/cancel", json={"reason": "enough"}).json() == {"status": "done"}
     client.get(f"/requests/{waits}/text")
     assert client.get(f"/requests/{waits}").json()["outcome"] == "cancelled"
 
@@ -365,7 +365,7 @@ def test_a_denial_keeps_its_reason_and_whether_it_is_for_good(client: Client):
     path = f"/requests/{request_id}"
     (question,) = client.get(path).json()["approvals"]
     denied = {"id": question["id"], "approved": False, "reason": "too risky", "remember": True}
-    assert client.post(f"{path}/decide", json=denied).json() == {"answer": "done"}
+    assert client.post(f"{path}/decide", json=denied).json() == {"status": "done"}
     client.get(f"{path}/text")
     (decided,) = [each for each in chunks_of(client.get(f"{path}/events").text) if each["type"] == "approval_decided"]
     assert {"approved": False, "reason": "too risky", "remember": True, "by": "ann"}.items() <= decided.items()
@@ -374,7 +374,7 @@ def test_a_denial_keeps_its_reason_and_whether_it_is_for_good(client: Client):
 def test_a_page_may_answer_that_a_call_has_failed(client: Client):
     request_id = begun(client, "locate me")
     answer = {"call_id": f"{request_id}_0_0", "name": "locate", "error": "no permission"}
-    assert client.post(f"/requests/{request_id}/answer", json=answer).json() == {"answer": "done"}
+    assert client.post(f"/requests/{request_id}/answer", json=answer).json() == {"status": "done"}
     client.get(f"/requests/{request_id}/text")
     events = chunks_of(client.get(f"/requests/{request_id}/events").text)
     (failed,) = [each for each in events if each["type"] == "tool_call_failed"]
@@ -390,7 +390,7 @@ def test_calls_of_pages_are_answered_once_and_no_others(client: Client):
     refused = client.post(path, json={**answer, "output": deep})
     assert (refused.status_code, "cannot be kept" in refused.json()["error"]) == (400, True)
     for _ in range(2):  # it was sent twice
-        assert client.post(path, json={**answer, "output": {"city": "Kyiv"}}).json() == {"answer": "done"}
+        assert client.post(path, json={**answer, "output": {"city": "Kyiv"}}).json() == {"status": "done"}
     assert '"city":"Kyiv"' in client.get(f"/requests/{request_id}/events").text
 
 
@@ -487,7 +487,7 @@ def test_conversations_are_searched_and_bounded(client: Client):
         client.post("/ask", json={"prompt": f"hi {number}", "conversation_id": f"c{number}"})
     listed = client.get("/conversations?limit=2").json()["conversations"]
     assert [each["conversation_id"] for each in listed] == ["c2", "c1"]
-    assert listed[0].keys() == {"conversation_id", "title", "messages", "begun_at", "changed_at"}
+    assert listed[0].keys() == {"conversation_id", "title", "message_count", "started_at", "updated_at"}
     (found,) = client.get("/conversations", params={"search": "hi 1"}).json()["conversations"]
     assert found["title"] == "hi 1"
     (newest,) = client.get("/conversations", params={"limit": "1"}).json()["conversations"]
@@ -575,7 +575,7 @@ def test_a_commands_answer_has_a_status(client: Client, answer: str, status: int
 
     monkeypatch.setattr(RequestHandle, "cancel", cancel)
     response = client.post(f"/requests/{begun(client, 'remove it')}/cancel", json={})
-    assert (response.status_code, response.json()) == (status, {"answer": answer})
+    assert (response.status_code, response.json()) == (status, {"status": answer})
 
 
 def test_answers_for_several_requests_at_once_are_refused(client: Client):
@@ -622,7 +622,7 @@ def test_wrong_options_are_refused():
         {"authorize": "ann"},
         {"heartbeat_seconds": 0},
         {"max_body_bytes": 0},
-        {"version": 5},
+        {"ai_sdk_version": 5},
     ]
     for options in wrong:
         with pytest.raises(ConfigurationError):

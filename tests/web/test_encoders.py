@@ -36,7 +36,7 @@ from toolbus.records import replace
 from toolbus.web import AguiEncoder, EventEncoder, VercelEncoder
 
 R: dict[str, Any] = {"request_id": "r", "conversation_id": "c"}
-BEGIN: list[Event] = [RequestStarted(**R, deadline=9), RoundStarted(**R, round=0, message_count=1)]
+BEGIN: list[Event] = [RequestStarted(**R, timeout_seconds=9), RoundStarted(**R, round=0, message_count=1)]
 END = RequestCompleted(**R, text="Hi.")
 
 
@@ -55,13 +55,13 @@ def agui(**options: Any) -> AguiEncoder:
 
 def called(name: str, index: int) -> ToolCallRequested:
     return ToolCallRequested(
-        **R, call_id=f"r_0_{index}", name=name, arguments={"n": 1}, round=0, deadline=9, idempotency_key="k"
+        **R, call_id=f"r_0_{index}", name=name, arguments={"n": 1}, round=0, timeout_seconds=9, idempotency_key="k"
     )
 
 
 def asked(definition: str) -> ApprovalRequested:
     return ApprovalRequested(
-        **R, call_id="r_0_0", name="rm", arguments={"n": 1}, deadline=9, definition=definition, at=0
+        **R, call_id="r_0_0", name="rm", arguments={"n": 1}, timeout_seconds=9, definition=definition, at=0
     )
 
 
@@ -104,7 +104,7 @@ def test_a_page_whose_answers_did_not_count_is_asked_once_more():
 )
 def test_a_question_that_is_open_for_ever_is_asked(at: float, seconds: float, shown: str):
     run = agui()
-    fed(run, *BEGIN, reply("r_r0", "rm"), replace(asked("abc"), at=at, deadline=seconds))
+    fed(run, *BEGIN, reply("r_r0", "rm"), replace(asked("abc"), at=at, timeout_seconds=seconds))
     assert run.pause()[-1]["outcome"]["interrupts"][0]["expiresAt"] == shown
 
 
@@ -267,15 +267,15 @@ def test_arguments_that_are_streamed_again_are_another_call(again: Event):
     run = fed(agui(), *events)
     pieces = [each["delta"] for each in run if each["type"] == "TOOL_CALL_ARGS" and each["toolCallId"] == "r_0_0~2"]
     assert "".join(pieces) == '{"n":1}'
-    page = VercelEncoder(version=7)
+    page = VercelEncoder(ai_sdk_version=7)
     fed(page, *BEGIN, void)
     assert [each["type"] for each in page.feed(again)] == ["tool-input-error", "reset-step"]
     assert page.feed(again) == []
-    late = VercelEncoder(version=7)  # It has not seen the beginning of the step.
+    late = VercelEncoder(ai_sdk_version=7)  # It has not seen the beginning of the step.
     assert [each["type"] for each in fed(late, void, again)][-1] == "tool-input-error"
     resets = [
         [each["type"] for each in fed(made, *events)].count("reset-step")
-        for made in (VercelEncoder(), VercelEncoder(version=7))
+        for made in (VercelEncoder(), VercelEncoder(ai_sdk_version=7))
     ]
     assert resets == [0, 1], "version 6 does not know it"
     pieces = [each["inputTextDelta"] for each in fed(VercelEncoder(), *events) if each["type"] == "tool-input-delta"]
@@ -284,7 +284,7 @@ def test_arguments_that_are_streamed_again_are_another_call(again: Event):
 
 def test_what_had_arrived_of_a_reply_stays_when_the_request_ends():
     beg = TextDelta(**R, message_id="r_r0", text="I beg")
-    chunks = fed(VercelEncoder(version=7), *BEGIN, beg, RequestCancelled(**R, reason="enough"))
+    chunks = fed(VercelEncoder(ai_sdk_version=7), *BEGIN, beg, RequestCancelled(**R, reason="enough"))
     assert check_vercel(chunks) == {"r_r0": "I beg"}
     assert "reset-step" not in [each["type"] for each in chunks]
 
@@ -479,4 +479,4 @@ def test_an_error_is_one_sentence_without_its_cause():
 
 def test_a_wrong_version_is_refused():
     with pytest.raises(ConfigurationError, match="it must be 6 or 7"):
-        VercelEncoder(version=5)  # pyright: ignore[reportArgumentType]
+        VercelEncoder(ai_sdk_version=5)  # pyright: ignore[reportArgumentType]

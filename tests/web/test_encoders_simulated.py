@@ -39,7 +39,7 @@ FIRST = int(os.environ.get("TOOLBUS_WEB_SEED", "0"))
 
 
 def vercel_7(**options: Any) -> EventEncoder:
-    return VercelEncoder(version=7, **options)
+    return VercelEncoder(ai_sdk_version=7, **options)
 
 
 def agui(**options: Any) -> EventEncoder:

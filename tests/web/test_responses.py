@@ -320,7 +320,7 @@ async def test_a_stream_that_is_not_quiet_has_no_heartbeats(kind: str):
     ],
 )
 async def test_text_ends_with_the_outcome_in_words_for_people(ending: Any, outcome: str, words: str):
-    client = await Client().read(TextResponse(Elsewhere([RequestStarted(request_id="r1", deadline=9), ending])))
+    client = await Client().read(TextResponse(Elsewhere([RequestStarted(request_id="r1", timeout_seconds=9), ending])))
     assert (client.frames[-1]["event"], json.loads(client.frames[-1]["data"])) == (
         "end",
         {"request_id": "r1", "outcome": outcome, "reason": ending.reason, "explanation": words},
@@ -332,7 +332,7 @@ async def test_text_after_a_gap_waits_for_the_whole_reply():
     lagged = SubscriberLagged(first_position=1, last_position=1, count=1)
     pieces = [TextDelta(**about, message_id="m", text=each) for each in ("He", "o.")]
     reply = ModelResponded(**about, round=0, message=AssistantMessage(message_id="m", text="Hello."))
-    started, ended = RequestStarted(**about, deadline=9), RequestCompleted(**about)
+    started, ended = RequestStarted(**about, timeout_seconds=9), RequestCompleted(**about)
     events = [started, pieces[0], lagged, pieces[1], reply, ended]
     assert (await Client().read(TextResponse(Elsewhere(events)))).text == "Hello."
     following = [TextDelta(**about, message_id="n", text=each) for each in (" And", " more.")]
@@ -403,7 +403,10 @@ class Elsewhere:
 
 @pytest.mark.parametrize("kind", ALL)
 async def test_a_request_that_continues_elsewhere_or_breaks_ends_its_streams(kind: str):
-    events = [RequestStarted(request_id="r1", deadline=9), TextDelta(request_id="r1", message_id="m", text="I am")]
+    events = [
+        RequestStarted(request_id="r1", timeout_seconds=9),
+        TextDelta(request_id="r1", message_id="m", text="I am"),
+    ]
     check_last(kind, await Client().read(ALL[kind](Elsewhere(events))))
     client = Client()
     with pytest.raises(ExceptionGroup) as caught:

@@ -143,12 +143,12 @@ class Chat:
         except DecodeError as exc:
             return JSONResponse({"error": str(exc)}, 400)
         session = await self.start(request.path_params["scene"], incoming)
-        version = 7 if request.query_params.get("v") == "7" else 6
+        ai_sdk_version = 7 if request.query_params.get("v") == "7" else 6
         return VercelResponse(
             session,
             client_tools=CLIENT_TOOLS,
             answered=incoming.answered,
-            version=version,
+            ai_sdk_version=ai_sdk_version,
             heartbeat_seconds=0.05,
             cancel_on_disconnect=True,
         )

@@ -81,10 +81,11 @@ class Arbitration:
         self.open_calls_peak = 0
         self.late = 0
         self.dead_letters = 0
-        self.announce: Callable[[Event], None] = broadcast.announce
-        """Broadcast an event without arbitration: for sessions, which have claimed what they announce."""
-        self.announce_all = broadcast.announce_all
-        """Broadcast events without arbitration, in order. All of them are delivered, even if a listener raises."""
+        self.announce = broadcast.announce
+        """Broadcast events without arbitration, in order: for sessions, which have claimed what they announce.
+
+        All of them are delivered, even if a listener raises.
+        """
         self.wants = broadcast.wants
         """Return whether anybody would hear an event of a type of a request; if not, it does not have to be built."""
         self.bind = broadcast.bind
@@ -144,7 +145,7 @@ class Arbitration:
         self,
         requested: ToolCallRequested,
         *,
-        seconds_left: float,
+        remaining_seconds: float,
         attempt: int = 1,
         view: RequestView | None = None,
     ) -> bool:
@@ -156,9 +157,9 @@ class Arbitration:
         handlers may see of the request. The calls of one request share a mailbox, which is closed when the last of them
         is settled. The worker answers for a call that may have run before: here it is announced as not `resumed`.
 
-        `seconds_left` is the time until the call's deadline: as its session has sent it, less the time on the way. The
-        clocks of two machines differ, so the call is announced as requested now, by this bus's clock. `attempt` counts
-        from 1 how often the transport has delivered the call, for `ToolContext.attempt`.
+        `remaining_seconds` is the time until the call's deadline: as its session has sent it, less the time on the way.
+        The clocks of two machines differ, so the call is announced as requested now, by this bus's clock. `attempt`
+        counts from 1 how often the transport has delivered the call, for `ToolContext.attempt`.
 
         Returns whether the call runs here. If no executor on this bus takes it on, it is closed again, so that another
         worker may have it, and that is logged. A call that runs here already, because it was delivered twice, is not
@@ -179,7 +180,7 @@ class Arbitration:
         self.open_calls(mailbox, [requested.call_id])
         clock = self._broadcast.clock
         assert clock is not None
-        self.announce(replace(requested, at=clock(), deadline=seconds_left, attempt=attempt, resumed=False))
+        self.announce(replace(requested, at=clock(), timeout_seconds=remaining_seconds, attempt=attempt, resumed=False))
         if requested.call_id not in mailbox.open_calls or mailbox.open_calls[requested.call_id] is not None:
             return True
         ids = _ids(request_id, requested.call_id)
@@ -322,7 +323,7 @@ class Arbitration:
             **self._broadcast.envelope_of(event),
             call_id=event.call_id,
             name=event.name,
-            late="tool_call_completed" if completed else "tool_call_failed",
+            event_type="tool_call_completed" if completed else "tool_call_failed",
             content=event.content if completed else "",
             parts=event.parts if completed else (),
             error="" if completed else event.error,
@@ -365,8 +366,8 @@ class Arbitration:
         self.announce(
             DeadLetter(
                 **self._broadcast.envelope_of(event),
-                letter_type=event.type,
-                letter_id=event.event_id,
+                event_type=event.type,
+                rejected_event_id=event.event_id,
                 call_id=call_id,
                 reason=reason,
             )

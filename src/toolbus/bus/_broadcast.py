@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import anyio
@@ -19,7 +19,15 @@ from ..errors import BusError
 from ..events import Event, ReceiverFailed, SubscriptionFull
 from ..records import replace
 from ._buffer import EventBuffer, Overflow
-from ._subscriptions import EventT, Receivers, Subscription, exception_text, expand_kinds, is_stray_cancellation
+from ._subscriptions import (
+    EventT,
+    Receivers,
+    Subscription,
+    exception_text,
+    expand_kinds,
+    is_stray_cancellation,
+    refuse_coroutine,
+)
 
 __all__ = ["Broadcast"]
 
@@ -43,7 +51,7 @@ class Broadcast:
         self.clock: SessionClock | None = None  # None until the bus is bound to an event loop
         self._max_depth = max_causal_depth
         self._max_queued = max_queued
-        self._connections = Receivers(self._listener_failed)
+        self._connections = Receivers()
         self._receivers = self._connections.by_type
         self._by_type: dict[type[Event], list[Subscription[Any]]] = {}
         self._by_request: dict[str, list[Subscription[Any]]] = {}
@@ -95,44 +103,34 @@ class Broadcast:
 
     # ------------------------------------------------------------------------------------------------ delivery
 
-    def announce_all(self, events: Sequence[Event]) -> None:
-        """Call `announce` for each event. All events are delivered, even if one of the calls raises."""
-        if not (self._by_request or self.is_delivering):
-            kinds = {*map(type, events)}
-            if kinds.isdisjoint(self._receivers) and kinds.isdisjoint(self._by_type):
-                self.position += len(events)  # Nobody listens.
-                return
-        begun = 0
-        try:
-            for event in events:
-                begun += 1
-                self.announce(event)
-        except BaseException:  # The exception is the host's; nobody else would deliver the other events.
-            self.announce_all(events[begun:])
-            raise
+    def announce(self, *events: Event) -> None:
+        """Deliver each event to every listener, in order and without arbitration.
 
-    def announce(self, event: Event) -> None:
-        """Deliver an event to every listener, without arbitration.
-
-        Raises, after all listeners were called, an exception of a receiver that is the host's (not an `Exception`).
+        Raises, after all listeners were called for all events, an exception of a receiver that is the host's (not an
+        `Exception`).
         """
         if self.is_delivering:
-            self._queue.append((event, self._depth + 1))
+            depth = self._depth + 1
+            self._queue.extend([(event, depth) for event in events])
             self.queued_peak = max(self.queued_peak, len(self._queue))
             return
-        kind = type(event)
-        if kind not in self._receivers and kind not in self._by_type and not self._by_request:
-            self.position += 1  # Nobody listens.
-            return
+        if not self._by_request:
+            for event in events:
+                if type(event) in self._receivers or type(event) in self._by_type:
+                    break
+            else:
+                self.position += len(events)  # Nobody listens.
+                return
         self.is_delivering = True
         try:
-            self._deliver(event)
-            while self._queue:
-                event, self._depth = self._queue.popleft()
+            for event in events:
                 self._deliver(event)
+                while self._queue:
+                    answer, self._depth = self._queue.popleft()
+                    self._deliver(answer)
+                self._depth = 0
         finally:
             self.is_delivering = False
-            self._depth = 0
         if self._fatal is not None:
             fatal, self._fatal = self._fatal, None
             raise fatal
@@ -140,8 +138,14 @@ class Broadcast:
     def _deliver(self, event: Event) -> None:
         self.position = position = self.position + 1
         kind = type(event)
-        for receiver in self._receivers.get(kind, ()):
-            receiver(event)
+        for each in self._receivers.get(kind, ()):
+            if each.is_connected:  # An earlier receiver of this event may have disconnected it.
+                try:
+                    outcome = each.receiver(event)
+                    if outcome is not None:
+                        refuse_coroutine(outcome, each.name)
+                except BaseException as exc:  # No exception may reach the publisher before all receivers were called.
+                    self._listener_failed(each.name, event, exc)
         subscriptions = self._by_type.get(kind)
         if subscriptions:
             for each in tuple(subscriptions):

@@ -151,7 +151,7 @@ class EventBus:
             queued_peak=broadcast.queued_peak,
             receivers=broadcast.count_receivers(),
             receiver_failures=broadcast.receiver_failures,
-            late=arbitration.late,
+            late_results=arbitration.late,
             dead_letters=arbitration.dead_letters,
             subscriptions=tuple(each.statistics() for each in broadcast.subscriptions()),
         )

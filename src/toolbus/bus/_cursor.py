@@ -25,7 +25,7 @@ class Cursor:
         from toolbus.bus import Cursor
         from toolbus.events import RequestStarted, TextDelta
 
-        started = RequestStarted(request_id="r1", prompt="Hello?", deadline=600)
+        started = RequestStarted(request_id="r1", prompt="Hello?", timeout_seconds=600)
         delta = TextDelta(request_id="r1", message_id="m1", text="Hel")
         cursor = Cursor("r1")
         for event in [started, delta]:

@@ -44,6 +44,7 @@ __all__ = [
     "exception_text",
     "expand_kinds",
     "is_stray_cancellation",
+    "refuse_coroutine",
 ]
 
 Predicate: TypeAlias = "Callable[[Event], bool]"
@@ -71,8 +72,8 @@ class BusStatistics:
     """Counts of the bus. Peaks are since the bus was made; a receiver counts once for each event type.
 
     `position` is that of the newest event. `settled_remembered` is the number of settled calls that are remembered,
-    `queued_peak` that of events which waited for the end of a delivery. `receiver_failures`, `late` and `dead_letters`
-    are totals.
+    `queued_peak` that of events which waited for the end of a delivery. `receiver_failures`, `late_results` and
+    `dead_letters` are totals.
     """
 
     position: int
@@ -84,7 +85,7 @@ class BusStatistics:
     queued_peak: int
     receivers: int
     receiver_failures: int
-    late: int
+    late_results: int
     dead_letters: int
     subscriptions: tuple[SubscriptionStatistics, ...]
 
@@ -118,16 +119,21 @@ class _EventSignal(Signal):
     set_class = cast("type[set[Any]]", _OrderedIds)
 
 
+@dataclass(slots=True, eq=False)
+class _Connection:
+    """A connected receiver. `name` is its name in logs."""
+
+    receiver: Callable[[Any], object]
+    name: str
+    is_connected: bool = True
+
+
 class Receivers:
-    """The receivers by event type, in the order of connection: see `EventBus.connect`.
+    """The receivers by event type, in the order of connection: see `EventBus.connect`."""
 
-    `on_error(name, event, exception)` is called in the middle of a delivery when a receiver raises: it must not raise.
-    """
-
-    def __init__(self, on_error: Callable[[str, Event, BaseException], None]) -> None:
-        self.by_type: dict[type[Event], tuple[Callable[[Event], None], ...]] = {}
+    def __init__(self) -> None:
+        self.by_type: dict[type[Event], tuple[_Connection, ...]] = {}
         self._signals: dict[type[Event], _EventSignal] = {}
-        self._on_error = on_error
 
     def connect(self, kinds: Iterable[type[Event]], receiver: Callable[[Any], object]) -> Callable[[], None]:
         """Call `receiver` for events of exactly these types. Returns the function that disconnects it.
@@ -139,34 +145,22 @@ class Receivers:
         name = _name_of(receiver)
         if _is_async(receiver):
             raise TypeError(_refusal(name))
-        on_error = self._on_error
-        connected = True
-
-        def guarded(event: Event) -> None:
-            if not connected:  # An earlier receiver of this event has disconnected this one.
-                return
-            try:
-                outcome = receiver(event)
-                if outcome is not None:
-                    _refuse_coroutine(outcome, name)
-            except BaseException as exc:  # No exception may reach the publisher before all receivers were called.
-                on_error(name, event, exc)
+        connection: Any = _Connection(receiver, name)  # The type of blinker's receivers says that they are called.
 
         def disconnect() -> None:
-            nonlocal connected
-            connected = False
+            connection.is_connected = False
             for kind in kinds:
-                self._signals[kind].disconnect(guarded)
+                self._signals[kind].disconnect(connection)
                 self._store_receivers(kind)
 
         for kind in kinds:
-            self._signals.setdefault(kind, _EventSignal()).connect(guarded, weak=False)
+            self._signals.setdefault(kind, _EventSignal()).connect(connection, weak=False)
             self._store_receivers(kind)
         return disconnect
 
     def _store_receivers(self, kind: type[Event]) -> None:
         """Store the receivers of `kind`, so that publishing does not ask the signal at every event (2.5 us)."""
-        receivers = tuple(self._signals[kind].receivers_for(ANY))
+        receivers: Any = tuple(self._signals[kind].receivers_for(ANY))
         if receivers:
             self.by_type[kind] = receivers
         else:
@@ -402,7 +396,7 @@ def _is_async(receiver: Any) -> bool:
     return any(inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in either)
 
 
-def _refuse_coroutine(outcome: object, name: str) -> None:
+def refuse_coroutine(outcome: object, name: str) -> None:
     """Raise `TypeError` for a coroutine: a lambda around an async function is known as async only after its call."""
     if inspect.iscoroutine(outcome):
         outcome.close()

@@ -176,7 +176,7 @@ _REPLAY_EXAMPLES = """\
 examples:
   toolbus ask "Where is the timeout set?" --record timeout.jsonl
   toolbus replay timeout.jsonl tests/recordings/*.jsonl
-  toolbus replay timeout.jsonl --ignore deadline --json
+  toolbus replay timeout.jsonl --ignore timeout_seconds --json
 
 exit status:
   0 all are the same   1 one differs, or is damaged   2 wrong usage"""
@@ -538,7 +538,7 @@ def _add_replay(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FIELD",
-        help="a field that may differ, such as deadline or tool_call_requested.deadline; may be repeated",
+        help="a field that may differ, such as timeout_seconds or tool_call_requested.timeout_seconds; may be repeated",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object for each file")
     _add_debug(parser)

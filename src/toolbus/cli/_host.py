@@ -268,7 +268,7 @@ class Host:
         else:
             return
         for session in self._sessions:
-            session.leave(why) if self._leaves else session.cancel(why)
+            session.release(why) if self._leaves else session.cancel(why)
 
     def _on_loop_soon(self, function: Callable[[], None]) -> None:
         assert self._portal is not None

@@ -248,7 +248,7 @@ def load_limits(given: dict[str, float | int], pairs: Sequence[str]) -> Limits:
 def load_prices(price: tuple[float, float] | None, limits: Limits) -> dict[str, Price] | None:
     """Return the price table for the model's `price`. Raises `ConfigurationError` if a limit needs a price."""
     if price is not None:
-        return {"*": Price(input=price[0], output=price[1])}
+        return {"*": Price(input_per_million=price[0], output_per_million=price[1])}
     if limits.max_cost is not None:
         raise ConfigurationError(
             f"--limit max_cost={limits.max_cost:g} needs the model's price: give --price IN/OUT, per million tokens, "

@@ -21,7 +21,7 @@ import anyio
 
 from ..core.plain_text import clean, one_line
 from ..errors import ConfigurationError, StoreError
-from ..storage import ConversationRecord, Entry, Pruned, RequestRecord
+from ..storage import ConversationRecord, Entry, PruneReport, RequestRecord
 from ..stores.sql import find as _finding
 from ..stores.sql.find import FoundRequest
 from ..stores.sqlite import SqliteStore
@@ -87,7 +87,7 @@ class CommandStore(SqliteStore):
         look = partial(_finding.requests, conversation_id=conversation_id, is_unfinished=is_unfinished, limit=limit)
         return await self._read(look)
 
-    async def prunable(self, *, before: float, conversations: bool) -> Pruned:
+    async def prunable(self, *, before: float, conversations: bool) -> PruneReport:
         """Return the counts of what `prune` would delete."""
         return await self._read(lambda database: _finding.prunable(database, before, conversations=conversations))
 
@@ -279,7 +279,7 @@ def _remark(waiting: Sequence[FoundRequest], location: StoreLocation) -> str:
     resume = f"toolbus resume{location.options}"
     if len(waiting) == 1:
         prompt = cut(one_line(waiting[0].prompt), _PROMPT_COLUMNS)
-        unfinished = f'a request from {ago(waiting[0].record.begun_at)} is unfinished ("{prompt}")'
+        unfinished = f'a request from {ago(waiting[0].record.started_at)} is unfinished ("{prompt}")'
         return f"toolbus: {unfinished}: {resume} continues it, {resume} --abandon drops it"
     return f"toolbus: {len(waiting)} requests are unfinished: {resume} continues them, {resume} --abandon drops them"
 

@@ -20,7 +20,7 @@ Example:
     hook: ApprovalHook = decide
     on_approval: OnApproval = hook
     decision = bound(ApprovalDecided(call_id="c1", approved=True, definition=definition_of(spec)))
-    question = question_of(ApprovalRequested(call_id="c1", name="refund", arguments={}, deadline=60.0))
+    question = question_of(ApprovalRequested(call_id="c1", name="refund", arguments={}, timeout_seconds=60.0))
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
 A policy is a fold: it gets each message of the transcript once, in order, and returns the results that are to be sent
 with other text from now on. So a round costs only what is new in it, however long the history is. `core.history`
 applies the policies and enforces their limits: only results change, no result grows, and results of a tool that is
-marked `sensitive_history` stay as they are. The transcript itself stays whole.
+marked `keep_full_results` stay as they are. The transcript itself stays whole.
 
 Example:
     from toolbus import Compression, Runtime
-    from toolbus.core.compression import CutOldActions, Edit, Fold, Policy, Seen, StubOldQueries
+    from toolbus.core.compression import CutOldActions, Edit, Fold, Policy, HistoryItem, StubOldQueries
     from toolbus.testing import ScriptedProvider, text
 
     class ForgetLogs:
@@ -20,10 +20,10 @@ Example:
         def __init__(self) -> None:
             self.logs: list[tuple[int, int]] = []
 
-        def add(self, seen: Seen) -> list[Edit]:
-            if seen.call and seen.call.name == "read_log":
-                self.logs.append((seen.place, seen.turn))
-            return [(place, "(an old log)") for place, turn in self.logs if turn < seen.turn]
+        def add(self, item: HistoryItem) -> list[Edit]:
+            if item.call and item.call.name == "read_log":
+                self.logs.append((item.position, item.turn))
+            return [(position, "(an old log)") for position, turn in self.logs if turn < item.turn]
 
     policies: list[Policy] = [ForgetLogs(), StubOldQueries(keep_turns=3), CutOldActions(keep_turns=3, max_chars=500)]
     async with Runtime(ScriptedProvider([text("Done.")]), compression=Compression(policies=policies)) as runtime:
@@ -47,7 +47,7 @@ from ..protocols import HistorySummarizer, ToolKind, ToolSpec
 from .shorten import MIN_CHARS, shorten
 from .tokens import Tokenizer
 
-__all__ = ["Compression", "CutOldActions", "Edit", "Fold", "Policy", "Seen", "StubOldQueries"]
+__all__ = ["Compression", "CutOldActions", "Edit", "Fold", "HistoryItem", "Policy", "StubOldQueries"]
 
 NOT_SHOWN = "[What was shown with this is left out to save space.]"
 _LEAST_WINDOW = 256  # tokens; a smaller window has no space for instructions and a question
@@ -57,14 +57,14 @@ Edit: TypeAlias = tuple[int, str]
 
 
 @dataclass(slots=True)
-class Seen:
-    """A message as a policy sees it, with its position in the transcript (`place`) and its turn's number, both from 0.
+class HistoryItem:
+    """A message as a policy sees it. Its `position` in the transcript and the number of its `turn` count from 0.
 
     For a result, `call` is the call that it answers, and `spec` is its tool as it is defined now; either may be unknown
     (None). Messages before the first user message have the turn -1.
     """
 
-    place: int
+    position: int
     turn: int
     message: Message
     call: ToolCall | None = None
@@ -74,7 +74,7 @@ class Seen:
 class Fold(Protocol):
     """The state of one policy for one transcript."""
 
-    def add(self, seen: Seen) -> Iterable[Edit]:
+    def add(self, item: HistoryItem, /) -> Iterable[Edit]:
         """Take the next message, and return the results to send with other text from now on. Must be quick."""
         ...
 
@@ -121,26 +121,26 @@ class _ByAge:
     def __init__(self, kind: ToolKind, keep_turns: int) -> None:
         self._kind = kind
         self._keep_turns = keep_turns
-        self._young: deque[Seen] = deque()
+        self._young: deque[HistoryItem] = deque()
 
-    def add(self, seen: Seen) -> Iterable[Edit]:
+    def add(self, item: HistoryItem) -> Iterable[Edit]:
         """See `Fold`."""
-        if seen.spec is not None and seen.spec.kind == self._kind and isinstance(seen.message, ToolMessage):
-            self._young.append(seen)
-            self._note(seen)
-        young, oldest_whole = self._young, seen.turn - self._keep_turns + 1
+        if item.spec is not None and item.spec.kind == self._kind and isinstance(item.message, ToolMessage):
+            self._young.append(item)
+            self._note(item)
+        young, oldest_whole = self._young, item.turn - self._keep_turns + 1
         if not young or young[0].turn >= oldest_whole:
             return ()
         edits: list[Edit] = []
         while young and young[0].turn < oldest_whole:
             aged = young.popleft()
-            edits.append((aged.place, self._text(aged)))
+            edits.append((aged.position, self._text(aged)))
         return edits
 
-    def _note(self, seen: Seen) -> None:
+    def _note(self, item: HistoryItem) -> None:
         """Record a new result."""
 
-    def _text(self, aged: Seen) -> str:
+    def _text(self, aged: HistoryItem) -> str:
         raise NotImplementedError
 
 
@@ -151,12 +151,12 @@ class _Queries(_ByAge):
         super().__init__("query", keep_turns)
         self._newest: dict[tuple[str, str], int] = {}  # the position of each query's newest result
 
-    def _note(self, seen: Seen) -> None:
-        self._newest[query_of(seen)] = seen.place
+    def _note(self, item: HistoryItem) -> None:
+        self._newest[query_of(item)] = item.position
 
-    def _text(self, aged: Seen) -> str:
+    def _text(self, aged: HistoryItem) -> str:
         query = query_of(aged)
-        superseded = self._newest[query] != aged.place
+        superseded = self._newest[query] != aged.position
         if not superseded:
             del self._newest[query]
         return stub(cast("ToolMessage", aged.message), superseded=superseded)
@@ -169,18 +169,18 @@ class _Actions(_ByAge):
         super().__init__("action", keep_turns)
         self._max_chars = max_chars
 
-    def _text(self, aged: Seen) -> str:
+    def _text(self, aged: HistoryItem) -> str:
         message = cast("ToolMessage", aged.message)
         text = shorten(message.content, self._max_chars)
         return f"{text}\n{NOT_SHOWN}".lstrip() if message.parts else text
 
 
-def query_of(seen: Seen) -> tuple[str, str]:
+def query_of(item: HistoryItem) -> tuple[str, str]:
     """Return the key by which two queries are the same: the tool's name, and its arguments with sorted keys."""
-    written = seen.call.arguments if seen.call is not None else ""
+    written = item.call.arguments if item.call is not None else ""
     with contextlib.suppress(orjson.JSONDecodeError, TypeError):  # Arguments that are not JSON are compared as text.
         written = orjson.dumps(orjson.loads(written), option=orjson.OPT_SORT_KEYS).decode()
-    return (cast("ToolMessage", seen.message).name, written)
+    return (cast("ToolMessage", item.message).name, written)
 
 
 def stub(message: ToolMessage, *, superseded: bool = False) -> str:
@@ -204,19 +204,19 @@ class Compression:
     """The options for shortening the history that is sent to the model. The stored transcript stays whole.
 
     The last `keep_turns` turns are sent whole. In older turns, results of `@tool(kind="query")` become one line, and
-    those of `@tool(kind="action")` keep `action_chars` characters, at least 200. `keep_turns=None` shortens no turn for
-    its age. Results of tools marked `sensitive_history` are always sent as they are; the mark is read from the tools
+    those of `@tool(kind="action")` keep `max_action_chars` characters, at least 200. `keep_turns=None` shortens no turn
+    for its age. Results of tools with `keep_full_results` are always sent as they are; the mark is read from the tools
     that the request has now. `policies` are the application's own, applied after these two; a request in which one
     fails ends as `application_error`.
 
     `max_context_tokens` is the number of tokens for all that is sent: instructions, tools and messages, without the
     reply. Without it the history is not measured, until a provider reports that it is too long. When the history would
     not fit, the oldest turns are left out, whole, until three quarters of the window are used. So what is sent begins
-    alike for many rounds, and the provider's prompt cache stays useful. Sensitive results are sent all the same, with
-    their calls. When the window is nearly full, `summarizer` is asked for a summary of the turns that are left out; the
-    summary may take a quarter of the window. The summarizer gets half of the time of a model call; where it fails, it
-    is not asked again in that request. As the last resort the current turn itself is shortened: results of its older
-    rounds first, then the newest; a history that still does not fit fails as `context_overflow`.
+    alike for many rounds, and the provider's prompt cache stays useful. Results that are kept whole are sent all the
+    same, with their calls. When the window is nearly full, `summarizer` is asked for a summary of the turns that are
+    left out; the summary may take a quarter of the window. The summarizer gets half of the time of a model call; where
+    it fails, it is not asked again in that request. As the last resort the current turn itself is shortened: results of
+    its older rounds first, then the newest; a history that still does not fit fails as `context_overflow`.
 
     A provider that reports that its window is too small is sent less, once in a round. After that the request turns to
     the next of its `providers`, which is sent what its own window takes.
@@ -227,7 +227,7 @@ class Compression:
     """
 
     keep_turns: int | None = 10
-    action_chars: int = 200
+    max_action_chars: int = 200
     max_context_tokens: int | None = None
     summarizer: HistorySummarizer | None = None
     tokenizer: Tokenizer | None = None
@@ -235,7 +235,7 @@ class Compression:
 
     def __post_init__(self) -> None:
         check("keep_turns", self.keep_turns, or_none(whole(1), "to shorten no turn for its age"))
-        check("action_chars", self.action_chars, whole(MIN_CHARS))
+        check("max_action_chars", self.max_action_chars, whole(MIN_CHARS))
         check("max_context_tokens", self.max_context_tokens, or_none(whole(_LEAST_WINDOW), "for no window"))
         check("tokenizer", self.tokenizer, or_none(Rule(callable, "give a function that counts a text's tokens")))
         if self.summarizer is not None:
@@ -257,7 +257,10 @@ class Compression:
         """Return a new fold for each policy, in order of application. Raises `ApplicationError` where one fails."""
         folds: list[Fold] = []
         if self.keep_turns is not None:
-            folds = [StubOldQueries(self.keep_turns).fold(), CutOldActions(self.keep_turns, self.action_chars).fold()]
+            folds = [
+                StubOldQueries(self.keep_turns).fold(),
+                CutOldActions(self.keep_turns, self.max_action_chars).fold(),
+            ]
         for each in self.policies:
             try:
                 folds.append(each.fold())

@@ -38,7 +38,7 @@ _SENTENCES: Mapping[str, str] = {
     "on_failure": _TOOL_FAILED,
     "stop_on": _TOOL_FAILED,
     # The codes of errors. Those that are not here mean an internal error.
-    "configuration": _SET_UP,
+    "configuration_error": _SET_UP,
     "missing_extra": _SET_UP,
     "native_output_unsupported": _SET_UP,
     "provider_error": "I could not finish because the language model failed.",
@@ -53,7 +53,7 @@ _SENTENCES: Mapping[str, str] = {
     "store_error": _NO_MEMORY,
     "store_unavailable": _NO_MEMORY,
     "store_damaged": _BAD_MEMORY,
-    "store_format": _BAD_MEMORY,
+    "unsupported_store_format": _BAD_MEMORY,
     "lease_lost": "I stopped here because the work continues elsewhere.",
 }
 

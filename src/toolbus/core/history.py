@@ -7,7 +7,8 @@ as the last resort. The history is then reduced to three quarters of the window.
 begins alike from one round to the next.
 
 What is sent is valid whenever the transcript is: results are replaced one for one, and only whole turns are left out.
-The sensitive results in such turns are still sent, with their calls and after a user message.
+The results in such turns that are kept whole (`keep_full_results`) are still sent, with their calls and after a user
+message.
 
 Example:
     from toolbus.core.compression import Compression
@@ -35,7 +36,7 @@ from ..messages import AssistantMessage, Message, Part, SystemMessage, ToolCall,
 from ..protocols import ToolSpec
 from ..records import replace
 from .arguments import encodable
-from .compression import NOT_SHOWN, Compression, Edit, Fold, Seen, failed_policy, left_out
+from .compression import NOT_SHOWN, Compression, Edit, Fold, HistoryItem, failed_policy, left_out
 from .message_list import Messages
 from .result_size import DEFAULT_RESULT_CHARS, most_chars, spec_of
 from .shorten import MIN_CHARS, shorten
@@ -61,7 +62,7 @@ class Shape:
     before_tokens: int
     after_tokens: int
     results_shortened: int
-    turns_left_out: int
+    turns_omitted: int
     summary: str = ""
 
 
@@ -70,26 +71,26 @@ class Memo:
     """The data that a conversation's next request needs to send the same history: its first turn, and what is left out.
 
     The prompt of the first turn that is sent is recognised by its id; in a history that was kept without ids, by its
-    position in the transcript (`first_place`) and its beginning. `learned_tokens` are the windows for messages that
+    position in the transcript (`first_position`) and its beginning. `learned_tokens` are the windows for messages that
     were learned from refusals, in tokens, by "vendor:model".
     """
 
     first_id: str = ""
-    first_place: int = 0
+    first_position: int = 0
     first_text: str = ""
-    turns_left_out: int = 0
+    turns_omitted: int = 0
     summary: str = ""
     learned_tokens: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 class _Entry:
-    """One message that is sent. `place` is its position in the transcript, -1 for a message that is not in it."""
+    """One message that is sent. `position` is its position in the transcript, -1 for a message that is not in it."""
 
-    __slots__ = ("is_fixed", "is_shortened", "message", "place", "tokens")
+    __slots__ = ("is_fixed", "is_shortened", "message", "position", "tokens")
 
-    def __init__(self, message: Message, place: int, tokens: int) -> None:
+    def __init__(self, message: Message, position: int, tokens: int) -> None:
         self.message = message
-        self.place = place
+        self.position = position
         self.tokens = tokens
         self.is_fixed = True
         self.is_shortened = False
@@ -190,14 +191,14 @@ class History:
             self._folds = self._compression.folds()
         self.size_bytes += size_of(islice(messages, self._taken, None))
         try:
-            for place in range(self._taken, len(messages)):
-                self._taken = place + 1
-                self._add(place, messages[place], specs)
+            for position in range(self._taken, len(messages)):
+                self._taken = position + 1
+                self._add(position, messages[position], specs)
         except ApplicationError:
             self._is_stale = True
             raise
         memo, self._memo = self._memo, None
-        if memo is not None and memo.turns_left_out:
+        if memo is not None and memo.turns_omitted:
             self._recall(memo)
 
     def proceed(self, new: History, specs: Mapping[str, ToolSpec]) -> bool:
@@ -218,11 +219,11 @@ class History:
         self._has_changed = bool(self._shortened or self._left_out)
         return True
 
-    def _add(self, place: int, message: Message, specs: Mapping[str, ToolSpec]) -> None:
-        entry = _Entry(message, place, self._count(message))
-        seen = Seen(place, self._turn, message)
+    def _add(self, position: int, message: Message, specs: Mapping[str, ToolSpec]) -> None:
+        entry = _Entry(message, position, self._count(message))
+        seen = HistoryItem(position, self._turn, message)
         if isinstance(message, UserMessage):
-            if self._begins_turn(place, message):
+            if self._begins_turn(position, message):
                 self._turn += 1
                 self._starts.append(self._start())
                 seen.turn = self._turn
@@ -233,7 +234,7 @@ class History:
         elif isinstance(message, ToolMessage):
             seen.call, seen.spec = self._calls.get(message.call_id), spec_of(message.name, specs)
             self._is_stale |= self._specs.setdefault(message.name, seen.spec) != seen.spec
-            entry.is_fixed = seen.spec is not None and seen.spec.sensitive_history
+            entry.is_fixed = seen.spec is not None and seen.spec.keep_full_results
         if self._turn < 0:
             self._heads += 1
         self._entries.append(entry)
@@ -247,11 +248,11 @@ class History:
             for where, text in _edits_of(fold, seen):
                 self._edit(where, text)
 
-    def _begins_turn(self, place: int, message: UserMessage) -> bool:
+    def _begins_turn(self, position: int, message: UserMessage) -> bool:
         """Return whether this message is a prompt, and not an addition to a running request or to the prompt before."""
         if self._turn < 0:
             return True
-        continues = isinstance(self._messages[place - 1], UserMessage)
+        continues = isinstance(self._messages[position - 1], UserMessage)
         if said := _SAID.fullmatch(message.message_id):
             return not continues and said[1] not in self._requests
         # A prompt may follow another one directly, if the request before has added no message.
@@ -269,9 +270,9 @@ class History:
     def _count(self, message: Message) -> int:
         return estimate_message(message, self._count_text)
 
-    def _edit(self, place: int, text: str) -> None:
+    def _edit(self, position: int, text: str) -> None:
         """Apply a policy's edit, unless the result is protected or has been left out."""
-        index = place - self._offset
+        index = position - self._offset
         if not self._starts or not self._starts[0] <= index < len(self._entries):
             return
         if not self._entries[index].is_fixed:
@@ -330,7 +331,7 @@ class History:
             return self._memo  # The request ended before `take`, so its own memo is still the right one.
         first = self._prompt(self._starts[0])
         text = cast("UserMessage", first.message).text[:_ALIKE_CHARS]
-        return Memo(first.message.message_id, first.place, text, self._left_out, self._summary)
+        return Memo(first.message.message_id, first.position, text, self._left_out, self._summary)
 
     def _prompt(self, start: int) -> _Entry:
         """Return the user message of the turn that begins at index `start`, after its notes."""
@@ -343,9 +344,9 @@ class History:
             same = first.message.message_id == memo.first_id
             if same and not memo.first_id:
                 text = cast("UserMessage", first.message).text
-                same = first.place == memo.first_place and text[:_ALIKE_CHARS] == memo.first_text
+                same = first.position == memo.first_position and text[:_ALIKE_CHARS] == memo.first_text
             if same and number:
-                self._left_out = memo.turns_left_out - number
+                self._left_out = memo.turns_omitted - number
                 self._leave(number, memo.summary)
                 return
 
@@ -354,8 +355,8 @@ class History:
     def leaving(self) -> list[Message]:
         """Return the messages to summarize when the window is nearly full; an empty list while it is not.
 
-        They are the original messages, except for sensitive results. Those continue to be sent to the model, and must
-        not be shown to the summarizer.
+        They are the original messages, except for results that are kept whole. Those continue to be sent to the model,
+        and must not be shown to the summarizer.
         """
         limit = self.limit_tokens
         if limit is None or limit <= 0 or self._tokens <= limit * _NEAR:
@@ -397,7 +398,7 @@ class History:
         return [
             replace(each.message, content=_KEPT, parts=())
             if each.is_fixed and isinstance(each.message, ToolMessage)
-            else self._messages[each.place]
+            else self._messages[each.position]
             for each in islice(self._entries, begin, end)
         ]
 
@@ -407,7 +408,7 @@ class History:
         starts = self._starts
         while left > target and count < len(starts) - keep:
             turn = self._entries[starts[count] : starts[count + 1]]
-            left += sum(each.tokens for each in _sensitive(turn, self._count)) - sum(each.tokens for each in turn)
+            left += sum(each.tokens for each in _kept_whole(turn, self._count)) - sum(each.tokens for each in turn)
             count += 1
         return count
 
@@ -417,7 +418,7 @@ class History:
         begin, end = starts[0], starts[count]
         kept: list[_Entry] = []
         for start, stop in pairwise(islice(starts, count + 1)):
-            kept += _sensitive(entries[start:stop], self._count)
+            kept += _kept_whole(entries[start:stop], self._count)
         had_note = self._note is not None
         pinned = entries[self._heads + had_note : begin] + kept
         self._left_out += count
@@ -432,7 +433,7 @@ class History:
         for _ in range(count):
             starts.popleft()
         self._starts = deque(start + moved for start in starts)
-        self._offset = self._entries[len(front)].place - len(front)
+        self._offset = self._entries[len(front)].position - len(front)
         self._tokens = sum(each.tokens for each in self._entries)
         self._shortened = sum(each.is_shortened for each in self._entries)
         self._has_changed = True
@@ -462,7 +463,7 @@ class History:
         while index < end and self._tokens > target:
             each = self._entries[index]
             if not each.is_fixed:
-                self._put(index, left_out(cast("ToolMessage", self._messages[each.place])))
+                self._put(index, left_out(cast("ToolMessage", self._messages[each.position])))
             index += 1
         self._lines_until = index + self._offset
 
@@ -471,7 +472,7 @@ class History:
         newest = [index for index in range(begin, len(self._entries)) if not self._entries[index].is_fixed]
         for index in sorted(newest, key=lambda at: -self._entries[at].tokens):
             each = self._entries[index]
-            whole, message = cast("ToolMessage", self._messages[each.place]), cast("ToolMessage", each.message)
+            whole, message = cast("ToolMessage", self._messages[each.position]), cast("ToolMessage", each.message)
             most = len(message.content)
             while self._tokens > limit and most > MIN_CHARS:
                 share = max(0.0, 1 - (self._tokens - limit) / each.tokens)
@@ -488,17 +489,17 @@ def _is_note(message: Message) -> bool:
     return isinstance(message, SystemMessage) and not _FAILURES.fullmatch(message.message_id)
 
 
-def _edits_of(fold: Fold, seen: Seen) -> Sequence[Edit]:
+def _edits_of(fold: Fold, seen: HistoryItem) -> Sequence[Edit]:
     """Return a policy's edits for a message. Raises `ApplicationError` if the policy fails or its edits are invalid."""
     try:
         edits = fold.add(seen)
-        return [(int(place), encodable(text)) for place, text in edits] if edits else ()
+        return [(int(position), encodable(text)) for position, text in edits] if edits else ()
     except Exception as exc:
         raise failed_policy(fold, "add", exc) from exc
 
 
-def _sensitive(turn: Sequence[_Entry], count: Callable[[Message], int]) -> list[_Entry]:
-    """Return the entries of a left-out turn that are still sent: its sensitive results, their calls and the prompt."""
+def _kept_whole(turn: Sequence[_Entry], count: Callable[[Message], int]) -> list[_Entry]:
+    """Return the entries of a left-out turn that are still sent: its results kept whole, their calls and the prompt."""
     kept: list[_Entry] = []
     for index, each in enumerate(turn):
         if not isinstance(each.message, AssistantMessage):
@@ -523,4 +524,4 @@ def _only(reply: _Entry, results: Sequence[_Entry], count: Callable[[Message], i
     if calls == message.tool_calls:
         return reply
     reduced = AssistantMessage(tool_calls=calls, message_id=message.message_id)
-    return _Entry(reduced, reply.place, count(reduced))
+    return _Entry(reduced, reply.position, count(reduced))

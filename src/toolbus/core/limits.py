@@ -13,7 +13,8 @@ Example:
     limits = Limits(max_rounds=5, timeout_seconds=60, on_limit=on_limit, on_failure=on_failure)
     budget = Budget(max_cost=2.0)  # for all requests that have it
     script = [text("Hello.", usage=Usage(input_tokens=1_000, output_tokens=100))]
-    async with Runtime(ScriptedProvider(script), limits=limits, prices={"*": Price(input=1.0, output=5.0)}) as runtime:
+    prices = {"*": Price(input_per_million=1.0, output_per_million=5.0)}
+    async with Runtime(ScriptedProvider(script), limits=limits, prices=prices) as runtime:
         result = await runtime.run("Hello?", budget=budget)
     print(result.cost, budget.cost)  # 0.0015 0.0015
 """

@@ -4,7 +4,8 @@ Example:
     from toolbus.core.prices import Price, cost_of
     from toolbus.messages import Usage
 
-    prices = {"anthropic:claude-sonnet-4": Price(input=3.0, output=15.0, cached=0.3), "*": Price(input=1.0, output=5.0)}
+    sonnet = Price(input_per_million=3.0, output_per_million=15.0, cached_per_million=0.3)
+    prices = {"anthropic:claude-sonnet-4": sonnet, "*": Price(input_per_million=1.0, output_per_million=5.0)}
     print(cost_of(Usage(input_tokens=10_000, output_tokens=1_000), "anthropic", "claude-sonnet-4", prices))  # 0.045
     print(cost_of(Usage(input_tokens=10_000, output_tokens=1_000), "x", "y", {}))  # None
 """
@@ -27,19 +28,19 @@ _PRICE = Rule(NOT_NEGATIVE.holds, "it must be a number, 0 or more")
 class Price:
     """The price of a million tokens of one model, in the currency of the whole table.
 
-    `cached` is the price of input that the provider reads from its cache; None where it costs the same as other input.
-    Reasoning is counted as output, as vendors do. Raises `ConfigurationError` for a price that is negative or not a
-    number.
+    `cached_per_million` is the price of input that the provider reads from its cache; None where it costs the same as
+    other input. Reasoning is counted as output, as vendors do. Raises `ConfigurationError` for a price that is negative
+    or not a number.
     """
 
-    input: float
-    output: float
-    cached: float | None = None
+    input_per_million: float
+    output_per_million: float
+    cached_per_million: float | None = None
 
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
-            check(f"the price of {each.name}", value, or_none(_PRICE) if each.name == "cached" else _PRICE)
+            check(each.name, value, or_none(_PRICE) if each.name == "cached_per_million" else _PRICE)
 
 
 def cost_of(usage: Usage, vendor: str, model: str, prices: Mapping[str, Price]) -> float | None:
@@ -48,5 +49,6 @@ def cost_of(usage: Usage, vendor: str, model: str, prices: Mapping[str, Price]) 
     if price is None:
         return None
     cached = min(usage.cached_tokens, usage.input_tokens)
-    rate = price.input if price.cached is None else price.cached
-    return ((usage.input_tokens - cached) * price.input + cached * rate + usage.output_tokens * price.output) / _TOKENS
+    rate = price.input_per_million if price.cached_per_million is None else price.cached_per_million
+    input_cost = (usage.input_tokens - cached) * price.input_per_million + cached * rate
+    return (input_cost + usage.output_tokens * price.output_per_million) / _TOKENS

@@ -41,7 +41,7 @@ def most_chars(spec: ToolSpec | None, default: int) -> float:
     """Return how many characters of a result of this tool are sent; infinity where results are never cut."""
     if spec is None:
         return default
-    if spec.control == "read" or (spec.sensitive_history and spec.max_result_chars is None):
+    if spec.control == "read" or (spec.keep_full_results and spec.max_result_chars is None):
         return float("inf")  # A page of `read_result` has the right length already.
     return default if spec.max_result_chars is None else spec.max_result_chars
 

@@ -15,7 +15,7 @@ Invariants:
    event could run it.
 2. Each call that the dispatcher has claimed gets exactly one terminal event. The dispatcher publishes it whatever the
    handler raises, unless the call is settled elsewhere first, or is stopped because its request is left to another
-   process (`RequestView.is_left`), which publishes the event then. Without it, the session would wait until the
+   process (`RequestView.is_released`), which publishes the event then. Without it, the session would wait until the
    deadline. A result that comes after the call was settled is published as well, and the bus turns it into
    `ToolCallLate` or drops it.
 3. The session's deadline is the only one. It is the earlier one of the call's and the request's, and the session
@@ -25,8 +25,8 @@ Invariants:
 4. The handler of a call that is settled elsewhere is stopped. A call in a queue is removed, an async handler is
    cancelled, a process is killed. A thread cannot be killed: it is given up, and counts as overdue until it ends. If
    other calls share its result, the next one of them runs. No handler begins once its call is settled or its request
-   stops (`RequestView.stops`). Otherwise a cancelled request could still have effects, and calls that nobody waits for
-   would hold up others.
+   stops (`RequestView.is_stopping`). Otherwise a cancelled request could still have effects, and calls that nobody
+   waits for would hold up others.
 5. A call holds slots in all of its gates or in none, and gives each back once, when its handler has ended. A thread
    that was given up keeps the slots of its thread and of its tool until it ends. A handler that waits for a child
    request gives its slots back meanwhile. Each slot that is given back goes to the longest waiting call that fits. A

@@ -13,7 +13,7 @@ import orjson
 
 from ..records import replace
 from ..secrets import secrets_of
-from ..tool_results import Rendered
+from ..tool_results import RenderedResult
 from ._reports import as_sent
 from ._schedule import Flight
 
@@ -36,12 +36,12 @@ class _Kept:
 
     __slots__ = ("_data", "_rendered", "until")
 
-    def __init__(self, rendered: Rendered, until: float) -> None:
+    def __init__(self, rendered: RenderedResult, until: float) -> None:
         self._data = orjson.dumps(rendered.data)
         self._rendered = replace(rendered, data=None)
         self.until = until
 
-    def result(self) -> Rendered:
+    def result(self) -> RenderedResult:
         kept = self._rendered
         artifacts = tuple(replace(each) for each in kept.artifacts)
         parts = tuple(replace(each) for each in kept.parts)
@@ -107,7 +107,7 @@ class ResultCache:
         flight.leader, _ = flight.followers.popitem(last=False)
         return flight.leader
 
-    def completed(self, job: Job, rendered: Rendered) -> None:
+    def completed(self, job: Job, rendered: RenderedResult) -> None:
         """Publish the result of `job`, which ran for its flight, for all calls in it. `rendered` is the whole result.
 
         Each call gets its own form of it, by `as_sent`.

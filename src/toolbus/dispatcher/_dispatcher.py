@@ -28,7 +28,7 @@ from ..events import ToolCallRequested
 from ..failures import Failure, classify, is_being_cancelled, is_cancellation, keyboard_interrupt_of, leaves_of
 from ..interceptors import screened, screens_results
 from ..secrets import secrets_of
-from ..tool_results import Rendered, render
+from ..tool_results import RenderedResult, render
 from ..tools import Tool, ToolContext, ToolRegistry
 from ._cache import ResultCache
 from ._observed import observed, observed_in_process
@@ -283,7 +283,7 @@ class ToolDispatcher:
         """
         view = job.view
         # The call may have been settled after it was admitted.
-        if job.settled or (view is not None and view.stops):
+        if job.settled or (view is not None and view.is_stopping):
             self._give_up(job)
             return "next"
         job.worker = worker
@@ -329,12 +329,12 @@ class ToolDispatcher:
             self._complete(job, rendered)
         return "stay" if left_open else "end" if scope.cancel_called else "next"
 
-    def _rendered(self, job: Job, value: Any) -> Rendered:
+    def _rendered(self, job: Job, value: Any) -> RenderedResult:
         """Return a handler's value as it is to be sent; for the cache, the whole of it.
 
         Each request that is served from the cache may ask for a different part of the result.
         """
-        rendered = value if type(value) is Rendered else render(value)
+        rendered = value if type(value) is RenderedResult else render(value)
         return rendered if job.flight is not None else as_sent(job, rendered)
 
     def _screens(self, job: Job) -> bool:
@@ -342,15 +342,15 @@ class ToolDispatcher:
         view = job.view
         return view is not None and bool(view.interceptors) and screens_results(view.interceptors)
 
-    async def _screened(self, job: Job, rendered: Rendered) -> Rendered:
+    async def _screened(self, job: Job, rendered: RenderedResult) -> RenderedResult:
         return await screened(job.view.interceptors if job.view else (), job.request, rendered, self._tool_context(job))
 
-    async def _complete_late(self, job: Job, rendered: Rendered) -> None:
+    async def _complete_late(self, job: Job, rendered: RenderedResult) -> None:
         """Publish a result that came too late, after the request's interceptors. Runs in a task of its own."""
         on_left_open = functools.partial(self._reports.left_open, job)
         await self._stranded.contain(on_left_open, self._screen_late, job, rendered)
 
-    async def _screen_late(self, job: Job, rendered: Rendered) -> None:
+    async def _screen_late(self, job: Job, rendered: RenderedResult) -> None:
         try:
             self._complete(job, await in_context(job, self._screened(job, rendered), _nothing, self._reports.blocked))
         except BaseException as exc:
@@ -362,7 +362,7 @@ class ToolDispatcher:
     async def _attempt(self, job: Job) -> Any:
         """Run the handler once, with its own copy of the arguments.
 
-        Returns its value; a `Rendered` from a process, and if an instrumentation listens.
+        Returns its value; a `RenderedResult` from a process, and if an instrumentation listens.
         """
         tool, (arguments, bound) = job.tool, job.given
         if tool.secrets is not None:
@@ -512,7 +512,7 @@ class ToolDispatcher:
             ask=ask,
         )
 
-    def _complete(self, job: Job, rendered: Rendered) -> None:
+    def _complete(self, job: Job, rendered: RenderedResult) -> None:
         """Publish the result of a call, and of those that wait for it."""
         if job.flight is None:
             self._reports.completed(job, rendered)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..instrumentation import Work
 from ..secrets import MASK, secrets_of
-from ..tool_results import Rendered, render, settled
+from ..tool_results import RenderedResult, render, settled
 from ._processes import run_in_process
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def observed(job: Job, call: Callable[[], Any]) -> Callable[[], Any]:
     return in_thread
 
 
-async def observed_in_process(job: Job, arguments: Mapping[str, Any]) -> Rendered:
+async def observed_in_process(job: Job, arguments: Mapping[str, Any]) -> RenderedResult:
     """Run the handler in a process, inside of the instrumentation here, and of what it carries to that process."""
     with _work(job) as work:
         return _heard(job, work, await run_in_process(job.tool, arguments, work.elsewhere()))
@@ -55,7 +55,7 @@ def _heard(job: Job, work: Work, value: Any) -> Any:
     if not work.is_heard or inspect.isawaitable(value):
         return value
     try:
-        rendered = value if type(value) is Rendered else render(value)
+        rendered = value if type(value) is RenderedResult else render(value)
     except Exception:
         # The dispatcher renders the value again, and reports why it cannot.
         return value

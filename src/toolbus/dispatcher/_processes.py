@@ -22,7 +22,7 @@ import anyio
 from ..errors import ConfigurationError
 from ..failures import Failure, ReportedFailure, classify, leaves_of, raised_at
 from ..instrumentation import CarriedBy, continued_here
-from ..tool_results import Rendered, render
+from ..tool_results import RenderedResult, render
 from ..tools import Tool
 
 __all__ = ["Kinds", "ProcessFailure", "kinds_of", "run_handler", "run_in_process"]
@@ -42,7 +42,7 @@ class ProcessFailure(ReportedFailure):
         self.kinds = kinds
 
 
-async def run_in_process(tool: Tool, arguments: Mapping[str, Any], carried: Sequence[CarriedBy] = ()) -> Rendered:
+async def run_in_process(tool: Tool, arguments: Mapping[str, Any], carried: Sequence[CarriedBy] = ()) -> RenderedResult:
     """Run the handler of `tool` in one of anyio's worker processes, which are kept until the event loop ends.
 
     Returns the handler's value, rendered. `carried` is what instrumentations make current there. When cancelled, it
@@ -69,7 +69,7 @@ async def run_in_process(tool: Tool, arguments: Mapping[str, Any], carried: Sequ
     except anyio.BrokenWorkerProcess as exc:
         failure = Failure("error", "The tool's process ended before it answered.", shown=False, unknown=True)
         raise ProcessFailure(failure, "the process ended before it answered", (kinds_of(exc),)) from exc
-    if isinstance(reply, Rendered):
+    if isinstance(reply, RenderedResult):
         return reply
     kinds = reply.pop("kinds")
     text, raised = reply.pop("traceback"), reply.pop("raised")
@@ -126,7 +126,7 @@ def run_handler(
     has_schema: bool,  # noqa: FBT001 -- sent
     arguments: str,
     carried: Sequence[CarriedBy] = (),
-) -> Rendered | dict[str, Any]:
+) -> RenderedResult | dict[str, Any]:
     """Run the handler in this process. Returns what it gave, or the fields of a `Failure` and more.
 
     With a failure come the names of its classes (`kinds`), its line and its traceback.

@@ -21,7 +21,7 @@ from ..events import (
 )
 from ..failures import detail_of, is_cancellation, keyboard_interrupt_of, log_exception, raised_at
 from ..secrets import secrets_of
-from ..tool_results import Rendered, clean, with_summary, without_data
+from ..tool_results import RenderedResult, clean, with_summary, without_data
 
 if TYPE_CHECKING:
     from ..bus import EventBus
@@ -86,7 +86,7 @@ class Reports:
                 )
             )
 
-    def completed(self, job: Job, rendered: Rendered) -> None:
+    def completed(self, job: Job, rendered: RenderedResult) -> None:
         """Publish the result of the call."""
         late, now = job.settled, self.now()
         job.settled = True
@@ -122,7 +122,7 @@ class Reports:
         late, now = job.settled, self.now()
         job.settled = True
         may_be_why = self.is_closing or (cause is not None and is_cancellation(cause))
-        if may_be_why and not late and job.view is not None and job.view.is_left:
+        if may_be_why and not late and job.view is not None and job.view.is_released:
             return
         event = ToolCallFailed(
             **_envelope(job.request, now),
@@ -192,7 +192,7 @@ def _masked(job: Job, event: Event) -> Event:
     return secrets_of(job.view).mask(event)
 
 
-def as_sent(job: Job, rendered: Rendered) -> Rendered:
+def as_sent(job: Job, rendered: RenderedResult) -> RenderedResult:
     """Return the result with the content that the tool or the request asks for, which may be less than the whole.
 
     Secrets in it are replaced by references. If `summarize` raises, that is logged and the whole content is sent: the

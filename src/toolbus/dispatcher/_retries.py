@@ -9,7 +9,7 @@ import logging
 from typing import TYPE_CHECKING, cast
 
 from ..core.backoff import backoff_seconds
-from ..errors import InvalidArguments, ToolError, ToolRetry, UnserialisableResult
+from ..errors import InvalidArguments, ToolError, ToolRetry, UnserializableResult
 from ..failures import is_a, leaves_of, log_exception
 from ._processes import Kinds, ProcessFailure
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["is_retried", "retry_delay"]
 
 _logger = logging.getLogger("toolbus.dispatcher")
-_FINAL = (ToolRetry, InvalidArguments, UnserialisableResult)  # errors that the same call would only repeat
+_FINAL = (ToolRetry, InvalidArguments, UnserializableResult)  # errors that the same call would only repeat
 
 
 def retry_delay(job: Job, exc: Exception, now: float) -> float | None:
@@ -33,7 +33,7 @@ def retry_delay(job: Job, exc: Exception, now: float) -> float | None:
         return None
     request = job.request
     delay = backoff_seconds(job.attempt, f"{request.request_id} {request.call_id} {job.attempt}")
-    if now + delay >= request.at + request.deadline:
+    if now + delay >= request.at + request.timeout_seconds:
         return None
     return delay if is_retried(job.tool, exc) else None
 

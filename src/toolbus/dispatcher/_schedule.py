@@ -86,7 +86,7 @@ class Job(Struct, eq=False):
     @property
     def stops(self) -> bool:
         """Return whether no handler of the request may begin any more: the session is about to settle its calls."""
-        return self.view is not None and self.view.stops
+        return self.view is not None and self.view.is_stopping
 
 
 class Flight:

@@ -121,7 +121,7 @@ class InboxReader:
             if is_recorded and state is None:
                 return
             # An input that a session refuses because it leaves its request is for the next holder of the lease.
-            if is_recorded or not session.snapshot().view.is_left:
+            if is_recorded or not session.snapshot().view.is_released:
                 settled: SettledState = "taken" if is_recorded else "refused"
                 await call_store_in_time(self._inbox.settle(given.request_id, given.event_id, settled, reason))
         except StoreError:

@@ -137,7 +137,7 @@ class JournalWriter:
         self._clock = SessionClock()
 
     @property
-    def store_fails(self) -> bool:
+    def store_unavailable(self) -> bool:
         """True if the store is away, as far as is known from the last call that wrote something."""
         return self._pending.fails
 
@@ -187,7 +187,7 @@ class JournalWriter:
         request = self._requests[session.request_id] = _JournaledRequest(session, limits, history_length)
         self._begun.set()
         if resumed is not None:
-            request.epoch, request.written = resumed.epoch, resumed.facts
+            request.epoch, request.written = resumed.epoch, resumed.fact_count
 
     async def take_turn(
         self, request_id: str, conversation_id: str, stand_aside: Callable[[float], Awaitable[None]] | None
@@ -300,7 +300,7 @@ class JournalWriter:
             raise no_answer()
         try:
             if request.is_unsure and (record := await self._find_written(request, entry)) is not None:
-                entry = replace(entry, seq=record.facts, facts=entry.facts[record.facts - entry.seq :])
+                entry = replace(entry, seq=record.fact_count, facts=entry.facts[record.fact_count - entry.seq :])
                 if not entry.facts:
                     return record.size_bytes
             request.is_unsure = True
@@ -320,10 +320,10 @@ class JournalWriter:
     async def _find_written(self, request: _JournaledRequest, entry: Entry) -> RequestRecord | None:
         """Return the request as the store has it, if the store has taken some of `entry` without answering."""
         record = await call_store(self.store.request(entry.request_id))
-        if record is None or record.epoch != request.epoch or record.facts <= entry.seq:
+        if record is None or record.epoch != request.epoch or record.fact_count <= entry.seq:
             return None
-        request.written, request.has_ended = record.facts, record.ending is not None
-        if record.facts >= entry.seq + len(entry.facts):
+        request.written, request.has_ended = record.fact_count, record.ending is not None
+        if record.fact_count >= entry.seq + len(entry.facts):
             request.is_unsure, request.unwritten = False, None
         return record
 
@@ -380,7 +380,7 @@ class JournalWriter:
                 await self._settle_later(request)
         finally:
             self._leaving.discard(session.request_id)
-        return session.snapshot().view.is_left or not request.is_abandoned
+        return session.snapshot().view.is_released or not request.is_abandoned
 
     async def _settle(self, request: _JournaledRequest) -> None:
         """Write how a request was left or ended; if that fails, it is retried later."""
@@ -420,14 +420,14 @@ class JournalWriter:
         if request.unwritten is not None and was_accepted:
             await self._write_missing(request, request.unwritten)
         if not request.has_ended:
-            is_left = session.snapshot().view.is_left and was_accepted and not request.is_given_up
-            await (self._release_lease(request) if is_left else self._abandon(request))
+            is_released = session.snapshot().view.is_released and was_accepted and not request.is_given_up
+            await (self._release_lease(request) if is_released else self._abandon(request))
         self._note_end(request)
 
     def _note_end(self, request: _JournaledRequest) -> None:
         """Note in the request's result that the store has the end of the request, if it is the end reported here."""
         found = request.session.snapshot()
-        if found.result is not None and (request.is_abandoned or (request.has_ended and not found.view.is_left)):
+        if found.result is not None and (request.is_abandoned or (request.has_ended and not found.view.is_released)):
             found.result.journaled, found.result.resumable = request.has_ended, False
 
     async def _write_missing(self, request: _JournaledRequest, entry: Entry) -> None:

@@ -138,7 +138,7 @@ class UnfinishedRequests:
                 continue
             if session is not None:
                 passed.add(record.request_id)  # It is free again if it has failed meanwhile, and is tried once.
-                found.sessions.append((record.begun_at, record.request_id, session))
+                found.sessions.append((record.started_at, record.request_id, session))
                 done += 1
                 continue
             found.held += 1
@@ -151,9 +151,9 @@ class UnfinishedRequests:
         return self._writer.is_registered(request_id) or self._writer.is_pending(request_id)
 
     async def watch(
-        self, start: Callable[[RequestSession, float], None], places: Callable[[], int], seen: Resumption
+        self, start: Callable[[RequestSession, float], None], free_capacity: Callable[[], int], seen: Resumption
     ) -> None:
-        """Resume what becomes free from now on, at most `places()` requests at a time. Runs until it is cancelled.
+        """Resume what becomes free, at most `free_capacity()` requests at a time. Runs until it is cancelled.
 
         A request that could not continue is tried again after a minute, also those of `seen`.
         """
@@ -167,7 +167,7 @@ class UnfinishedRequests:
             await anyio.sleep(_WATCH_SECONDS * self._writer.chance.uniform(0.5, 1))
             problems = ()
             try:
-                if (free := places()) > 0:
+                if (free := free_capacity()) > 0:
                     problems = (await self.resume(start, free, without=tried)).problems
             except StoreError as exc:
                 if not is_away:
@@ -197,7 +197,7 @@ class UnfinishedRequests:
             check_together(session.snapshot().view)
             _compare_providers(taken, session)
             writer.register(session, resumed=taken)
-            start(session, taken.begun_at)
+            start(session, taken.started_at)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await writer.return_lease(taken)

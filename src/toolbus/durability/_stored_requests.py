@@ -252,7 +252,7 @@ class ReadAlong:
             if isinstance(fact, ApprovalRequested):
                 self._ask(fact.call_id, fact)
             elif isinstance(fact, ToolCallPaused):
-                for question in fact.questions:
+                for question in fact.pending_approvals:
                     self._ask(fact.call_id, question)
         return with_messages(self._restored.session.snapshot().view.state, facts, since_round=since_round)
 

@@ -26,7 +26,7 @@ class CallOutcome(Record, kw_only=True, frozen=True):
     """The outcome of one call of the previous round."""
 
     name: str
-    success: bool
+    ok: bool
 
 
 class Artifact(Record, kw_only=True, frozen=True):
@@ -66,13 +66,13 @@ class Spent(Record, kw_only=True, frozen=True):
 class RequestStarted(Event, kw_only=True, frozen=True):
     """A request was accepted and its session runs.
 
-    `deadline` is in seconds from `at`; `history_count` is the number of messages of earlier turns that the request
+    Its time ends `timeout_seconds` after `at`. `history_count` is the number of messages of earlier turns that it
     starts with. `parent_request_id` and `parent_call_id` are set for a session that a tool of another session started.
     """
 
     prompt: str = ""
     history_count: int = 0
-    deadline: float
+    timeout_seconds: float
     parent_request_id: str = ""
     parent_call_id: str = ""
     is_fact: ClassVar[bool] = True
@@ -83,12 +83,12 @@ class RequestResumed(Event, kw_only=True, frozen=True):
 
     `resumption` counts from 1. It is not known whether the calls that were open before the resumption have run: after
     this fact, each of them is requested again if its tool is `idempotent`, `external` or of a pool, and otherwise ends
-    as `interrupted`. `deadline` is in seconds from `at` where the request got new time; None keeps the deadline that it
-    had.
+    as `interrupted`. `timeout_seconds` is set where the request got new time, from `at` on; with None, it keeps its
+    deadline.
     """
 
     resumption: int
-    deadline: float | None = None
+    timeout_seconds: float | None = None
     is_fact: ClassVar[bool] = True
 
 
@@ -111,14 +111,14 @@ class MessageAppended(Event, kw_only=True, frozen=True):
 
 
 class RoundStarted(Event, kw_only=True, frozen=True):
-    """The model is being called. `after` has the outcomes of the calls whose results it now reads; empty in round 0.
+    """The model is being called. `call_outcomes` are those of the calls whose results it now reads; none in round 0.
 
     `tools_offered` is false when a limit was reached and the model is asked for a last answer.
     """
 
     round: int
     message_count: int
-    after: tuple[CallOutcome, ...] = ()
+    call_outcomes: tuple[CallOutcome, ...] = ()
     tools_offered: bool = True
     is_fact: ClassVar[bool] = True
 
@@ -148,29 +148,29 @@ class ModelRetrying(Event, kw_only=True, frozen=True):
     """The model will be called again for the same round, `delay_seconds` after `at`.
 
     The pieces of its reply that were streamed so far are void. `reason` is an error code such as
-    `provider_unavailable` or `empty_reply`. `provider` is the index, among the request's providers, of the one that is
-    asked next.
+    `provider_unavailable` or `empty_reply`. `provider_index` is the position, among the request's providers, of the
+    one that is asked next, from 0.
     """
 
     round: int
     reason: str
     error: str = ""
     delay_seconds: float = 0.0
-    provider: int = 0
+    provider_index: int = 0
     is_fact: ClassVar[bool] = True
 
 
 class ToolCallRequested(Event, kw_only=True, frozen=True):
     """A tool call may run: its arguments are parsed and valid. Whoever runs it publishes one terminal event.
 
-    `deadline` is in seconds from `at`. `arguments` is shared by all listeners and must not be changed; a call that runs
-    in the process of its request uses the request's own copy in any case. To answer from the bus:
+    Its time ends `timeout_seconds` after `at`. `arguments` is shared by all listeners and must not be changed; a call
+    that runs in the process of its request uses the request's own copy in any case. To answer from the bus:
     `bus.publish(event.completed("42"))`, or `event.failed("no such thing")`. `definition` is a digest of the tool's
     name, description and schema at the time when the call was checked against them. `idempotency_key` is the same each
-    time that the call is requested: after a restart, a call that may run twice, or runs elsewhere, is requested
-    once more, with `resumed`, under the same `call_id` and key. `attempt` counts from 1 how often the call was
-    delivered to workers on other machines; it is 1 everywhere else. With `background`, the model continues without the
-    result, which joins the transcript as a note once it is there.
+    time that the call is requested: after a restart, a call that may run twice, or runs elsewhere, is requested once
+    more, with `resumed`, under the same `call_id` and key. `attempt` counts from 1 how often the call was delivered to
+    workers on other machines; it is 1 everywhere else. With `background`, the model continues without the result, which
+    joins the transcript as a note once it is there.
     """
 
     call_id: str
@@ -179,7 +179,7 @@ class ToolCallRequested(Event, kw_only=True, frozen=True):
     name: str
     arguments: dict[str, Any]
     round: int
-    deadline: float
+    timeout_seconds: float
     idempotency_key: str
     definition: str = ""
     resumed: bool = False
@@ -297,7 +297,7 @@ class ToolCallFailed(Event, kw_only=True, frozen=True):
 
 
 class ApprovalRequested(Event, kw_only=True, frozen=True):
-    """A call waits for the approval of a person (human in the loop). It is denied `deadline` seconds after `at`.
+    """A call waits for the approval of a person (human in the loop). It is denied `timeout_seconds` after `at`.
 
     To decide, from anywhere: `bus.publish(event.decided(approved=True))`. Only the first decision counts, and only
     once. The decision covers this call, these arguments (even if a listener changes the dictionary, which all listeners
@@ -308,7 +308,7 @@ class ApprovalRequested(Event, kw_only=True, frozen=True):
     call_id: str
     name: str
     arguments: dict[str, Any]
-    deadline: float
+    timeout_seconds: float
     definition: str = ""
     is_fact: ClassVar[bool] = True
 
@@ -360,13 +360,13 @@ class ToolCallPaused(Event, kw_only=True, frozen=True):
     """A running call waits for a person, for example because a sub-request of it asks for approval. Its time stops.
 
     Whoever runs the call publishes this event, and `ToolCallResumed` when the wait is over. The pause is bounded by
-    `approval_timeout_seconds`. `questions` are those of the call's sub-requests that nobody has answered, in the order
-    of asking: whoever reads the request in another process finds them here. When they change, the call is resumed and
-    paused anew.
+    `approval_timeout_seconds`. `pending_approvals` are those of the call's sub-requests that nobody has answered, in
+    the order of asking: whoever reads the request in another process finds them here. When they change, the call is
+    resumed and paused anew.
     """
 
     call_id: str
-    questions: tuple[ApprovalRequested, ...] = ()
+    pending_approvals: tuple[ApprovalRequested, ...] = ()
     is_fact: ClassVar[bool] = True
 
 
@@ -403,14 +403,14 @@ class HistoryCompressed(Event, kw_only=True, frozen=True):
 
     The stored history stays complete. `before_tokens` and `after_tokens` are estimates of the messages only: of the
     whole history, and of the part that is sent. In that part, the results of `results_shortened` calls are shortened or
-    replaced by a line of text, and `turns_left_out` earlier turns are left out. `summary` stands for these turns, where
+    replaced by a line of text, and `turns_omitted` earlier turns are left out. `summary` stands for these turns, where
     a model was asked for one; `usage` and `cost` are those of that summary.
     """
 
     before_tokens: int
     after_tokens: int
     results_shortened: int = 0
-    turns_left_out: int = 0
+    turns_omitted: int = 0
     summary: str = ""
     usage: Usage = Usage()
     cost: float | None = None

@@ -85,7 +85,7 @@ class ToolCallLate(Event, kw_only=True, frozen=True):
 
     call_id: str
     name: str
-    late: Literal["tool_call_completed", "tool_call_failed"]
+    event_type: Literal["tool_call_completed", "tool_call_failed"]
     content: str = ""
     parts: tuple[Part, ...] = ()
     error: str = ""
@@ -110,10 +110,10 @@ class ReceiverFailed(Event, kw_only=True, frozen=True):
 
 
 class DeadLetter(Event, kw_only=True, frozen=True):
-    """An event was not accepted, because nobody waits for it (any more). `letter_id` is its `event_id`."""
+    """An event was not accepted, because nobody waits for it (any more). `event_type` is its type."""
 
-    letter_type: str
-    letter_id: str
+    event_type: str
+    rejected_event_id: str
     call_id: str = ""
     reason: str
 
@@ -128,7 +128,7 @@ class ToolCallOverdue(Event, kw_only=True, frozen=True):
 
 
 class ApprovalOverdue(Event, kw_only=True, frozen=True):
-    """A call has waited for a person's decision for `seconds`: see `remind_seconds` of `Runtime`. Published once."""
+    """A call has waited for a decision for `seconds`: see `remind_after_seconds` of `Runtime`. Published once."""
 
     call_id: str
     name: str

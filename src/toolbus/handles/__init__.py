@@ -23,7 +23,7 @@ Invariants:
 Example:
     from toolbus import Runtime
     from toolbus.events import Event, SteeringAdded
-    from toolbus.handles import Authorize, CommandAnswer, RequestEvents, RequestHandle
+    from toolbus.handles import Authorize, CommandStatus, RequestEvents, RequestHandle
     from toolbus.testing import ScriptedProvider, text
 
     def may(command: Event) -> bool:
@@ -35,7 +35,7 @@ Example:
         handle: RequestHandle = runtime.request(session.request_id, authorize=authorize)
         events: RequestEvents = handle.events()
         print((await handle.result()).text)  # Hello.
-        answer: CommandAnswer = await handle.steer("And in French?")
+        answer: CommandStatus = await handle.steer("And in French?")
         await events.aclose()
     print(answer)  # ended
 """
@@ -44,19 +44,19 @@ from __future__ import annotations
 
 from ._events import RequestEvents
 from ._exchange import Exchange
-from ._handle import ANSWER_SECONDS, Authorize, CommandAnswer, RequestHandle, inbox_seconds_of
+from ._handle import ANSWER_SECONDS, Authorize, CommandStatus, RequestHandle, inbox_poll_seconds_of
 from ._record import record_of
 from ._relay import Relay, RelayLink
 
 __all__ = [
     "ANSWER_SECONDS",
     "Authorize",
-    "CommandAnswer",
+    "CommandStatus",
     "Exchange",
     "Relay",
     "RelayLink",
     "RequestEvents",
     "RequestHandle",
-    "inbox_seconds_of",
+    "inbox_poll_seconds_of",
     "record_of",
 ]

@@ -147,7 +147,11 @@ class RequestEvents:
                 live.close()
 
     async def _read(self) -> None:
-        if self._reads is not None and (session := self._local()) is not None and not session.snapshot().view.is_left:
+        if (
+            self._reads is not None
+            and (session := self._local()) is not None
+            and not session.snapshot().view.is_released
+        ):
             # This process has taken the request over, and the reader has all that was in the store before. It may even
             # have a step that the session has written and not published yet; then it comes back after its next look.
             with suppress(ConfigurationError):

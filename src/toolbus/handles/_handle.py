@@ -37,9 +37,9 @@ from ._exchange import Exchange, LiveEvents
 from ._record import record_of
 from ._relay import Relay
 
-__all__ = ["ANSWER_SECONDS", "Authorize", "CommandAnswer", "RequestHandle", "inbox_seconds_of"]
+__all__ = ["ANSWER_SECONDS", "Authorize", "CommandStatus", "RequestHandle", "inbox_poll_seconds_of"]
 
-CommandAnswer: TypeAlias = Literal["done", "ended", "queued", "unknown"]
+CommandStatus: TypeAlias = Literal["done", "ended", "queued", "unknown"]
 """The answer to a command.
 
 "done": it is a fact of the request, in the journal if there is one. "ended": the request, or the question or call that
@@ -55,11 +55,11 @@ ANSWER_SECONDS = 5.0
 _MAX_BYTES = 8 * 2**20
 
 
-def inbox_seconds_of(given: float | None, relay: Relay | None) -> float:
+def inbox_poll_seconds_of(given: float | None, relay: Relay | None) -> float:
     """Return how often the store is asked: with a relay, only in case that a message is lost."""
     if given is None:
         return 0.25 if relay is None else 2.0
-    return check("inbox_seconds", given, POSITIVE)
+    return check("inbox_poll_seconds", given, POSITIVE)
 
 
 class RequestHandle:
@@ -191,11 +191,11 @@ class RequestHandle:
 
     # ---------------------------------------------------------------------------------------------- commands
 
-    async def cancel(self, reason: str = "") -> CommandAnswer:
+    async def cancel(self, reason: str = "") -> CommandStatus:
         """Ask the request to end as `cancelled`."""
         return await self._command(CancelRequested(request_id=self.request_id, reason=reason, at=wall_time()))
 
-    async def steer(self, text: str) -> CommandAnswer:
+    async def steer(self, text: str) -> CommandStatus:
         """Add a user message at the next round boundary."""
         return await self._command(SteeringAdded(request_id=self.request_id, text=text, at=wall_time()))
 
@@ -207,7 +207,7 @@ class RequestHandle:
         by: str = "",
         reason: str = "",
         remember: bool = False,
-    ) -> CommandAnswer:
+    ) -> CommandStatus:
         """Let the call of one of `pending_approvals` run: see `RequestSession.approve`. The first decision counts."""
         return await self._command(
             question_of(question).decided(approved=True, arguments=arguments, by=by, reason=reason, remember=remember)
@@ -215,13 +215,13 @@ class RequestHandle:
 
     async def deny(
         self, question: ApprovalRequested, *, by: str = "", reason: str = "", remember: bool = False
-    ) -> CommandAnswer:
+    ) -> CommandStatus:
         """Deny the call of one of `pending_approvals`. The model reads `reason`."""
         return await self._command(
             question_of(question).decided(approved=False, by=by, reason=reason, remember=remember)
         )
 
-    async def inject(self, answer: Event) -> CommandAnswer:
+    async def inject(self, answer: Event) -> CommandStatus:
         """Answer a call of an `external` tool: see `RequestSession.inject`.
 
         The same event may be given again, in any process: it counts once, and the answer is "done". If the request has
@@ -233,7 +233,7 @@ class RequestHandle:
             raise BusError(f"the {kind} is refused: only a ToolCallCompleted or a ToolCallFailed may come from outside")
         return await self._command(answer)
 
-    async def _command(self, command: Event) -> CommandAnswer:
+    async def _command(self, command: Event) -> CommandStatus:
         if self._authorize is not None:
             allowed = self._authorize(command)
             if (await allowed if inspect.isawaitable(allowed) else allowed) is not True:
@@ -244,7 +244,7 @@ class RequestHandle:
             return "queued" if await self._stored.keep_late(command) else answer
         return answer
 
-    async def _give(self, session: RequestSession, command: Event) -> CommandAnswer:
+    async def _give(self, session: RequestSession, command: Event) -> CommandStatus:
         """Give a command to the session in this process, and wait until it is recorded, or durable in the inbox."""
         is_taken = session.deliver(command)
         # A refusal, too, waits until the journal has its reason. A sub-request has no journal.
@@ -260,9 +260,9 @@ class RequestHandle:
                 is_taken = await session.recorded(command)
         if is_taken:
             return "done"
-        return "ended" if not session.snapshot().view.is_left else await self._send(command)
+        return "ended" if not session.snapshot().view.is_released else await self._send(command)
 
-    async def _send(self, command: Event) -> CommandAnswer:
+    async def _send(self, command: Event) -> CommandStatus:
         """Put a command into the inbox, and wait until the process that runs the request has taken it."""
         if self._stored is None:  # Only this process could know the request.
             return "unknown"
@@ -294,7 +294,7 @@ class RequestHandle:
         answer = _answer(receipt)
         return await self._ended(journal, command) if answer == "ended" else answer
 
-    async def _ended(self, journal: JournalStore, command: Event) -> CommandAnswer:
+    async def _ended(self, journal: JournalStore, command: Event) -> CommandStatus:
         """Return "done" for a command that an ended request has among its facts, and otherwise "ended"."""
         facts = await call_store_in_time(journal.facts(self.request_id))
         return "done" if any(each.fact.event_id == command.event_id for each in facts) else "ended"
@@ -335,7 +335,7 @@ class RequestHandle:
         return ReadAlong(self._requests(), self.request_id)
 
 
-def _answer(receipt: InboxReceipt) -> CommandAnswer:
+def _answer(receipt: InboxReceipt) -> CommandStatus:
     match receipt.state:
         case "taken":
             return "done"

@@ -16,7 +16,7 @@ def record_of(session: RequestSession) -> RequestRecord:
     return RequestRecord(
         request_id=session.request_id,
         conversation_id=session.conversation_id,
-        begun_at=state.started_at or wall_time(),
+        started_at=state.started_at or wall_time(),
         ending=None if result is None or result.resumable else result.outcome,
-        facts=state.facts,
+        fact_count=state.facts,
     )

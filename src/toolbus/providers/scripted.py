@@ -224,7 +224,7 @@ class ScriptedProvider:
         return self._native_output
 
     @property
-    def steps_left(self) -> int:
+    def steps_remaining(self) -> int:
         """The number of steps that no request has used yet; 0 for a script that is a function."""
         return len(self._left())
 
@@ -297,7 +297,9 @@ class ScriptedProvider:
         return step
 
     def __repr__(self) -> str:
-        return f"ScriptedProvider({'a function' if callable(self._script) else f'{_counted(self.steps_left)} left'})"
+        return (
+            f"ScriptedProvider({'a function' if callable(self._script) else f'{_counted(self.steps_remaining)} left'})"
+        )
 
 
 def _checked(step: object, what: str) -> None:

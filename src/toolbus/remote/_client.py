@@ -10,7 +10,7 @@ from ..bus import EventBus
 from ..durability import OptionsFor, StoredRequests, journal_of
 from ..errors import ConfigurationError
 from ..events import new_id
-from ..handles import ANSWER_SECONDS, Authorize, Exchange, Relay, RequestHandle, inbox_seconds_of
+from ..handles import ANSWER_SECONDS, Authorize, Exchange, Relay, RequestHandle, inbox_poll_seconds_of
 from ..messages import Message
 from ..providers import resolve
 from ..session import RequestOptions, RequestSession, Resumed, SessionStart, merged_options
@@ -37,7 +37,7 @@ class Client:
 
     `store` is the one that the runtimes use; the client opens it, and closes it at the end of the block. With the
     `relay` of the runtimes, events come as they happen, and commands are taken at once. Handles look into the store
-    every `inbox_seconds` (0.25, or 2 with a relay, in case that a message is lost), and a command waits at most
+    every `inbox_poll_seconds` (0.25, or 2 with a relay, in case that a message is lost), and a command waits at most
     `answer_seconds` for the process that runs its request. `options` are as for `Runtime.recall`: `output` types and
     the like, which no store has. Works on every event loop that the store works on. Raises `ConfigurationError` for a
     store without a journal.
@@ -62,7 +62,7 @@ class Client:
         *,
         options: OptionsFor | None = None,
         relay: Relay | None = None,
-        inbox_seconds: float | None = None,
+        inbox_poll_seconds: float | None = None,
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
         journal = journal_of(store)
@@ -72,7 +72,7 @@ class Client:
                 "runtimes, such as SqliteStore('toolbus.db')"
             )
         self.store = store
-        self._seconds = inbox_seconds_of(inbox_seconds, relay)
+        self._seconds = inbox_poll_seconds_of(inbox_poll_seconds, relay)
         self._answer_seconds = check("answer_seconds", answer_seconds, POSITIVE)
         self._exchange = None if relay is None else Exchange(relay, new_id(), local=lambda _: None, look=None)
         self._bus = EventBus()  # never entered: no request runs here

@@ -161,7 +161,9 @@ class RemoteExecutor:
             # The session has not requested this call: it waits for an approval, or for its turn.
             return
         if self._bus.arbitration.watch(*key, partial(self._on_settled, key)):
-            self._open[key] = _Open(requested, view, view.messages if view is not None and tool.transcript else None)
+            self._open[key] = _Open(
+                requested, view, view.messages if view is not None and tool.needs_transcript else None
+            )
             if not self._link.carries(key):
                 self._publish(key, too_large(requested, "The ids of the call are", "too long for the broker"))
                 return
@@ -283,7 +285,7 @@ class RemoteExecutor:
         await self._stop(key)
 
     def _left(self, requested: ToolCallRequested) -> float:
-        return requested.at + requested.deadline - self._bus.clock()
+        return requested.at + requested.timeout_seconds - self._bus.clock()
 
     async def _find_or_send(self, key: Key) -> None:
         """Report the answer of a resumed call, or send the call if nothing is found."""
@@ -439,7 +441,7 @@ class RemoteExecutor:
 
 
 def _is_left(call: _Open) -> bool:
-    return call.view is not None and call.view.is_left
+    return call.view is not None and call.view.is_released
 
 
 def too_large(requested: ToolCallRequested, what: str, why: str, *, ran: bool = False) -> ToolCallFailed:

@@ -387,7 +387,12 @@ class Answering:
     def _take(self, letter: _Letter) -> None:
         key = (letter.request, letter.call)
         view = self._view_of(key)
-        if view is None or view.stops or view.is_left or (letter.payload is not None and letter.payload.key != key):
+        if (
+            view is None
+            or view.is_stopping
+            or view.is_released
+            or (letter.payload is not None and letter.payload.key != key)
+        ):
             self._say(letter.worker, _Letter(do="unknown", id=letter.id))
         elif sum(each.key == key for each in self._open.values()) >= _MOST_OF_CALL:
             error = f"the call has {_MOST_OF_CALL} questions to the model already"

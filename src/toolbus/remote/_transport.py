@@ -82,7 +82,7 @@ class SessionLink(Protocol):
         ...
 
     async def send(
-        self, key: Key, body: bytes, seconds_left: float, then: Then, *, seconds: float, again: bool
+        self, key: Key, body: bytes, remaining_seconds: float, then: Then, *, seconds: float, again: bool
     ) -> None:
         """Write a call, which the broker keeps until a worker has answered it. A call that is kept is not kept twice.
 
@@ -122,7 +122,7 @@ class Delivery(Protocol):
     @property
     def node(self) -> str: ...
     @property
-    def seconds_left(self) -> float: ...
+    def remaining_seconds(self) -> float: ...
     @property
     def attempt(self) -> int: ...
     @property

@@ -45,7 +45,7 @@ class WorkerStatistics:
 
     running: int
     answered: int
-    is_away: bool
+    broker_unavailable: bool
 
 
 class _View:
@@ -54,9 +54,9 @@ class _View:
     options: Mapping[str, Any] = {}
     interceptors: Sequence[Any] = ()
     calls: Mapping[str, CallView] = {}
-    begun_with: Mapping[str, Any] | None = None
-    stops = False
-    is_left = False
+    original_metadata: Mapping[str, Any] | None = None
+    is_stopping = False
+    is_released = False
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Worker:
         self._named = secrets
         self._secrets: WeakValueDictionary[str, GivenSecrets] = WeakValueDictionary()  # by request
         self._most = max_concurrency
-        self.is_away = False
+        self.broker_unavailable = False
         self._refused: set[str] = set()
         self._draining = self._is_running = False
         self._changed = anyio.Event()
@@ -194,14 +194,14 @@ class Worker:
                 # A fetch is not cancelled: what the broker has sent already would wait for the end of its lease.
                 deliveries = await self._link.fetch(self._most - len(self.running))
             except Unavailable as exc:
-                if not self.is_away:
+                if not self.broker_unavailable:
                     _logger.warning("the broker does not answer: %s", exc)
-                self.is_away = True
+                self.broker_unavailable = True
                 await anyio.sleep(_RETRY_SECONDS)
                 continue
-            if self.is_away:
+            if self.broker_unavailable:
                 _logger.info("the broker answers again")
-            self.is_away = False
+            self.broker_unavailable = False
             for delivery in deliveries:
                 self._begin(delivery)
 
@@ -360,10 +360,10 @@ class Worker:
         secrets = self._secrets_of(requested)
         question = partial(self._asking.question, requested, lambda: call.delivery.node, secrets.mask)
         view = _View(requested, self._deps, self._tools, self._instrumentation, call.messages, question, secrets)
-        seconds, attempt = delivery.seconds_left, delivery.attempt
+        seconds, attempt = delivery.remaining_seconds, delivery.attempt
         # The handler runs in the context in which its call is adopted.
         with continued_from(requested.metadata, self._instrumentation):
-            runs = self.bus.arbitration.adopt(requested, seconds_left=seconds, attempt=attempt, view=view)
+            runs = self.bus.arbitration.adopt(requested, remaining_seconds=seconds, attempt=attempt, view=view)
         if not runs:
             self._leave(key, call, delivery.give_back)
         elif secrets is not NO_SECRETS and (mailbox := self.bus.arbitration.mailboxes.get(key[0])) is not None:

@@ -93,7 +93,7 @@ class NatsExecutor:
         self._pool = pool
         self.pools: Collection[str] = (pool,)
 
-    def on(
+    def attach(
         self, bus: EventBus, tools: ToolRegistry, on_cancelled: Callable[[], object]
     ) -> AbstractAsyncContextManager[None]:
         """Return the executor for a runtime's bus: see `PoolExecutor`."""
@@ -173,7 +173,9 @@ class ToolWorker:
     def statistics(self) -> WorkerStatistics:
         """Return what the worker does now, and what it has done since it was made."""
         worker = self._worker
-        return WorkerStatistics(running=len(worker.running), answered=worker.answered, is_away=worker.is_away)
+        return WorkerStatistics(
+            running=len(worker.running), answered=worker.answered, broker_unavailable=worker.broker_unavailable
+        )
 
     async def check(self) -> None:
         """Connect, and try all that a worker does at the broker, without taking a call.
@@ -225,9 +227,9 @@ class _SessionLink:
         return self._broker.carries(key)
 
     async def send(
-        self, key: Key, body: bytes, seconds_left: float, then: Then, *, seconds: float, again: bool
+        self, key: Key, body: bytes, remaining_seconds: float, then: Then, *, seconds: float, again: bool
     ) -> None:
-        headers = {"Toolbus-Node": self._node, "Toolbus-Seconds-Left": repr(seconds_left)}
+        headers = {"Toolbus-Node": self._node, "Toolbus-Remaining-Seconds": repr(remaining_seconds)}
         if again:
             headers["Toolbus-Again"] = "1"
         await self._connection.post(self._broker.subject("call", key), body, headers, then, seconds)
@@ -522,9 +524,9 @@ class _Delivery:
         headers: dict[str, str] = message.headers or {}
         self.node = encoded(headers.get("Toolbus-Node", "")[:_LONGEST_NAME])
         try:
-            self.seconds_left = float(headers.get("Toolbus-Seconds-Left", "0"))
+            self.remaining_seconds = float(headers.get("Toolbus-Remaining-Seconds", "0"))
         except ValueError:
-            self.seconds_left = 0.0
+            self.remaining_seconds = 0.0
         self.attempt: int = message.metadata.num_delivered
         self.is_again = self.attempt > 1 or "Toolbus-Again" in headers
         self._sequence: int = message.metadata.sequence.stream

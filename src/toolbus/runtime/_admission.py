@@ -27,7 +27,7 @@ _WEIGHT = 0.2
 class Ticket:
     """The right to begin, once `ready` has returned. It has to be given back exactly once, whatever happened.
 
-    `begun_at` is set for a request that another process has begun: other processes may wait for it. `running` is true
+    `started_at` is set for a request that another process has begun: other processes may wait for it. `running` is true
     while the ticket has a slot, and `is_lined_up` while it has or waits for one: in each conversation, at most one
     ticket does. `is_aside` is true while it lets others go first, and `was_aside` from then on.
     """
@@ -35,18 +35,18 @@ class Ticket:
     __slots__ = (
         "_admission",
         "_begins",
-        "begun_at",
         "conversation_id",
         "is_aside",
         "is_lined_up",
         "running",
+        "started_at",
         "was_aside",
     )
 
-    def __init__(self, admission: Admission, conversation_id: str, begun_at: float | None) -> None:
+    def __init__(self, admission: Admission, conversation_id: str, started_at: float | None) -> None:
         self._admission = admission
         self._begins: anyio.Event | None = None
-        self.begun_at = begun_at
+        self.started_at = started_at
         self.running = self.is_lined_up = self.is_aside = self.was_aside = False
         self.conversation_id = conversation_id
 
@@ -103,7 +103,7 @@ class Admission:
         return self._running
 
     @property
-    def places(self) -> int:
+    def free_capacity(self) -> int:
         """The number of requests that could be taken now."""
         return self._max_running + self._max_queued - self._held
 
@@ -112,10 +112,10 @@ class Admission:
         """The number of requests that wait for a slot or for their conversation."""
         return self._held - self._running
 
-    def take(self, conversation_id: str, *, queue: bool = True, begun_at: float | None = None) -> Ticket:
+    def take(self, conversation_id: str, *, queue: bool = True, started_at: float | None = None) -> Ticket:
         """Return a ticket, without waiting. Raises `Overloaded` if the slots and the queue are full.
 
-        `begun_at` is the moment at which another process has begun the request. Without `queue`, raises
+        `started_at` is the moment at which another process has begun the request. Without `queue`, raises
         `ConversationBusy` while another ticket of the conversation has not been given back.
         """
         if not queue and conversation_id in self._turns:
@@ -131,7 +131,7 @@ class Admission:
             raise Overloaded(seconds, self._running, self.queued)
         self._is_full = False
         self._held += 1
-        ticket = Ticket(self, conversation_id, begun_at)
+        ticket = Ticket(self, conversation_id, started_at)
         turns = self._turns.get(conversation_id)
         if turns is None:
             self._turns[conversation_id] = [ticket]
@@ -168,7 +168,7 @@ class Admission:
         """
         if any(each.is_lined_up for each in turns):
             return
-        continued = [(each.begun_at, at) for at, each in enumerate(turns) if each.begun_at is not None]
+        continued = [(each.started_at, at) for at, each in enumerate(turns) if each.started_at is not None]
         following = turns[min(continued)[1] if continued else 0]
         if not following.is_aside:
             self._line_up(following)
@@ -178,7 +178,7 @@ class Admission:
         ticket.running, ticket.is_lined_up, ticket.is_aside, ticket.was_aside = False, False, True, True
         self._free_slot()
         turns = self._turns[ticket.conversation_id]
-        if ticket.begun_at is not None:  # Of those that were begun at the same moment, the next one goes.
+        if ticket.started_at is not None:  # Of those that were begun at the same moment, the next one goes.
             turns.remove(ticket)
             turns.append(ticket)
         self._line_up_next(turns)

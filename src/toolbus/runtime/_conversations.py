@@ -73,7 +73,7 @@ class LateResultNotes:
 
     def __call__(self, event: ToolCallLate) -> None:
         """Keep the late success of a call, if its request wants the next turn to know it."""
-        if not event.for_next_turn or event.late != "tool_call_completed":
+        if not event.for_next_turn or event.event_type != "tool_call_completed":
             return
         results = self._results.setdefault(event.conversation_id, [])
         results.append(event)
@@ -153,7 +153,7 @@ class ConversationState:
         state = found.view.state
         conversation_id, key = state.conversation_id, _key(state.conversation_id, state.messages)
         # Nobody knows which decisions of a turn that was left are in the journal, so none of them is remembered.
-        if state.granted and not found.view.is_left:
+        if state.granted and not found.view.is_released:
             self._granted.put(key, state.granted)
         vault, window = found.view.secrets.vault, found.view.window
         if vault is not None and vault.given:

@@ -50,7 +50,7 @@ class _Ended:
     tools: ToolSource
     options: SessionOptions
     output: OutputType[Any] | None
-    begun_at: float
+    started_at: float
     ended_at: float
     ending: Ending | None
 
@@ -59,10 +59,10 @@ class _Ended:
         return RequestRecord(
             request_id=request_id,
             conversation_id=self.conversation_id,
-            begun_at=self.begun_at,
+            started_at=self.started_at,
             ended_at=self.ended_at,
             ending=self.ending,
-            facts=self.facts_count,
+            fact_count=self.facts_count,
         )
 
 
@@ -88,7 +88,7 @@ class EndedRequests:
             return
         if not found.facts or not isinstance(found.facts[-1], RequestEnding):
             return
-        if found.result.resumable and found.view.is_left:
+        if found.result.resumable and found.view.is_released:
             return
         state, view = found.view.state, found.view
         history = tuple(state.messages[: state.history_count])
@@ -108,7 +108,7 @@ class EndedRequests:
                 tools=_tools_of(found),
                 options=view.options,
                 output=state.output,
-                begun_at=found.facts[0].at,
+                started_at=found.facts[0].at,
                 ended_at=found.facts[-1].at,
                 ending=ending_of(found.facts[-1]),
             )

@@ -34,15 +34,15 @@ class PoolExecutor(Protocol):
     @property
     def pools(self) -> Collection[str]: ...
 
-    def on(
+    def attach(
         self, bus: EventBus, tools: ToolRegistry, on_cancelled: Callable[[], object]
     ) -> AbstractAsyncContextManager[Any]:
         """Return a `ToolExecutor` for a runtime's bus, which the runtime enters when it starts, and leaves at its end.
 
         `tools` are those of the runtime. A request may have tools of its own: `bus.arbitration.view(request_id).tools`.
         When the host cancels the executor's tasks, call `on_cancelled` before the first call is answered for that
-        reason, and then leave the calls of requests that are left unanswered (`RequestView.is_left`): the process that
-        resumes the request decides on them.
+        reason, and then leave the calls of requests that are left unanswered (`RequestView.is_released`): the process
+        that resumes the request decides on them.
         """
         ...
 

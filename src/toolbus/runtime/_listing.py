@@ -19,4 +19,4 @@ def requests_listed(
     known = {each.request_id for each in stored}
     # One that is not among `stored` has not begun, is in no journal, or began before all of these.
     own = [each for each in here if each.request_id not in known and conversation_id in (None, each.conversation_id)]
-    return sorted([*reversed(own), *stored], key=lambda each: -each.begun_at)[: max(0, limit)]
+    return sorted([*reversed(own), *stored], key=lambda each: -each.started_at)[: max(0, limit)]

@@ -35,7 +35,7 @@ class Reminders:
         return sum(each.event_id in self._reported for each in bus.arbitration.pending_approvals())
 
     @contextlib.asynccontextmanager
-    async def on(self, bus: EventBus) -> AsyncGenerator[None]:
+    async def attach(self, bus: EventBus) -> AsyncGenerator[None]:
         """Report the questions of `bus` in this block."""
         asked = anyio.Event()
 

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Never, Self, TypeVar, Unpack, get_args, overload
 
 import anyio
@@ -26,12 +27,8 @@ from ..durability import (
     call_store_in_time,
 )
 from ..errors import (
-    ApplicationError,
     ConfigurationError,
     NotRunning,
-    ResumeMismatch,
-    StoreDamaged,
-    StoreError,
     UnknownRequest,
 )
 from ..events import ApprovalRequested, ToolCallCompleted, ToolCallFailed, ToolCallLate, new_id
@@ -46,7 +43,6 @@ from ..session import (
     RequestSession,
     Resumed,
     SessionOptions,
-    SessionSnapshot,
     SessionStart,
     check_options,
     merged_options,
@@ -57,10 +53,9 @@ from ..session import (
 from ..status import Narrator
 from ..storage import WRITE_SECONDS, Journal, RequestRecord, Store
 from ..stores.memory import MemoryStore
-from ..tools import DepsT, Tool, Toolish, ToolRegistry
-from ..toolsets.subrequest import subrequest_tool
+from ..tools import DepsT, Tool, ToolLike, ToolRegistry
+from ..toolsets.sub_request import sub_request_tool
 from ._admission import Admission, Ticket
-from ._conversations import ConversationState
 from ._ended import EndedRequests
 from ._executors import PoolExecutor, check_pools
 from ._listing import requests_listed
@@ -70,6 +65,7 @@ from ._reminders import Reminders
 from ._statistics import Numbers, RuntimeHealth, RuntimeStatistics
 from ._store_link import StoreLink
 from ._tally import Tally
+from ._turns import Turns
 
 if TYPE_CHECKING:
     import anyio.abc
@@ -111,9 +107,9 @@ class Runtime(Generic[DepsT]):
     reader that comes late misses nothing (`request`, `recall`); at most 10,000 are kept, and 64 MiB of them.
 
     What is stuck is logged, counted (`toolbus.telemetry`) and published, each once: a handler that outlives its call, a
-    subscription whose reader is too slow, a request whose lease another process has taken. With `remind_seconds` also
-    a question that nobody has answered for so long (`ApprovalOverdue`), and with `blocked_loop_seconds`, such as 0.5,
-    whatever keeps the event loop from everything else for longer, with the functions that run meanwhile
+    subscription whose reader is too slow, a request whose lease another process has taken. With `remind_after_seconds`
+    also a question that nobody has answered for so long (`ApprovalOverdue`), and with `blocked_loop_seconds`, such as
+    0.5, whatever keeps the event loop from everything else for longer, with the functions that run meanwhile
     (`LoopBlocked`); a thread looks four times in that time. A tool that blocks the loop is named in any case. With
     `detailed_statistics`, `statistics` has the numbers of each tool and model, which costs about 1 us for each call.
 
@@ -122,14 +118,14 @@ class Runtime(Generic[DepsT]):
     out `lease_seconds` after this process has stopped renewing it. If such a store fails, a request fails before its
     next effect, and is left for `resume`. With `on_store_failure="warn"` the request continues and a warning is logged;
     a crash would lose what it did since. If the store has an inbox, other processes may command the requests that run
-    here: the runtime looks into it every `inbox_seconds` (0.25) while it has requests. With a `relay`, such as
+    here: the runtime looks into it every `inbox_poll_seconds` (0.25) while it has requests. With a `relay`, such as
     `toolbus.remote.nats.NatsRelay`, that all processes of the store share, it looks at once, and otherwise every 2 s in
     case a message is lost; and its requests' events reach readers in other processes as they happen. See `request`.
 
-    With `park_seconds`, a request that was begun with `start` and has for so long waited only for people or for answers
-    to `external` calls leaves the memory of this runtime; the first `resume(watch=True)` that sees an input for it, or
-    its deadline, continues it. Its session's result is then `resumable`, with the reason "parked": watch and command
-    such requests by `request`. Nothing is parked while this runtime does not watch itself.
+    With `park_after_seconds`, a request that was begun with `start` and has for so long waited only for people or for
+    answers to `external` calls leaves the memory of this runtime; the first `resume(watch=True)` that sees an input for
+    it, or its deadline, continues it. Its session's result is then `resumable`, with the reason "parked": watch and
+    command such requests by `request`. Nothing is parked while this runtime does not watch itself.
 
     Leaving the block cleanly drains: no new requests are accepted, running ones get `drain_seconds`, and the rest is
     cancelled, or left for `resume` if there is a journal. Leaving it by an exception does so at once. Then the store is
@@ -169,7 +165,7 @@ class Runtime(Generic[DepsT]):
         provider: Provider | str | None = None,
         *,
         providers: Sequence[Provider | str] | None = None,
-        tools: Iterable[Toolish] | ToolRegistry = (),
+        tools: Iterable[ToolLike] | ToolRegistry = (),
         executors: Iterable[PoolExecutor] = (),
         narrator: Narrator | Provider | str | None = None,
         store: Store | None = None,
@@ -186,9 +182,9 @@ class Runtime(Generic[DepsT]):
         lease_seconds: float = 30.0,
         keep_ended_seconds: float = 60.0,
         relay: Relay | None = None,
-        inbox_seconds: float | None = None,
-        park_seconds: float | None = None,
-        remind_seconds: float | None = None,
+        inbox_poll_seconds: float | None = None,
+        park_after_seconds: float | None = None,
+        remind_after_seconds: float | None = None,
         blocked_loop_seconds: float | None = None,
         detailed_statistics: bool = False,
         **defaults: Unpack[SessionOptions[DepsT]],
@@ -197,8 +193,8 @@ class Runtime(Generic[DepsT]):
         self._on_busy: OnBusy = check("on_busy", on_busy, one_of(*get_args(OnBusy)))
         self._drain_seconds = check("drain_seconds", drain_seconds, NOT_NEGATIVE)
         check("keep_ended_seconds", keep_ended_seconds, NOT_NEGATIVE)
-        check("remind_seconds", remind_seconds, or_none(POSITIVE))
-        self._reminders = None if remind_seconds is None else Reminders(remind_seconds)
+        check("remind_after_seconds", remind_after_seconds, or_none(POSITIVE))
+        self._reminders = None if remind_after_seconds is None else Reminders(remind_after_seconds)
         self._blocked_loop_seconds = check("blocked_loop_seconds", blocked_loop_seconds, or_none(POSITIVE))
         self._models = Models()
         self.providers = self._models.given(provider, providers) or self._models.from_environment()
@@ -224,13 +220,13 @@ class Runtime(Generic[DepsT]):
             lease_seconds=lease_seconds,
             on_failure=on_store_failure,
             relay=relay,
-            inbox_seconds=inbox_seconds,
-            park_seconds=park_seconds,
+            inbox_poll_seconds=inbox_poll_seconds,
+            park_after_seconds=park_after_seconds,
         )
         self.journal = self._journal_writer = self._link.writer
         self._executors = tuple(executors)
         self._narrator = self._models.narrator(narrator)
-        self._conversations = ConversationState()
+        self._turns = Turns(self.store, self._journal_writer, self._stored)
         self._start = SessionStart(calibration=Calibration())
         self._admission = Admission(max_sessions, max_queued)
         self._sessions: dict[str, RequestSession] = {}
@@ -266,16 +262,16 @@ class Runtime(Generic[DepsT]):
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.dispatcher)
             for executor in self._executors:
-                await stack.enter_async_context(executor.on(self.bus, self.tools, self._on_cancelled))
+                await stack.enter_async_context(executor.attach(self.bus, self.tools, self._on_cancelled))
             if self._narrator is not None:
-                await stack.enter_async_context(self._narrator.on(self.bus))
-            stack.callback(self.bus.connect(ToolCallLate, self._conversations.late))
+                await stack.enter_async_context(self._narrator.attach(self.bus))
+            stack.callback(self.bus.connect(ToolCallLate, self._turns.conversations.late))
             if self._tally is not None:
                 stack.callback(self.bus.connect(Tally.KINDS, self._tally))
             if (instrumentation := self._defaults.get("instrumentation")) is not None:
                 stack.enter_context(observed_process(instrumentation, self.bus, self._numbers))
             if self._reminders is not None:
-                await stack.enter_async_context(self._reminders.on(self.bus))
+                await stack.enter_async_context(self._reminders.attach(self.bus))
             if (seconds := self._blocked_loop_seconds) is not None:
                 stack.enter_context(watch_loop(self.bus, seconds, lambda: self.dispatcher.statistics().blocked))
             if self._link.exchange is not None:
@@ -351,20 +347,20 @@ class Runtime(Generic[DepsT]):
             if self._journal_writer is not None:
                 await self._journal_writer.flush()
 
-    async def drain(self, *, grace_seconds: float | None = None) -> int:
-        """Take no new requests, give the running ones `grace_seconds`, cancel the rest, and return how many these were.
+    async def drain(self, *, timeout_seconds: float | None = None) -> int:
+        """Take no new requests, give those that run `timeout_seconds`, cancel the rest, and return how many these were.
 
-        `grace_seconds` is `drain_seconds` unless stated otherwise. With a journal the rest is not cancelled but left,
+        `timeout_seconds` is `drain_seconds` unless stated otherwise. With a journal the rest is not cancelled but left,
         so that `resume` can continue it (see `RequestResult.resumable`), and a request that only waits for a person is
         left at once. One log line says how many were left.
         """
         self._close_entrance()
-        seconds = self._drain_seconds if grace_seconds is None else grace_seconds
+        seconds = self._drain_seconds if timeout_seconds is None else timeout_seconds
         left = set[str]()
 
         def leave_if_it_only_waits(request_id: str) -> None:
             session = self._sessions.get(request_id)
-            if session is not None and session.snapshot().view.only_waits and session.leave(_CLOSING):
+            if session is not None and session.snapshot().view.only_waits and session.release(_CLOSING):
                 left.add(request_id)
 
         with ExitStack() as stack, anyio.move_on_after(seconds):
@@ -382,7 +378,7 @@ class Runtime(Generic[DepsT]):
 
     def _cancel_all(self, reason: str) -> set[str]:
         """Stop all requests, and return the ids of those that had not ended."""
-        stops = RequestSession.cancel if self._journal_writer is None else RequestSession.leave
+        stops = RequestSession.cancel if self._journal_writer is None else RequestSession.release
         return {request_id for request_id, session in [*self._sessions.items()] if stops(session, reason)}
 
     # ------------------------------------------------------------------------------------------------- requests
@@ -467,9 +463,9 @@ class Runtime(Generic[DepsT]):
         """Return a tool that hands a task to a sub-request with this runtime's model, tools and defaults.
 
         The sub-requests run on the caller's bus and dispatcher; this runtime need not be entered for them. See
-        `subrequest_tool`.
+        `sub_request_tool`.
         """
-        return subrequest_tool(name, description, provider=self.providers, tools=self.tools, **self._merged({}))
+        return sub_request_tool(name, description, provider=self.providers, tools=self.tools, **self._merged({}))
 
     def session(self, request_id: str) -> RequestSession | None:
         """Return the session of a request that runs or waits in this runtime; None for any other: see `request`."""
@@ -495,7 +491,7 @@ class Runtime(Generic[DepsT]):
             local=self._session_kept,
             stored=None if writer is None else self._stored(writer, options),
             authorize=authorize,
-            seconds=self._link.inbox_seconds,
+            seconds=self._link.inbox_poll_seconds,
             exchange=self._link.exchange,
         )
 
@@ -594,14 +590,14 @@ class Runtime(Generic[DepsT]):
 
         async def watch() -> None:
             with scope:
-                await unfinished.watch(self._start_resumed, lambda: self._admission.places, found)
+                await unfinished.watch(self._start_resumed, lambda: self._admission.free_capacity, found)
 
         self._group.start_soon(watch)
 
-    def _start_resumed(self, session: RequestSession, begun_at: float) -> None:
+    def _start_resumed(self, session: RequestSession, started_at: float) -> None:
         """Continue a request that another process has begun, once its conversation's turn and a slot are free."""
         self._check_usable({})  # The runtime may have begun to close meanwhile.
-        ticket = self._admission.take(session.conversation_id, begun_at=begun_at)
+        ticket = self._admission.take(session.conversation_id, started_at=started_at)
         self._sessions[session.request_id] = session
         if self._link.exchange is not None:
             self._link.exchange.begins_here(session.request_id)
@@ -639,13 +635,15 @@ class Runtime(Generic[DepsT]):
         on_busy = get("on_busy", self._on_busy)
         ticket = self._admission.take(own_id, queue=on_busy == "queue")
 
-        async def prepare() -> Earlier:
-            await ticket.ready()
-            if self._journal_writer is not None and conversation_id is not None:
-                stand_aside = ticket.stand_aside if on_busy == "queue" else None
-                await self._journal_writer.take_turn(request_id, own_id, stand_aside)
-            return await self._earlier(own_id, begins=bool(given))
-
+        prepare = partial(
+            self._turns.begin,
+            request_id,
+            own_id,
+            ticket,
+            is_named=conversation_id is not None,
+            waits=on_busy == "queue",
+            has_history=bool(given),
+        )
         try:
             waits = conversation_id is not None or not ticket.running
             start = SessionStart(calibration=self._start.calibration, prepare=prepare) if waits else self._start
@@ -666,11 +664,7 @@ class Runtime(Generic[DepsT]):
         conversation_id = options.get("conversation_id") or ""
 
         async def prepare() -> Earlier:
-            ticket = self._tickets[request_id]
-            await ticket.ready()
-            if self._journal_writer is not None:
-                await self._journal_writer.take_turn(request_id, conversation_id, ticket.stand_aside)
-            return self._conversations.for_resumed_turn(conversation_id)
+            return await self._turns.resume(request_id, conversation_id, self._tickets[request_id])
 
         start = SessionStart(calibration=self._start.calibration, prepare=prepare, resumed=resumed)
         return self._make(messages, output, options, request_id, start)
@@ -705,54 +699,22 @@ class Runtime(Generic[DepsT]):
         """Return the options of one session: the request's options, and the runtime's defaults for the others."""
         return merged_options(self._defaults, options, self._models.resolve)
 
-    async def _earlier(self, conversation_id: str, *, begins: bool) -> Earlier:
-        """Return the conversation so far, and the other state that it hands to its next turn."""
-        late = self._conversations.late.of(conversation_id)
-        if self._journal_writer is not None:
-            # An answer may also be given through a handle, in any process: so the store has it, once.
-            for each in late:
-                with suppress(
-                    ApplicationError, ResumeMismatch, StoreDamaged, UnknownRequest
-                ):  # It becomes a note of this turn.
-                    await self._stored(self._journal_writer, None).keep_late(each)
-        earlier = await call_store_in_time(self.store.history(conversation_id))
-        if earlier and begins:
-            raise ConfigurationError(
-                f"conversation {conversation_id!r} has a history already; give history= or its id, not both"
-            )
-        return self._conversations.for_next_turn(conversation_id, earlier, late)
-
     async def _carry_out(
-        self, session: RequestSession, ticket: Ticket, leave_when_cancelled: str = ""
+        self, session: RequestSession, ticket: Ticket, release_when_cancelled: str = ""
     ) -> RequestResult[Any]:
         try:
-            return await session.run(leave_when_cancelled=leave_when_cancelled)
+            return await session.run(release_when_cancelled=release_when_cancelled)
         finally:
             found = session.snapshot()
             try:
                 clock = self.bus.clock
                 with clock.timers.new_scope(shield=True, deadline=clock.loop_time() + WRITE_SECONDS):
-                    await self._remember(session, found)
+                    await self._turns.remember(session, found)
             finally:
                 del self._sessions[session.request_id]
                 self._ended.add(session, found)
                 self._tickets.pop(session.request_id, None)
                 ticket.give_back()
-
-    async def _remember(self, session: RequestSession, found: SessionSnapshot) -> None:
-        """Add the turn to its conversation, once. If the store fails, only this turn is lost from the conversation."""
-        self._conversations.keep(found)
-        if self._journal_writer is not None and await self._journal_writer.release(session):
-            return
-        try:
-            if messages := found.turn:
-                await self.store.remember(session.conversation_id, messages)
-        except Exception as exc:
-            ids = {"request_id": session.request_id, "conversation_id": session.conversation_id}
-            bug = None if isinstance(exc, StoreError) else exc
-            level = logging.WARNING if bug is None else logging.ERROR
-            text = "request %s: the store failed, and this turn is not remembered: %s"
-            _logger.log(level, text, session.request_id, exc, exc_info=bug, extra=ids)
 
 
 # The names of a runtime's parameters, without the options of its requests.

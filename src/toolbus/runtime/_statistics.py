@@ -21,16 +21,17 @@ __all__ = ["Numbers", "RuntimeHealth", "RuntimeStatistics"]
 class RuntimeStatistics:
     """The numbers of a runtime now, with those of its parts.
 
-    `running` counts the requests that have begun and not ended, sub-requests excluded. `stages` counts the same
+    `running` counts the requests that have begun and not ended, sub-requests excluded. `phases` counts the same
     requests by what they wait for: a "model", "tools", "people" (every open call waits for a person), or nothing
-    ("ready"). `queued` counts the requests that wait for a slot or for their conversation, `places` those that could be
-    taken now, and `refused` those that were refused with `Overloaded` since the runtime was made. `approvals` is the
-    number of questions to people, and `approvals_overdue` of those that wait for longer than `remind_seconds`.
+    ("ready"). `queued` counts the requests that wait for a slot or for their conversation, `free_capacity` those that
+    could be taken now, and `refused` those that were refused with `Overloaded` since the runtime was made.
+    `pending_approvals` is the number of questions to people, and `approvals_overdue` of those that wait for longer than
+    `remind_after_seconds`.
 
     The next numbers are 0 without a journal. `leases` counts the requests whose leases this process holds, and
     `store_calls_pending` the calls that the store has still to take. Since the runtime was made, the store has taken
     `appends` steps of requests, has needed `append_seconds` for all of them together, and has refused
-    `append_failures`; `store_fails` is true while it is away. What the store has stored is in
+    `append_failures`; `store_unavailable` is true while it is away. What the store has stored is in
     `await runtime.store.journal.statistics()`, which reads the store.
 
     `tools` has the numbers of each tool, and `models` those of each model, by "VENDOR:MODEL", since the runtime was
@@ -52,18 +53,18 @@ class RuntimeStatistics:
     """
 
     running: int
-    stages: Mapping[str, int]
+    phases: Mapping[str, int]
     queued: int
-    places: int
+    free_capacity: int
     refused: int
-    approvals: int
+    pending_approvals: int
     approvals_overdue: int
     leases: int
     store_calls_pending: int
     appends: int
     append_seconds: float
     append_failures: int
-    store_fails: bool
+    store_unavailable: bool
     dispatcher: DispatcherStatistics
     bus: BusStatistics
     tools: Mapping[str, ToolStatistics]
@@ -114,13 +115,13 @@ class Numbers:
         return self._admission.running
 
     @property
-    def stages(self) -> Mapping[str, int]:
-        found = Counter(each.snapshot().view.stage for each in [*self._sessions.values()])
-        return {stage: found[stage] for stage in ("ready", "model", "tools", "people")}
+    def phases(self) -> Mapping[str, int]:
+        found = Counter(each.snapshot().view.phase for each in [*self._sessions.values()])
+        return {phase: found[phase] for phase in ("ready", "model", "tools", "people")}
 
     @property
     def waiting(self) -> int:
-        return self.stages["people"]
+        return self.phases["people"]
 
     @property
     def queued(self) -> int:
@@ -131,7 +132,7 @@ class Numbers:
         return self._admission.refused
 
     @property
-    def approvals(self) -> int:
+    def pending_approvals(self) -> int:
         return self._bus.arbitration.count_questions()
 
     @property
@@ -163,25 +164,25 @@ class Numbers:
         return 0 if self._writer is None else self._writer.append_failures
 
     @property
-    def store_fails(self) -> bool:
-        return self._writer is not None and self._writer.store_fails
+    def store_unavailable(self) -> bool:
+        return self._writer is not None and self._writer.store_unavailable
 
     def statistics(self, tally: Tally | None) -> RuntimeStatistics:
         """Return all of them as one value."""
         return RuntimeStatistics(
             running=self.running,
-            stages=self.stages,
+            phases=self.phases,
             queued=self.queued,
-            places=self._admission.places,
+            free_capacity=self._admission.free_capacity,
             refused=self.refused,
-            approvals=self.approvals,
+            pending_approvals=self.pending_approvals,
             approvals_overdue=self.approvals_overdue,
             leases=self.leases,
             store_calls_pending=0 if self._writer is None else self._writer.calls_pending,
             appends=self.appends,
             append_seconds=self.append_seconds,
             append_failures=self.append_failures,
-            store_fails=self.store_fails,
+            store_unavailable=self.store_unavailable,
             dispatcher=self._dispatcher.statistics(),
             bus=self._bus.statistics(),
             tools={} if tally is None else tally.tools(),
@@ -191,10 +192,10 @@ class Numbers:
     def health(self, stopped: str) -> RuntimeHealth:
         """Return the health of the runtime. `stopped` says why it takes no requests at all, or is empty."""
         reasons = [stopped] if stopped else []
-        if not stopped and self._admission.places <= 0:
+        if not stopped and self._admission.free_capacity <= 0:
             reasons.append(f"{self.running} requests run and {self.queued} wait, so no other one is taken")
         ready = not reasons
-        if self.store_fails:
+        if self.store_unavailable:
             reasons.append("the store fails")
         dispatcher = self._dispatcher.statistics()
         if dispatcher.overdue:

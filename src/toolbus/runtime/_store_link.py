@@ -14,7 +14,7 @@ import anyio
 from .._option_checks import POSITIVE, check, or_none
 from ..durability import InboxReader, OnStoreFailure, inbox_of, journal_writer_of
 from ..errors import ConfigurationError, StoreError
-from ..handles import Exchange, Relay, inbox_seconds_of
+from ..handles import Exchange, Relay, inbox_poll_seconds_of
 from ..session import RequestSession
 from ..storage import WRITE_SECONDS, Store
 
@@ -39,20 +39,20 @@ class StoreLink:
         lease_seconds: float,
         on_failure: OnStoreFailure,
         relay: Relay | None,
-        inbox_seconds: float | None,
-        park_seconds: float | None,
+        inbox_poll_seconds: float | None,
+        park_after_seconds: float | None,
     ) -> None:
         self.store = store
         self.writer = writer = journal_writer_of(store, lease_seconds, on_failure)
-        self.inbox_seconds = inbox_seconds_of(inbox_seconds, relay)
+        self.inbox_poll_seconds = inbox_poll_seconds_of(inbox_poll_seconds, relay)
         inbox = inbox_of(store)
-        self._park_seconds = check("park_seconds", park_seconds, or_none(POSITIVE))
-        if park_seconds is not None and inbox is None:
+        self._park_seconds = check("park_after_seconds", park_after_seconds, or_none(POSITIVE))
+        if park_after_seconds is not None and inbox is None:
             raise ConfigurationError(
-                "park_seconds needs a store with an inbox, through which an answer wakes a parked request; "
+                "park_after_seconds needs a store with an inbox, through which an answer wakes a parked request; "
                 "use SqliteStore, PostgresStore or MongoStore"
             )
-        self._reader = None if inbox is None or writer is None else InboxReader(inbox, writer, self.inbox_seconds)
+        self._reader = None if inbox is None or writer is None else InboxReader(inbox, writer, self.inbox_poll_seconds)
         if relay is not None and (writer is None or self._reader is None):
             raise ConfigurationError(
                 "relay needs a store that processes share; use SqliteStore, PostgresStore or MongoStore"

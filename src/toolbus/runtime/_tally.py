@@ -134,8 +134,8 @@ class Tally:
                 model.cost += event.cost or 0.0
             case ModelRetrying():
                 providers = self._providers(event)
-                if event.provider < len(providers):
-                    self._model(_name(providers[event.provider])).retries += 1
+                if event.provider_index < len(providers):
+                    self._model(_name(providers[event.provider_index])).retries += 1
             case _:
                 raise AssertionError(type(event))
 

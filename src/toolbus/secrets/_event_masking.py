@@ -16,7 +16,7 @@ from ..core.output import json_in
 from ..errors import InvalidArguments
 from ..events import CallOutcome, Event, ReasoningDelta, TextDelta, ToolArgumentsDelta
 from ..messages import AssistantMessage, ToolCall, ToolMessage
-from ..protocols import ArgumentsPiece, Delta, Emit, ModelReply, ReasoningPiece, SignOfLife, TextPiece, ToolSpec
+from ..protocols import ArgumentsPiece, Delta, Emit, Heartbeat, ModelReply, ReasoningPiece, TextPiece, ToolSpec
 from ..records import Record, replace
 from ._marks import Marks, PieceMask, replaced
 from ._redaction import MASK
@@ -29,7 +29,7 @@ T = TypeVar("T")
 _UNREADABLE = "(hidden: it was no JSON object, and the tool takes secrets)"
 _IDS = frozenset({
     "type", "event_id", "request_id", "conversation_id", "parent_id", "parent_request_id", "parent_call_id", "call_id",
-    "provider_call_id", "message_id", "idempotency_key", "definition", "letter_id", "failed_event_id", "role",
+    "provider_call_id", "message_id", "idempotency_key", "definition", "rejected_event_id", "failed_event_id", "role",
     "vendor", "encoding", "media_type", "at",
 })  # fmt: skip
 _NAMED_BY_TOOLS = (Event, ToolCall, ToolMessage, CallOutcome)
@@ -117,7 +117,7 @@ class ReplyMask:
 
     def emit(self, piece: Delta) -> None:
         """Publish the part of a piece that can be published by now."""
-        if isinstance(piece, SignOfLife):
+        if isinstance(piece, Heartbeat):
             self._feed(piece)
             return
         if isinstance(piece, ArgumentsPiece):

@@ -12,7 +12,7 @@ from ..errors import InvalidArguments, ToolbusError
 from ..events import ApprovalDecided, Event
 from ..protocols import Emit, KnowsMarks, RecordT, RequestView, SecretHandling, ToolSource, ToolSpec
 from ..records import replace
-from ..tool_results import Rendered, settled
+from ..tool_results import RenderedResult, settled
 from ._event_masking import ReplyMask, hidden, hidden_arguments
 from ._log_filter import hide_in_log
 from ._marks import REFERENCE, Marks, find_marks, revealed
@@ -95,7 +95,7 @@ class RequestSecrets:
         """
         return revealed(arguments, marks, _nothing if self.vault is None else self.vault.value_of)
 
-    def hide(self, rendered: Rendered) -> Rendered:
+    def hide(self, rendered: RenderedResult) -> RenderedResult:
         """Return a result with references instead of the secrets in it."""
         return settled(rendered, self.keep().hide)
 
@@ -178,7 +178,7 @@ class _NoSecrets:
     def deliver(self, arguments: Mapping[str, Any], marks: Marks) -> dict[str, Any]:
         return revealed(arguments, marks, _nothing)
 
-    def hide(self, rendered: Rendered) -> Rendered:
+    def hide(self, rendered: RenderedResult) -> RenderedResult:
         return settled(rendered, lambda _value: MASK)
 
     def digest(self, arguments: bytes) -> bytes:
@@ -211,7 +211,7 @@ class GivenSecrets:
             raise InvalidArguments(f"the worker that runs the tool was not given the secret of {reference}")
         return value
 
-    def hide(self, rendered: Rendered) -> Rendered:
+    def hide(self, rendered: RenderedResult) -> RenderedResult:
         """Return a result with references, or masks, instead of the secrets in it."""
         return settled(rendered, self._hidden)
 

@@ -18,7 +18,7 @@ Invariants:
 3. With a journal, a fact is written before it is published, and before its effect begins: the inputs of others wait for
    that too (G11, G31). Otherwise a crash could leave a call that has run, or an event that listeners have acted on, and
    a resumed request would report something else. When the store fails, only the ending is published.
-4. Deciding, applying and claiming on the bus are one synchronous block (`_advance`). With an `await` in it, an executor
+4. Deciding, applying and claiming on the bus are one synchronous block (`_steps`). With an `await` in it, an executor
    could settle a call that the machine has just settled, and the call would have two results (G06).
 5. A session waits with one timer at a time, and reads its mailbox before it believes that a deadline has passed. Two
    timers could fire in an order that differs from the machine's; an unread result would be lost to a time-out (G04).

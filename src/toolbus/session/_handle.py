@@ -299,7 +299,7 @@ class SessionHandle:
             known = call.outcome is not None and call.outcome.event_id == answer.event_id
             if known or (self._result is None and answer in self._open_mailbox()):
                 return True
-            if self._view.left:
+            if self._view.released:
                 return False
             answer = replace(answer, **self._state.envelope(self._bus.clock()))
             problem = "" if self._journal is None else _why_unwritable(answer)
@@ -321,7 +321,7 @@ class SessionHandle:
         if given.request_id != self.request_id:
             raise BusError(f"an input of request {given.request_id!r} was given to request {self.request_id!r}")
         if isinstance(given, (CancelRequested, SteeringAdded)):
-            if self._state.ending is not None or self._result is not None or self._view.left:
+            if self._state.ending is not None or self._result is not None or self._view.released:
                 return False
             self._open_mailbox()
             return self._bus.publish(replace(given, **self._state.envelope(self._bus.clock())))
@@ -496,7 +496,7 @@ class SessionHandle:
     def _on_trouble(self, event: ToolCallFailed | CancelRequested) -> None:
         """Note a failure or a cancellation that makes the session give up its open calls, before its task runs."""
         if isinstance(event, CancelRequested) or ends_at_once(self._state.limits, event.reason, own=False):
-            self._view.stops = True
+            self._view.is_stopping = True
 
 
 def _why_unwritable(answer: Event) -> str:

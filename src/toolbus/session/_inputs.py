@@ -22,7 +22,7 @@ from ..messages import (
 )
 from ..messages.detect import read_dictionaries
 from ..protocols import Provider, ToolSource, ToolSpec
-from ..tools import Tool, ToolContext, Toolish, ToolRegistry
+from ..tools import Tool, ToolContext, ToolLike, ToolRegistry
 
 __all__ = [
     "Instructions",
@@ -47,7 +47,7 @@ Instructions: TypeAlias = str | Callable[[ToolContext[Any]], str | Awaitable[str
 MessagesLike: TypeAlias = Sequence[Message] | Sequence[Mapping[str, Any]]
 """toolbus messages, or dictionaries: OpenAI's chat completions or Responses, Anthropic's, Ollama's, or Vercel's."""
 
-ToolsLike: TypeAlias = ToolSource | Iterable[Toolish | ToolSpec]
+ToolsLike: TypeAlias = ToolSource | Iterable[ToolLike | ToolSpec]
 """A registry, a list of tools and functions, or a list of specs, whose calls are run by an executor on the bus."""
 
 
@@ -201,7 +201,7 @@ def tool_source(tools: ToolsLike) -> ToolSource:
     return _FixedTools(by_name)
 
 
-def tool_registry(tools: Iterable[Toolish] | ToolRegistry) -> ToolRegistry:
+def tool_registry(tools: Iterable[ToolLike] | ToolRegistry) -> ToolRegistry:
     """Return `tools` as a registry: the one given, or a new one. Raises `ConfigurationError` for anything else."""
     return tools if isinstance(tools, ToolRegistry) else ToolRegistry(_tool_list(tools))
 

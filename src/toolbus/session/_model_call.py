@@ -16,7 +16,7 @@ from ..clock import SessionClock
 from ..core.turn import CallModel, Elapsed, Input, ModelFailed, TurnState
 from ..errors import ReplyTooLarge
 from ..events import CancelRequested, Event, ReasoningDelta, TextDelta, ToolArgumentsDelta
-from ..protocols import MAX_REPLY_CALLS, ArgumentsPiece, Delta, ModelReply, ReasoningPiece, SignOfLife, TextPiece
+from ..protocols import MAX_REPLY_CALLS, ArgumentsPiece, Delta, Heartbeat, ModelReply, ReasoningPiece, TextPiece
 from ..status import StatusPublisher
 
 __all__ = ["ModelCall", "too_many_calls"]
@@ -142,7 +142,7 @@ class ModelCall:
         if isinstance(delta, ArgumentsPiece):
             if delta.index >= MAX_REPLY_CALLS:
                 raise too_many_calls("")
-        elif isinstance(delta, SignOfLife) and not self._move_at:
+        elif isinstance(delta, Heartbeat) and not self._move_at:
             return
         now = self._clock.loop_time()
         scope = self._timer.scope

@@ -18,7 +18,7 @@ from ..instrumentation import Instrumentation
 from ..interceptors import Interceptor
 from ..protocols import LateResults, ModelSettings, OutputMode, Provider
 from ..secrets import SHORTEST, NamedSecret
-from ..tools import DepsT, Toolish, ToolRegistry
+from ..tools import DepsT, ToolLike, ToolRegistry
 from ._inputs import Instructions, MessagesLike
 
 __all__ = [
@@ -107,7 +107,7 @@ class RequestOptions(SessionOptions[DepsT], Generic[DepsT], total=False):
     providers: Sequence[Provider | str] | None
     """The model, and the models to fail over to when it stays overloaded, silent or out of reach. Instead of
     `provider`."""
-    tools: Iterable[Toolish] | ToolRegistry | None
+    tools: Iterable[ToolLike] | ToolRegistry | None
     """The tools, instead of the runtime's."""
     conversation_id: str | None
     """The conversation whose next turn the request is. Its turns run one at a time, in the order of `start`, with the
@@ -253,7 +253,7 @@ _RULES: Mapping[str, Rule] = {
     "instrumentation": Rule(
         _are_instrumentation, "give a list of objects whose classes derive from toolbus.instrumentation.Instrumentation"
     ),
-    "prices": Rule(_are_prices, "give {'vendor:model': Price(input=..., output=...)}, per million tokens"),
+    "prices": Rule(_are_prices, "give {'vendor:model': Price(input_per_million=..., output_per_million=...)}"),
     "note_failures": FLAG,
     "compression": Rule(_is(Compression), "give Compression, for example Compression(max_context_tokens=100_000)"),
     "secrets": Rule(

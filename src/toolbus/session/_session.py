@@ -8,13 +8,11 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any, Unpack, cast
 
 import anyio
 
 from .._logs import logger
-from .._timers import EARLY_SECONDS
 from ..bus import EventBus, Mailbox
 from ..core.limits import Budget
 from ..core.output import OutputType
@@ -24,58 +22,42 @@ from ..core.turn import (
     AwaitCalls,
     CallModel,
     Elapsed,
-    Input,
-    ModelFailed,
     OutOfBudget,
-    Resume,
-    advance,
     pending,
-    with_messages,
 )
-from ..errors import ConfigurationError, LeaseLost, StoreError, StoreUnavailable, ToolbusError
+from ..errors import ConfigurationError, LeaseLost, StoreError, ToolbusError
 from ..events import (
-    ApprovalRequested,
     CancelRequested,
     Event,
-    HistoryCompressed,
-    MessageAppended,
-    ModelResponded,
     RequestCancelled,
     RequestFailed,
-    RequestResumed,
     RequestTakenOver,
-    RoundStarted,
-    StatusChanged,
     SteeringAdded,
     ToolCallCompleted,
     ToolCallFailed,
-    ToolCallRequested,
     new_id,
 )
 from ..instrumentation import Work
 from ..messages import UserMessage
 from ..protocols import ModelRequest, Provider
 from ..request_result import RequestResult, result_from
-from ..storage import ANSWER_SECONDS, WRITE_SECONDS, Journal
-from ._approval_answers import ApprovalAnswers, deny_unheard
+from ..storage import Journal
+from ._approval_answers import ApprovalAnswers
 from ._context_window import ContextWindow
 from ._crash import log_failure, settle_broken
-from ._fact_log import LOGGED, WARNINGS, log_fact
-from ._handle import SessionHandle
 from ._inputs import MessagesLike, ToolsLike, provider_list, split_messages, tool_source
 from ._model_call import ModelCall
 from ._model_request import Asker, check_together
 from ._options import SessionOptions, check_options
 from ._snapshot import SessionSnapshot
 from ._start import NO_START, RequestBeginning, Resumed, SessionStart, identified, new_state
+from ._steps import SessionSteps
 from ._view import SessionView
 
 __all__ = ["RequestSession"]
 
-_ARBITRATED = frozenset[type[Event]]({ModelResponded, ApprovalRequested, ToolCallCompleted, ToolCallFailed})
 
-
-class RequestSession(SessionHandle):
+class RequestSession(SessionSteps):
     """One request: from a prompt to its `RequestResult`, over the bus.
 
         session = RequestSession(bus, provider, "Weather in Paris?", tools=[get_weather])
@@ -99,20 +81,13 @@ class RequestSession(SessionHandle):
     """
 
     __slots__ = (
-        "_answers",
-        "_asker",
         "_awaited",
-        "_beginning",
         "_begun",
-        "_clock",
         "_error",
         "_is_taken_over",
-        "_logs",
         "_observed",
         "_scope",
-        "_timer",
         "_when_cancelled",
-        "_writes_since",
     )
 
     def __init__(
@@ -159,7 +134,7 @@ class RequestSession(SessionHandle):
         self._begun = False
         self._awaited: AwaitCalls | None = None  # the command that the session waits for
         self._is_taken_over = False  # whether another process has the request's lease
-        self._writes_since: float | None = None  # on the loop's clock; also after a write that was cut short
+        self._writes_since = None
         # The reason to leave it with if its task is cancelled; with "", a cancelled request ends.
         self._when_cancelled = ""
         # The scope around the whole work of a request that may be left.
@@ -181,7 +156,7 @@ class RequestSession(SessionHandle):
         own = f"{self.request_id}_f"
         self._taken.update((each.event_id, None) for each in resumed.facts if not each.event_id.startswith(own))
         self._beginning.continue_from(resumed, self._state, view.tools)
-        view.begun_with = self._state.metadata or {}
+        view.original_metadata = self._state.metadata or {}
         self._kept += resumed.facts
         if self._state.ending is not None:
             self._begun = self._is_accepted = True
@@ -201,20 +176,20 @@ class RequestSession(SessionHandle):
 
     # ------------------------------------------------------------------------------------------------ the actor
 
-    async def run(self, *, leave_when_cancelled: str = "") -> RequestResult[Any]:
+    async def run(self, *, release_when_cancelled: str = "") -> RequestResult[Any]:
         """Carry out the request in this task, and return its result, also when the request fails.
 
         If the task is cancelled, the request ends as `cancelled`, and the cancellation is passed on. With a reason in
-        `leave_when_cancelled`, a request that has a journal is left for another process instead. Raises
+        `release_when_cancelled`, a request that has a journal is left for another process instead. Raises
         `ConfigurationError` on a second call, and no other error of its own.
         """
         if self._answers is not None and not (self._begun or self._answers.is_entered):
             async with self._answers:
-                return await self.run(leave_when_cancelled=leave_when_cancelled)
+                return await self.run(release_when_cancelled=release_when_cancelled)
         if self._begun:
             raise ConfigurationError("a session runs once; make another one")
         self._begun = True
-        self._when_cancelled = self._when_cancelled or leave_when_cancelled
+        self._when_cancelled = self._when_cancelled or release_when_cancelled
         self._logs = logger.isEnabledFor(logging.INFO)
         by_host = True  # whether the host cancelled the task; assumed until the work has ended otherwise
         try:
@@ -229,7 +204,7 @@ class RequestSession(SessionHandle):
                 await self._live(mailbox)
             else:
                 with anyio.CancelScope() as self._scope:
-                    if not self._view.left:
+                    if not self._view.released:
                         await self._live(mailbox)
             by_host = False
         except Exception as exc:  # A bug in toolbus, or a journal that fails, ends the request.
@@ -314,160 +289,6 @@ class RequestSession(SessionHandle):
         elif self._journal is not None:
             await self._record(self._journal, ())  # what the write that was cut short has not written
 
-    async def _step(self, inputs: Sequence[Input], now: float) -> None:
-        """Perform one step of the turn machine: decide and apply, claim our own facts, write, publish."""
-        facts, own = self._advance(inputs, now)
-        if self._journal is not None:
-            await self._record(self._journal, facts)
-        elif facts:
-            self._publish(facts, own)
-
-    async def _record(self, journal: Journal, facts: Sequence[Event], *, starts_calls: bool = True) -> None:
-        """Write a step, then publish it as it was written, inputs included (G31).
-
-        Steps whose write was cut short are written and published before it. Without `starts_calls`, no
-        `ToolCallRequested` is published, so that no call begins any more.
-        """
-        if facts:
-            self._unpublished.append(facts)
-        while self._unpublished:
-            await self._write(journal, self._unpublished[0])
-            written = self._unpublished.pop(0)
-            own = written if starts_calls else [each for each in written if not isinstance(each, ToolCallRequested)]
-            self._publish(written, own)
-        self._wake_recorded()
-
-    async def _write(self, journal: Journal, facts: Sequence[Event]) -> None:
-        """Append facts to the journal. A write that a cancellation cuts short is repeated with the next step."""
-        state, timer = self._state, self._timer
-        before = timer.deadline
-        timer.set(self._write_until())
-        seq = state.facts - sum(map(len, self._unpublished))
-        size_bytes = await journal.append(self.request_id, seq, facts)
-        self._writes_since = None
-        timer.set(before)
-        if size_bytes is not None:
-            state.journal_bytes = size_bytes
-
-    def _write_until(self) -> float:
-        """Return the time on the loop's clock until which the write that begins, or is repeated, may take.
-
-        After `ANSWER_SECONDS` it is repeated, and the journal says what becomes of it.
-        """
-        now = self._clock.loop_time()
-        if self._writes_since is None:
-            self._writes_since = now
-        answers_by = self._writes_since + ANSWER_SECONDS
-        return answers_by if now < answers_by - EARLY_SECONDS else self._writes_since + WRITE_SECONDS
-
-    def _check_journal_answers(self, since: float) -> None:
-        """Raise `StoreUnavailable` if the journal has not even said what becomes of a write since `since`."""
-        if self._clock.loop_time() >= since + WRITE_SECONDS - EARLY_SECONDS:
-            raise StoreUnavailable(f"the journal did not answer in {WRITE_SECONDS:g} s")
-
-    def _advance(self, inputs: Sequence[Input], now: float, *, follows: bool = True) -> tuple[list[Event], list[Event]]:
-        """Decide and apply a step. Return its facts, and our own ones, which are claimed and still to be published.
-
-        This is synchronous, so that no result can arrive between the decision and the claim.
-        """
-        state, secrets = self._state, self._view.secrets
-        if state.waiting or isinstance(inputs[0], Resume):
-            # A person's decision, and a call that another process began, are judged by the tools as they are now.
-            state.tools = self._asker.known(self._view.tools.specs)
-        facts, own = advance(state, inputs, now, follows=follows, mask=None if secrets.vault is None else secrets.mask)
-        if self._view.budgets:
-            self._spend([*inputs, *own])
-        if self._journal is not None and (given := [each for each in inputs if isinstance(each, Event)]):
-            made = {fact.event_id for fact in facts}
-            self._taken.update((each.event_id, None) for each in given if each.event_id in made)
-            self._refuse([each for each in given if each.event_id not in self._taken])
-        for fact in own:
-            if type(fact) in _ARBITRATED:
-                self._arbitrate(fact)
-        return facts, own
-
-    def _spend(self, happened: Sequence[Any]) -> None:
-        """Count the model calls of a step for the budgets, whether their replies could be used or not."""
-        for each in happened:
-            if isinstance(each, (ModelFailed, ModelResponded, HistoryCompressed)):
-                cost = None if isinstance(each, ModelFailed) else each.cost
-                for budget in self._view.budgets:
-                    budget.spend(each.usage, cost or 0.0)
-
-    def _refuse(self, inputs: Sequence[Event]) -> None:
-        """Publish a `DeadLetter` for each input that the request does not take."""
-        for each in inputs:
-            self._bus.arbitration.dead_letter(each, "the request had no use for it any more")
-
-    def _arbitrate(self, fact: Event) -> None:
-        """Open a reply's calls or an approval on the bus, or claim a call that the turn machine has settled itself."""
-        mailbox = self._mailbox
-        if isinstance(fact, (ToolCallCompleted, ToolCallFailed)):
-            spec = self._state.tools.get(fact.name)
-            # The late result of background work is what the user waits for.
-            late = None if spec is None or not spec.background else "next_turn"
-            self._bus.arbitration.claim(fact.request_id, fact.call_id, late=late)
-        elif mailbox is not None and isinstance(fact, ModelResponded):
-            calls = fact.message.tool_calls
-            self._bus.arbitration.open_calls(mailbox, [call.call_id for call in calls])
-        elif mailbox is not None and isinstance(fact, ApprovalRequested):
-            self._bus.arbitration.open_approval(mailbox, fact)
-
-    def _publish(self, facts: Sequence[Event], own: Sequence[Event]) -> None:
-        """Publish our own facts; keep and log all facts of the step, and publish the status that follows from them."""
-        self._kept += facts
-        logged = LOGGED if self._logs else WARNINGS
-        if not logged.isdisjoint(map(type, facts)):
-            for fact in facts:
-                if type(fact) in logged:
-                    log_fact(fact, self._state)
-        view, arbitration = self._view, self._bus.arbitration
-        unheard = self._unheard(facts) if self._state.waiting else ()
-        if arbitration.wants(MessageAppended, self.request_id):
-            # The state may be further than these facts, by steps that are still to be published.
-            begun = [*map(type, chain(facts, *self._unpublished))].count(RoundStarted)
-            inputs = set(map(id, facts)).difference(map(id, own))
-            # Calls that may not begin any more are not published, and the tickets of those in the background are.
-            events = with_messages(self._state, facts, since_round=max(0, self._state.round - begun))
-            own = [each for each in events if id(each) not in inputs]
-        ending = self._state.ending  # It is published last, after the status.
-        is_last = self._is_ending_published = ending is not None and bool(own) and own[-1] is ending
-        if is_last:
-            view.left = ""  # It has ended before it could be left.
-        try:
-            arbitration.announce_all(own[:-1] if is_last else own)
-            if view.status_line is not None or arbitration.wants(StatusChanged, self.request_id):
-                view.status.publish_all(facts)
-        finally:  # A listener may raise what only the host may handle, for example `KeyboardInterrupt`.
-            if is_last:
-                arbitration.announce(own[-1])
-            if self._mailbox is not None and self._mailbox.unpublished:
-                arbitration.announce_all(self._mailbox.published(facts))
-        if self._beginning.asked and isinstance(facts[0], RequestResumed):
-            # Another process has asked these questions, and nobody has answered them, also not during the write.
-            asked = [each for each in self._beginning.asked if arbitration.is_open(self.request_id, each.call_id)]
-            for question in asked:
-                self._arbitrate(question)
-            arbitration.announce_all(asked)
-            facts = [*facts, *asked]
-        if self._answers is not None:
-            self._answers.take(facts)
-        for question in unheard:
-            self._bus.publish(deny_unheard(question))
-        if view.call_above is not None:
-            view.report_waiting()
-
-    def _unheard(self, facts: Sequence[Event]) -> Sequence[ApprovalRequested]:
-        """Return the questions among `facts` that nobody will hear when they are published, and nobody can find later.
-
-        Nobody looks a second time: where a listener goes away afterwards, its question waits until its time is over.
-        """
-        if self._journal is not None or self._view.options.get("on_approval") is not None:
-            return ()
-        if self._bus.arbitration.wants(ApprovalRequested, self.request_id):
-            return ()
-        return [each for each in facts if isinstance(each, ApprovalRequested)]
-
     # ------------------------------------------------------------------------------------------------ the model
 
     async def _call_model(self, command: CallModel, mailbox: Mailbox) -> None:
@@ -510,7 +331,7 @@ class RequestSession(SessionHandle):
 
     # ------------------------------------------------------------------------------------------------- the end
 
-    def leave(self, reason: str) -> bool:
+    def release(self, reason: str) -> bool:
         """Stop, and leave the request unfinished in its journal, so that another process can continue it.
 
         Calls that run are given up here; results that have come are kept. The result is `cancelled` and `resumable`; no
@@ -521,7 +342,7 @@ class RequestSession(SessionHandle):
             return self.cancel(reason)
         if self._state.ending is not None:
             return False
-        self._view.left = reason or "left"
+        self._view.released = reason or "released"
         if self._scope is not None:
             self._scope.cancel()
         return True
@@ -538,12 +359,12 @@ class RequestSession(SessionHandle):
         if self._mailbox is None or len(self._mailbox):
             return False
         self._view.parked = self._state.facts, max(0.0, command.deadline - self._clock())
-        return self.leave("parked")
+        return self.release("parked")
 
     def lose(self, lost: LeaseLost) -> None:
         """Leave the request, also if its task is cancelled at the same moment: another process has its lease."""
         self._when_cancelled = str(lost)
-        if self.leave(str(lost)):
+        if self.release(str(lost)):
             self._log_failure(lost)
 
     def _log_failure(self, exc: Exception) -> None:
@@ -559,18 +380,18 @@ class RequestSession(SessionHandle):
         # `_when_cancelled`, it is the runtime that goes down, and the request is left.
         if by_host:
             why = "" if self._state.phase is NEW else self._when_cancelled
-            self._view.left = why and (self._view.left or why)
-        if self._view.left:
+            self._view.released = why and (self._view.released or why)
+        if self._view.released:
             try:
                 # The write takes time, in which more inputs may come.
                 while (inputs := self._drain(SteeringAdded)) or self._unpublished:
                     await self._last_step(inputs)
             except Exception as exc:  # A journal that has refused a write is not used again.
                 self._log_failure(exc)
-                self._view.left = str(exc)
+                self._view.released = str(exc)
             finally:  # asyncio may cancel the task once more.
                 self._settle_broken()
-                self._state.ending = RequestCancelled(**self._state.envelope(self._clock()), reason=self._view.left)
+                self._state.ending = RequestCancelled(**self._state.envelope(self._clock()), reason=self._view.released)
             return
         inputs = self._drain()
         if self._state.phase is NEW:
@@ -590,39 +411,6 @@ class RequestSession(SessionHandle):
             self._refuse([each for each in inputs if not isinstance(each, counts)])
         return [each for each in inputs if isinstance(each, counts)]
 
-    async def _last_step(self, inputs: Sequence[Input]) -> None:
-        """Write and publish the facts that follow from the last inputs. Raises what the journal raises."""
-        facts, own = self._advance(inputs, self._clock(), follows=not self._view.left) if inputs else ([], [])
-        if self._journal is None:
-            self._publish(facts, own)
-            return
-        try:
-            await self._record_in_time(self._journal, facts)
-        except BaseException as exc:
-            if not (self._view.left or isinstance(exc, Exception)):
-                # asyncio cancels the task once more, and nothing else would publish that the request has ended.
-                self._end_unwritten()
-            raise
-
-    async def _record_in_time(self, journal: Journal, facts: Sequence[Event]) -> None:
-        """Record the last facts, although the task may be cancelled; only time ends that."""
-        since = self._clock.loop_time()
-        while True:
-            with anyio.CancelScope(deadline=min(self._write_until(), since + WRITE_SECONDS), shield=True):
-                await self._record(journal, facts, starts_calls=False)
-                return
-            self._check_journal_answers(since)
-            facts = ()
-
-    def _end_unwritten(self) -> None:
-        """Publish the ending of a request although its journal has not taken it, and no other unwritten fact (G31)."""
-        ending = self._state.ending
-        # A request without a mailbox was refused, because its id belongs to another running request and its listeners.
-        if ending is not None and self._mailbox is not None:
-            self._kept.append(ending)
-            self._view.status.publish(ending)
-            self._bus.arbitration.announce(ending)
-
     def _settle_broken(self) -> None:
         """Settle the open calls, without events that would differ from the journal, if there is one."""
         settle_broken(self._bus, self._state, self._mailbox, self._clock(), announces=self._journal is None)
@@ -636,7 +424,7 @@ class RequestSession(SessionHandle):
         self._log_failure(exc)
         state, fails = self._state, isinstance(exc, StoreError) and self._journal is not None
         # Any process may continue a request from the facts that its journal has.
-        self._view.left = str(exc) if fails and state.facts else ""
+        self._view.released = str(exc) if fails and state.facts else ""
         self._clock = self._bus.clock  # The session may have broken before it was set.
         self._settle_broken()
         self._error = self._masked_error(exc)
@@ -653,15 +441,15 @@ class RequestSession(SessionHandle):
             # Without a journal, inputs were broadcast when they came.
             if self._journal is not None:
                 self._refuse(mailbox.drain())
-                self._bus.arbitration.announce_all(mailbox.close())
+                self._bus.arbitration.announce(*mailbox.close())
             # The result holds the mailbox's cause; references to the session would keep the session alive.
             mailbox.view = mailbox.masked = mailbox.on_trouble = None
             cause = mailbox.cause
         error = self._error or self._beginning.error or self._asker.error
         self._result = result_from(self._state, cause, error)
         # An ending whose write was cut short is in the journal, or is yet to be written there.
-        self._result.resumable = bool(self._view.left or (self._unpublished and self._error is None))
-        if self._view.left:
+        self._result.resumable = bool(self._view.released or (self._unpublished and self._error is None))
+        if self._view.released:
             if self._is_taken_over and self._bus.arbitration.wants(RequestTakenOver, self.request_id):
                 self._bus.arbitration.announce(RequestTakenOver(**self._state.envelope(self._clock())))
             # No ending is published that would close them.

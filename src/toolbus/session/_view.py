@@ -50,7 +50,7 @@ _DEEPEST = 8
 class SessionView:
     """The `RequestView` of a session. It holds no session, so that keeping the view does not keep the session alive.
 
-    `state` is the turn's state, which the session still changes; others only read it. `left` is the reason why the
+    `state` is the turn's state, which the session still changes; others only read it. `released` is the reason why the
     request is left for another process, and "" for a request that is not left. `waits` says whether the request waits
     for a person, as last reported to the request above.
     """
@@ -62,7 +62,6 @@ class SessionView:
         "_has_left_open",
         "_journal",
         "_state_above",
-        "begun_with",
         "budgets",
         "call_above",
         "calls",
@@ -70,17 +69,18 @@ class SessionView:
         "deps",
         "instrumentation",
         "interceptors",
-        "left",
+        "is_stopping",
         "metadata",
         "model_call",
         "options",
+        "original_metadata",
         "parked",
         "providers",
+        "released",
         "request_id",
         "secrets",
         "state",
         "status_line",
-        "stops",
         "tools",
         "waits",
         "window",
@@ -109,10 +109,10 @@ class SessionView:
         self.providers = providers
         self.interceptors = interceptors
         self.instrumentation: Sequence[Instrumentation] = options.get("instrumentation") or ()
-        self.begun_with: Mapping[str, Any] | None = None
+        self.original_metadata: Mapping[str, Any] | None = None
         self.window = window
-        self.stops = False
-        self.left = ""
+        self.is_stopping = False
+        self.released = ""
         self.parked: tuple[int, float] | None = None  # the number of facts when it was parked, and for how many seconds
         self.waits = False
         self.model_call: ModelCall | None = None  # the call of the model that is in flight, or was cut short
@@ -132,9 +132,9 @@ class SessionView:
             self.secrets.join(start.secrets_above)
 
     @property
-    def is_left(self) -> bool:
+    def is_released(self) -> bool:
         """True if the request stops here so that another process continues it."""
-        return bool(self.left)
+        return bool(self.released)
 
     @property
     def only_waits(self) -> bool:
@@ -143,7 +143,7 @@ class SessionView:
         return bool(calls) and all(each.status is CallStatus.WAITING for each in calls.values())
 
     @property
-    def stage(self) -> str:
+    def phase(self) -> str:
         """Return "people" if every open call waits for a person, otherwise the phase of the turn machine."""
         state = self.state
         return "people" if state.waiting and state.waiting == len(state.open_calls) else state.phase.value
@@ -279,7 +279,7 @@ class SessionView:
         if before is not None:
             self._bus.publish(ToolCallResumed(**ids))
         if waiting:
-            self._bus.publish(ToolCallPaused(**ids, questions=questions))
+            self._bus.publish(ToolCallPaused(**ids, pending_approvals=questions))
 
 
 def _inherited(options: SessionOptions, journal: Journal | None, own: SessionOptions) -> dict[str, Any]:

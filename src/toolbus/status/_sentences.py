@@ -120,7 +120,7 @@ def round_status(event: RoundStarted, failed: str = "") -> Status:
     """Return the status while the model is called. `failed` is the tool that failed last, or "" if it is not known."""
     if not event.tools_offered:
         return "processing", FORMULATING
-    failures = [each.name for each in event.after if not each.success]
+    failures = [each.name for each in event.call_outcomes if not each.ok]
     if failures:
         return "processing", _failed(failed if failed in failures else failures[-1])
     return ("submitted", ANALYZING) if event.round == 0 else ("processing", PROCESSING)
@@ -129,7 +129,7 @@ def round_status(event: RoundStarted, failed: str = "") -> Status:
 def _status_of(event: RoundStarted, failed: str, steered: bool) -> Status:  # noqa: FBT001 -- only the fold calls it
     stage, text = round_status(event, failed)
     # The model had answered, and the user has steered the request since.
-    if steered and not event.after and text == PROCESSING:
+    if steered and not event.call_outcomes and text == PROCESSING:
         text = ANALYZING
     return stage, text
 
@@ -435,17 +435,19 @@ def events_so_far(state: TurnState) -> list[Event]:
     """
     if state.phase is Phase.NEW:
         return []
-    events: list[Event] = [RequestStarted(deadline=0.0)]
+    events: list[Event] = [RequestStarted(timeout_seconds=0.0)]
     in_tools = state.phase is Phase.TOOLS
     for each in state.open_calls.values():
         if each.is_background and each.has_ticket:
             events += _events_of(each)
     if state.rounds:
         before = state.rounds[-2].calls if in_tools and len(state.rounds) > 1 else () if in_tools else state.calls
-        after = tuple(CallOutcome(name=each.call.name, success=not _has_failed(each)) for each in before)
+        after = tuple(CallOutcome(name=each.call.name, ok=not _has_failed(each)) for each in before)
         if _was_steered(state):
             events.append(SteeringAdded(text=""))
-        events.append(RoundStarted(round=state.round, message_count=0, after=after, tools_offered=state.tools_offered))
+        events.append(
+            RoundStarted(round=state.round, message_count=0, call_outcomes=after, tools_offered=state.tools_offered)
+        )
     if in_tools:
         reply = AssistantMessage(tool_calls=tuple(each.call for each in state.calls))
         events.append(ModelResponded(round=state.round, message=reply))
@@ -474,7 +476,7 @@ def _events_of(each: CallState) -> list[Event]:
     call, events = each.call, list[Event]()
     arguments = each.arguments or {}
     if each.status is CallStatus.WAITING:
-        events.append(ApprovalRequested(call_id=call.call_id, name=call.name, arguments=arguments, deadline=0.0))
+        events.append(ApprovalRequested(call_id=call.call_id, name=call.name, arguments=arguments, timeout_seconds=0.0))
     elif each.requested_at is not None:
         events.append(
             ToolCallRequested(
@@ -482,7 +484,7 @@ def _events_of(each: CallState) -> list[Event]:
                 name=call.name,
                 arguments=arguments,
                 round=each.round,
-                deadline=0.0,
+                timeout_seconds=0.0,
                 idempotency_key="",
                 background=each.is_background,
             )

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, cast
 
 import orjson
 
-from ..errors import DecodeError, StoreError, StoreFormat
+from ..errors import DecodeError, StoreError, UnsupportedStoreFormat
 from ..events import Event, decode, encode
 from ..messages import Message
 from ..records import JsonForm, json_bytes
@@ -249,13 +249,13 @@ def digests_in(data: bytes) -> Sequence[bytes]:
 def fact_from(data: bytes, fetch: Fetch, where: str) -> Event:
     """Return the fact that was stored as `data`, whose hash is right. `where` names the fact in error messages.
 
-    Raises `StoreFormat` for a fact that this version does not know, and the errors of `whole`.
+    Raises `UnsupportedStoreFormat` for a fact that this version does not know, and the errors of `whole`.
     """
     text = whole(data, fetch)
     try:
         return decode(text)
     except DecodeError as exc:
-        raise StoreFormat(f"{where} is of a form that this version of toolbus does not know: {exc}") from exc
+        raise UnsupportedStoreFormat(f"{where} is of a form that this version of toolbus does not know: {exc}") from exc
 
 
 def message_from(data: bytes, fetch: Fetch, where: str) -> Message:
@@ -264,7 +264,7 @@ def message_from(data: bytes, fetch: Fetch, where: str) -> Message:
     try:
         return _message.read(text)
     except DecodeError as exc:
-        raise StoreFormat(f"{where} is of a form that this version of toolbus does not know: {exc}") from exc
+        raise UnsupportedStoreFormat(f"{where} is of a form that this version of toolbus does not know: {exc}") from exc
 
 
 def agreed_from(data: bytes, fetch: Fetch) -> Mapping[str, Any]:
@@ -274,8 +274,8 @@ def agreed_from(data: bytes, fetch: Fetch) -> Mapping[str, Any]:
 
 _TYPES: Mapping[str, Any] = {
     **dict.fromkeys(("request_id", "conversation_id", "owner"), str),
-    **dict.fromkeys(("epoch", "facts", "size_bytes"), int),
-    **dict.fromkeys(("lease_until", "begun_at"), (int, float)),
+    **dict.fromkeys(("epoch", "fact_count", "size_bytes"), int),
+    **dict.fromkeys(("lease_until", "started_at"), (int, float)),
     "ended_at": (int, float, type(None)),
     "ending": (str, type(None)),
 }
@@ -292,13 +292,13 @@ def conversation_from(values: Sequence[object]) -> ConversationRecord:
     A value of another type becomes empty or 0, so that the other conversations can be listed.
     """
     conversation_id, title = (each if isinstance(each, str) else "" for each in values[:2])
-    messages, begun_at, changed_at = (each if isinstance(each, (int, float)) else 0 for each in values[2:])
+    messages, started_at, updated_at = (each if isinstance(each, (int, float)) else 0 for each in values[2:])
     return ConversationRecord(
         conversation_id=conversation_id,
         title=title,
-        messages=int(messages),
-        begun_at=float(begun_at),
-        changed_at=float(changed_at),
+        message_count=int(messages),
+        started_at=float(started_at),
+        updated_at=float(updated_at),
     )
 
 

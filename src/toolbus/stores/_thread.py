@@ -182,7 +182,7 @@ class DatabaseThread(Generic[_D, _A]):
         self._thread: threading.Thread | None = None
         self.appends = 0
         self.commits = 0
-        self.queue_peak = 0
+        self.queued_peak = 0
 
     @property
     def is_running(self) -> bool:
@@ -358,7 +358,7 @@ class _Worker(Generic[_D, _A]):
         if owner is not None:
             owner.appends += done
             owner.commits += done > 0
-            owner.queue_peak = max(owner.queue_peak, waited + len(self._queue))
+            owner.queued_peak = max(owner.queued_peak, waited + len(self._queue))
 
     def _attempt(self, function: Callable[[_D], _T], job: _Job) -> _T:
         """Call `function` with the database within the job's deadline, and return its result."""

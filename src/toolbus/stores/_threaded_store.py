@@ -101,4 +101,4 @@ class ThreadedStore:
         """See `JournalStore.statistics`."""
         found = await self._read(self._functions.statistics)
         writer = self._writer
-        return replace(found, appends=writer.appends, commits=writer.commits, queue_peak=writer.queue_peak)
+        return replace(found, appends=writer.appends, commits=writer.commits, queued_peak=writer.queued_peak)

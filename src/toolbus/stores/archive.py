@@ -12,12 +12,12 @@ Example:
     from pathlib import Path
 
     from toolbus import SqliteStore
-    from toolbus.stores.archive import Archive, Moved, Verified, export_to, import_from, verify
+    from toolbus.stores.archive import Archive, TransferReport, VerifyReport, export_to, import_from, verify
 
     folder = Path(tempfile.mkdtemp())
     store: Archive = SqliteStore(folder / "toolbus.db")
-    verified: Verified = await verify(store)
-    moved: Moved = await export_to(store, folder / "all.jsonl")
+    verified: VerifyReport = await verify(store)
+    moved: TransferReport = await export_to(store, folder / "all.jsonl")
     other = SqliteStore(folder / "other.db")
     await import_from(other, folder / "all.jsonl")
     print(verified.problems, moved.requests)  # [] 0
@@ -41,13 +41,13 @@ import orjson
 from pydantic import ValidationError
 
 from .._version import __version__
-from ..errors import StoreDamaged, StoreError, StoreFormat
+from ..errors import StoreDamaged, StoreError, UnsupportedStoreFormat
 from ..events import decode, encode
 from ..messages import Message
 from ..records import JsonForm, json_bytes
 from ..storage import ConversationRecord, RequestRecord, StoredFact
 
-__all__ = ["Archive", "Moved", "Salvaged", "Verified", "export_to", "import_from", "verify"]
+__all__ = ["Archive", "Salvaged", "TransferReport", "VerifyReport", "export_to", "import_from", "verify"]
 
 _FORMAT = 1
 _HASH = b',"hash":"'
@@ -111,7 +111,7 @@ class Archive(Protocol):
 
 
 @dataclass(slots=True)
-class Verified:
+class VerifyReport:
     """The numbers of what was verified, and the `problems` that were found: empty if all is as it was written."""
 
     requests: int = 0
@@ -122,7 +122,7 @@ class Verified:
 
 
 @dataclass(slots=True)
-class Moved:
+class TransferReport:
     """The numbers of what was exported or imported. `problems` are the errors of data that could not be read.
 
     The numbers do not include such data.
@@ -138,14 +138,14 @@ class Moved:
 # ------------------------------------------------------------------------------------------------- looking
 
 
-async def verify(store: Archive) -> Verified:
+async def verify(store: Archive) -> VerifyReport:
     """Read all data of the store, and check that it is what was written. Changes nothing.
 
-    Damage is reported, not raised: each of the `problems` is a `StoreDamaged` that names the request and the first
-    fact that is not whole, or describes another fault; or a `StoreFormat` for a fact that this version does not know.
-    May be called while requests run. Raises `StoreError` if the store cannot be read at all.
+    Damage is reported, not raised: each of the `problems` is a `StoreDamaged` that names the request and the first fact
+    that is not whole, or describes another fault; or a `UnsupportedStoreFormat` for a fact that this version does not
+    know. May be called while requests run. Raises `StoreError` if the store cannot be read at all.
     """
-    found = Verified()
+    found = VerifyReport()
     async for _, salvaged in _requests(store, found.problems):
         found.requests += 1
         found.facts += len(salvaged.facts)
@@ -175,9 +175,9 @@ async def _named(
             if record is not None:
                 salvaged = await store.salvage(request_id)
                 # A request that runs may have grown since its record was read, and may even have ended.
-                del salvaged.facts[record.facts :]
+                del salvaged.facts[record.fact_count :]
                 yield record, salvaged
-        except (StoreDamaged, StoreFormat) as exc:
+        except (StoreDamaged, UnsupportedStoreFormat) as exc:
             problems.append(exc)
 
 
@@ -189,7 +189,7 @@ async def _conversations(
         for record in records:
             try:
                 yield record, await store.turns(record.conversation_id)
-            except (StoreDamaged, StoreFormat) as exc:
+            except (StoreDamaged, UnsupportedStoreFormat) as exc:
                 problems.append(exc)
         after = records[-1].conversation_id
 
@@ -197,7 +197,7 @@ async def _conversations(
 # ------------------------------------------------------------------------------------------------ exporting
 
 
-async def export_to(store: Archive, path: str | os.PathLike[str]) -> Moved:
+async def export_to(store: Archive, path: str | os.PathLike[str]) -> TransferReport:
     """Write all data of the store to a new file, readable only for its owner (0600).
 
     Of a damaged request, the whole steps before the damage are written; its record keeps the ending that it had. The
@@ -205,14 +205,14 @@ async def export_to(store: Archive, path: str | os.PathLike[str]) -> Moved:
     is in its conversation there. Raises `StoreError`, also for a file that exists already or cannot be written. A file
     whose export was cancelled has no end, so that it cannot be imported.
     """
-    done = Moved()
+    done = TransferReport()
     writer = await anyio.to_thread.run_sync(_Writer, Path(os.fspath(path)))
     try:
         await writer.add({"toolbus": "archive", "format": _FORMAT, "version": __version__})
         running: dict[str, int] = {}  # the numbers of facts of unfinished requests
         async for record, salvaged in _requests(store, done.problems):
             if record.ending is None:
-                running[record.request_id] = record.facts
+                running[record.request_id] = record.fact_count
             else:
                 await _export_request(writer, record, salvaged, done)
         ended: set[str] = set()
@@ -237,7 +237,7 @@ async def export_to(store: Archive, path: str | os.PathLike[str]) -> Moved:
     return done
 
 
-async def _export_request(writer: _Writer, record: RequestRecord, salvaged: Salvaged, done: Moved) -> None:
+async def _export_request(writer: _Writer, record: RequestRecord, salvaged: Salvaged, done: TransferReport) -> None:
     if salvaged.damage is not None:
         done.problems.append(salvaged.damage)
     if not salvaged.facts:
@@ -250,7 +250,7 @@ async def _export_request(writer: _Writer, record: RequestRecord, salvaged: Salv
     done.facts += len(salvaged.facts)
 
 
-def _numbers(done: Moved) -> dict[str, int]:
+def _numbers(done: TransferReport) -> dict[str, int]:
     return {
         "requests": done.requests,
         "facts": done.facts,
@@ -311,14 +311,14 @@ def _next_hash(before: bytes, body: bytes) -> bytes:
 # ---------------------------------------------------------------------------------------- reading it again
 
 
-async def import_from(store: Archive, path: str | os.PathLike[str]) -> Moved:
+async def import_from(store: Archive, path: str | os.PathLike[str]) -> TransferReport:
     """Read a file that `export_to` has written into a store, which may have data already.
 
     The whole file is checked before anything is written. Raises `StoreDamaged` for a line that is not what was exported
-    or a file without an end, `StoreFormat` for a file of a newer toolbus, and `StoreError` for a file that cannot be
-    read, or if one of its requests or conversations is in the store already. Each request and each conversation is
-    written as a whole, without a lease. The store that was exported keeps its data: resume each request in only one of
-    the two stores.
+    or a file without an end, `UnsupportedStoreFormat` for a file of a newer toolbus, and `StoreError` for a file that
+    cannot be read, or if one of its requests or conversations is in the store already. Each request and each
+    conversation is written as a whole, without a lease. The store that was exported keeps its data: resume each request
+    in only one of the two stores.
     """
     name = Path(os.fspath(path))
     await anyio.to_thread.run_sync(_look_through, name)
@@ -327,7 +327,7 @@ async def import_from(store: Archive, path: str | os.PathLike[str]) -> Moved:
         if known:
             kind = "conversation" if is_conversation else "request"
             raise StoreError(f"{kind} {request_id!r} of {name} is in the store already; nothing was imported")
-    done = Moved()
+    done = TransferReport()
     pieces = _pieces(name)
     while (piece := await anyio.to_thread.run_sync(next, pieces, None)) is not None:
         record, rows = piece
@@ -366,7 +366,7 @@ def _look_through(path: Path) -> None:
         last = line
     if "end" not in last:
         raise StoreDamaged(f"{path} is incomplete: it has no end; export the store again")
-    counted = Moved()
+    counted = TransferReport()
     for record, rows in _pieces(path):
         if isinstance(record, RequestRecord):
             counted.requests += 1
@@ -382,7 +382,7 @@ def _check_header(path: Path, line: dict[str, Any]) -> None:
     if line.get("toolbus") != "archive" or not isinstance(line.get("format"), int):
         raise StoreError(f"{path} is not an archive of a toolbus store")
     if line["format"] > _FORMAT:
-        raise StoreFormat(
+        raise UnsupportedStoreFormat(
             f"{path} was written by toolbus {line.get('version')}, in format {line['format']} of archives; this "
             f"version knows formats up to {_FORMAT}: upgrade toolbus"
         )
@@ -413,7 +413,9 @@ def _pieces(path: Path) -> Iterator[_Piece]:
                 yield ConversationRecord(**line["conversation"]), _rows(lines, line["messages"], _turn)
         except (ValidationError, ValueError, TypeError, KeyError) as exc:
             where = f"{path}, line {number} or a later one,"
-            raise StoreFormat(f"{where} is of a form that this version of toolbus does not know: {exc}") from exc
+            raise UnsupportedStoreFormat(
+                f"{where} is of a form that this version of toolbus does not know: {exc}"
+            ) from exc
 
 
 def _rows(lines: Iterator[tuple[int, dict[str, Any]]], count: int, made: Callable[[dict[str, Any]], Any]) -> list[Any]:

@@ -159,7 +159,7 @@ class _Postgres(Database):
         _check_conninfo(conninfo)
         try:
             # libpq takes whole seconds, at least 2.
-            whole = max(2, int(self.seconds_left))
+            whole = max(2, int(self.remaining_seconds))
             self._connection = _connection_class().connect(conninfo, autocommit=True, connect_timeout=whole)
             self._prepare(durability, reads=reads)
         except self._psycopg.Error as exc:
@@ -269,8 +269,8 @@ class _Postgres(Database):
     def begin(self, *, reading: bool = False) -> None:
         """See `Database`."""
         self._connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if reading else "BEGIN")
-        if self.seconds_left > self._seconds:  # A job that may take longer than other calls.
-            self._limit(self.seconds_left, is_local=True)
+        if self.remaining_seconds > self._seconds:  # A job that may take longer than other calls.
+            self._limit(self.remaining_seconds, is_local=True)
 
     def commit(self) -> None:
         """See `Database`."""

@@ -167,7 +167,7 @@ class _Sqlite(Database):
         try:
             self._file = _file_at(path)
             self._connection = sqlite3.connect(
-                path, timeout=self.seconds_left, isolation_level=None, check_same_thread=False
+                path, timeout=self.remaining_seconds, isolation_level=None, check_same_thread=False
             )
         except sqlite3.Error as exc:
             raise self.translated(exc) from exc
@@ -240,7 +240,7 @@ class _Sqlite(Database):
         It does not wait for less: a transaction that gives up before the deadline of its oldest append would fail
         appends that have time left.
         """
-        wait = ceil(min(self.seconds_left, ANSWER_SECONDS) * 1_000)
+        wait = ceil(min(self.remaining_seconds, ANSWER_SECONDS) * 1_000)
         if not wait <= self._waits <= wait + 100:
             self._connection.execute(f"PRAGMA busy_timeout = {wait}")
             self._waits = wait

@@ -73,7 +73,7 @@ class Counts:
 
         self._calls = total(names.TOOL_CALLS, "{call}", "Settled tool calls", names.TOOL_NAME, names.ERROR_TYPE)
         self._late = total(names.LATE_RESULTS, "{result}", "Results of calls that were settled", names.TOOL_NAME)
-        self._letters = total(names.DEAD_LETTERS, "{letter}", "Events for which nobody had a use", names.LETTER)
+        self._letters = total(names.DEAD_LETTERS, "{event}", "Events for which nobody had a use", names.EVENT_TYPE)
         self._retries = total(names.MODEL_RETRIES, "{retry}", "Model calls that are made again", names.ERROR_TYPE)
         self._cost = total(names.MODEL_COST, "{USD}", "Cost of replies, by the price table", *_OF_A_REPLY)
         self._blocked = total(names.LOOP_BLOCKED, "s", "Time in which the event loop was blocked")
@@ -88,7 +88,7 @@ class Counts:
             ToolCallCompleted: lambda event: self._calls.add(label(names.TOOL_NAME, event.name), ""),
             ToolCallFailed: self._fail,
             ToolCallLate: lambda event: self._late.add(label(names.TOOL_NAME, event.name)),
-            DeadLetter: lambda event: self._letters.add(label(names.LETTER, event.letter_type)),
+            DeadLetter: lambda event: self._letters.add(label(names.EVENT_TYPE, event.event_type)),
             ModelRetrying: lambda event: self._retries.add(label(names.ERROR_TYPE, event.reason)),
             ModelResponded: self._spend,
             LoopBlocked: lambda event: self._blocked.add(by=event.seconds),
@@ -148,11 +148,11 @@ _NOW: tuple[tuple[str, str, str, _Number], ...] = (
     (names.REQUESTS_RUNNING, "{request}", "Requests that have begun and not ended", lambda each: each.running),
     (names.REQUESTS_WAITING, "{request}", "Requests that wait for people only", lambda each: each.waiting),
     (names.REQUESTS_QUEUED, "{request}", "Requests that wait for a slot or their turn", lambda each: each.queued),
-    (names.APPROVALS_WAITING, "{question}", "Questions that wait for a person", lambda each: each.approvals),
+    (names.APPROVALS_PENDING, "{question}", "Questions that wait for a person", lambda each: each.pending_approvals),
     (names.APPROVALS_OVERDUE, "{question}", "Questions that wait for too long", lambda each: each.approvals_overdue),
     (names.CALLS_OVERDUE, "{call}", "Cancelled calls that still run", lambda each: each.calls_overdue),
     (names.LEASES, "{lease}", "Requests whose leases are held", lambda each: each.leases),
-    (names.STORE_AWAY, "{store}", "Stores that fail now", lambda each: each.store_fails),
+    (names.STORE_UNAVAILABLE, "{store}", "Stores that fail now", lambda each: each.store_unavailable),
     (
         names.SUBSCRIPTIONS_LAG,
         "{event}",

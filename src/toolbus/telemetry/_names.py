@@ -34,7 +34,7 @@ OUTCOME = "toolbus.request.outcome"
 LIMIT = "toolbus.request.limit"
 COST = "toolbus.request.cost"
 ROUND = "toolbus.round"
-LETTER = "toolbus.letter.type"
+EVENT_TYPE = "toolbus.event.type"
 
 # Attributes with content.
 SYSTEM_INSTRUCTIONS = "gen_ai.system_instructions"
@@ -44,7 +44,7 @@ TOOL_ARGUMENTS = "gen_ai.tool.call.arguments"
 TOOL_RESULT = "gen_ai.tool.call.result"
 
 # The number of earlier messages that are not in an attribute, since it would be too long.
-LEFT_OUT = "toolbus.content.left_out"
+OMITTED_MESSAGES = "toolbus.content.omitted_messages"
 
 # Metrics.
 REQUEST_SECONDS = "gen_ai.invoke_agent.duration"
@@ -61,7 +61,7 @@ MODEL_RETRIES = "toolbus.model.retries"
 TOOL_CALLS = "toolbus.tool.calls"
 LATE_RESULTS = "toolbus.tool.late_results"
 CALLS_OVERDUE = "toolbus.tool.overdue"
-APPROVALS_WAITING = "toolbus.approvals.waiting"
+APPROVALS_PENDING = "toolbus.approvals.pending"
 APPROVALS_OVERDUE = "toolbus.approvals.overdue"
 LOOP_BLOCKED = "toolbus.loop.blocked"
 SUBSCRIPTIONS_LAG = "toolbus.subscriptions.lag"
@@ -71,7 +71,7 @@ LEASES_LOST = "toolbus.leases.lost"
 JOURNAL_APPENDS = "toolbus.journal.appends"
 JOURNAL_SECONDS = "toolbus.journal.append_time"
 JOURNAL_FAILURES = "toolbus.journal.failures"
-STORE_AWAY = "toolbus.store.away"
+STORE_UNAVAILABLE = "toolbus.store.unavailable"
 DEAD_LETTERS = "toolbus.dead_letters"
 
 # The variable that says whether content is recorded, and its values with which it is, in spans.

@@ -35,7 +35,7 @@ class OpenTelemetry(Instrumentation):
     `error.type`: a code of toolbus, "cancelled", or the class of the exception. The text of an error is never
     recorded. A request that continues in another process is a new `invoke_agent` span with a link to the earlier one,
     whose `traceparent` is in the metadata of the request's events. With content, an attribute has at most 100,000
-    characters: `toolbus.content.left_out` is the number of earlier messages that do not fit.
+    characters: `toolbus.content.omitted_messages` is the number of earlier messages that do not fit.
 
     Metrics are the durations of requests, model calls and tools, tokens, and what is counted while a runtime or a
     worker runs: settled tool calls, late results, dead letters, model retries, cost, requests that run, wait or were

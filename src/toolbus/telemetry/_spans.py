@@ -19,7 +19,7 @@ from ..failures import ReportedFailure, is_cancellation
 from ..messages import Usage
 from ..protocols import ModelReply, ModelRequest, Provider, RequestView
 from ..request_result import RequestResult
-from ..tool_results import Rendered
+from ..tool_results import RenderedResult
 from . import _names as names
 from ._content import arguments_text, cut_text, input_messages, output_messages, system_instructions
 from ._texts import Labels, clean
@@ -182,7 +182,7 @@ class RequestSpan(_Recorded):
             names.CONVERSATION: clean(view.conversation_id),
             names.REQUEST_ID: clean(view.request_id),
         }
-        links = () if view.begun_with is None else _links(view.begun_with)
+        links = () if view.original_metadata is None else _links(view.original_metadata)
         return spans.tracer.start_span(names.INVOKE_AGENT, None, self.kind, attributes, links)
 
     def measure(self, seconds: float) -> None:
@@ -192,8 +192,8 @@ class RequestSpan(_Recorded):
     def ended(self, outcome: RequestResult[Any]) -> None:
         span = self._span
         # A request that continues in another process has not failed.
-        is_left = outcome.resumable and outcome.outcome == "cancelled"
-        self._outcome = word = "left" if is_left else outcome.outcome
+        is_released = outcome.resumable and outcome.outcome == "cancelled"
+        self._outcome = word = "released" if is_released else outcome.outcome
         span.set_attribute(names.OUTCOME, word)
         if outcome.limit:
             span.set_attribute(names.LIMIT, outcome.limit)
@@ -247,7 +247,7 @@ class ModelSpan(_Recorded):
         text, left_out = input_messages(messages)
         span.set_attribute(names.INPUT_MESSAGES, text)
         if left_out:
-            span.set_attribute(names.LEFT_OUT, left_out)
+            span.set_attribute(names.OMITTED_MESSAGES, left_out)
 
     def measure(self, seconds: float) -> None:
         spans, about = self._spans, (names.OPERATION, names.CHAT, names.PROVIDER, self._provider)
@@ -314,7 +314,7 @@ class ToolSpan(_Recorded):
         about = (names.TOOL_NAME, self._requested.name, names.TOOL_TYPE, _FUNCTION)
         self._spans.tool_seconds.record(seconds, self._spans.labels(*about, names.ERROR_TYPE, self._error))
 
-    def ended(self, outcome: Rendered) -> None:
+    def ended(self, outcome: RenderedResult) -> None:
         self._span.set_attribute(names.TOOL_RESULT, cut_text(outcome.content))
 
 

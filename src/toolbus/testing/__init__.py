@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .fixtures import Clock, HarnessFactory
     from .harness import Harness
     from .network import allow_network_providers, forbid_network_providers
-    from .recording import Recorder, RecordingError, ReplayDifference, Replayed, read_recording, record, replay
+    from .recording import Recorder, RecordingError, ReplayDifference, ReplayReport, read_recording, record, replay
     from .virtual_time import advance, settle, virtual_backend, virtual_backends
     from .wire import WireServer
 
@@ -53,7 +53,7 @@ __all__ = [
     "Recorder",
     "RecordingError",
     "ReplayDifference",
-    "Replayed",
+    "ReplayReport",
     "ScriptedProvider",
     "VirtualDeadlock",
     "VirtualTimeLoop",
@@ -103,7 +103,7 @@ _MODULES = {
         "Recorder",
         "RecordingError",
         "ReplayDifference",
-        "Replayed",
+        "ReplayReport",
         "read_recording",
         "record",
         "replay",

@@ -29,7 +29,7 @@ from ..core.limits import Limits
 from ..errors import ConfigurationError
 from ..protocols import Provider, ToolSpec
 from ..providers.scripted import Script
-from ..tools import Toolish
+from ..tools import ToolLike
 from .harness import Harness
 from .virtual_time import advance, settle, virtual_backend
 
@@ -103,7 +103,7 @@ class HarnessFactory:
         self,
         provider: Provider | Script | None = None,
         *,
-        tools: Iterable[str | Toolish | ToolSpec] = (),
+        tools: Iterable[str | ToolLike | ToolSpec] = (),
         run_tools: bool = False,
         limits: Limits | None = None,
         bus: EventBus | None = None,

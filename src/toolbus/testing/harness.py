@@ -35,7 +35,7 @@ from ..providers.scripted import Script, ScriptedProvider
 from ..request_result import RequestResult
 from ..session import MessagesLike, RequestSession, read_messages, read_prompt
 from ..tool_results import render
-from ..tools import Tool, Toolish, ToolRegistry
+from ..tools import Tool, ToolLike, ToolRegistry
 from ._timeline import event_line, near_misses, timeline
 from .census import assert_idle
 from .virtual_time import advance, settle
@@ -91,7 +91,7 @@ class Harness:
         self,
         provider: Provider | Script | None = None,
         *,
-        tools: Iterable[str | Toolish | ToolSpec] = (),
+        tools: Iterable[str | ToolLike | ToolSpec] = (),
         run_tools: bool = False,
         limits: Limits | None = None,
         bus: EventBus | None = None,
@@ -213,7 +213,7 @@ class Harness:
     def complete(self, requested: ToolCallRequested, value: Any = None) -> bool:
         """Answer a call as if its handler had returned `value`: a text, JSON values, images, a `ToolResult`, ...
 
-        Returns False if the call was settled before, or nobody waits for it. Raises `UnserialisableResult`.
+        Returns False if the call was settled before, or nobody waits for it. Raises `UnserializableResult`.
         """
         rendered = render(value)
         return self.bus.publish(
@@ -339,7 +339,7 @@ class Harness:
         if waiting := self.pending_approvals:
             raise self._failure(f"not decided: {', '.join(f'{each.name} ({each.call_id})' for each in waiting)}")
         if letters := self.seen(DeadLetter):
-            raise self._failure(f"addressed to nobody: {', '.join(each.letter_type for each in letters)}")
+            raise self._failure(f"addressed to nobody: {', '.join(each.event_type for each in letters)}")
 
     def assert_over(self) -> None:
         """Fail unless all is over: no pending call, no running request, no unused step, and no receiver that raised."""

@@ -14,7 +14,7 @@ Invariants:
 Example:
     from toolbus import Runtime
     from toolbus.testing import ScriptedProvider, calls, text
-    from toolbus.tools import Isolation, Summarize, Tool, Toolish, ToolContext, ToolOptions, ToolRegistry, tool
+    from toolbus.tools import Isolation, Summarize, Tool, ToolLike, ToolContext, ToolOptions, ToolRegistry, tool
 
     isolation: Isolation = "thread"
     short: Summarize = lambda order: str(order)[:80]
@@ -26,7 +26,7 @@ Example:
         "Get an order of the user."
         return f"order {number} of {context.deps}"
 
-    tools: list[Toolish] = [get_order, Tool("wait", "Wait for the user.", {"type": "object"}, external=True)]
+    tools: list[ToolLike] = [get_order, Tool("wait", "Wait for the user.", {"type": "object"}, external=True)]
     registry = ToolRegistry(tools)
     model = ScriptedProvider([calls(("get_order", {"number": 7})), text("Here it is.")])
     async with Runtime(model, tools=registry) as runtime:
@@ -38,7 +38,7 @@ from __future__ import annotations
 
 from ..tool_results import ToolResult
 from ._options import Isolation, Summarize, ToolOptions, check_options
-from ._tool import DepsT, Tool, ToolContext, Toolish, ToolRegistry, tool
+from ._tool import DepsT, Tool, ToolContext, ToolLike, ToolRegistry, tool
 
 __all__ = [
     "DepsT",
@@ -46,10 +46,10 @@ __all__ = [
     "Summarize",
     "Tool",
     "ToolContext",
+    "ToolLike",
     "ToolOptions",
     "ToolRegistry",
     "ToolResult",
-    "Toolish",
     "check_options",
     "tool",
 ]

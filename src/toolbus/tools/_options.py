@@ -33,7 +33,7 @@ class ToolOptions(TypedDict, total=False):
     pool: str
     """The pool of executors that run the calls, for example workers with a GPU: see `Runtime(executors=)`. By default
     they run in the process of their request. The deps of the handler are then those of the executor."""
-    transcript: bool
+    needs_transcript: bool
     """True if the handler reads `ToolContext.messages` on a worker of its pool: the transcript is sent along with each
     call. In the process of the request, a handler always has it."""
     destructive: bool
@@ -72,7 +72,7 @@ class ToolOptions(TypedDict, total=False):
     """The rule for older results in the history. Those of a "query", which reads something that changes, are replaced
     by a line, also when the same query is made again. Those of an "action", which does something, are cut short. Those
     of any other tool stay whole."""
-    sensitive_history: bool
+    keep_full_results: bool
     """True if older results are never shortened, for example those of a login whose token is needed later."""
     max_result_chars: int | None
     """The number of characters of a result that are sent to the model, instead of the request's; at least 200."""
@@ -111,8 +111,8 @@ def check_options(name: str, options: ToolOptions) -> None:
         problem = "it is external, so its executor decides what the model reads; leave summarize and include_data out"
     elif options.get("external") and options.get("pool"):
         problem = "it is external, so somebody else answers its calls; leave pool out, or give it a handler"
-    elif options.get("transcript") and not options.get("pool"):
-        problem = "transcript sends the transcript to a worker, and the tool has no pool; leave transcript out"
+    elif options.get("needs_transcript") and not options.get("pool"):
+        problem = "needs_transcript is for a worker, and the tool has no pool; leave it out"
     elif options.get("background") and options.get("sequential"):
         problem = "the calls after a sequential one wait for it, and nothing waits for background work; leave one out"
     else:
@@ -181,9 +181,9 @@ _RULES: Mapping[str, Rule] = {
     "external": FLAG,
     "status": Rule(lambda given: isinstance(given, str), "give a sentence, such as 'Looking {city} up'"),
     "pool": Rule(lambda given: isinstance(given, str), "give the name of a pool, such as 'gpu'"),
-    "transcript": FLAG,
+    "needs_transcript": FLAG,
     "kind": Rule(lambda given: given in get_args(ToolKind), "say 'query' or 'action', or nothing"),
-    "sensitive_history": FLAG,
+    "keep_full_results": FLAG,
     "destructive": FLAG,
     "needs_approval": or_none(
         Rule(

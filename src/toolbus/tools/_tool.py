@@ -43,7 +43,7 @@ else:
 
     P, R, DepsT = ParamSpec("P"), TypeVar("R"), TypeVar("DepsT")
 
-__all__ = ["Isolation", "Tool", "ToolContext", "ToolOptions", "ToolRegistry", "ToolResult", "Toolish", "tool"]
+__all__ = ["Isolation", "Tool", "ToolContext", "ToolLike", "ToolOptions", "ToolRegistry", "ToolResult", "tool"]
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # the function names that both OpenAI and Anthropic accept
 
@@ -52,7 +52,7 @@ class ToolContext(Generic[DepsT]):
     """The call that a handler works for. A handler gets it as the parameter that is annotated `ToolContext[MyDeps]`.
 
     `deps` is the object that the application gave to the runtime or the request. `messages` is the transcript as of
-    this round, read-only; on a worker it is empty unless the tool has `transcript=True`. `attempt` counts from 1.
+    this round, read-only; on a worker it is empty unless the tool has `needs_transcript=True`. `attempt` counts from 1.
     `idempotency_key` is the same for every run of this call, also after a restart.
     """
 
@@ -182,12 +182,12 @@ class Tool(Generic[P, R]):
         "isolation",
         "max_concurrency",
         "needs_deps",
+        "needs_transcript",
         "retries",
         "retry_on",
         "secrets",
         "spec",
         "summarize",
-        "transcript",
     )
 
     def __init__(
@@ -223,7 +223,7 @@ class Tool(Generic[P, R]):
         self.isolation: Isolation = options.get("isolation", "thread")
         self.include_data = options.get("include_data")
         self.summarize = options.get("summarize")
-        self.transcript = options.get("transcript", False)
+        self.needs_transcript = options.get("needs_transcript", False)
         self._bind = binder.bind
         self._context = binder.context
         # The name of the type of deps that the handler asks for; empty if it does without.
@@ -280,7 +280,7 @@ class Tool(Generic[P, R]):
         return f"Tool({self.name!r})"
 
 
-Toolish: TypeAlias = Tool | Callable[..., Any]
+ToolLike: TypeAlias = Tool | Callable[..., Any]
 
 
 def _checked_name(name: str) -> str:
@@ -307,7 +307,7 @@ def _spec_of(name: str, description: str, binder: ArgumentBinder, options: ToolO
         sequential=options.get("sequential", False),
         status=options.get("status", ""),
         kind=options.get("kind", ""),
-        sensitive_history=options.get("sensitive_history", False),
+        keep_full_results=options.get("keep_full_results", False),
         max_result_chars=options.get("max_result_chars"),
         idempotent=options.get("idempotent", False),
         repeatable=options.get("repeatable", False),
@@ -435,7 +435,7 @@ class ToolRegistry(KnowsMarks):
 
     __slots__ = ("_marked", "_specs", "_tools", "needs_deps")
 
-    def __init__(self, tools: Iterable[Toolish] = ()) -> None:
+    def __init__(self, tools: Iterable[ToolLike] = ()) -> None:
         self._marked: Mapping[str, Marks] = {}
         self._tools: dict[str, Tool] = {}
         self.needs_deps: dict[str, str] = {}  # the type of deps that handlers ask for, by tool name
@@ -443,7 +443,7 @@ class ToolRegistry(KnowsMarks):
         for each in tools:
             self.add(each)
 
-    def add(self, tool: Toolish) -> Tool:
+    def add(self, tool: ToolLike) -> Tool:
         """Add a tool, or a plain function as a tool. Raises `ConfigurationError` if the name is taken."""
         made = _as_tool(tool)
         if made.name in self._tools:
@@ -451,7 +451,7 @@ class ToolRegistry(KnowsMarks):
         self._set(made)
         return made
 
-    def replace(self, tool: Toolish) -> Tool:
+    def replace(self, tool: ToolLike) -> Tool:
         """Add a tool, and replace the tool of the same name if there is one."""
         made = _as_tool(tool)
         self._set(made)
@@ -497,7 +497,7 @@ class ToolRegistry(KnowsMarks):
         return len(self._tools)
 
 
-def _as_tool(tool: Toolish) -> Tool:
+def _as_tool(tool: ToolLike) -> Tool:
     if isinstance(tool, Tool):
         return cast("Tool", tool)
     if callable(tool):

@@ -50,7 +50,7 @@ class AguiEncoder(EventEncoder):
         from toolbus.web import AguiEncoder
 
         encoder = AguiEncoder("thread-1", "run-1")
-        chunks = encoder.feed(RequestStarted(prompt="Hello?", deadline=600))
+        chunks = encoder.feed(RequestStarted(prompt="Hello?", timeout_seconds=600))
         print(chunks[0]["type"])  # RUN_STARTED
     """
 
@@ -157,7 +157,7 @@ class AguiEncoder(EventEncoder):
 
 
 def _interrupt(call: ShownCall, question: ApprovalRequested) -> dict[str, Any]:
-    expires = datetime.fromtimestamp(min(question.at + question.deadline, _LATEST), UTC)
+    expires = datetime.fromtimestamp(min(question.at + question.timeout_seconds, _LATEST), UTC)
     return {
         "id": approval_id(question),
         "reason": "tool_approval",

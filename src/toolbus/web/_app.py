@@ -14,7 +14,7 @@ from .._option_checks import FLAG, POSITIVE, check, whole
 from ..durability import call_store_in_time
 from ..errors import ConfigurationError, MissingExtra, UnknownRequest
 from ..events import MessageAppended, ToolCallCompleted, ToolCallFailed
-from ..handles import CommandAnswer, RequestHandle
+from ..handles import CommandStatus, RequestHandle
 from ..messages import PromptLike, UserMessage, to_vercel
 from ..request_result import RequestResult
 from ..session import RequestSession
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["create_app"]
 
 _NEWEST = 20  # requests of a conversation that are looked at and listed
-_STATUS: Mapping[CommandAnswer, int] = {"done": 200, "queued": 202, "ended": 409, "unknown": 404}
+_STATUS: Mapping[CommandStatus, int] = {"done": 200, "queued": 202, "ended": 409, "unknown": 404}
 
 
 def create_app(
@@ -52,7 +52,7 @@ def create_app(
     authorize: AuthorizeRequest,
     options: Callable[[Request, str], RequestOptions[Any]] | None = None,
     client_tools: Collection[str] = (),
-    version: Literal[6, 7] = 6,
+    ai_sdk_version: Literal[6, 7] = 6,
     page: bool = False,
     heartbeat_seconds: float = 15.0,
     cancel_on_disconnect: bool = False,
@@ -71,14 +71,15 @@ def create_app(
     | --- | --- |
     | `POST /ask` | the result as JSON when the request has ended; body: `prompt`, `conversation_id` |
     | `POST /ask/events`, `POST /ask/text` | the same as an `EventsResponse` or a `TextResponse` |
-    | `POST /chat`, `GET /chat/ID/stream` | `useChat` of the AI SDK (`version`), and its resuming (204: nothing runs) |
+    | `POST /chat`, `GET /chat/ID/stream` | `useChat` of the AI SDK (`ai_sdk_version`), and its resuming (204: nothing
+    runs) |
     | `POST /agent` | `HttpAgent` of AG-UI |
     | `GET /` | with `page`: a chat page on these routes, that of `toolbus serve` |
     | `GET /conversations` | the user's conversations, the newest first; `search`, `limit` |
     | `GET /conversations/ID` | its `messages` for `useChat`, and its newest `requests`; both empty for a new one |
     | `GET /requests/ID` | its `outcome` (null while it runs), and the `approvals` that wait |
     | `GET /requests/ID/events`, `/text` | its events or its text, after `Last-Event-ID` |
-    | `POST /requests/ID/cancel`, `/steer`, `/decide`, `/answer` | `{"answer": "done"}`, "queued" (202), "ended" (409) |
+    | `POST /requests/ID/cancel`, `/steer`, `/decide`, `/answer` | `{"status": "done"}`, "queued" (202), "ended" (409) |
 
     The page is open to everybody, and contains nothing of anybody: `authorize` is asked about what it then asks for. It
     sends the cookies of its origin, and `Authorization: Bearer TOKEN` if it was opened as `/#token=TOKEN`.
@@ -90,13 +91,13 @@ def create_app(
     """
     if not callable(authorize):
         raise ConfigurationError("authorize is not callable; give a function of the HTTP request that returns its user")
-    VercelEncoder(version=version)  # It checks the version.
+    VercelEncoder(ai_sdk_version=ai_sdk_version)  # It checks the version.
     app = _App(
         runtime,
         authorize,
         options,
         frozenset(client_tools),
-        version,
+        ai_sdk_version,
         {
             "heartbeat_seconds": check("heartbeat_seconds", heartbeat_seconds, POSITIVE),
             "cancel_on_disconnect": check("cancel_on_disconnect", cancel_on_disconnect, FLAG),
@@ -125,7 +126,7 @@ class _App:
         authorize: AuthorizeRequest,
         options: Callable[[Request, str], RequestOptions[Any]] | None,
         client_tools: frozenset[str],
-        version: Literal[6, 7],
+        ai_sdk_version: Literal[6, 7],
         streaming: _Streaming,
         max_body_bytes: int,
     ) -> None:
@@ -133,7 +134,7 @@ class _App:
         self._authorize = authorize
         self._options = options
         self._client_tools = client_tools
-        self._version: Literal[6, 7] = version
+        self._version: Literal[6, 7] = ai_sdk_version
         self._streaming = streaming
         self._heartbeat_seconds = streaming["heartbeat_seconds"]
         self._max_body_bytes = max_body_bytes
@@ -221,7 +222,7 @@ class _App:
                 source,
                 client_tools=self._client_tools,
                 answered=incoming.answered,
-                version=self._version,
+                ai_sdk_version=self._version,
                 headers=headers,
                 **self._streaming,
             )
@@ -262,13 +263,13 @@ class _App:
         found = await self._runtime.requests(conversation_id=stored_id, limit=_NEWEST)
         unfinished = [each for each in found if each.ending is None]
         # One that waits for the turn has nothing to show, and the one before it may wait for an answer of this page.
-        record = next((each for each in unfinished if each.facts), unfinished[0] if unfinished else None)
+        record = next((each for each in unfinished if each.fact_count), unfinished[0] if unfinished else None)
         if record is None:
             return Response(status_code=204)
         return VercelResponse(
             self._runtime.request(record.request_id),
             client_tools=self._client_tools,
-            version=self._version,
+            ai_sdk_version=self._version,
             heartbeat_seconds=self._heartbeat_seconds,
             headers={"X-Request-Id": record.request_id},
         )
@@ -285,9 +286,9 @@ class _App:
             {
                 "conversation_id": owner.shown(each.conversation_id),
                 "title": each.title,
-                "messages": each.messages,
-                "begun_at": each.begun_at,
-                "changed_at": each.changed_at,
+                "message_count": each.message_count,
+                "started_at": each.started_at,
+                "updated_at": each.updated_at,
             }
             for each in await call_store_in_time(listing)
         ]
@@ -335,7 +336,7 @@ class _App:
     async def _request(self, http: Request) -> Response:
         owner = await owner_of(http, self._authorize)
         handle, record = await self._owned(owner, http.path_params["request_id"])
-        questions = await handle.pending_approvals() if record.facts and record.ending is None else ()
+        questions = await handle.pending_approvals() if record.fact_count and record.ending is None else ()
         approvals = [
             {"id": approval_id(each), "name": each.name, "arguments": each.arguments, "call_id": each.call_id}
             for each in questions
@@ -402,8 +403,8 @@ def _headers_of(owner: Owner, session: RequestSession) -> dict[str, str]:
 
 
 def _listed(record: RequestRecord) -> dict[str, Any]:
-    return {"request_id": record.request_id, "outcome": record.ending, "begun_at": record.begun_at}
+    return {"request_id": record.request_id, "outcome": record.ending, "started_at": record.started_at}
 
 
-def _answered(answer: CommandAnswer) -> Response:
-    return json_response({"answer": answer}, _STATUS[answer])
+def _answered(answer: CommandStatus) -> Response:
+    return json_response({"status": answer}, _STATUS[answer])

@@ -395,7 +395,7 @@ class _PageResponse(_EventStream):
 
 
 class VercelResponse(_PageResponse):
-    """A request as a UI message stream for `useChat`: see `VercelEncoder` for `client_tools`, `answered`, `version`.
+    """A request as a UI message stream for `useChat`. `VercelEncoder` explains its first three options.
 
     The stream ends with the request, and also when the page has to answer before anything can happen, because `useChat`
     sends approvals and results with its next request: give them to the session with `ClientRequest.answer`, and respond
@@ -410,7 +410,7 @@ class VercelResponse(_PageResponse):
         *,
         client_tools: Collection[str] = (),
         answered: Collection[str] = (),
-        version: Literal[6, 7] = 6,
+        ai_sdk_version: Literal[6, 7] = 6,
         stays_open: bool = False,
         heartbeat_seconds: float = 15.0,
         cancel_on_disconnect: bool = False,
@@ -418,7 +418,7 @@ class VercelResponse(_PageResponse):
     ) -> None:
         super().__init__(
             source,
-            VercelEncoder(client_tools=client_tools, answered=answered, version=version),
+            VercelEncoder(client_tools=client_tools, answered=answered, ai_sdk_version=ai_sdk_version),
             stays_open=stays_open,
             heartbeat_seconds=heartbeat_seconds,
             cancel_on_disconnect=cancel_on_disconnect,

@@ -43,18 +43,18 @@ def _parsed(text: str) -> Any:
 class VercelEncoder(EventEncoder):
     """The chunks of a UI message stream: one message of the assistant, whose id is the request's.
 
-    The default is understood by versions 6 and 7 of the AI SDK. With `version=7`, a reply that the model is asked for
-    again disappears from the page (`reset-step`); before, its text stays above the new one. Calls are dynamic tools,
-    except those of `client_tools`, which are the page's own. See `EventEncoder` for the rest.
+    The default is understood by versions 6 and 7 of the AI SDK. With `ai_sdk_version=7`, a reply that the model is
+    asked for again disappears from the page (`reset-step`); before, its text stays above the new one. Calls are dynamic
+    tools, except those of `client_tools`, which are the page's own. See `EventEncoder` for the rest.
     """
 
     headers: ClassVar[Mapping[str, str]] = {"x-vercel-ai-ui-message-stream": "v1"}
 
     def __init__(
-        self, *, client_tools: Collection[str] = (), answered: Collection[str] = (), version: Literal[6, 7] = 6
+        self, *, client_tools: Collection[str] = (), answered: Collection[str] = (), ai_sdk_version: Literal[6, 7] = 6
     ) -> None:
         super().__init__(client_tools=client_tools, answered=answered)
-        self._version = check("version", version, _VERSIONS)
+        self._version = check("ai_sdk_version", ai_sdk_version, _VERSIONS)
 
     def on_start(self, request_id: str, conversation_id: str) -> None:
         metadata = {"requestId": request_id, "conversationId": conversation_id}

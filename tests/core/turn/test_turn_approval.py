@@ -66,7 +66,7 @@ def test_a_call_that_needs_approval_is_asked_for_and_not_requested() -> None:
     turn = asked()
     (question,) = of(ApprovalRequested, turn.facts)
     assert (question.call_id, question.name, question.arguments) == ("r_0_0", "pay", {"n": 1})
-    assert (question.deadline, question.definition) == (3_600.0, definition_of(PAY))
+    assert (question.timeout_seconds, question.definition) == (3_600.0, definition_of(PAY))
     assert requests(turn) == []
     assert turn.waiting.deadline == turn.now + 3_600
 
@@ -78,7 +78,7 @@ def test_an_approved_call_runs_with_the_arguments_that_were_shown() -> None:
     decision, requested = turn.approve("r_0_0")
     assert isinstance(decision, ApprovalDecided)
     assert isinstance(requested, ToolCallRequested)
-    assert (requested.arguments, requested.deadline) == ({"n": 1}, 30.0)
+    assert (requested.arguments, requested.timeout_seconds) == ({"n": 1}, 30.0)
     assert turn.waiting.deadline == turn.now + 30
 
 
@@ -366,7 +366,7 @@ def test_a_call_that_is_approved_while_another_waits_has_the_time_that_was_left(
     turn = asked('{"n":1}', '{"n":2}', limits=Limits(timeout_seconds=20))
     turn.now += 500
     turn.approve("r_0_0")
-    assert of(ToolCallRequested, turn.facts)[0].deadline == 20
+    assert of(ToolCallRequested, turn.facts)[0].timeout_seconds == 20
     turn.elapse()
     assert [(each.call_id, each.reason) for each in of(ToolCallFailed, turn.facts)] == [("r_0_0", "timeout")]
     assert list(turn.state.open_calls) == ["r_0_1"]

@@ -58,8 +58,8 @@ def test_the_model_gets_a_ticket_at_once_and_continues() -> None:
     assert isinstance(turn.command, CallModel)
     assert (turn.roles, tickets(turn)) == (["user", "assistant", "tool"], [True])
     [requested] = of(ToolCallRequested, turn.facts)
-    assert (requested.background, requested.deadline) == (True, 4 * DAY)
-    assert of(RoundStarted, turn.facts)[-1].after[0].success
+    assert (requested.background, requested.timeout_seconds) == (True, 4 * DAY)
+    assert of(RoundStarted, turn.facts)[-1].call_outcomes[0].ok
 
 
 def test_listeners_hear_the_ticket_after_the_request_that_completes_the_round() -> None:
@@ -287,7 +287,7 @@ def test_after_a_restart_it_is_requested_again_and_keeps_its_deadline(phase: Pha
         facts = turn.step(Resume())
         [again] = [each for each in of(ToolCallRequested, facts) if each.call_id == "r_0_0"]
         assert (again.resumed, again.background) == (True, True)
-        assert again.at + again.deadline == pytest.approx(turn.facts[0].at + 4 * DAY)
+        assert again.at + again.timeout_seconds == pytest.approx(turn.facts[0].at + 4 * DAY)
         if phase is not Phase.TOOLS:
             assert turn.state.phase is phase
     assert tickets(turn)[0]
@@ -328,7 +328,7 @@ def test_after_a_restart_a_paused_call_has_the_time_that_it_had_left() -> None:
     turn.pause("r_0_0")
     turn.now += 100
     [again] = of(ToolCallRequested, turn.step(Resume()))
-    assert again.deadline == pytest.approx(2 * DAY)
+    assert again.timeout_seconds == pytest.approx(2 * DAY)
 
 
 def test_a_note_says_what_it_leaves_out() -> None:

@@ -35,7 +35,7 @@ def new() -> TurnState:
 
 
 def ready() -> TurnState:
-    return apply(new(), RequestStarted(deadline=100, at=0.0))
+    return apply(new(), RequestStarted(timeout_seconds=100, at=0.0))
 
 
 def model() -> TurnState:
@@ -68,7 +68,7 @@ def ended() -> TurnState:
 
 def requested(call_id: str) -> ToolCallRequested:
     return ToolCallRequested(
-        call_id=call_id, name="clock", arguments={}, round=0, deadline=30, idempotency_key=call_id, at=0.0
+        call_id=call_id, name="clock", arguments={}, round=0, timeout_seconds=30, idempotency_key=call_id, at=0.0
     )
 
 
@@ -80,7 +80,7 @@ STATES: dict[str, Callable[[], TurnState]] = {
     each.__name__: each for each in (new, ready, model, was_replied, tools, settled, ended)
 }
 FACTS: dict[str, Event] = {
-    "start": RequestStarted(deadline=1),
+    "start": RequestStarted(timeout_seconds=1),
     "user": MessageAppended(message=UserMessage(content="x")),
     "system": MessageAppended(message=SystemMessage(text="x")),
     "reply": MessageAppended(message=REPLY),
@@ -100,7 +100,7 @@ FACTS: dict[str, Event] = {
     "failure": RequestFailed(reason="x", error="x"),
     "cancelled": RequestCancelled(),
     "signal": TextDelta(message_id="m", text="x"),
-    "fact of a later version": ApprovalRequested(call_id="r_0_0", name="clock", arguments={}, deadline=1),
+    "fact of a later version": ApprovalRequested(call_id="r_0_0", name="clock", arguments={}, timeout_seconds=1),
 }
 ENDINGS = {"end", "failure", "cancelled"}
 LEGAL: dict[str, set[str]] = {

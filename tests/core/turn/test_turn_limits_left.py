@@ -22,7 +22,7 @@ ABOVE = Limits(
     max_rounds=7,
 )
 USED = Usage(input_tokens=100, output_tokens=50)
-PRICES = {"*": Price(input=1_000.0, output=0.0)}  # 100 tokens of input cost 0.1
+PRICES = {"*": Price(input_per_million=1_000.0, output_per_million=0.0)}  # 100 tokens of input cost 0.1
 
 
 def above(limits: Limits = ABOVE) -> Turn:

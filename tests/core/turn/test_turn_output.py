@@ -192,7 +192,7 @@ def test_native_answers_are_sent_back_as_often_as_the_limit_says() -> None:
 def test_a_server_that_refuses_the_schema_is_asked_once_more_at_once() -> None:
     turn = asked()
     (retrying,) = of(ModelRetrying, turn.break_model("native_output_unsupported", retryable=False))
-    assert (retrying.reason, retrying.provider, retrying.delay_seconds) == ("native_output_unsupported", 0, 0.0)
+    assert (retrying.reason, retrying.provider_index, retrying.delay_seconds) == ("native_output_unsupported", 0, 0.0)
     assert turn.state.native_refused
     turn.call(ANSWER)
     check_rome(turn)
@@ -318,7 +318,7 @@ def test_a_last_answer_that_is_none_stops_the_request_with_its_text() -> None:
     ],
 )
 def test_nothing_is_sent_back_past_a_limit(limits: Limits, reason: str) -> None:
-    turn = asked(limits, prices={"*": Price(input=1_000_000, output=0)})
+    turn = asked(limits, prices={"*": Price(input_per_million=1_000_000, output_per_million=0)})
     turn.reply("Rome", usage=Usage(input_tokens=6, output_tokens=6))
     assert turn.stopped_by == reason
     assert (turn.ending.text, repaired(turn)) == ("Rome", [])

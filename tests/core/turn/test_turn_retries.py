@@ -54,7 +54,7 @@ def test_a_reply_after_failures_has_an_id_of_its_own_and_the_next_round_begins_a
 def test_each_provider_has_all_of_the_attempts() -> None:
     turn = Turn(Limits(max_model_attempts=3), providers=2)
     made = [each for _ in range(5) for each in of(ModelRetrying, turn.break_model())]
-    assert [each.provider for each in made] == [0, 0, 1, 1, 1]
+    assert [each.provider_index for each in made] == [0, 0, 1, 1, 1]
     assert of(RequestFailed, turn.break_model())
 
 

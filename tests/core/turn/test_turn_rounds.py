@@ -46,7 +46,7 @@ def test_a_question_and_its_answer_are_a_whole_request() -> None:
 def test_the_start_says_what_the_request_begins_with() -> None:
     turn = Turn(Limits(timeout_seconds=7), history=[UserMessage(content="a"), AssistantMessage(text="b")])
     (started,) = of(RequestStarted, turn.facts)
-    assert (started.prompt, started.history_count, started.deadline) == ("What time is it?", 2, 7)
+    assert (started.prompt, started.history_count, started.timeout_seconds) == ("What time is it?", 2, 7)
     assert turn.state.history_count == 2
     assert turn.roles == ["user", "assistant", "user"]
 
@@ -124,7 +124,7 @@ def test_a_request_for_a_call_says_all_that_running_it_takes() -> None:
     assert requested.arguments == {"city": "Rome"}
     assert (requested.call_id, requested.provider_call_id, requested.name) == ("r_0_0", "x", "weather")
     assert (requested.vendor, requested.round, requested.idempotency_key) == ("scripted", 0, "r_0_0")
-    assert (requested.at, requested.deadline) == (1_000_001.0, 30)
+    assert (requested.at, requested.timeout_seconds) == (1_000_001.0, 30)
 
 
 def test_all_calls_of_a_reply_are_in_the_transcript_before_the_first_is_requested() -> None:
@@ -164,13 +164,13 @@ def test_results_are_appended_in_call_order_whatever_order_they_come_in(order: t
 
 def test_the_next_round_knows_what_it_processes() -> None:
     turn = Turn()
-    assert of(RoundStarted, turn.facts)[0].after == ()
+    assert of(RoundStarted, turn.facts)[0].call_outcomes == ()
     turn.call(call("weather", '{"city":"Rome"}'), call(), call("nothing"))
     (started,) = of(RoundStarted, turn.step(completed("r_0_0"), failed("r_0_1")))
-    assert started.after == (
-        CallOutcome(name="weather", success=True),
-        CallOutcome(name="clock", success=False),
-        CallOutcome(name="nothing", success=False),
+    assert started.call_outcomes == (
+        CallOutcome(name="weather", ok=True),
+        CallOutcome(name="clock", ok=False),
+        CallOutcome(name="nothing", ok=False),
     )
     assert (started.round, started.message_count, started.tools_offered) == (1, 5, True)
     assert turn.command == CallModel(
@@ -182,7 +182,7 @@ def test_a_tools_own_timeout_replaces_the_requests() -> None:
     slow = ToolSpec(name="slow", timeout_seconds=45)
     turn = Turn(tools={"slow": slow, "clock": TOOLS["clock"]})
     turn.step(replied("", call("slow"), call()))
-    assert [each.deadline for each in of(ToolCallRequested, turn.facts)] == [45, 30]
+    assert [each.timeout_seconds for each in of(ToolCallRequested, turn.facts)] == [45, 30]
     assert turn.waiting.deadline == turn.now + 30
     turn.complete("r_0_1")
     assert turn.waiting.deadline == turn.now + 45
@@ -192,7 +192,7 @@ def test_no_call_may_run_longer_than_its_request() -> None:
     turn = Turn(Limits(timeout_seconds=40))
     turn.now += 25
     (requested,) = of(ToolCallRequested, turn.call())
-    assert requested.deadline == 15
+    assert requested.timeout_seconds == 15
     assert turn.waiting.deadline == turn.state.deadline
 
 

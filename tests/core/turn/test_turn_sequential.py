@@ -173,7 +173,7 @@ def test_a_held_call_is_judged_while_another_waits_and_has_the_time_that_was_lef
     turn.now += 15
     turn.complete("r_0_0")
     assert begun(turn) == ["r_0_0", "r_0_2"]
-    assert of(ToolCallRequested, turn.facts)[-1].deadline == 20
+    assert of(ToolCallRequested, turn.facts)[-1].timeout_seconds == 20
     assert turn.state.calls[2].status is CallStatus.REQUESTED
 
 

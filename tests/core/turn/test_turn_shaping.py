@@ -16,7 +16,7 @@ from toolbus.messages import Usage
 from toolbus.protocols import Summary
 
 SHAPE = Shape(900, 300, 2, 1, "In short.")
-PRICES = {"quick:m": Price(input=1_000_000, output=1_000_000)}
+PRICES = {"quick:m": Price(input_per_million=1_000_000, output_per_million=1_000_000)}
 
 
 def overflow(turn: Turn, *, retryable: bool = True) -> list[Any]:
@@ -31,7 +31,7 @@ def test_what_is_sent_is_reported_and_what_a_summary_used_is_counted() -> None:
     turn = Turn(prices=PRICES)
     (reported,) = summed(turn, usage=Usage(input_tokens=3), vendor="quick", model="m")
     assert isinstance(reported, HistoryCompressed)
-    assert (reported.before_tokens, reported.after_tokens, reported.results_shortened, reported.turns_left_out) == (
+    assert (reported.before_tokens, reported.after_tokens, reported.results_shortened, reported.turns_omitted) == (
         900,
         300,
         2,
@@ -93,13 +93,13 @@ def test_a_summary_without_a_price_ends_a_request_whose_cost_is_limited(summary:
     facts = summed(turn, **summary)
     assert isinstance(facts[-1], RequestFailed) is fails
     if fails:
-        assert facts[-1].reason == "configuration"
+        assert facts[-1].reason == "configuration_error"
         assert facts[-1].usage == turn.state.usage == summary.get("usage", Usage())
 
 
 def test_what_was_too_long_is_sent_once_more_in_a_round_to_each_provider() -> None:
     turn = Turn(providers=2)
-    asked = [of(ModelRetrying, overflow(turn))[0].provider for _ in range(3)]
+    asked = [of(ModelRetrying, overflow(turn))[0].provider_index for _ in range(3)]
     assert asked == [0, 1, 1]
     (failed,) = overflow(turn)
     assert isinstance(failed, RequestFailed)
@@ -114,7 +114,7 @@ def test_each_round_begins_anew_with_the_provider_that_was_turned_to() -> None:
     turn.complete()
     assert isinstance(command := turn.command, CallModel)
     assert command.provider == 1
-    assert [each.provider for each in of(ModelRetrying, overflow(turn))] == [1]
+    assert [each.provider_index for each in of(ModelRetrying, overflow(turn))] == [1]
     assert len(of(RoundStarted, turn.facts)) == 2
 
 
@@ -128,8 +128,8 @@ def test_another_failure_between_two_refusals_changes_nothing() -> None:
     turn = Turn(providers=2)
     overflow(turn)
     (waits,) = of(ModelRetrying, turn.break_model())
-    assert (waits.provider, waits.delay_seconds > 0) == (0, True)
-    assert [each.provider for each in of(ModelRetrying, overflow(turn))] == [1]
+    assert (waits.provider_index, waits.delay_seconds > 0) == (0, True)
+    assert [each.provider_index for each in of(ModelRetrying, overflow(turn))] == [1]
 
 
 def test_a_last_answer_that_is_too_long_ends_by_its_limit() -> None:

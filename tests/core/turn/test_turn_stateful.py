@@ -392,7 +392,7 @@ class AnyTurn(RuleBasedStateMachine):
         again = of(ModelRetrying, facts)
         assert not again or (asked and retryable)
         if asked and retryable and not refused and self.turn.now < before.deadline:
-            assert [each.provider for each in again] == [provider]
+            assert [each.provider_index for each in again] == [provider]
 
     @precondition(lambda self: self.turn.state.phase is not Phase.NEW)
     @rule(shape=shapes, summary=st.none() | summaries)
@@ -528,15 +528,15 @@ class AnyTurn(RuleBasedStateMachine):
             number <= limits.max_calls_per_round for number in Counter(each.round for each in requested).values()
         )
         waited_for = [each for each in requested if not each.background]
-        assert all(0 < each.deadline <= limits.tool_timeout_seconds for each in waited_for)
+        assert all(0 < each.timeout_seconds <= limits.tool_timeout_seconds for each in waited_for)
         for each in requested:
             if each.background:
-                assert each.deadline == (5.0 if each.name == "film" else limits.background_timeout_seconds)
+                assert each.timeout_seconds == (5.0 if each.name == "film" else limits.background_timeout_seconds)
         began = facts[0].at
         for each in waited_for:
             before = facts[: facts.index(each) + 1]
             stood_still, waits = paused_seconds(before, limits)
-            assert waits or each.at + each.deadline <= began + limits.timeout_seconds + stood_still + 1e-5
+            assert waits or each.at + each.timeout_seconds <= began + limits.timeout_seconds + stood_still + 1e-5
         rounds = of(RoundStarted, facts)
         assert [each.round for each in rounds] == list(range(len(rounds)))
         # While the request waits for background calls, each message of a person has as many rounds as a new turn.

@@ -169,7 +169,7 @@ def test_a_note_on_failures_stands_behind_all_results_of_its_round() -> None:
         "Try another way, or say what could not be done and why.",
     ]
     (started,) = of(RoundStarted, turn.facts)[1:]
-    assert [each.success for each in started.after] == [False, False, True]
+    assert [each.ok for each in started.call_outcomes] == [False, False, True]
 
 
 def test_there_is_no_note_where_nothing_failed_or_where_only_a_limit_spoke() -> None:
@@ -200,7 +200,7 @@ def test_each_round_with_failures_has_a_note_of_its_own() -> None:
 
 # ------------------------------------------------------------------------------------------------------ money
 
-PRICES = {"*": Price(input=1_000_000, output=2_000_000)}
+PRICES = {"*": Price(input_per_million=1_000_000, output_per_million=2_000_000)}
 
 
 def test_what_replies_and_sub_requests_cost_adds_up() -> None:
@@ -283,11 +283,11 @@ def test_calls_of_a_sub_request_use_up_the_requests_calls() -> None:
 @pytest.mark.parametrize("calls", [0, 2])
 @pytest.mark.parametrize("text", ["let me see", ""])
 def test_where_money_is_limited_a_model_without_a_price_ends_the_request(calls: int, text: str) -> None:
-    turn = Turn(Limits(max_cost=1.0), prices={"other": Price(input=1, output=1)})
+    turn = Turn(Limits(max_cost=1.0), prices={"other": Price(input_per_million=1, output_per_million=1)})
     turn.reply(text, *[call()] * calls, usage=Usage(input_tokens=3))
     ending = turn.state.ending
     assert isinstance(ending, RequestFailed)
-    assert (ending.reason, ending.usage) == ("configuration", Usage(input_tokens=3))
+    assert (ending.reason, ending.usage) == ("configuration_error", Usage(input_tokens=3))
     assert "no price for 'scripted:'" in ending.error
     assert [each.reason for each in of(ToolCallFailed, turn.facts)] == ["cancelled"] * calls
     assert len([each for each in turn.state.messages if isinstance(each, ToolMessage)]) == calls

@@ -39,7 +39,7 @@ def reply(round_number: int, text: str = "", *names: str) -> ModelResponded:
 
 def begun() -> list[Event]:
     return [
-        RequestStarted(event_id="start", request_id="r", deadline=9.0, at=0.0),
+        RequestStarted(event_id="start", request_id="r", timeout_seconds=9.0, at=0.0),
         MessageAppended(event_id="prompt", request_id="r", message=PROMPT),
         RoundStarted(event_id="round0", request_id="r", round=0, message_count=1, at=0.0),
     ]
@@ -47,7 +47,14 @@ def begun() -> list[Event]:
 
 def requested(call_id: str, name: str) -> ToolCallRequested:
     return ToolCallRequested(
-        request_id="r", call_id=call_id, name=name, arguments={}, round=0, deadline=5.0, idempotency_key=call_id, at=0.0
+        request_id="r",
+        call_id=call_id,
+        name=name,
+        arguments={},
+        round=0,
+        timeout_seconds=5.0,
+        idempotency_key=call_id,
+        at=0.0,
     )
 
 
@@ -124,7 +131,12 @@ def test_a_reply_without_a_price_appends_its_message_and_the_failures_of_its_cal
     refused = ToolCallFailed(
         event_id="f", request_id="r", call_id="r_0_0", name="clock", reason="cancelled", error="The request ended."
     )
-    facts = [*begun(), reply(0, "", "clock"), refused, RequestFailed(request_id="r", reason="configuration", error="")]
+    facts = [
+        *begun(),
+        reply(0, "", "clock"),
+        refused,
+        RequestFailed(request_id="r", reason="configuration_error", error=""),
+    ]
     content = '{"ok":false,"reason":"cancelled","error":"The request ended."}'
     failure = ToolMessage(call_id="r_0_0", name="clock", content=content, is_error=True, message_id="r_0_0_t")
     assert applied(*facts).messages[2:] == [failure]
@@ -156,7 +168,7 @@ def test_a_background_call_that_is_requested_again_appends_the_results_of_its_ro
         name="clock",
         arguments={},
         round=0,
-        deadline=5.0,
+        timeout_seconds=5.0,
         idempotency_key="k",
         background=True,
         at=0.0,

@@ -129,7 +129,7 @@ def paused_seconds(facts: Sequence[Event], limits: Limits) -> tuple[float, bool]
             continue
         if isinstance(fact, ApprovalRequested):
             since = since if waiting else fact.at
-            waiting[fact.call_id] = fact.at + fact.deadline
+            waiting[fact.call_id] = fact.at + fact.timeout_seconds
         elif isinstance(fact, ToolCallPaused):
             at = min(fact.at, deadlines[fact.call_id])  # an overdue call has no time left, and no less
             since = since if waiting else at
@@ -142,7 +142,7 @@ def paused_seconds(facts: Sequence[Event], limits: Limits) -> tuple[float, bool]
             if isinstance(fact, ToolCallResumed):
                 deadlines[fact.call_id] = at + left[fact.call_id]
         if isinstance(fact, ToolCallRequested):
-            deadlines[fact.call_id] = fact.at + fact.deadline
+            deadlines[fact.call_id] = fact.at + fact.timeout_seconds
     return total, bool(waiting)
 
 
@@ -202,13 +202,13 @@ def check_overflows(facts: Sequence[Event], providers: int) -> None:
         if isinstance(fact, RoundStarted):
             refused = set()
         elif isinstance(fact, ModelRetrying):
-            assert provider <= fact.provider <= provider + 1
-            assert fact.provider < providers
+            assert provider <= fact.provider_index <= provider + 1
+            assert fact.provider_index < providers
             if fact.reason == "context_overflow":
-                assert (fact.provider == provider) is (provider not in refused)
+                assert (fact.provider_index == provider) is (provider not in refused)
                 refused.add(provider)
                 assert fact.delay_seconds == 0
-            provider = fact.provider
+            provider = fact.provider_index
 
 
 def refused_in(facts: Sequence[Event]) -> set[int]:
@@ -219,9 +219,9 @@ def refused_in(facts: Sequence[Event]) -> set[int]:
         if isinstance(fact, RoundStarted):
             refused = set()
         elif isinstance(fact, ModelRetrying):
-            if fact.reason == "context_overflow" and fact.provider == provider:
+            if fact.reason == "context_overflow" and fact.provider_index == provider:
                 refused.add(provider)
-            provider = fact.provider
+            provider = fact.provider_index
     return refused
 
 

@@ -105,7 +105,7 @@ agreed = st.fixed_dictionaries(
         "output": st.sampled_from(OUTPUTS),
         "note_failures": st.booleans(),
         "providers": st.sampled_from([1, 1, 2]),
-        "prices": st.sampled_from([None, *[{"*": Price(input=500_000, output=100_000)}] * 5]),
+        "prices": st.sampled_from([None, *[{"*": Price(input_per_million=500_000, output_per_million=100_000)}] * 5]),
     }
 )
 arguments = st.sampled_from(
@@ -152,7 +152,7 @@ shapes = st.builds(
     before_tokens=st.just(900),
     after_tokens=st.integers(0, 900),
     results_shortened=st.integers(0, 3),
-    turns_left_out=st.integers(0, 3),
+    turns_omitted=st.integers(0, 3),
     summary=st.sampled_from(["", "In short.", "ü \ud83d"]),
 )
 summaries = st.builds(

@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from support.asgi_serving import served
-from toolbus import Runtime, Tool, ToolContext, subrequest_tool, tool
+from toolbus import Runtime, Tool, ToolContext, sub_request_tool, tool
 from toolbus.core.prices import Price
 from toolbus.errors import ProviderUnavailable, ToolError
 from toolbus.messages import Usage
@@ -34,7 +34,7 @@ ATTACKS = (
     "]]><!--",
     "\u202egnp.exe\u0000\u001b[31m",
 )
-PRICES = {"*": Price(input=0.25, output=2.0)}
+PRICES = {"*": Price(input_per_million=0.25, output_per_million=2.0)}
 
 
 @tool
@@ -108,7 +108,7 @@ SCENES: dict[str, Any] = {
     "plain": lambda: [calls(("weather", {"city": "Rome"})), text("Clear.")],
     "long": lambda: [*(calls(("look", {"page": page})) for page in range(6)), text("I have read six pages.")],
 }
-RESEARCH: Tool = subrequest_tool(
+RESEARCH: Tool = sub_request_tool(
     "research",
     "Hand a question to a researcher.",
     provider=ScriptedProvider(lambda _request: text("Avenida has good reviews.", usage=USAGE)),

@@ -14,7 +14,7 @@ from inspected_runtime import RESEARCH, SCENES, TOKEN, TOOLS, trip
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from toolbus import Runtime, subrequest_tool
+from toolbus import Runtime, sub_request_tool
 from toolbus.errors import ConfigurationError, StoreDamaged, StoreUnavailable, UnknownRequest
 from toolbus.events import ApprovalDecided, RequestCompleted, RequestStarted, ToolCallRequested
 from toolbus.messages import ToolMessage, UserMessage
@@ -140,7 +140,7 @@ async def test_the_list_and_the_statistics_follow_the_runtime():
             ("Scene trip", "waiting"),
             ("Scene plain", "completed"),
         ]
-        assert found["statistics"]["approvals"] == 1
+        assert found["statistics"]["pending_approvals"] == 1
         session.deny(question)
 
 
@@ -210,11 +210,11 @@ async def test_a_decision_counts_only_for_the_question_that_was_shown():
             assert (status, sentence.startswith("This was decided in the meantime")) == (409, True)
         assert (await caller.call(f"{path}/approve", {**shown, "arguments": [1]}))[0] == 409
         assert (await caller.call(f"{path}/approve", {**shown, "arguments": {"hotel": "•••"}}))[0] == 400
-        done = {"answer": "done", "sentence": "Done."}
+        done = {"status": "done", "sentence": "Done."}
         assert await caller.call(f"{path}/approve", {**shown, "reason": "ok"}) == (200, done)
         assert (await caller.call(f"{path}/approve", shown))[0] == 409
         await session.result()
-        ended = {"answer": "ended", "sentence": "This has ended, or was decided, in the meantime."}
+        ended = {"status": "ended", "sentence": "This has ended, or was decided, in the meantime."}
         assert await caller.call(f"{path}/cancel", {}) == (200, ended)
 
 
@@ -227,7 +227,7 @@ async def test_a_decision_keeps_its_reason_who_made_it_and_whether_it_is_for_goo
         [shown] = (await caller.view(session.request_id))["approvals"]
         path = f"/api/requests/{session.request_id}/{word}"
         body = {each: shown[each] for each in ("request_id", "call_id", "definition")}
-        assert (await caller.call(path, {**body, "reason": "enough", "remember": remember}))[1]["answer"] == "done"
+        assert (await caller.call(path, {**body, "reason": "enough", "remember": remember}))[1]["status"] == "done"
         await session.result()
         [decided] = [each async for each in session.events(ApprovalDecided)]
     assert (decided.approved, decided.by, decided.reason) == (word == "approve", "tester", "enough")
@@ -241,7 +241,7 @@ async def test_a_call_has_the_arguments_that_a_person_has_edited(edit: dict[str,
         await asked(session)
         [shown] = (await caller.view(session.request_id))["approvals"]
         body = {**shown, "arguments": {**shown["arguments"], **edit}}
-        assert (await caller.call(f"/api/requests/{session.request_id}/approve", body))[1]["answer"] == "done"
+        assert (await caller.call(f"/api/requests/{session.request_id}/approve", body))[1]["status"] == "done"
         result = await session.result()
         [decided] = [each async for each in session.events(ApprovalDecided)]
     assert (decided.arguments and decided.arguments["nights"]) == nights
@@ -256,10 +256,10 @@ async def test_the_model_reads_what_a_person_adds_and_how_an_external_call_has_e
             session = begin(runtime, "payment")
             await anyio.sleep(1)
             path = f"/api/requests/{session.request_id}"
-            assert (await caller.call(f"{path}/steer", {"text": " Be brief. "}))[1]["answer"] == "done"
+            assert (await caller.call(f"{path}/steer", {"text": " Be brief. "}))[1]["status"] == "done"
             [call] = (await caller.view(session.request_id))["open_calls"]
             given = {**call, "text": "it bounced", "is_error": is_error}
-            assert (await caller.call(f"{path}/answer", given))[1]["answer"] == "done"
+            assert (await caller.call(f"{path}/answer", given))[1]["status"] == "done"
             assert (await caller.call(f"{path}/answer", given))[0] == 409
             await session.result()
             assert [each.content for each in session.messages if isinstance(each, UserMessage)][1:] == ["Be brief."]
@@ -269,7 +269,7 @@ async def test_the_model_reads_what_a_person_adds_and_how_an_external_call_has_e
 
 async def test_a_question_of_a_sub_request_is_decided_at_the_request_above():
     script = [calls(("book_hotel", {"hotel": "A", "nights": 1, "api_key": "k"})), text("Booked.")]
-    nested = subrequest_tool("nested", "Nested.", provider=ScriptedProvider(script), tools=TOOLS)
+    nested = sub_request_tool("nested", "Nested.", provider=ScriptedProvider(script), tools=TOOLS)
     async with Runtime(ScriptedProvider([calls(("nested", {"task": "t"})), text("Done.")]), tools=[nested]) as runtime:
         caller = Caller(create_inspector(runtime, token=TOKEN))
         session = runtime.start("Nested")
@@ -277,7 +277,7 @@ async def test_a_question_of_a_sub_request_is_decided_at_the_request_above():
         [question] = (await caller.view(session.request_id))["approvals"]
         assert question["request_id"] != session.request_id
         path = f"/api/requests/{session.request_id}/approve"
-        assert (await caller.call(path, question))[1]["answer"] == "done"
+        assert (await caller.call(path, question))[1]["status"] == "done"
         assert (await session.result()).text == "Done."
 
 
@@ -388,7 +388,7 @@ async def test_a_request_that_cannot_be_recorded_says_why():
         assert (await caller.view(session.request_id))["state"] == "cancelled"
         status, found = await caller.call(f"/api/requests/{session.request_id}/record", {})
         assert (status, found["is_verified"]) == (200, True)
-        runtime.bus.publish(RequestStarted(request_id="foreign", prompt="Of no session", deadline=1))
+        runtime.bus.publish(RequestStarted(request_id="foreign", prompt="Of no session", timeout_seconds=1))
         status, sentence = await caller.call("/api/requests/foreign/record", {})
         assert (status, "not in memory" in sentence) == (400, True)
 
@@ -498,7 +498,7 @@ async def test_a_request_of_another_process_is_listed_watched_and_decided_throug
             [row] = await caller.listed()
             assert (row["state"], row["questions"]) == ("waiting", 1)
             [question] = (await caller.view(session.request_id))["approvals"]
-            assert (await caller.call(f"{path}/approve", question))[1]["answer"] == "done"
+            assert (await caller.call(f"{path}/approve", question))[1]["status"] == "done"
             result = await session.result()
             assert result.text == "The hotel is booked, and the sky is clear."
             _, found = await caller.call(f"{path}/record", {})
@@ -516,9 +516,9 @@ async def test_a_command_to_a_request_that_nobody_holds_is_stored():
     async with inspector.opened():
         caller = Caller(inspector)
         [row] = await caller.listed()
-        assert (row["state"], row["doing"]) == ("left", "is held by no process, and waits to be resumed")
+        assert (row["state"], row["doing"]) == ("released", "is held by no process, and waits to be resumed")
         found = await caller.call(f"/api/requests/{session.request_id}/cancel", {"reason": "enough"})
-        assert found[1]["answer"] == "queued"
+        assert found[1]["status"] == "queued"
 
 
 async def test_a_runtime_shows_the_older_requests_of_its_store_too():
@@ -577,7 +577,7 @@ async def test_a_store_that_fails_is_a_problem_and_no_crash():
             conversation_id="c",
             epoch=1,
             seq=0,
-            facts=[RequestStarted(request_id="r", prompt="P", deadline=1)],
+            facts=[RequestStarted(request_id="r", prompt="P", timeout_seconds=1)],
         )
     )
     began = anyio.current_time()
@@ -602,10 +602,16 @@ async def test_events_of_requests_that_began_before_the_inspector_are_shown():
 
 async def test_a_request_of_the_bus_that_has_no_session_is_shown_as_far_as_it_is_known():
     async with inspected() as (runtime, caller):
-        runtime.bus.publish(RequestStarted(request_id="foreign", prompt="From elsewhere", deadline=1))
+        runtime.bus.publish(RequestStarted(request_id="foreign", prompt="From elsewhere", timeout_seconds=1))
         runtime.bus.publish(
             ToolCallRequested(
-                request_id="foreign", call_id="a", name="x", arguments={}, round=0, deadline=1, idempotency_key="a"
+                request_id="foreign",
+                call_id="a",
+                name="x",
+                arguments={},
+                round=0,
+                timeout_seconds=1,
+                idempotency_key="a",
             )
         )
         runtime.bus.publish(RequestCompleted(request_id="foreign"))

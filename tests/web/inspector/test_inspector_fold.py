@@ -57,7 +57,9 @@ KEY = "sk-live-4f9Zq7Lr2Xc8Vb1Nm5"
 
 
 def started(at: float = 0.0, request_id: str = "r", **more: Any) -> RequestStarted:
-    return RequestStarted(request_id=request_id, conversation_id="c", at=at, prompt="Hello", deadline=600, **more)
+    return RequestStarted(
+        request_id=request_id, conversation_id="c", at=at, prompt="Hello", timeout_seconds=600, **more
+    )
 
 
 def requested(at: float, call_id: str = "a", request_id: str = "r", **more: Any) -> ToolCallRequested:
@@ -65,7 +67,7 @@ def requested(at: float, call_id: str = "a", request_id: str = "r", **more: Any)
         "name": "look",
         "arguments": {"page": 1},
         "round": 0,
-        "deadline": 9,
+        "timeout_seconds": 9,
         "idempotency_key": call_id,
         **more,
     }
@@ -78,7 +80,7 @@ def completed(at: float, call_id: str = "a", **more: Any) -> ToolCallCompleted:
 
 def asked(at: float, call_id: str = "a", request_id: str = "r") -> ApprovalRequested:
     return ApprovalRequested(
-        request_id=request_id, call_id=call_id, name="look", arguments={"page": 1}, deadline=60, at=at
+        request_id=request_id, call_id=call_id, name="look", arguments={"page": 1}, timeout_seconds=60, at=at
     )
 
 
@@ -266,7 +268,7 @@ def test_a_request_below_an_unknown_one_is_ignored():
 
 def test_what_was_compressed_is_shown():
     fact = HistoryCompressed(
-        request_id="r", before_tokens=9, after_tokens=3, results_shortened=2, turns_left_out=1, summary="Hi.", at=2
+        request_id="r", before_tokens=9, after_tokens=3, results_shortened=2, turns_omitted=1, summary="Hi.", at=2
     )
     assert fold(started(), fact).view()["compressions"] == [
         {
@@ -274,7 +276,7 @@ def test_what_was_compressed_is_shown():
             "before_tokens": 9,
             "after_tokens": 3,
             "results_shortened": 2,
-            "turns_left_out": 1,
+            "turns_omitted": 1,
             "summary": "Hi.",
         }
     ]
@@ -418,11 +420,11 @@ def test_a_view_has_a_bounded_number_of_rows_and_the_newest_ones():
 def test_secrets_are_masked_in_every_part_of_a_view():
     reply = AssistantMessage(text=f"key {KEY}", tool_calls=(ToolCall(name="look", arguments=f'{{"key": "{KEY}"}}'),))
     found = fold(
-        RequestStarted(request_id="r", prompt=f"use {KEY}", deadline=1),
+        RequestStarted(request_id="r", prompt=f"use {KEY}", timeout_seconds=1),
         responded(1, message=reply),
         requested(2, arguments={"password": "hunter2", "text": KEY}),
         ApprovalRequested(
-            request_id="r", call_id="q", name="look", arguments={"token": "abc", "nested": [KEY]}, deadline=1
+            request_id="r", call_id="q", name="look", arguments={"token": "abc", "nested": [KEY]}, timeout_seconds=1
         ),
         MessageAppended(request_id="r", message=reply),
         MessageAppended(request_id="r", message=ToolMessage(call_id="a", name="look", content=f"Bearer {KEY}")),

@@ -11,7 +11,7 @@ import anyio
 import pytest
 from inspected_runtime import PAYMENT, RESEARCH, SCENES, TOOLS, trip
 
-from toolbus import Runtime, Tool, subrequest_tool
+from toolbus import Runtime, Tool, sub_request_tool
 from toolbus.errors import UnknownRequest
 from toolbus.events import (
     ApprovalRequested,
@@ -215,7 +215,13 @@ async def test_open_calls_have_what_their_own_request_says_of_its_tools():
             assert (call["name"], call["external"]) == (name, True)
         for request_id, name, is_external in (("foreign", "unknown", False), ("other", "wait_for_payment", True)):
             requested = ToolCallRequested(
-                request_id=request_id, call_id="c", name=name, arguments={}, round=0, deadline=1, idempotency_key="c"
+                request_id=request_id,
+                call_id="c",
+                name=name,
+                arguments={},
+                round=0,
+                timeout_seconds=1,
+                idempotency_key="c",
             )
             runtime.bus.publish(requested)  # of no session, so the runtime's own tools count
             followed = await source.follow(request_id)
@@ -235,7 +241,7 @@ async def test_a_store_does_not_have_the_tools_so_any_open_call_may_be_answered(
 
 
 async def test_the_messages_of_a_sub_request_are_its_own():
-    helper = subrequest_tool("help", "Help.", provider=ScriptedProvider([hang()]), instructions="Be quick.")
+    helper = sub_request_tool("help", "Help.", provider=ScriptedProvider([hang()]), instructions="Be quick.")
     async with quick(tools=[helper]) as runtime:
         source = LiveSource(runtime)
         session = await begun(runtime, calls(("help", {"task": "Look."})), hang())
@@ -259,7 +265,7 @@ async def test_the_messages_that_were_sent_last_are_those_after_the_last_that_wa
 
 
 async def test_what_a_sub_request_shortens_is_no_message_of_the_request_above():
-    reader = subrequest_tool(
+    reader = sub_request_tool(
         "read", "Read.", provider=ScriptedProvider(SCENES["long"]()), tools=TOOLS, max_result_chars=200
     )
     async with Runtime(ScriptedProvider([]), tools=[reader], drain_seconds=0) as runtime:
@@ -382,7 +388,7 @@ async def test_a_request_without_an_ending_is_shown_as_it_was_left(tmp_path: Pat
         with record(path, runtime):
             session = await begun(runtime, calls(("wait_for_payment", {})), hang())
     whole = path.read_text(encoding="utf-8")
-    path.write_text(whole[: whole.index('"left"')], encoding="utf-8")  # It was cut off while it was written.
+    path.write_text(whole[: whole.index('"released"')], encoding="utf-8")  # It was cut off while it was written.
     source = RecordingSource(path)
     assert source.now() == 0.0
     await source.open()
@@ -402,8 +408,8 @@ async def test_a_recorded_request_has_the_requests_of_each_depth_below(tmp_path:
     def ask(name: str) -> ScriptedProvider:
         return ScriptedProvider([calls((name, {"task": "Go on."})), text("Done.")])
 
-    deep = subrequest_tool("deep", "Go on.", provider=ScriptedProvider([text("Deep.")]))
-    middle = subrequest_tool("middle", "Go on.", provider=ask("deep"), tools=[deep])
+    deep = sub_request_tool("deep", "Go on.", provider=ScriptedProvider([text("Deep.")]))
+    middle = sub_request_tool("middle", "Go on.", provider=ask("deep"), tools=[deep])
     path = tmp_path / "r.jsonl"
     async with Runtime(ask("middle"), tools=[middle], drain_seconds=0) as runtime:
         with record(path, runtime):

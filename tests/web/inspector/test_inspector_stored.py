@@ -43,7 +43,7 @@ class Read:
         return await self._facts(request_id, start=start)
 
     async def begin(self, request_id: str) -> None:
-        started = RequestStarted(request_id=request_id, prompt=f"Prompt {request_id}", deadline=1)
+        started = RequestStarted(request_id=request_id, prompt=f"Prompt {request_id}", timeout_seconds=1)
         await self._write(request_id, 0, started)
 
     async def end(self, request_id: str) -> None:
@@ -66,7 +66,7 @@ async def test_of_each_request_only_new_facts_are_read():
     await read.end("a")
     rows, reads = await read.rows()
     assert [(each["request_id"], each["prompt"], each["state"]) for each in rows] == [
-        ("b", "Prompt b", "left"),
+        ("b", "Prompt b", "released"),
         ("a", "Prompt a", "completed"),
     ]
     assert sorted(reads) == [("a", 0), ("b", 0)]
@@ -86,7 +86,7 @@ async def test_thirty_requests_are_read_for_one_answer_and_the_others_have_what_
     assert (len(reads), len(rows)) == (30, 32)
     ended, record = rows[-1], await read.journal.request("r0")
     assert (ended["request_id"], ended["prompt"], ended["state"]) == ("r0", "", "completed")
-    assert (ended["started_at"], ended["ended_at"]) == (record.begun_at, record.ended_at)
+    assert (ended["started_at"], ended["ended_at"]) == (record.started_at, record.ended_at)
     assert 0 < ended["started_at"] < ended["ended_at"]
     rows, reads = await read.rows()
     assert (len(reads), rows[-1]["prompt"]) == (2, "Prompt r0")
@@ -124,7 +124,7 @@ async def test_a_damaged_request_is_read_again_only_when_it_has_grown():
     read.damaged = "a"
     for reads in (1, 0):
         [row], found = await read.rows()
-        assert (len(found), row["state"]) == (reads, "left")
+        assert (len(found), row["state"]) == (reads, "released")
         assert "fact 0 is not what was written" in row["doing"]
     await read.end("a")
     read.damaged = ""
@@ -136,7 +136,7 @@ async def test_a_request_is_held_while_its_lease_lasts(monkeypatch: pytest.Monke
     read = Read()
     await read.begin("a")
     record = await read.journal.take("a", "somebody", 30)
-    for moment, state in ((record.lease_until - 1, "running"), (record.lease_until, "left")):
+    for moment, state in ((record.lease_until - 1, "running"), (record.lease_until, "released")):
         monkeypatch.setattr(_stored, "wall_time", lambda moment=moment: moment)
         [row], _ = await read.rows()
         assert row["state"] == state

@@ -92,7 +92,7 @@ def _show_continued(open_: Opened, screen: Screen) -> None:
     if conversation is not None:
         from .._open_store import ago  # noqa: PLC0415 -- imports the database driver, which is imported by now
 
-        messages = f"{conversation.messages} messages, the newest {ago(conversation.changed_at)}"
+        messages = f"{conversation.message_count} messages, the newest {ago(conversation.updated_at)}"
         screen.report(clean(f'Continuing "{conversation.title}" ({messages}).'))
 
 

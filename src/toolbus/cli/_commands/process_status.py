@@ -82,13 +82,13 @@ def _lines(health: _Fields, found: _Fields) -> Iterator[str]:
     reasons = one_line("; ".join(health["reasons"]))
     word = ("degraded" if reasons else "ready") if health["ready"] else "not ready"
     yield f"{word}: {reasons}" if reasons else word
-    stages, calls, bus = found["stages"], found["dispatcher"], found["bus"]
+    phases, calls, bus = found["phases"], found["dispatcher"], found["bus"]
     yield (
-        f"requests: {found['running']:,} running ({stages['model']:,} ask a model, {stages['tools']:,} run tools, "
-        f"{stages['people']:,} wait for people); {found['queued']:,} queued; "
-        f"{found['places']:,} more would be accepted; {found['refused']:,} refused"
+        f"requests: {found['running']:,} running ({phases['model']:,} ask a model, {phases['tools']:,} run tools, "
+        f"{phases['people']:,} wait for people); {found['queued']:,} queued; "
+        f"{found['free_capacity']:,} more would be accepted; {found['refused']:,} refused"
     )
-    yield f"questions to people: {found['approvals']:,} open; {found['approvals_overdue']:,} overdue"
+    yield f"questions to people: {found['pending_approvals']:,} open; {found['approvals_overdue']:,} overdue"
     overdue = f"; overdue: {one_line(', '.join(sorted(set(calls['overdue']))))}" if calls["overdue"] else ""
     yield (
         f"calls: {calls['running']:,} running; {calls['queued']:,} queued; {calls['retrying']:,} waiting for a retry; "
@@ -100,7 +100,7 @@ def _lines(health: _Fields, found: _Fields) -> Iterator[str]:
     )
     slow = max((each["buffered"] for each in bus["subscriptions"]), default=0)
     yield (
-        f"events: {bus['position']:,}; late results {bus['late']:,}; dead letters {bus['dead_letters']:,}; "
+        f"events: {bus['position']:,}; late results {bus['late_results']:,}; dead letters {bus['dead_letters']:,}; "
         f"subscriptions {len(bus['subscriptions']):,}, the slowest is {slow:,} behind"
     )
     yield from _table(("tool", "calls", "failed", "retries", "p50", "p95"), map(_of_tool, *_pairs(found["tools"])))

@@ -41,8 +41,8 @@ class _Unfinished:
         return {
             "request_id": record.request_id,
             "conversation_id": record.conversation_id,
-            "begun_at": record.begun_at,
-            "facts": record.facts,
+            "started_at": record.started_at,
+            "fact_count": record.fact_count,
             "size_bytes": record.size_bytes,
             "holder": self.holder or None,
             "lease_seconds": round(max(0.0, record.lease_until - time.time()), 1) if self.holder else 0.0,
@@ -113,5 +113,5 @@ def _print(listed: Sequence[_Unfinished], options: argparse.Namespace, screen: S
 def _row(each: _Unfinished) -> Sequence[str]:
     record = each.record
     holder = f"held by {each.holder.rpartition(':')[0]}" if each.holder else "free"
-    texts = record.request_id, ago(record.begun_at), holder, cut(one_line(each.prompt), _PROMPT_COLUMNS)
+    texts = record.request_id, ago(record.started_at), holder, cut(one_line(each.prompt), _PROMPT_COLUMNS)
     return [clean(text) for text in texts]

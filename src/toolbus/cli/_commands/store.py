@@ -16,7 +16,7 @@ from ...core.plain_text import clean, one_line
 from ...errors import ConfigurationError, StoreError
 from ...records import json_bytes
 from ...storage import ConversationRecord, RequestRecord
-from ...stores.archive import Moved, export_to, import_from, verify
+from ...stores.archive import TransferReport, export_to, import_from, verify
 from ...stores.sql.find import FoundRequest
 from .._open_store import CommandStore, closing, existing, holder_of, run
 from .._store_location import StoreLocation, location_of
@@ -117,7 +117,7 @@ async def _list(store: CommandStore, options: argparse.Namespace, screen: Screen
 
 
 def _row(each: ConversationRecord) -> Sequence[str]:
-    return each.conversation_id, _when(each.changed_at), _count(each.messages, "message"), one_line(each.title)
+    return each.conversation_id, _when(each.updated_at), _count(each.message_count, "message"), one_line(each.title)
 
 
 async def _show(store: CommandStore, options: argparse.Namespace, screen: Screen) -> int:
@@ -154,7 +154,7 @@ async def _show_conversation(
 
 def _request_row(found: FoundRequest) -> Sequence[str]:
     record = found.record
-    return record.request_id, _when(record.begun_at), _state(record), one_line(found.prompt)
+    return record.request_id, _when(record.started_at), _state(record), one_line(found.prompt)
 
 
 def _state(record: RequestRecord) -> str:
@@ -169,8 +169,8 @@ async def _show_request(store: CommandStore, record: RequestRecord, options: arg
     if options.json:
         _print_json({**_fields(record), "facts": facts}, screen)
     else:
-        took = f"{_count(record.facts, 'fact')}, {_size(record.size_bytes)}"
-        _table([(record.request_id, _when(record.begun_at), _state(record), took)], screen)
+        took = f"{_count(record.fact_count, 'fact')}, {_size(record.size_bytes)}"
+        _table([(record.request_id, _when(record.started_at), _state(record), took)], screen)
         screen.data(f"conversation {clean(record.conversation_id)}\n")
         for line in timeline(facts, _LONGEST_LINE if options.whole else screen.columns):
             screen.data(clean(line))
@@ -252,7 +252,7 @@ async def _import(store: CommandStore, options: argparse.Namespace, screen: Scre
 
 
 def _counts(done: Any) -> str:
-    counts: Moved = done
+    counts: TransferReport = done
     requests = f"{_count(counts.requests, 'request')} with {_count(counts.facts, 'fact')}"
     return f"{requests}, {_count(counts.conversations, 'conversation')} with {_count(counts.messages, 'message')}"
 

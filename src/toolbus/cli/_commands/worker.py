@@ -92,7 +92,7 @@ class _Serving:
         self._signal: int | None = None
         self._began: float | None = None
         self._noted_at = 0.0
-        self._noted = WorkerStatistics(running=0, answered=0, is_away=False)
+        self._noted = WorkerStatistics(running=0, answered=0, broker_unavailable=False)
 
     def run(self) -> None:
         """Serve until the worker has drained. Raises `ConfigurationError` if the broker cannot be used."""
@@ -123,13 +123,13 @@ class _Serving:
             tail = duration(now - self._began)
             self._screen.busy(Line(mark="work", name=self._name, detail=self._counts(), tail=tail))
         is_news = found != self._noted and not live and now - self._noted_at >= _NOTE_SECONDS
-        if is_news or found.is_away != self._noted.is_away:
+        if is_news or found.broker_unavailable != self._noted.broker_unavailable:
             self._noted, self._noted_at = found, now
             self._note("work", self._counts())
 
     def _counts(self) -> str:
         found = self._worker.statistics()
-        away = "; the broker does not answer" if found.is_away else ""
+        away = "; the broker does not answer" if found.broker_unavailable else ""
         return f"{found.running:,} running, {found.answered:,} answered{away}"
 
     def _note(self, mark: Mark, detail: str) -> None:

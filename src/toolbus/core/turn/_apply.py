@@ -92,15 +92,15 @@ def apply_all(state: TurnState, facts: Iterable[Event]) -> TurnState:
 def _apply_started(state: TurnState, fact: RequestStarted) -> None:
     state.phase = READY
     state.started_at = fact.at
-    state.deadline = fact.at + fact.deadline
+    state.deadline = fact.at + fact.timeout_seconds
     state.history_count = fact.history_count
 
 
 def _apply_resumption(state: TurnState, fact: RequestResumed) -> None:
     """Restart the clocks of work that a process did that is gone; those of people and of the request continue."""
     state.resumptions = fact.resumption
-    if fact.deadline is not None:
-        state.deadline, state.paused_at = fact.at + fact.deadline, fact.at
+    if fact.timeout_seconds is not None:
+        state.deadline, state.paused_at = fact.at + fact.timeout_seconds, fact.at
     if state.phase is MODEL:
         state.rounds[-1].given_up += 1
         since = max(fact.at, state.not_before)
@@ -195,11 +195,11 @@ def _apply_round(state: TurnState, fact: RoundStarted) -> None:
 
 
 def _apply_retrying(state: TurnState, fact: ModelRetrying) -> None:
-    same = fact.provider == state.provider
+    same = fact.provider_index == state.provider
     state.overflowed = same and (state.overflowed or fact.reason == ContextOverflow.code)
     state.native_refused = state.native_refused or fact.reason == NativeOutputUnsupported.code
     state.attempts = state.attempts + 1 if same else 1
-    state.provider = fact.provider
+    state.provider = fact.provider_index
     state.not_before = fact.at + fact.delay_seconds
     state.streamed = ()
     current = state.rounds[-1]
@@ -317,7 +317,7 @@ def _judged(state: TurnState, fact: ToolCallRequested | ApprovalRequested) -> Ca
     if each.status is OPEN:
         state.unjudged -= 1
         state.tool_calls += 1
-    each.deadline = fact.at + fact.deadline
+    each.deadline = fact.at + fact.timeout_seconds
     each.definition = fact.definition
     return each
 

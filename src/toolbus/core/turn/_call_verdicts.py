@@ -200,7 +200,7 @@ def request_call(
         name=call.name,
         arguments=arguments,
         round=state.round,
-        deadline=min(seconds, left),
+        timeout_seconds=min(seconds, left),
         idempotency_key=call.call_id,
         definition=definition_of(spec),
         resumed=before is not None,
@@ -215,7 +215,7 @@ def _ask(state: TurnState, call: ToolCall, spec: ToolSpec, arguments: dict[str, 
         call_id=call.call_id,
         name=call.name,
         arguments=arguments,
-        deadline=state.limits.approval_timeout_seconds,
+        timeout_seconds=state.limits.approval_timeout_seconds,
         definition=definition_of(spec),
     )
 

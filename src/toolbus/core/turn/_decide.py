@@ -89,7 +89,7 @@ def _on_start(state: TurnState, start: Start, facts: Facts, _now: float) -> None
         RequestStarted,
         prompt=start.prompt.text if start.prompt else "",
         history_count=len(start.history),
-        deadline=state.limits.timeout_seconds,
+        timeout_seconds=state.limits.timeout_seconds,
         parent_request_id=start.parent_request_id,
         parent_call_id=start.parent_call_id,
     )
@@ -234,10 +234,7 @@ def _next_round(state: TurnState, facts: Facts, now: float) -> None:
             facts.append(UserMessage(content=text, message_id=f"{state.request_id}_s{state.steered}"))
     else:
         outcomes = tuple(
-            [
-                CallOutcome(name=each.call.name, success=not isinstance(each.outcome, ToolCallFailed))
-                for each in state.calls
-            ]
+            [CallOutcome(name=each.call.name, ok=not isinstance(each.outcome, ToolCallFailed)) for each in state.calls]
         )
         began = RoundStarted(
             event_id=f"{state.request_id}_f{state.facts}",
@@ -248,7 +245,7 @@ def _next_round(state: TurnState, facts: Facts, now: float) -> None:
             metadata=state.metadata,
             round=state.round + 1,
             message_count=len(state.messages),
-            after=outcomes,
+            call_outcomes=outcomes,
             tools_offered=stop is None,
         )
         facts.put(began)

@@ -65,7 +65,7 @@ def _on_unpriced(message: AssistantMessage, reply: ModelReply, facts: Facts) -> 
     error = _no_price(reply.vendor, reply.model)
     for call in message.tool_calls:
         facts.refuse(call, "cancelled", "The request ended, since what it costs is not known.")
-    facts.end(RequestFailed, reason="configuration", error=error)
+    facts.end(RequestFailed, reason="configuration_error", error=error)
 
 
 def _no_price(vendor: str, model: str) -> str:
@@ -85,7 +85,7 @@ def _on_empty_reply(state: TurnState, reply: ModelReply, facts: Facts) -> None:
     elif state.empty_replies > 1:
         facts.end(RequestFailed, reason="empty_reply", error=f"{error}, twice")
     else:
-        facts.emit(ModelRetrying, round=state.round, reason="empty_reply", error=error, provider=state.provider)
+        facts.emit(ModelRetrying, round=state.round, reason="empty_reply", error=error, provider_index=state.provider)
 
 
 def decide_withheld(state: TurnState, text: str, facts: Facts) -> bool:
@@ -178,7 +178,7 @@ def _ask_again(state: TurnState, failed: ModelFailed, facts: Facts, now: float) 
         reason=failed.code,
         error=failed.error,
         delay_seconds=delay,
-        provider=provider,
+        provider_index=provider,
     )
     return True
 
@@ -196,7 +196,7 @@ def decide_shaped(state: TurnState, shaped: HistoryShaped, facts: Facts, _now: f
         before_tokens=shape.before_tokens,
         after_tokens=shape.after_tokens,
         results_shortened=shape.results_shortened,
-        turns_left_out=shape.turns_left_out,
+        turns_omitted=shape.turns_omitted,
         summary=encodable(shape.summary) if summary is not None and summary.text.strip() else "",
         usage=Usage() if summary is None else summary.usage,
         cost=cost,
@@ -206,6 +206,6 @@ def decide_shaped(state: TurnState, shaped: HistoryShaped, facts: Facts, _now: f
     by_a_model = bool(summary.vendor or summary.model or summary.usage != Usage())
     if cost is None and by_a_model and state.needs_price:
         error = _no_price(summary.vendor, summary.model)
-        facts.end(RequestFailed, reason="configuration", error=error)
+        facts.end(RequestFailed, reason="configuration_error", error=error)
     elif over := over_budget(state.limits, state.usage, state.cost):
         complete(state, facts, (state.stop or over).reason)

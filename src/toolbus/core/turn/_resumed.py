@@ -26,7 +26,7 @@ _ENDS = ", and another call ended the request, so it was not run again; it may h
 def decide_resume(state: TurnState, resume: Resume, facts: Facts, _now: float) -> None:
     """Add the fact that the request continues. The decisions on its calls follow from the state after that fact."""
     if state.phase is not NEW:
-        facts.emit(RequestResumed, resumption=state.resumptions + 1, deadline=resume.seconds)
+        facts.emit(RequestResumed, resumption=state.resumptions + 1, timeout_seconds=resume.seconds)
 
 
 def decide_interrupted(state: TurnState, facts: Facts, now: float) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import anyio
 import anyio.lowlevel
 
-from ...protocols import Emit, SignOfLife
+from ...protocols import Emit, Heartbeat
 from .reply_parts import ReplyParts, read_object
 from .stream_events import Lines
 
@@ -37,7 +37,7 @@ class Response(Protocol):
 async def read_reply(response: Response, reply: ReplyParts, lines: Lines, emit: Emit) -> None:
     """Feed the body's events to `reply`, or the whole body if the server did not stream; then close `response`.
 
-    Every piece of the body, also a comment or a ping, is a `SignOfLife` for `emit`: only a running server sends it. A
+    Every piece of the body, also a comment or a ping, is a `Heartbeat` for `emit`: only a running server sends it. A
     large piece is read in slices, between which other tasks can run.
 
     Under cancellation, and when reading fails, the connection is closed at once; after a whole reply the rest of the
@@ -78,7 +78,7 @@ class _Slices:
             await anyio.lowlevel.checkpoint()
         else:
             self._piece, self._at = await self._body.__anext__(), 0
-            self._emit(SignOfLife())
+            self._emit(Heartbeat())
         start = self._at
         self._at += _SLICE_BYTES
         return self._piece[start : self._at]

@@ -9,7 +9,7 @@ from itertools import count
 
 from ...clock import wall_time
 from ...messages import Message, size_of
-from ...storage import ConversationRecord, Pruned, StoreStatistics
+from ...storage import ConversationRecord, PruneReport, StoreStatistics
 from .._texts import folded, message_text, title_of
 
 __all__ = ["MemoryConversations"]
@@ -19,8 +19,8 @@ __all__ = ["MemoryConversations"]
 class _Conversation:
     messages: list[Message] = field(default_factory=list[Message])
     size_bytes: int = 0
-    begun_at: float = 0.0
-    changed_at: float = 0.0
+    started_at: float = 0.0
+    updated_at: float = 0.0
     # The number of the conversation's newest turn among all turns, which orders them even if the clock stands still.
     change: int = 0
 
@@ -50,8 +50,8 @@ class MemoryConversations:
     def add(self, conversation_id: str, messages: Sequence[Message]) -> None:
         """Add a turn; beyond the bounds, drop other conversations."""
         now = wall_time()
-        kept = self._conversations.setdefault(conversation_id, _Conversation(begun_at=now))
-        kept.changed_at, kept.change = now, next(self._changes)
+        kept = self._conversations.setdefault(conversation_id, _Conversation(started_at=now))
+        kept.updated_at, kept.change = now, next(self._changes)
         self._conversations.move_to_end(conversation_id)
         kept.messages.extend(messages)
         added = size_of(messages)
@@ -78,9 +78,9 @@ class MemoryConversations:
             ConversationRecord(
                 conversation_id=conversation_id,
                 title=title_of(kept.messages),
-                messages=len(kept.messages),
-                begun_at=kept.begun_at,
-                changed_at=kept.changed_at,
+                message_count=len(kept.messages),
+                started_at=kept.started_at,
+                updated_at=kept.updated_at,
             )
             for conversation_id, kept in found[: max(0, limit)]
         ]
@@ -92,13 +92,13 @@ class MemoryConversations:
             self.size_bytes -= kept.size_bytes
         return kept is not None
 
-    def prune(self, before: float, keep: Collection[str]) -> Pruned:
+    def prune(self, before: float, keep: Collection[str]) -> PruneReport:
         """Drop the conversations that have not changed since `before`, except those in `keep`."""
-        old = [each for each, kept in self._conversations.items() if kept.changed_at < before and each not in keep]
+        old = [each for each, kept in self._conversations.items() if kept.updated_at < before and each not in keep]
         size_bytes = self.size_bytes
         for conversation_id in old:
             self.drop(conversation_id)
-        return Pruned(conversations=len(old), size_bytes=size_bytes - self.size_bytes)
+        return PruneReport(conversations=len(old), size_bytes=size_bytes - self.size_bytes)
 
     def count(self) -> StoreStatistics:
         """Count the conversations, their messages and their bytes."""

@@ -21,7 +21,7 @@ from ...storage import (
     Ending,
     Entry,
     InboxReceipt,
-    Pruned,
+    PruneReport,
     RequestRecord,
     SettledState,
     StoredFact,
@@ -38,7 +38,7 @@ class Conversations(Protocol):
         """Add the turn of a request that has ended."""
         ...
 
-    def prune(self, before: float, keep: Collection[str]) -> Pruned:
+    def prune(self, before: float, keep: Collection[str]) -> PruneReport:
         """Drop the conversations that have not changed since `before`, except those in `keep`."""
         ...
 
@@ -151,7 +151,7 @@ class MemoryJournal:
         request = self._begin(entry) if entry.seq == 0 else self._running(entry)
         record, last = request.record, entry.seq + len(written) - 1
         request.facts += [(last, each) for each in written]
-        record.facts = len(request.facts)
+        record.fact_count = len(request.facts)
         record.size_bytes += size_bytes
         self._appends += 1
         for event_id in entry.received:
@@ -169,7 +169,7 @@ class MemoryJournal:
             request_id=entry.request_id,
             conversation_id=entry.conversation_id,
             epoch=entry.epoch,
-            begun_at=wall_time(),
+            started_at=wall_time(),
             agreed=entry.agreed or {},
         )
         request = self._requests[entry.request_id] = _Request(record, next(self._numbers))
@@ -338,7 +338,7 @@ class MemoryJournal:
             self._leases.park(request, 0.0 if waits else wall_time() + seconds)
         return request is not None
 
-    async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
+    async def prune(self, *, before: float, conversations: bool = False) -> PruneReport:
         """See `JournalStore`."""
         old = [
             each.record
@@ -348,7 +348,7 @@ class MemoryJournal:
         for record in old:
             del self._requests[record.request_id]
             await self.return_turn(record.conversation_id, record.request_id)
-        pruned = Pruned(requests=len(old), size_bytes=sum(record.size_bytes for record in old))
+        pruned = PruneReport(requests=len(old), size_bytes=sum(record.size_bytes for record in old))
         now = wall_time()
         self._turns = {each: holder for each, holder in self._turns.items() if self._has_turn(holder, now)}
         if conversations:
@@ -382,7 +382,7 @@ class MemoryJournal:
             beside,
             requests=len(records),
             unfinished=sum(record.ending is None for record in records),
-            facts=sum(record.facts for record in records),
+            facts=sum(record.fact_count for record in records),
             size_bytes=beside.size_bytes + sum(record.size_bytes for record in records),
             appends=self._appends,
             commits=self._appends,

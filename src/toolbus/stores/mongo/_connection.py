@@ -32,7 +32,7 @@ from pymongo.errors import (
 )
 from pymongo.operations import InsertOne, UpdateOne
 
-from ...errors import StoreDamaged, StoreError, StoreFormat, StoreUnavailable
+from ...errors import StoreDamaged, StoreError, StoreUnavailable, UnsupportedStoreFormat
 from .._encoding import Fetch, Head
 
 __all__ = ["DUPLICATE", "Document", "Names", "Server", "ServerConnection", "is_own_fault", "moment_of", "prefix_of"]
@@ -176,7 +176,7 @@ class ServerConnection:
         found = self._info.find_one({"_id": "format"})
         number = FORMAT if found is None else int(found["number"])
         if number > FORMAT:
-            raise StoreFormat(
+            raise UnsupportedStoreFormat(
                 f"{self._where()} was written by a newer toolbus, in format {number}; this version knows formats up to "
                 f"{FORMAT}: upgrade toolbus"
             )
@@ -189,7 +189,7 @@ class ServerConnection:
             (self.requests, ["ended_at"]),
             (self.requests, ["owner"]),
             (self.requests, ["conversation_id"]),
-            (self.conversations, ["changed_at"]),
+            (self.conversations, ["updated_at"]),
             (self.conversations, ["pending_turn"]),
         ):
             _index(collection, keys)

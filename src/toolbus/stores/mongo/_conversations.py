@@ -139,7 +139,7 @@ def conversations(database: ServerConnection, search: str, prefix: str, limit: i
             condition["_id"] = {"$in": [*chosen]}
         elif prefix:
             condition["_id"] = {"$regex": f"^{re.escape(prefix)}"}
-        order = [("changed_at", -1), ("_id", 1)]
+        order = [("updated_at", -1), ("_id", 1)]
         found = {
             each["_id"]: _record_of(each) for each in database.conversations.find(condition).sort(order).limit(limit)
         }
@@ -150,11 +150,11 @@ def conversations(database: ServerConnection, search: str, prefix: str, limit: i
             found |= {each["_id"]: _record_of(each) for each in database.conversations.find(condition)}
         for conversation_id, session in others.items():
             found[conversation_id] = _with_others(database, conversation_id, session, found.get(conversation_id))
-        return sorted(found.values(), key=lambda each: (-each.changed_at, each.conversation_id))[:limit]
+        return sorted(found.values(), key=lambda each: (-each.updated_at, each.conversation_id))[:limit]
 
 
 def _record_of(state: Document) -> ConversationRecord:
-    return conversation_from([state.get(each) for each in ("_id", "title", "messages", "begun_at", "changed_at")])
+    return conversation_from([state.get(each) for each in ("_id", "title", "messages", "started_at", "updated_at")])
 
 
 def _others(database: ServerConnection, limit: int, prefix: str, chosen: set[str] | None) -> dict[str, Any]:
@@ -188,14 +188,14 @@ def _with_others(
         title = title_of(expanded(names, first))
     if known is not None:
         title = known.title or title
-        count += known.messages
-        times += [known.begun_at, known.changed_at]
+        count += known.message_count
+        times += [known.started_at, known.updated_at]
     return ConversationRecord(
         conversation_id=conversation_id,
         title=title,
-        messages=count,
-        begun_at=min(times, default=0.0),
-        changed_at=max(times, default=0.0),
+        message_count=count,
+        started_at=min(times, default=0.0),
+        updated_at=max(times, default=0.0),
     )
 
 

@@ -313,7 +313,7 @@ def _prepare(database: ServerConnection, step: Step, head: Head, now: float) -> 
         "owner": entry.begun.owner,
         "lease_until": moment_of(now + entry.begun.lease_seconds),
         "lease": "",
-        "begun_at": now,
+        "started_at": now,
         "ended_at": 0.0,
     }
     agreed = entry.begun.agreed

@@ -30,10 +30,10 @@ def _record(database: ServerConnection, state: Document) -> RequestRecord:
         epoch=state["epoch"],
         owner=state["owner"],
         lease_until=state["lease_until"],
-        begun_at=state["begun_at"],
+        started_at=state["started_at"],
         ended_at=state["ended_at"] or None,
         ending=state["ending"] or None,
-        facts=state["next_seq"],
+        fact_count=state["next_seq"],
         size_bytes=state["size_bytes"],
         agreed=agreed,
     )
@@ -56,7 +56,7 @@ def requests(database: ServerConnection, conversation_id: str | None, limit: int
         condition: Document = {"ending": {"$ne": DELETED}}
         if conversation_id is not None:
             condition["conversation_id"] = conversation_id
-        found = database.requests.find(condition).sort([("begun_at", -1), ("_id", -1)]).limit(limit)
+        found = database.requests.find(condition).sort([("started_at", -1), ("_id", -1)]).limit(limit)
         return [_listed(database, each) for each in found] if limit > 0 else []
 
 
@@ -64,7 +64,7 @@ def unfinished(database: ServerConnection, limit: int) -> Sequence[RequestRecord
     """See `JournalStore.unfinished`."""
     with database.in_time():
         condition = {"ending": "", "lease_until": {"$lte": database.now()}}
-        found = database.requests.find(condition).sort([("begun_at", 1), ("_id", 1)]).limit(limit)
+        found = database.requests.find(condition).sort([("started_at", 1), ("_id", 1)]).limit(limit)
         return [_listed(database, each) for each in found] if limit > 0 else []
 
 

@@ -51,10 +51,11 @@ def _has_turn(database: ServerConnection, holder: Document, now: float) -> bool:
 def _runs_earlier(database: ServerConnection, conversation_id: str, request_id: str, owner: str, now: float) -> bool:
     """Return whether a request of another owner runs in the conversation that has begun before this one."""
     condition = {**_runs(now), "conversation_id": conversation_id, "owner": {"$nin": ["", owner]}}
-    own = database.requests.find_one({"_id": request_id}, {"begun_at": 1})
+    own = database.requests.find_one({"_id": request_id}, {"started_at": 1})
     return any(
-        each["_id"] != request_id and (own is None or (each["begun_at"], each["_id"]) < (own["begun_at"], request_id))
-        for each in database.requests.find(condition, {"begun_at": 1})
+        each["_id"] != request_id
+        and (own is None or (each["started_at"], each["_id"]) < (own["started_at"], request_id))
+        for each in database.requests.find(condition, {"started_at": 1})
     )
 
 

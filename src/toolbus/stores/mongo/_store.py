@@ -16,7 +16,7 @@ from ..._option_checks import check, one_of
 from ...errors import ConfigurationError, MissingExtra, StoreError
 from ...events import Event
 from ...messages import Message
-from ...storage import Durability, Entry, InboxReceipt, Pruned, RequestRecord, SettledState
+from ...storage import Durability, Entry, InboxReceipt, PruneReport, RequestRecord, SettledState
 from .._encoding import searchable, turn_of, written
 from .._thread import ANSWER_SECONDS, DatabaseThread
 from .._threaded_store import ThreadedStore
@@ -212,12 +212,12 @@ class MongoStore(ThreadedStore):
 
     # ------------------------------------------------------------------------------------------------ deleting
 
-    async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
+    async def prune(self, *, before: float, conversations: bool = False) -> PruneReport:
         """See `JournalStore.prune`. Keeps conversations in which other applications have written.
 
         Uses many small jobs, with appends in between; may be cancelled.
         """
-        done = Pruned()
+        done = PruneReport()
         await self._write(lambda database: self._engine.drop_old_turns(database, before))
         while some := await self._write(lambda database: self._engine.prune_requests(database, before)):
             _add(done, some)
@@ -297,7 +297,7 @@ def _token() -> str:
     return uuid4().hex
 
 
-def _add(done: Pruned, some: Pruned) -> None:
+def _add(done: PruneReport, some: PruneReport) -> None:
     done.requests += some.requests
     done.conversations += some.conversations
     done.size_bytes += some.size_bytes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...errors import StoreError
-from ...storage import WRITE_SECONDS, Pruned, StoreStatistics
+from ...storage import WRITE_SECONDS, PruneReport, StoreStatistics
 from ._connection import Document, ServerConnection
 from ._conversations import finish_pending, settled
 from ._deleting import DELETED, delete_requests, finish_forgetting, sweep
@@ -56,7 +56,7 @@ def _forget_without_turns(database: ServerConnection, conversation_id: str, mark
         database.messages.delete_many(condition)
 
 
-def prune_requests(database: ServerConnection, before: float) -> Pruned:
+def prune_requests(database: ServerConnection, before: float) -> PruneReport:
     """Delete some requests that ended before the moment `before`; the result has no requests when none are left."""
     with database.in_time():
         finish_pending(database)
@@ -66,10 +66,10 @@ def prune_requests(database: ServerConnection, before: float) -> Pruned:
             database.requests.find(condition, {"ending": 1, "size_bytes": 1}).sort("ended_at", 1).limit(_BATCH)
         )
         count, size_bytes = delete_requests(database, found)
-        return Pruned(requests=count, size_bytes=size_bytes)
+        return PruneReport(requests=count, size_bytes=size_bytes)
 
 
-def prune_conversations(database: ServerConnection, before: float, after: str | None) -> tuple[Pruned, str | None]:
+def prune_conversations(database: ServerConnection, before: float, after: str | None) -> tuple[PruneReport, str | None]:
     """Delete some conversations that have not changed since `before` and have no newer request.
 
     Checks a batch of conversations whose ids come after `after`, and returns the last of these ids, or None if there
@@ -77,7 +77,7 @@ def prune_conversations(database: ServerConnection, before: float, after: str | 
     messages of others.
     """
     with database.in_time():
-        condition: Document = {"changed_at": {"$lt": before}, "pending_turn": "", "forgotten": False}
+        condition: Document = {"updated_at": {"$lt": before}, "pending_turn": "", "forgotten": False}
         if after is not None:
             condition["_id"] = {"$gt": after}
         found = list(database.conversations.find(condition).sort("_id", 1).limit(_BATCH))
@@ -89,7 +89,7 @@ def prune_conversations(database: ServerConnection, before: float, after: str | 
         }
         begins = {"_id": {"$in": ids}, "lease_until": {"$gt": database.now()}}
         busy |= {each["_id"] for each in database.turns.find(begins, {"_id": 1})}
-        done = Pruned()
+        done = PruneReport()
         for state in found:
             if state["_id"] in busy or _has_others(database, state):
                 continue

@@ -16,7 +16,7 @@ from .read import conversation_damaged
 __all__ = ["MANY", "OWN", "append_all", "remember", "restore"]
 
 _BEGIN = Rows(
-    "INSERT INTO requests (request_id, conversation_id, epoch, owner, lease_until, begun_at, next_seq, size_bytes,"
+    "INSERT INTO requests (request_id, conversation_id, epoch, owner, lease_until, started_at, next_seq, size_bytes,"
     " hash) VALUES ",
     "(?, ?, ?, ?, {now} + ?, {now}, 0, 0, ?)",
     ("text", "text", "whole", "text", "real", "blob"),
@@ -46,7 +46,7 @@ _BLOBS = Rows("INSERT INTO blobs (digest, data) VALUES ", "(?, ?)", ("blob", "bl
 _USES = Rows("INSERT INTO blob_uses (owner, digest) VALUES ", "(?, ?)", ("text", "blob"), " ON CONFLICT DO NOTHING")
 _HEAD = "SELECT epoch, next_seq, size_bytes, hash, ending FROM requests WHERE request_id = ?"
 _CONVERSATION = Rows(
-    "INSERT INTO conversations (conversation_id, title, begun_at, changed_at, messages, size_bytes, hash) VALUES ",
+    "INSERT INTO conversations (conversation_id, title, started_at, updated_at, messages, size_bytes, hash) VALUES ",
     "(?, '', {now}, {now}, 0, 0, ?)",
     ("text", "blob"),
     " ON CONFLICT DO NOTHING",
@@ -57,7 +57,7 @@ _MESSAGES = Rows(
     "(?, ?, ?, ?, ?, ?, ?)",
     ("text", "whole", "text", "blob", "blob", "text", "blob"),
 )
-GROW = """UPDATE conversations SET messages = ?, size_bytes = ?, hash = ?, changed_at = {now},
+GROW = """UPDATE conversations SET messages = ?, size_bytes = ?, hash = ?, updated_at = {now},
  title = CASE WHEN title = '' THEN ? ELSE title END WHERE conversation_id = ?"""
 
 MANY = {
@@ -77,7 +77,7 @@ MANY = {
         " AND requests.ending IS NULL",
     ),
     GROW: Rows(
-        "UPDATE conversations SET messages = v.column1, size_bytes = v.column2, hash = v.column3, changed_at = {now},"
+        "UPDATE conversations SET messages = v.column1, size_bytes = v.column2, hash = v.column3, updated_at = {now},"
         " title = CASE WHEN title = '' THEN v.column4 ELSE title END FROM (VALUES ",
         "(?, ?, ?, ?, ?)",
         ("whole", "whole", "blob", "text", "text"),

@@ -33,11 +33,13 @@ _ORPHANS = {
     "messages of conversation {!r}, which is not in the list": """SELECT DISTINCT m.conversation_id FROM messages m
  WHERE NOT EXISTS (SELECT 1 FROM conversations c WHERE c.conversation_id = m.conversation_id) LIMIT ?""",
     "times of another type in the row of conversation {!r}": """SELECT conversation_id FROM conversations
- WHERE NOT (begun_at < 1e99 AND changed_at < 1e99) LIMIT ?""",
+ WHERE NOT (started_at < 1e99 AND updated_at < 1e99) LIMIT ?""",
     "a large text of {!r} is missing": """SELECT DISTINCT u.owner FROM blob_uses u
  WHERE NOT EXISTS (SELECT 1 FROM blobs b WHERE b.digest = u.digest) LIMIT ?""",
 }
-_TIMES = "UPDATE requests SET begun_at = ?, ended_at = ?, ending = ?, owner = '', lease_until = 0 WHERE request_id = ?"
+_TIMES = (
+    "UPDATE requests SET started_at = ?, ended_at = ?, ending = ?, owner = '', lease_until = 0 WHERE request_id = ?"
+)
 
 
 def request_ids(database: Database, after: str, limit: int) -> Sequence[str]:
@@ -53,7 +55,7 @@ def conversation_ids(database: Database, after: str | None, limit: int) -> Seque
     return [
         conversation_from(row)
         for row in database.rows(
-            "SELECT conversation_id, title, messages, begun_at, changed_at FROM conversations "
+            "SELECT conversation_id, title, messages, started_at, updated_at FROM conversations "
             "WHERE conversation_id > ? OR ? = 1 ORDER BY conversation_id LIMIT ?",
             (after or "", int(after is None), limit),
         )
@@ -86,7 +88,7 @@ def restore_request(database: Database, record: RequestRecord, facts: Sequence[S
         if database.rows("SELECT 1 FROM requests WHERE request_id = ?", (record.request_id,)):
             raise StoreError(f"request {record.request_id} is in the store already")
         restore(database, entries, begun)
-        database.run(_TIMES, (record.begun_at, record.ended_at, record.ending, record.request_id))
+        database.run(_TIMES, (record.started_at, record.ended_at, record.ending, record.request_id))
 
 
 def _entries(record: RequestRecord, facts: Sequence[StoredFact]) -> Sequence[Entry]:
@@ -122,6 +124,6 @@ def restore_conversation(database: Database, record: ConversationRecord, turns: 
             raise StoreError(f"conversation {conversation_id!r} is in the store already")
         remember(database, written_turns or [turn_of(conversation_id, ())])
         database.run(
-            "UPDATE conversations SET title = ?, begun_at = ?, changed_at = ? WHERE conversation_id = ?",
-            (searchable(record.title), record.begun_at, record.changed_at, conversation_id),
+            "UPDATE conversations SET title = ?, started_at = ?, updated_at = ? WHERE conversation_id = ?",
+            (searchable(record.title), record.started_at, record.updated_at, conversation_id),
         )

@@ -57,7 +57,7 @@ class Database(ABC):
         self.unreadable: set[tuple[str, str]] = set()
 
     @property
-    def seconds_left(self) -> float:
+    def remaining_seconds(self) -> float:
         """The seconds until the deadline, at least 0.01, because drivers take a time-out of 0 for no time-out."""
         return max(0.01, self.deadline - monotonic())
 

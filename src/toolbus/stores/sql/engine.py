@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from ...events import Event
 from ...messages import Message
-from ...storage import ConversationRecord, Entry, InboxReceipt, Pruned, RequestRecord, SettledState, StoredFact
+from ...storage import ConversationRecord, Entry, InboxReceipt, PruneReport, RequestRecord, SettledState, StoredFact
 from .._encoding import Written, turn_of, written
 from .._thread import ANSWER_SECONDS, DatabaseThread
 from .._threaded_store import ThreadedStore
@@ -138,9 +138,9 @@ class DatabaseStore(ThreadedStore):
         """See `JournalStore.return_turn`."""
         await self._write(lambda database: _order.return_turn(database, conversation_id, request_id))
 
-    async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
+    async def prune(self, *, before: float, conversations: bool = False) -> PruneReport:
         """See `JournalStore.prune`. Uses many small transactions, with appends in between; may be cancelled."""
-        done = Pruned()
+        done = PruneReport()
         await self._write(lambda database: _order.drop_old(database, before))
         steps = [_upkeep.prune_requests, *([_upkeep.prune_conversations] if conversations else [])]
         for step in steps:

@@ -11,20 +11,20 @@ from typing import Literal
 
 from ...errors import StoreError
 from ...events import RequestStarted
-from ...storage import ConversationRecord, Pruned, RequestRecord
+from ...storage import ConversationRecord, PruneReport, RequestRecord
 from .._encoding import UNREADABLE, conversation_from, fact_from, stored
 from .database import Database
 from .read import request_listed
 
 __all__ = ["FoundRequest", "conversation", "ids_that_begin", "prunable", "requests"]
 
-_IDS = "SELECT request_id FROM requests WHERE {where} ORDER BY begun_at {order}, request_id LIMIT ?"
+_IDS = "SELECT request_id FROM requests WHERE {where} ORDER BY started_at {order}, request_id LIMIT ?"
 _BEGINNINGS = {
     "conversation": "SELECT conversation_id FROM conversations WHERE substr(conversation_id, 1, ?) = ? LIMIT ?",
     "request": "SELECT request_id FROM requests WHERE substr(request_id, 1, ?) = ? LIMIT ?",
 }
 _OLD_REQUESTS = "SELECT count(*), coalesce(sum(size_bytes), 0) FROM requests WHERE ended_at < ?"
-_OLD_CONVERSATIONS = """SELECT count(*), coalesce(sum(size_bytes), 0) FROM conversations c WHERE changed_at < ?
+_OLD_CONVERSATIONS = """SELECT count(*), coalesce(sum(size_bytes), 0) FROM conversations c WHERE updated_at < ?
  AND NOT EXISTS (SELECT 1 FROM requests r WHERE r.conversation_id = c.conversation_id
  AND (r.ending IS NULL OR r.ended_at >= ?))"""
 
@@ -87,16 +87,16 @@ def ids_that_begin(
 def conversation(database: Database, conversation_id: str) -> ConversationRecord | None:
     """Return the record of one conversation; None for an unknown one."""
     row = database.one(
-        "SELECT conversation_id, title, messages, begun_at, changed_at FROM conversations WHERE conversation_id = ?",
+        "SELECT conversation_id, title, messages, started_at, updated_at FROM conversations WHERE conversation_id = ?",
         (conversation_id,),
     )
     return None if row is None else conversation_from(row)
 
 
-def prunable(database: Database, before: float, *, conversations: bool) -> Pruned:
+def prunable(database: Database, before: float, *, conversations: bool) -> PruneReport:
     """Count what `JournalStore.prune` would delete."""
     [[requests_, size]] = database.rows(_OLD_REQUESTS, (before,))
     talks = talks_size = 0
     if conversations:
         [[talks, talks_size]] = database.rows(_OLD_CONVERSATIONS, (before, before))
-    return Pruned(requests=requests_, conversations=talks, size_bytes=int(size + talks_size))
+    return PruneReport(requests=requests_, conversations=talks, size_bytes=int(size + talks_size))

@@ -23,9 +23,8 @@ _HOLDER = """SELECT request_id, owner,
  FROM turns WHERE conversation_id = ?""".replace("{runs}", _RUNS)
 _EARLIER = """SELECT 1 FROM requests r WHERE r.conversation_id = ? AND r.request_id <> ? AND r.owner <> ? AND {runs}
  AND NOT EXISTS (SELECT 1 FROM requests own WHERE own.request_id = ?
- AND (own.begun_at < r.begun_at OR (own.begun_at = r.begun_at AND own.request_id < r.request_id))) LIMIT 1""".replace(
-    "{runs}", _RUNS
-)
+ AND (own.started_at < r.started_at
+ OR (own.started_at = r.started_at AND own.request_id < r.request_id))) LIMIT 1""".replace("{runs}", _RUNS)
 _INSERT = """INSERT INTO turns (conversation_id, request_id, owner, lease_until) VALUES (?, ?, ?, {now} + ?)
  ON CONFLICT DO NOTHING"""
 _UPDATE = "UPDATE turns SET request_id = ?, owner = ?, lease_until = {now} + ? WHERE conversation_id = ?"

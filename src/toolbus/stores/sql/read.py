@@ -48,18 +48,18 @@ __all__ = [
 ]
 
 _RECORD = """SELECT r.request_id, r.conversation_id, r.epoch, r.owner,
- CASE WHEN o.lease_until > r.lease_until THEN o.lease_until ELSE r.lease_until END, r.begun_at, r.ended_at, r.ending,
+ CASE WHEN o.lease_until > r.lease_until THEN o.lease_until ELSE r.lease_until END, r.started_at, r.ended_at, r.ending,
  r.next_seq, r.size_bytes, a.data FROM requests r LEFT JOIN agreements a ON a.request_id = r.request_id
  LEFT JOIN owners o ON o.owner = r.owner"""
 # The requests without an owner, and those of owners whose leases have run out. Each is a range of an index. The plus
 # sign keeps planners from reading all unfinished requests in their order, most of which are held or parked.
 _FREE = """SELECT e.request_id FROM (
- SELECT request_id, begun_at FROM requests WHERE ending IS NULL AND owner = '' AND lease_until <= {now}
- UNION ALL SELECT h.request_id, h.begun_at FROM owners d JOIN requests h ON h.owner = d.owner AND h.owner <> ''
+ SELECT request_id, started_at FROM requests WHERE ending IS NULL AND owner = '' AND lease_until <= {now}
+ UNION ALL SELECT h.request_id, h.started_at FROM owners d JOIN requests h ON h.owner = d.owner AND h.owner <> ''
  WHERE d.lease_until <= {now} AND h.lease_until <= {now} AND h.ending IS NULL
-) e ORDER BY +e.begun_at, e.request_id LIMIT ?"""
+) e ORDER BY +e.started_at, e.request_id LIMIT ?"""
 _ROWS = "SELECT seq, step_end, type, data, hash FROM facts WHERE request_id = ? AND seq >= ? ORDER BY seq"
-_LIST = "SELECT conversation_id, title, messages, begun_at, changed_at FROM conversations"
+_LIST = "SELECT conversation_id, title, messages, started_at, updated_at FROM conversations"
 _HAS = """conversation_id IN (SELECT m.conversation_id FROM messages m
  LEFT JOIN blobs b ON b.digest = m.text_blob WHERE {find})"""
 _COUNTS = """SELECT count(*), count(*) - count(ending), coalesce(sum(next_seq), 0), coalesce(sum(size_bytes), 0)
@@ -236,10 +236,10 @@ def _without_agreed(row: Row) -> RequestRecord:
         epoch=row[2],
         owner=row[3],
         lease_until=row[4],
-        begun_at=row[5],
+        started_at=row[5],
         ended_at=row[6],
         ending=row[7],
-        facts=row[8],
+        fact_count=row[8],
         size_bytes=row[9],
     )
     if not has_right_types(record):
@@ -262,13 +262,13 @@ def request_listed(database: Database, request_id: str) -> RequestRecord | None:
 def requests(database: Database, conversation_id: str | None, limit: int) -> Sequence[RequestRecord]:
     """See `JournalStore.requests`."""
     where, values = ("", ()) if conversation_id is None else (" WHERE r.conversation_id = ?", (conversation_id,))
-    order = " ORDER BY r.begun_at DESC, r.request_id DESC LIMIT ?"
+    order = " ORDER BY r.started_at DESC, r.request_id DESC LIMIT ?"
     return [_listed(database, row) for row in database.rows(f"{_RECORD}{where}{order}", (*values, max(0, limit)))]
 
 
 def unfinished(database: Database, limit: int) -> Sequence[RequestRecord]:
     """See `JournalStore.unfinished`."""
-    statement = f"{_RECORD} JOIN ({_FREE}) f ON f.request_id = r.request_id ORDER BY r.begun_at, r.request_id"
+    statement = f"{_RECORD} JOIN ({_FREE}) f ON f.request_id = r.request_id ORDER BY r.started_at, r.request_id"
     return [_listed(database, row) for row in database.rows(statement, (max(0, limit),))]
 
 
@@ -338,7 +338,7 @@ def conversations(database: Database, search: str, prefix: str, limit: int) -> S
         conditions.append("substr(conversation_id, 1, ?) = ?")
         values += [len(prefix), prefix]
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    rows = database.rows(f"{_LIST}{where} ORDER BY changed_at DESC, conversation_id LIMIT ?", (*values, max(0, limit)))
+    rows = database.rows(f"{_LIST}{where} ORDER BY updated_at DESC, conversation_id LIMIT ?", (*values, max(0, limit)))
     return [conversation_from(row) for row in rows]
 
 

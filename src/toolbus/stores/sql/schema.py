@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ...errors import StoreFormat
+from ...errors import UnsupportedStoreFormat
 from .database import Database
 
 __all__ = ["FORMAT", "bring_up_to_date"]
@@ -20,7 +20,7 @@ CREATE TABLE requests (
     epoch {whole} NOT NULL,
     owner {text} NOT NULL,
     lease_until {real} NOT NULL,
-    begun_at {real} NOT NULL,
+    started_at {real} NOT NULL,
     ended_at {real},
     ending {text},
     next_seq {whole} NOT NULL,
@@ -28,7 +28,7 @@ CREATE TABLE requests (
     hash {blob} NOT NULL
 );
 CREATE INDEX requests_of_conversations ON requests (conversation_id);
-CREATE INDEX requests_unfinished ON requests (begun_at) WHERE ending IS NULL;
+CREATE INDEX requests_unfinished ON requests (started_at) WHERE ending IS NULL;
 CREATE INDEX requests_free ON requests (lease_until) WHERE ending IS NULL AND owner = '';
 CREATE INDEX requests_held ON requests (owner, lease_until) WHERE owner <> '';
 CREATE INDEX requests_ended ON requests (ended_at) WHERE ended_at IS NOT NULL;
@@ -59,13 +59,13 @@ CREATE TABLE facts (
 CREATE TABLE conversations (
     conversation_id {text} NOT NULL PRIMARY KEY,
     title {text} NOT NULL,
-    begun_at {real} NOT NULL,
-    changed_at {real} NOT NULL,
+    started_at {real} NOT NULL,
+    updated_at {real} NOT NULL,
     messages {whole} NOT NULL,
     size_bytes {whole} NOT NULL,
     hash {blob} NOT NULL
 );
-CREATE INDEX conversations_changed ON conversations (changed_at);
+CREATE INDEX conversations_updated ON conversations (updated_at);
 CREATE TABLE messages (
     conversation_id {text} NOT NULL,
     position {whole} NOT NULL,
@@ -115,11 +115,11 @@ FORMAT = len(_STEPS)
 def bring_up_to_date(database: Database, types: Mapping[str, str], found: int, where: str) -> int:
     """Migrate the tables, within a transaction, from the format `found` (0 for an empty database) to the newest.
 
-    Returns the newest format. Raises `StoreFormat` if `found` is newer than that; `where` names the database in its
-    text.
+    Returns the newest format. Raises `UnsupportedStoreFormat` if `found` is newer than that; `where` names the database
+    in its text.
     """
     if found > len(_STEPS):
-        raise StoreFormat(
+        raise UnsupportedStoreFormat(
             f"{where} was written by a newer toolbus, in format {found}; this version knows formats up to "
             f"{len(_STEPS)}: upgrade toolbus"
         )

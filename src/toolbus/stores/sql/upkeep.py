@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ...errors import StoreError
-from ...storage import Pruned, RequestRecord
+from ...storage import PruneReport, RequestRecord
 from . import order
 from .append import OWN
 from .database import Database
@@ -28,7 +28,7 @@ _ABANDON = """UPDATE requests SET ending = 'abandoned', ended_at = {now}, owner 
  WHERE request_id = ? AND epoch = ? AND ending IS NULL"""
 _CUT = """UPDATE requests SET next_seq = ?, size_bytes = ?, hash = ?
  WHERE request_id = ? AND epoch = ? AND ending IS NULL"""
-_OLD_CONVERSATIONS = """SELECT conversation_id, size_bytes FROM conversations c WHERE changed_at < ?
+_OLD_CONVERSATIONS = """SELECT conversation_id, size_bytes FROM conversations c WHERE updated_at < ?
  AND NOT EXISTS (SELECT 1 FROM requests r WHERE r.conversation_id = c.conversation_id
  AND (r.ending IS NULL OR r.ended_at >= ?))
  AND NOT EXISTS (SELECT 1 FROM turns t WHERE t.conversation_id = c.conversation_id AND t.lease_until > {now}) LIMIT ?"""
@@ -125,7 +125,7 @@ def forget(database: Database, conversation_id: str) -> bool:
     return bool(found) or there_was
 
 
-def prune_requests(database: Database, before: float, limit: int) -> Pruned:
+def prune_requests(database: Database, before: float, limit: int) -> PruneReport:
     """Delete at most `limit` requests that ended before the moment `before`."""
     with database.transaction():
         database.lock_blobs(exclusive=True)
@@ -133,21 +133,21 @@ def prune_requests(database: Database, before: float, limit: int) -> Pruned:
             "SELECT request_id, size_bytes FROM requests WHERE ended_at < ? ORDER BY ended_at LIMIT ?", (before, limit)
         )
         if not found:
-            return Pruned()
+            return PruneReport()
         _collect(database, _delete_requests(database, [each for each, _ in found]))
-    return Pruned(requests=len(found), size_bytes=sum(size for _, size in found))
+    return PruneReport(requests=len(found), size_bytes=sum(size for _, size in found))
 
 
-def prune_conversations(database: Database, before: float, limit: int) -> Pruned:
+def prune_conversations(database: Database, before: float, limit: int) -> PruneReport:
     """Delete at most `limit` conversations that have not changed since `before` and have no newer request."""
     with database.transaction():
         database.lock_blobs(exclusive=True)
         # The rows are locked, so that no turn is added while its conversation is being deleted.
         found = database.rows(_OLD_CONVERSATIONS + database.for_update, (before, before, limit))
         if not found:
-            return Pruned()
+            return PruneReport()
         _collect(database, _delete_conversations(database, [each for each, _ in found]))
-    return Pruned(conversations=len(found), size_bytes=sum(size for _, size in found))
+    return PruneReport(conversations=len(found), size_bytes=sum(size for _, size in found))
 
 
 def _delete_requests(database: Database, ids: Sequence[str]) -> set[bytes]:

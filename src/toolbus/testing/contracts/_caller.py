@@ -69,7 +69,7 @@ class Caller:
             name=name,
             arguments=dict(arguments),
             round=0,
-            deadline=deadline_seconds,
+            timeout_seconds=deadline_seconds,
             idempotency_key=key or f"key of {call_id}",
         )
 

@@ -74,7 +74,7 @@ class ContractReport:
     """The checks that passed, and those that were left out because the object is declared to lack what they need."""
 
     passed: tuple[str, ...]
-    left_out: tuple[str, ...]
+    skipped: tuple[str, ...]
 
 
 # -------------------------------------------------------------------------------------------------- recording
@@ -87,7 +87,7 @@ class Ledger:
     name: str = field(default="", init=False)
     failures: list[Failure] = field(default_factory=list[Failure], init=False)
     passed: list[str] = field(default_factory=list[str], init=False)
-    left_out: list[str] = field(default_factory=list[str], init=False)
+    skipped: list[str] = field(default_factory=list[str], init=False)
 
     def fail(self, what: str, expected: object, got: object) -> None:
         """Record a failure."""
@@ -107,7 +107,7 @@ class Ledger:
         """Return the findings about `who`. Raises `ContractBroken` if there are failures."""
         if self.failures:
             raise ContractBroken(self.failures, len(self.passed) + len({each.check for each in self.failures}), who)
-        return ContractReport(tuple(self.passed), tuple(self.left_out))
+        return ContractReport(tuple(self.passed), tuple(self.skipped))
 
 
 async def hold_exceptions_pass(ledger: Ledger, block: AbstractAsyncContextManager[object]) -> None:
@@ -186,7 +186,7 @@ async def run_all(
     """Run the checks one after the other, whatever fails, except those that need a feature in `cannot`."""
     for each in checks:
         if each.needs & cannot:
-            ledger.left_out.append(each.name)
+            ledger.skipped.append(each.name)
         elif await run_one(each):
             ledger.passed.append(each.name)
 

@@ -28,14 +28,14 @@ Example:
 
     from toolbus import Runtime
     from toolbus.testing import ScriptedProvider, text
-    from toolbus.testing.recording import Recording, Replayed, read_recording, record, replay
+    from toolbus.testing.recording import Recording, ReplayReport, read_recording, record, replay
 
     path = Path(tempfile.mkdtemp(), "hello.jsonl")
     async with Runtime(ScriptedProvider([text("Hello.")])) as runtime:
         with record(path, runtime) as recorder:
             await runtime.run("Hello?")
     recording: Recording = read_recording(path)
-    replayed: Replayed = await replay(path)
+    replayed: ReplayReport = await replay(path)
     print(len(recording.requests), replayed.results[0].text)  # 1 Hello.
 """
 
@@ -43,7 +43,7 @@ from ._difference import ReplayDifference
 from ._export import recorded_from_journal, recorded_from_session, recording_of
 from ._format import FORMAT_VERSION, RecordedRequest, Recording, RecordingError, read_recording
 from ._recorder import Recorder, record
-from ._replay import Replayed, replay
+from ._replay import ReplayReport, replay
 
 __all__ = [
     "FORMAT_VERSION",
@@ -52,7 +52,7 @@ __all__ = [
     "Recording",
     "RecordingError",
     "ReplayDifference",
-    "Replayed",
+    "ReplayReport",
     "read_recording",
     "record",
     "recorded_from_journal",

@@ -44,7 +44,7 @@ class ReplayDifference(AssertionError):
 def compare(expected: Event, got: Event, ignore: Collection[str]) -> tuple[str, Any, Any] | None:
     """Return the first field that differs, and its two values; None if the facts are equal.
 
-    `ignore` has names of top-level fields, in all events ("at") or in one type ("tool_call_requested.deadline").
+    `ignore` has names of top-level fields, in all events ("at") or in one type ("tool_call_requested.timeout_seconds").
     """
     was, made = _values(expected), _values(got)
     if isinstance(expected, ToolCallRequested) and not expected.definition:

@@ -21,7 +21,7 @@ from ...secrets import hide
 from ...session import SessionView
 from ...storage import RequestRecord, StoredFact
 from ._agreement import agreement_of, specs_of
-from ._format import AGREED, CHANGED, END, FORMAT, FORMAT_VERSION, HEADER, LEFT, RecordedRequest
+from ._format import AGREED, CHANGED, END, FORMAT, FORMAT_VERSION, HEADER, RELEASED, RecordedRequest
 
 __all__ = ["recorded_from_journal", "recorded_from_session", "recording_of"]
 
@@ -53,7 +53,7 @@ def recorded_from_journal(
         if each.seq == each.step_end:
             begins = each.seq + 1
     found = RecordedRequest(record.request_id, agreed, 0, facts=facts, steps=steps)
-    found.was_left = not found.is_whole
+    found.was_released = not found.is_whole
     return found
 
 
@@ -67,7 +67,7 @@ def recorded_from_session(view: SessionView, facts: Sequence[Event]) -> Recorded
     agreed = agreement_of(view, started.history_count)
     steps = list(range(len(facts)))
     found = RecordedRequest(view.request_id, agreed, 0, facts=list(facts), steps=steps)
-    found.was_left = not found.is_whole
+    found.was_released = not found.is_whole
     return found
 
 
@@ -83,8 +83,8 @@ def recording_of(requests: Sequence[RecordedRequest], *, mask: bool = True) -> b
                 lines.append(_line({**changes[position], "type": CHANGED}, mask=False))
             written = cast("dict[str, Any]", orjson.loads(encode(fact, default=str)))
             lines.append(_line(written, mask=mask, step=step))
-        if request.was_left:
-            left = {"type": LEFT, "request_id": request.request_id, "facts": len(request.facts)}
+        if request.was_released:
+            left = {"type": RELEASED, "request_id": request.request_id, "facts": len(request.facts)}
             lines.append(_line(left, mask=False))
     digest = hashlib.sha256(b"".join(each + b"\n" for each in lines))
     lines.append(_line({"type": END, "lines": len(lines), "sha256": digest.hexdigest()}, mask=False))

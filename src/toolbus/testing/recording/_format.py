@@ -37,7 +37,7 @@ __all__ = [
     "FORMAT",
     "FORMAT_VERSION",
     "HEADER",
-    "LEFT",
+    "RELEASED",
     "RecordedRequest",
     "Recording",
     "RecordingError",
@@ -50,11 +50,11 @@ FORMAT_VERSION = 1
 """The version of the format. It rises when an older toolbus could not read a file correctly; new fields and options do
 not need a new version."""
 
-Line: TypeAlias = Literal["recording", "request", "changed", "left", "end"]
+Line: TypeAlias = Literal["recording", "request", "changed", "released", "end"]
 HEADER: Line = "recording"
 AGREED: Line = "request"
 CHANGED: Line = "changed"  # the agreement from here on
-LEFT: Line = "left"  # the request has no ending: its host left it, or its session broke
+RELEASED: Line = "released"  # the request has no ending: its host left it, or its session broke
 END: Line = "end"
 
 _ASKED = (ApprovalDecided, CancelRequested, SteeringAdded, ToolCallPaused, ToolCallResumed)
@@ -65,7 +65,7 @@ class RecordingError(ToolbusError, ValueError):
     """A file that is not a recording, or not a complete one: the text names the file and the line."""
 
     fault = "caller"
-    code = "recording"
+    code = "recording_error"
 
     def __init__(self, path: Path, line: int, problem: str) -> None:
         super().__init__(f"{path}:{line}: {problem}" if line else f"{path}: {problem}")
@@ -90,7 +90,7 @@ class RecordedRequest:
     lines: list[int] = field(default_factory=list[int])
     steps: list[int] = field(default_factory=list[int])
     changes: list[tuple[int, Mapping[str, Any]]] = field(default_factory=list[tuple[int, Mapping[str, Any]]])
-    was_left: bool = False
+    was_released: bool = False
 
     @property
     def is_whole(self) -> bool:
@@ -219,7 +219,7 @@ class _Reader:
         elif kind == CHANGED:
             request = self._request(number, given)
             request.changes.append((len(request.facts), given))
-        elif kind == LEFT:
+        elif kind == RELEASED:
             self._leave(number, given)
         elif kind == END:
             self._end(number, given)
@@ -239,7 +239,7 @@ class _Reader:
         if given.get("facts") not in (None, len(request.facts)):
             here = f"and the file has {len(request.facts)}"
             raise self._error(number, f"{given['facts']} facts of request {request.request_id} were written, {here}")
-        request.was_left = True
+        request.was_released = True
 
     def _event(self, number: int, line: bytes, given: Mapping[str, Any]) -> None:
         try:
@@ -253,7 +253,7 @@ class _Reader:
         if bool(request.facts) is isinstance(event, RequestStarted):
             what = "begins a second time" if request.facts else "does not begin with request_started"
             raise self._error(number, f"request {request.request_id} {what}")
-        if request.is_whole or request.was_left:
+        if request.is_whole or request.was_released:
             raise self._error(number, f"request {request.request_id} has ended already")
         step = given.get("step")
         if not isinstance(step, int) or isinstance(step, bool):
@@ -284,7 +284,7 @@ class _Reader:
     def _check_end(self) -> None:
         last = len(self._lines)
         for each in self._requests.values():
-            if not each.is_whole and not each.was_left:
+            if not each.is_whole and not each.was_released:
                 raise self._error(
                     last, f"the file is cut off after this line, in the middle of request {each.request_id}"
                 )

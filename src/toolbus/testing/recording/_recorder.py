@@ -26,7 +26,7 @@ from ...secrets import Mask, hide, masked
 from ...session import SessionView
 from ...storage import Journal
 from ._agreement import agreement_of, specs_of, tools_now
-from ._format import AGREED, CHANGED, END, FORMAT, FORMAT_VERSION, HEADER, LEFT, RecordingError
+from ._format import AGREED, CHANGED, END, FORMAT, FORMAT_VERSION, HEADER, RELEASED, RecordingError
 
 if TYPE_CHECKING:
     from ...runtime import Runtime
@@ -174,7 +174,7 @@ class Recorder:
                 self._write({"type": CHANGED, "request_id": request_id, **changed})
 
     def _leave(self, request_id: str, **more: str) -> None:
-        self._write({"type": LEFT, "request_id": request_id, "facts": self._written.pop(request_id, 0), **more})
+        self._write({"type": RELEASED, "request_id": request_id, "facts": self._written.pop(request_id, 0), **more})
 
     def _write_event(self, event: Event, **more: int) -> None:
         with self._ending_on_error():

@@ -25,11 +25,11 @@ from ._format import RecordedRequest, Recording, RecordingError, read_lines
 from ._stage import RecordedBudget, RecordedModel, RecordedTools, RecordedWindow, ReplayBus, Stage
 from ._stand_ins import Facts, Guard, RecordedOutput
 
-__all__ = ["Replayed", "replay"]
+__all__ = ["ReplayReport", "replay"]
 
 
 @dataclass(slots=True)
-class Replayed:
+class ReplayReport:
     """A replay that made the same facts. `facts` is their number.
 
     `results` are those of the requests, in the order in which the requests began; None for a request that was recorded
@@ -64,15 +64,16 @@ async def replay(
     compression: Compression | None = None,
     ignore: str | Collection[str] = (),
     partial: bool = False,
-) -> Replayed:
+) -> ReplayReport:
     """Run the recorded requests again, without model, tools, people and time, and compare every fact.
 
     The model's replies, the ends of calls and the inputs of people are the recorded ones, in the recorded order. All
     else is computed again: which calls run, are refused, time out or wait for a person, which messages join the
     transcript, and how the request ends. `tools`, `limits`, `instructions`, `output` and `compression` are the
     application's current ones and replace the recorded ones; handlers never run. `ignore` names fields that may differ,
-    in all facts ("at") or in those of one type ("tool_call_requested.deadline"); with `limits`, `deadline` is ignored
-    anyway. `partial` accepts a recording that is cut off, and compares the facts that it has.
+    in all facts ("at") or in those of one type ("tool_call_requested.timeout_seconds"); with `limits`,
+    `timeout_seconds` is ignored anyway. `partial` accepts a recording that is cut off, and compares the facts that it
+    has.
 
     Needs no network and takes no time, on any event loop. Raises `ReplayDifference`, an `AssertionError`, at the first
     fact that differs, and `RecordingError` for a file that is damaged or cut off.
@@ -81,8 +82,8 @@ async def replay(
     own = _Own(tools=tools, limits=limits, instructions=instructions, output=output, compression=compression)
     ignored = {ignore} if isinstance(ignore, str) else set(ignore)
     if limits is not None:
-        ignored.add("deadline")
-    replayed = Replayed(read.path, 0, [], [])
+        ignored.add("timeout_seconds")
+    replayed = ReplayReport(read.path, 0, [], [])
     for request in read.requests:
         if not request.facts:
             continue
@@ -190,4 +191,4 @@ def _guard(request: RecordedRequest, facts: Facts) -> Guard | None:
 
 
 def _providers(request: RecordedRequest) -> int:
-    return 1 + max((fact.provider for fact in request.facts if isinstance(fact, ModelRetrying)), default=0)
+    return 1 + max((fact.provider_index for fact in request.facts if isinstance(fact, ModelRetrying)), default=0)

@@ -325,7 +325,7 @@ class RecordedModel:
         if isinstance(fact, RequestCompleted):  # the last answer failed
             return ProviderError(fact.reason)
         wait = _NOT_NOW
-        if isinstance(fact, ModelRetrying) and fact.provider == self._stage.state.provider:
+        if isinstance(fact, ModelRetrying) and fact.provider_index == self._stage.state.provider:
             wait = fact.delay_seconds
         kind = raised_as("Recorded", ProviderError, fact.reason)
         retryable = fact.retryable if isinstance(fact, RequestFailed) else True
@@ -373,7 +373,7 @@ class RecordedWindow(ContextWindow):
         fact = self._stage.fact(self._stage.next_own)
         if not isinstance(fact, HistoryCompressed):
             return None
-        shape = Shape(fact.before_tokens, fact.after_tokens, fact.results_shortened, fact.turns_left_out, fact.summary)
+        shape = Shape(fact.before_tokens, fact.after_tokens, fact.results_shortened, fact.turns_omitted, fact.summary)
         return HistoryShaped(shape, summary_in(fact, self._stage.state.prices))
 
     def answered(self, usage: Usage) -> None:

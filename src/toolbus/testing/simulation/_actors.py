@@ -127,7 +127,7 @@ class Actors:
         if event.name in EXTERNAL:
             self._give(self._answers_of(event))
         elif not self._world.is_quiet and chance.says(0.1):
-            moment = self._world.moment(chance, event.deadline)
+            moment = self._world.moment(chance, event.timeout_seconds)
             self._process.group.start_soon(self._publish, self._answer(event, chance), moment)
         if not self._world.is_quiet and chance.says(0.03):
             stray = ToolCallCompleted(request_id=event.request_id, call_id="nobody's", name="x", content="x")
@@ -139,7 +139,7 @@ class Actors:
         if event.call_id not in known:
             chance = self._world.chance(f"outside {event.call_id}")
             known[event.call_id] = [
-                (self._world.moment(chance, event.deadline), self._answer(event, chance))
+                (self._world.moment(chance, event.timeout_seconds), self._answer(event, chance))
                 for _ in range(chance.pick([1, 1, 1, 2, 0]))
             ]
         return known[event.call_id]

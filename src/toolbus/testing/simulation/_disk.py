@@ -25,7 +25,7 @@ from ...storage import (
     Entry,
     Inbox,
     JournalStore,
-    Pruned,
+    PruneReport,
     RequestRecord,
     StoredFact,
     StoreStatistics,
@@ -367,7 +367,11 @@ class Handle:
             if request_id in self.asked_at and request_id not in self._under_way:
                 self._note_failure(request_id, exc, is_sure=not passes(exc))
             raise
-        if found is not None and request_id not in self._under_way and found.facts >= self._goals.get(request_id, 0):
+        if (
+            found is not None
+            and request_id not in self._under_way
+            and found.fact_count >= self._goals.get(request_id, 0)
+        ):
             self.asked_at.pop(request_id, None)
         return _as_written(found)
 
@@ -423,13 +427,15 @@ class Handle:
                 self._turns[request_id] = anyio.current_time()
             return is_taken
 
+        if self._continues:
+            self._turns.pop(request_id, None)  # It may be resumed here, and continue without the turn this time.
         return await self._ask(take)
 
     async def return_turn(self, conversation_id: str, request_id: str) -> None:
         """Implement `JournalStore`, with faults."""
         await self._ask(lambda: self._journal.return_turn(conversation_id, request_id))
 
-    async def prune(self, *, before: float, conversations: bool = False) -> Pruned:
+    async def prune(self, *, before: float, conversations: bool = False) -> PruneReport:
         """Implement `JournalStore`."""
         return await self._journal.prune(before=before, conversations=conversations)
 

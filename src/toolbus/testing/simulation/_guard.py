@@ -13,7 +13,7 @@ from ...interceptors import Ask, Interceptor
 from ...messages import SystemMessage, UserMessage
 from ...protocols import ModelReply, ModelRequest
 from ...records import replace
-from ...tool_results import Rendered
+from ...tool_results import RenderedResult
 from ...tools import ToolContext
 from ._chance import Chance
 from ._watch import OUTSIDE, Watch
@@ -75,7 +75,9 @@ class Guard(Interceptor):
         """Implement `Interceptor`."""
         return self._edits(await self._chance(context), arguments, {**arguments, "n": 5})
 
-    async def after_tool(self, call: ToolCallRequested, result: Rendered, context: ToolContext[Any]) -> Rendered:
+    async def after_tool(
+        self, call: ToolCallRequested, result: RenderedResult, context: ToolContext[Any]
+    ) -> RenderedResult:
         """Implement `Interceptor`."""
         edited = self._edits(await self._chance(context), result, replace(result, content="looked at"))
         self._passed.setdefault(call.call_id, set()).add(edited.content)

@@ -12,7 +12,7 @@ from ...bus import EventBus
 from ...core.result_notes import late_note_id
 from ...errors import BusError, StoreError, UnknownRequest
 from ...events import Event, ToolCallCompleted, ToolCallFailed, ToolCallRequested
-from ...handles import CommandAnswer, RequestHandle
+from ...handles import CommandStatus, RequestHandle
 from ...records import replace
 from ...remote import Client
 from ._chance import Chance
@@ -36,7 +36,7 @@ class Command:
     """A command that was given through a handle, and what its giver was answered."""
 
     given: Event
-    answer: CommandAnswer
+    answer: CommandStatus
 
     async def check(self, world: World, watch: Watch) -> None:
         """Check at the end that the answer was true: what is done or queued is not lost, and is a fact once."""
@@ -117,7 +117,7 @@ class People:
         except (BusError, UnknownRequest, StoreError):
             world.faults["command without an answer"] += 1
 
-    def _note(self, given: list[Event], answer: CommandAnswer) -> None:
+    def _note(self, given: list[Event], answer: CommandStatus) -> None:
         if self._watch.is_over:
             return  # The process was killed, so nobody got the answer.
         self._world.faults[f"command {answer}"] += 1
@@ -172,7 +172,7 @@ class Desk:
     async def run(self) -> None:
         """Run until the world has ended."""
         disk, planned = self._world.disk, 0
-        async with Client(self._handle, inbox_seconds=0.5) as client, anyio.create_task_group() as group:
+        async with Client(self._handle, inbox_poll_seconds=0.5) as client, anyio.create_task_group() as group:
             people = People(self._world, group, self.watch, client.request, "at the desk")
             while not self._is_closed:
                 await disk.news.wait()

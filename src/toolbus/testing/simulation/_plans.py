@@ -9,7 +9,7 @@ from ._chance import Chance
 
 __all__ = ["Plan", "Way", "plans_of"]
 
-Way: TypeAlias = Literal["left", "drained", "cancelled", "killed", "paused"]
+Way: TypeAlias = Literal["finished", "drained", "cancelled", "killed", "paused"]
 _WAYS: dict[Way, float] = {"killed": 6.0, "paused": 2.5, "cancelled": 2.5, "drained": 1.5}
 
 
@@ -33,9 +33,9 @@ class Plan:
 def plans_of(chance: Chance, model_seconds: float, *, journals: bool) -> list[Plan]:
     """Return the plans of a world's processes, one after the other; without a journal one process is enough."""
     if not journals:
-        return [_drained(chance, model_seconds) if chance.says(0.15) else Plan(way="left")]
+        return [_drained(chance, model_seconds) if chance.says(0.15) else Plan(way="finished")]
     deaths = chance.pick([0, 0, 0, 0, 1, 1, 1, 2, 3])
-    return [*(_death(chance, model_seconds) for _ in range(deaths)), Plan(way="left")]
+    return [*(_death(chance, model_seconds) for _ in range(deaths)), Plan(way="finished")]
 
 
 def _drained(chance: Chance, model_seconds: float) -> Plan:

@@ -54,7 +54,7 @@ class Process:
         self.group: anyio.abc.TaskGroup
         self.handle = (InboxHandle if world.has_inbox else Handle)(world.disk, self)
         self.runtime: Runtime
-        self._watches = world.park_seconds is not None  # whether its runtime takes over what becomes free
+        self._watches = world.park_after_seconds is not None  # whether its runtime takes over what becomes free
         self.watch = Watch(
             self.bus,
             epoch,
@@ -138,7 +138,7 @@ class Process:
             self._archivist.begin(asking)
             if plan.way == "drained":
                 await anyio.sleep(plan.after_seconds)
-                await runtime.drain(grace_seconds=world.chance(self.named("drain")).below(3.0))
+                await runtime.drain(timeout_seconds=world.chance(self.named("drain")).below(3.0))
 
     def _runtime(self) -> Runtime:
         world = self.world
@@ -154,8 +154,8 @@ class Process:
             drain_seconds=self._grace,
             grace_seconds=1.0,
             lease_seconds=world.lease_seconds,
-            inbox_seconds=0.5 if world.has_inbox else None,
-            park_seconds=world.park_seconds,
+            inbox_poll_seconds=0.5 if world.has_inbox else None,
+            park_after_seconds=world.park_after_seconds,
             on_store_failure="warn" if self.on_store_failure == "warn" else "stop",
         )
 

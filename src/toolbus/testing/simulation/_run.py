@@ -151,7 +151,7 @@ class _Run:
                 await anyio.sleep(plan.next_after_seconds)
         world.disk.recover()
         while world.disk.unfinished() and len(self._processes) < len(world.plans) + _MOST_RESTARTS:
-            await self._process(Plan(way="left")).run()  # the application is started again
+            await self._process(Plan(way="finished")).run()  # the application is started again
 
     def _process(self, plan: Plan) -> Process:
         process = Process(self._world, len(self._processes), plan, _EPOCH, self._stop)
@@ -179,7 +179,7 @@ class _Run:
         checks: Counter[str] = Counter()
         digest = hashlib.sha256()
         for process in self._processes:
-            outcomes.update("left" if result.resumable else result.outcome for result, _ in process.results)
+            outcomes.update("released" if result.resumable else result.outcome for result, _ in process.results)
             if process.refused:
                 outcomes["refused"] += process.refused
             checks += process.watch.checks

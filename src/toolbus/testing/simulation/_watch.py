@@ -320,7 +320,7 @@ class Watch:
             request.calls[call_id].ticket = "given"
         missing = set[str]() if self._is_replaying else request.calls.keys() - request.answered
         self.check("G09", not missing, f"round {event.round} begins without the results of {sorted(missing)}")
-        if event.after and not any(call.is_background for call in request.calls.values()):
+        if event.call_outcomes and not any(call.is_background for call in request.calls.values()):
             self._check_at_once("G04", request.settled_at, f"round {event.round} begins")
         request.replies += 1
         most = request.limits.max_rounds + request.limits.max_output_repairs + 1
@@ -347,7 +347,7 @@ class Watch:
         if event.background:
             # The request's clock may stand still from now on.
             request.paused = True
-        call.deadline = event.at + event.deadline
+        call.deadline = event.at + event.timeout_seconds
         most = request.limits.max_tool_calls
         self.check("G10", request.requested <= most, f"{request.requested} calls, over max_tool_calls={most}")
 
@@ -503,8 +503,8 @@ class Watch:
         if self.journal is not None and not request.is_sub_request:
             self._ends_durably(self.journal, event)
         open_calls = [call_id for call_id, call in request.calls.items() if call.terminal is None]
-        is_left = self._is_journaled(request) and is_store_failure(event)  # then its calls end where it is resumed
-        self.check("G06", is_left or not open_calls, f"{event.request_id} ends while {open_calls} are open")
+        is_released = self._is_journaled(request) and is_store_failure(event)  # then its calls end where it is resumed
+        self.check("G06", is_released or not open_calls, f"{event.request_id} ends while {open_calls} are open")
         request.ending = event
         if not is_store_failure(event):
             unread = [call_id for call_id, call in request.calls.items() if call.ticket == "given"]

@@ -58,7 +58,7 @@ class World:
         self.window = chance.pick([None, None, None, 900, 2500])
         self.disk = Disk(self, journals=chance.says(0.45))
         self.has_inbox = self.disk.journals and chance.says(0.5)
-        self.park_seconds = chance.pick([None, 0.1, 0.5]) if self.has_inbox else None
+        self.park_after_seconds = chance.pick([None, 0.1, 0.5]) if self.has_inbox else None
         self.commands: list[Command] = []  # through handles
         self.lease_seconds = chance.pick([2.0, 10.0, 30.0])
         self.plans: list[Plan] = plans_of(self.chance("plans"), self.model_seconds, journals=self.disk.journals)

@@ -26,7 +26,7 @@ Example:
 from ._dialect import Dialect, Lack, Pairing, Stream, error_answer, fields_of, objects_of, sse
 from ._script import (
     FaultKind,
-    RecordedRequest,
+    HttpRequest,
     WireBreak,
     WireCall,
     WireFault,
@@ -46,10 +46,10 @@ __all__ = [
     "Dialect",
     "Ending",
     "FaultKind",
+    "HttpRequest",
     "Lack",
     "LoopbackServer",
     "Pairing",
-    "RecordedRequest",
     "Stream",
     "WireBreak",
     "WireCall",

@@ -24,7 +24,7 @@ from ...protocols import FinishReason
 from ._dialect import Lack, OneRoute, Pairing, Stream, error_answer, fields_of, objects_of, sse, text_of
 from ._openai import tool_specs
 from ._schemas import schema_problems
-from ._script import RecordedRequest, WireCall, WireFault, WireReply, WireRequest
+from ._script import HttpRequest, WireCall, WireFault, WireReply, WireRequest
 from ._server import Answer
 
 __all__ = ["AnthropicDialect"]
@@ -131,7 +131,7 @@ class AnthropicDialect(OneRoute):
 
     # ----------------------------------------------------------------------------------------------- reading
 
-    def read(self, request: RecordedRequest) -> WireRequest:
+    def read(self, request: HttpRequest) -> WireRequest:
         """Implement `Dialect.read`."""
         body = fields_of(request.body)
         reader = _Reader()

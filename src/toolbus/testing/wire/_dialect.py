@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, cast
 
 from ...messages import Message, ToolCall
-from ._script import RecordedRequest, WireFault, WireReply, WireRequest
+from ._script import HttpRequest, WireFault, WireReply, WireRequest
 from ._server import Answer
 
 __all__ = [
@@ -75,7 +75,7 @@ class Dialect(Protocol):
         """Return the URL for a client, for a server at `origin` (which has no path)."""
         ...
 
-    def serves(self, request: RecordedRequest) -> bool:
+    def serves(self, request: HttpRequest) -> bool:
         """Return whether a request asks the model; the server answers any other request with 404."""
         ...
 
@@ -102,7 +102,7 @@ class Dialect(Protocol):
         """Return the opaque parts of a reply that the next request has to contain, as in `WireRequest.opaque`."""
         ...
 
-    def read(self, request: RecordedRequest) -> WireRequest:
+    def read(self, request: HttpRequest) -> WireRequest:
         """Return the meaning of a request, and the vendor's rules that it breaks."""
         ...
 
@@ -121,7 +121,7 @@ class OneRoute:
         """Implement `Dialect.base_url`."""
         return origin + self.root
 
-    def serves(self, request: RecordedRequest) -> bool:
+    def serves(self, request: HttpRequest) -> bool:
         """Return whether the request uses the one route."""
         return (request.method, request.path.partition("?")[0]) == ("POST", self.route)
 

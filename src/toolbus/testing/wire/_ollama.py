@@ -19,7 +19,7 @@ from ...messages import (
 )
 from ._dialect import Lack, OneRoute, Pairing, Stream, error_answer, fields_of, objects_of
 from ._openai import tool_specs
-from ._script import RecordedRequest, WireCall, WireFault, WireReply, WireRequest
+from ._script import HttpRequest, WireCall, WireFault, WireReply, WireRequest
 from ._server import Answer
 
 __all__ = ["OllamaDialect"]
@@ -95,7 +95,7 @@ class OllamaDialect(OneRoute):
 
     # ----------------------------------------------------------------------------------------------- reading
 
-    def read(self, request: RecordedRequest) -> WireRequest:
+    def read(self, request: HttpRequest) -> WireRequest:
         """Implement `Dialect.read`. Calls get ids by position; a result belongs to the oldest open call of its tool."""
         body = fields_of(request.body)
         pairing = Pairing(unique=True)

@@ -23,7 +23,7 @@ from ...messages import (
 from ...protocols import FinishReason, ToolSpec
 from ._dialect import Lack, OneRoute, Pairing, Stream, error_answer, fields_of, objects_of, sse, text_of
 from ._schemas import schema_problems
-from ._script import RecordedRequest, WireCall, WireFault, WireReply, WireRequest
+from ._script import HttpRequest, WireCall, WireFault, WireReply, WireRequest
 from ._server import Answer
 
 __all__ = ["OpenAIDialect", "openai_refusals", "output_schema", "tool_specs"]
@@ -103,7 +103,7 @@ class OpenAIDialect(OneRoute):
 
     # ----------------------------------------------------------------------------------------------- reading
 
-    def read(self, request: RecordedRequest) -> WireRequest:
+    def read(self, request: HttpRequest) -> WireRequest:
         """Implement `Dialect.read`."""
         body = fields_of(request.body)
         pairing = Pairing(unique=False)

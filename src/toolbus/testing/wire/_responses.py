@@ -20,7 +20,7 @@ from ...messages import (
 )
 from ._dialect import Lack, OneRoute, Pairing, Stream, error_answer, fields_of, objects_of, sse, text_of
 from ._openai import openai_refusals, output_schema, tool_specs
-from ._script import RecordedRequest, WireCall, WireFault, WireReply, WireRequest
+from ._script import HttpRequest, WireCall, WireFault, WireReply, WireRequest
 from ._server import Answer
 
 __all__ = ["ResponsesDialect"]
@@ -96,7 +96,7 @@ class ResponsesDialect(OneRoute):
 
     # ----------------------------------------------------------------------------------------------- reading
 
-    def read(self, request: RecordedRequest) -> WireRequest:
+    def read(self, request: HttpRequest) -> WireRequest:
         """Implement `Dialect.read`."""
         body = fields_of(request.body)
         reader = _Reader()

@@ -16,7 +16,7 @@ from ...providers.scripted import Step
 
 __all__ = [
     "FaultKind",
-    "RecordedRequest",
+    "HttpRequest",
     "WireBreak",
     "WireCall",
     "WireFault",
@@ -144,7 +144,7 @@ class WirePage:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedRequest:
+class HttpRequest:
     """A request that a client sent. Names of `headers` are in lower case; `body` is the JSON, or None without a body.
 
     `connection` numbers the TCP connections, from 1.
@@ -179,7 +179,7 @@ class WireRequest:
 WireStep: TypeAlias = WireReply | WireFault | WireBreak | WirePage | Step
 """One answer. `toolbus.testing.calls` and `text` make a `Step`, so one script can serve both kinds of stub."""
 
-WireScript: TypeAlias = Sequence[WireStep] | Callable[[RecordedRequest], WireStep]
+WireScript: TypeAlias = Sequence[WireStep] | Callable[[HttpRequest], WireStep]
 
 
 def reply_of(step: Step) -> WireReply:

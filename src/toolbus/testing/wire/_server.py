@@ -20,7 +20,7 @@ from typing import Any, Literal, Self, TypeAlias
 
 import anyio.to_thread
 
-from ._script import RecordedRequest
+from ._script import HttpRequest
 
 __all__ = ["Answer", "Ending", "LoopbackServer"]
 
@@ -54,7 +54,7 @@ class LoopbackServer:
     connections and waits for the threads.
     """
 
-    def __init__(self, answer: Callable[[RecordedRequest], Answer]) -> None:
+    def __init__(self, answer: Callable[[HttpRequest], Answer]) -> None:
         self.answer = answer
         self.connections = 0
         self.stalled = threading.Event()
@@ -210,7 +210,7 @@ class _Handler(BaseHTTPRequestHandler):
         raw = self.rfile.read(int(self.headers.get("content-length") or 0))
         headers = {name.lower(): value for name, value in self.headers.items()}
         answer = self.owner.answer(
-            RecordedRequest(self.command, self.path, headers, json.loads(raw) if raw else None, self.number)
+            HttpRequest(self.command, self.path, headers, json.loads(raw) if raw else None, self.number)
         )
         self.owner.notify()
         if answer.stall_after == -1 and not self._stalled():

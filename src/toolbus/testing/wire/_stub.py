@@ -13,7 +13,7 @@ from ._dialect import Dialect
 from ._ollama import OllamaDialect
 from ._openai import OpenAIDialect
 from ._responses import ResponsesDialect
-from ._script import RecordedRequest, WireBreak, WireFault, WirePage, WireRequest, WireScript, WireStep, reply_of
+from ._script import HttpRequest, WireBreak, WireFault, WirePage, WireRequest, WireScript, WireStep, reply_of
 from ._server import Answer, Ending, LoopbackServer
 
 __all__ = ["DIALECTS", "WireServer", "dialect_of"]
@@ -45,7 +45,7 @@ class WireServer(LoopbackServer):
         assert server.read(1).messages[-1].content == ...
 
     `dialect` is "openai" (chat completions), "responses", "anthropic", "ollama", or a `Dialect` of your own. `script`
-    is a list of steps, which are used in the order in which requests arrive, or one function of the `RecordedRequest`;
+    is a list of steps, which are used in the order in which requests arrive, or one function of the `HttpRequest`;
     it may be replaced at any time, and then begins with its first step. A request after the last step gets a 500 that
     says so; a request that does not ask the model gets a 404. `requests` are all requests received, oldest first. Runs
     in threads of the standard library, so it serves clients on any event loop.
@@ -54,7 +54,7 @@ class WireServer(LoopbackServer):
     def __init__(self, script: WireScript = (), *, dialect: str | Dialect = "openai") -> None:
         super().__init__(self._answer_to)
         self.dialect = dialect_of(dialect)
-        self.requests: list[RecordedRequest] = []
+        self.requests: list[HttpRequest] = []
         self._guard = threading.Lock()
         self._taken = 0
         self._script = script
@@ -79,7 +79,7 @@ class WireServer(LoopbackServer):
         """Return the meaning of a received request, by default of the last one."""
         return self.dialect.read(self.requests[number])
 
-    def _answer_to(self, request: RecordedRequest) -> Answer:
+    def _answer_to(self, request: HttpRequest) -> Answer:
         with self._guard:
             self.requests.append(request)
             script = self._script

@@ -76,14 +76,14 @@ class Retriever(Protocol):
 class IndexReport:
     """The result of an update of an index.
 
-    `files`, `changed` and `removed` count files; `left_out` counts those that were too large or exceeded `max_chunks`.
+    `files`, `changed` and `removed` count files; `skipped` counts those that were too large or exceeded `max_chunks`.
     `chunks` is the number of chunks now.
     """
 
     files: int
     changed: int
     removed: int
-    left_out: int
+    skipped: int
     chunks: int
     seconds: float
 

@@ -37,7 +37,7 @@ def code_context_tool(retriever: Retriever | None = None, *, timeout_seconds: fl
     message if the hint is empty. The tool asks for one hit for each 200 tokens of the budget, 5 to 20 of them. The
     result is {"ok": true, "query", "top_k", "results": [{"id", "score", "text"}]}, best first. The texts have about
     `token_budget` tokens in all: a text that does not fit is cut at a line, and those after it are left out, with their
-    number as "left_out". Without a retriever each call fails and says so.
+    number as "omitted". Without a retriever each call fails and says so.
 
     `timeout_seconds` is the call's deadline instead of the request's: the first search of a large tree takes half a
     minute for each 60,000 functions. A search after one that was stopped continues the index where that one ended.
@@ -64,7 +64,7 @@ def code_context_tool(retriever: Retriever | None = None, *, timeout_seconds: fl
         results = _fitted(hits[:top_k], token_budget)
         found: dict[str, Any] = {"ok": True, "query": query, "top_k": top_k, "results": results}
         if len(results) < min(len(hits), top_k):
-            found["left_out"] = min(len(hits), top_k) - len(results)
+            found["omitted"] = min(len(hits), top_k) - len(results)
         return found
 
     return Tool(

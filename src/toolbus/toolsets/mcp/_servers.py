@@ -46,7 +46,7 @@ class McpToolOptions(TypedDict, total=False):
     idempotent: bool
     repeatable: bool
     kind: ToolKind
-    sensitive_history: bool
+    keep_full_results: bool
     max_result_chars: int | None
     include_data: bool | None
     summarize: Summarize | None

@@ -39,7 +39,7 @@ _MOST_DEFINITION_BYTES = 65_536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpStatus:
-    """The status of one server. `seconds` is the time since it was connected or lost; `why` says why it is away.
+    """The status of one server. `seconds` is the time since it was connected or lost; `reason` says why it is away.
 
     `tools` are the names by which models call its tools; while it is away, those that it had.
     """
@@ -47,7 +47,7 @@ class McpStatus:
     server: str
     connected: bool
     seconds: float
-    why: str
+    reason: str
     protocol: str
     tools: tuple[str, ...]
 
@@ -161,7 +161,7 @@ class McpTools:
                 server=each.server.name,
                 connected=each.is_connected,
                 seconds=each.seconds(),
-                why=each.why,
+                reason=each.why,
                 protocol=each.protocol,
                 tools=tuple(name for name, known in self._known.items() if known.prefix == prefix),
             )

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, cast
 
 from ...errors import ConfigurationError
 from ...events import ApprovalRequested, ToolCallRequested
-from ...handles import CommandAnswer
+from ...handles import CommandStatus
 from ...testing.recording import RecordingError, ReplayDifference, recording_of, replay
 from ._shown import restored
 from ._sources import Followed, Source
@@ -22,9 +22,9 @@ _MOST_EXPORTED_BYTES = 16 * 2**20
 _MOST_REPLAYED_FACTS = 2_000
 
 Body: TypeAlias = Mapping[str, Any]
-_Action: TypeAlias = Callable[[Source, Followed, Body, str], Awaitable[CommandAnswer]]
+_Action: TypeAlias = Callable[[Source, Followed, Body, str], Awaitable[CommandStatus]]
 
-_SENTENCES: Mapping[CommandAnswer, str] = {
+_SENTENCES: Mapping[CommandStatus, str] = {
     "done": "Done.",
     "ended": "This has ended, or was decided, in the meantime.",
     "queued": "Stored. It takes effect when a process takes the request over.",
@@ -46,21 +46,21 @@ async def act(source: Source, request_id: str, name: str, body: Body, by: str) -
     followed = await source.follow(request_id)
     await followed.update()
     answer = await ACTIONS[name](source, followed, body, by)
-    return {"answer": answer, "sentence": _SENTENCES[answer]}
+    return {"status": answer, "sentence": _SENTENCES[answer]}
 
 
-async def _cancel(source: Source, followed: Followed, body: Body, _by: str) -> CommandAnswer:
+async def _cancel(source: Source, followed: Followed, body: Body, _by: str) -> CommandStatus:
     return await source.handle(followed.fold.request_id).cancel(_text(body, "reason"))
 
 
-async def _steer(source: Source, followed: Followed, body: Body, _by: str) -> CommandAnswer:
+async def _steer(source: Source, followed: Followed, body: Body, _by: str) -> CommandStatus:
     text = _text(body, "text").strip()
     if not text:
         raise Refused("Write what the model should read.")
     return await source.handle(followed.fold.request_id).steer(text)
 
 
-async def _approve(source: Source, followed: Followed, body: Body, by: str) -> CommandAnswer:
+async def _approve(source: Source, followed: Followed, body: Body, by: str) -> CommandStatus:
     question = _question(followed, body)
     arguments = body.get("arguments")
     if arguments is not None and not isinstance(arguments, dict):
@@ -75,14 +75,14 @@ async def _approve(source: Source, followed: Followed, body: Body, by: str) -> C
     )
 
 
-async def _deny(source: Source, followed: Followed, body: Body, by: str) -> CommandAnswer:
+async def _deny(source: Source, followed: Followed, body: Body, by: str) -> CommandStatus:
     question = _question(followed, body)
     return await source.handle(followed.fold.request_id).deny(
         question, by=by, reason=_text(body, "reason"), remember=body.get("remember") is True
     )
 
 
-async def _answer(source: Source, followed: Followed, body: Body, _by: str) -> CommandAnswer:
+async def _answer(source: Source, followed: Followed, body: Body, _by: str) -> CommandStatus:
     call = _call(followed, body)
     text = _text(body, "text")
     event = call.failed(text) if body.get("is_error") is True else call.completed(text)

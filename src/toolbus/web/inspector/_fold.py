@@ -492,7 +492,7 @@ def _question(asked: ApprovalRequested) -> dict[str, Any]:
         "arguments": arguments,
         "editable": is_whole,
         "at": asked.at,
-        "deadline": asked.at + asked.deadline,
+        "deadline": asked.at + asked.timeout_seconds,
     }
 
 
@@ -502,6 +502,6 @@ def _compression(fact: HistoryCompressed) -> dict[str, Any]:
         "before_tokens": fact.before_tokens,
         "after_tokens": fact.after_tokens,
         "results_shortened": fact.results_shortened,
-        "turns_left_out": fact.turns_left_out,
+        "turns_omitted": fact.turns_omitted,
         "summary": shown_text(fact.summary),
     }

@@ -57,7 +57,7 @@ class StoredList:
                 continue
             known = self._known.setdefault(record.request_id, _Listed())
             self._known.move_to_end(record.request_id)
-            if (known.summary is None or known.facts < record.facts) and left:
+            if (known.summary is None or known.facts < record.fact_count) and left:
                 left -= 1
                 await self._read(record, known)
             row = _row(record, known.summary)
@@ -73,7 +73,7 @@ class StoredList:
         try:
             stored = await self._journal.facts(record.request_id, start=known.facts)
         except StoreError as exc:
-            known.facts, known.summary = record.facts, fold.summary()
+            known.facts, known.summary = record.fact_count, fold.summary()
             known.problem = shown_text(str(exc), 300)
             return
         for number, each in enumerate(stored):
@@ -88,7 +88,7 @@ class StoredList:
 def _row(record: RequestRecord, summary: dict[str, Any] | None) -> dict[str, Any]:
     """Return a row of the list, made of the facts that were read and of the record."""
     row = summary or RequestFold(record.request_id).summary()
-    row = {**row, "conversation_id": record.conversation_id, "started_at": row["started_at"] or record.begun_at}
+    row = {**row, "conversation_id": record.conversation_id, "started_at": row["started_at"] or record.started_at}
     if record.ending is not None:
         return {**row, "state": record.ending, "ended_at": row["ended_at"] or record.ended_at}
     is_held = bool(record.owner) and record.lease_until > wall_time()
@@ -97,7 +97,7 @@ def _row(record: RequestRecord, summary: dict[str, Any] | None) -> dict[str, Any
         row["doing"] = (
             f"{row['doing']}; no process holds it" if asks else "is held by no process, and waits to be resumed"
         )
-        row["state"] = "waiting" if asks else "left"
+        row["state"] = "waiting" if asks else "released"
     return row
 
 

@@ -58,8 +58,8 @@ async def whole_results(bench: Bench) -> None:
     bench.expect("what was affected", ("a.txt", "b.txt"), answer.affected)
 
 
-@check("unserialisable-results")
-async def unserialisable_results(bench: Bench) -> None:
+@check("unserializable-results")
+async def unserializable_results(bench: Bench) -> None:
     """A result that is not JSON, for example bytes or a cycle, fails the call, and the error names the type."""
     async with bench.executor() as caller:
         for kind, word in (("bytes", "bytes"), ("cycle", "list")):

@@ -89,7 +89,7 @@ async def check_live_provider(provider: Provider) -> ContractReport:
         async def test_the_real_service() -> None:  # needs a key, and costs a few cents
             try:
                 report: ContractReport = await check_live_provider(OpenAIProvider("gpt-5-mini"))
-                print(report.passed, report.left_out)
+                print(report.passed, report.skipped)
             except ContractBroken as broken:
                 failures: list[Failure] = [*broken.failures]
                 print([failure.check for failure in failures])

@@ -24,7 +24,7 @@ from ....protocols import (
     TextPiece,
     ToolSpec,
 )
-from ...wire import Dialect, Lack, RecordedRequest, WireBreak, WireReply, WireRequest, WireServer, WireStep
+from ...wire import Dialect, HttpRequest, Lack, WireBreak, WireReply, WireRequest, WireServer, WireStep
 from .._checks import Abandoned, Checks, Failure, Ledger, Run, shown
 
 __all__ = [
@@ -76,7 +76,7 @@ class Outcome:
     reply: ModelReply | None = None
     error: Exception | None = None
     deltas: list[Delta] = field(default_factory=list[Delta])
-    requests: Sequence[RecordedRequest] = ()
+    requests: Sequence[HttpRequest] = ()
 
     @property
     def text(self) -> str:

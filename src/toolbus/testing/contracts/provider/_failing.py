@@ -15,7 +15,7 @@ from ....errors import (
     ProviderUnavailable,
     ReplyTooLarge,
 )
-from ...wire import RecordedRequest, WireBreak, WireCall, WireFault, WirePage, WireReply, WireStep
+from ...wire import HttpRequest, WireBreak, WireCall, WireFault, WirePage, WireReply, WireStep
 from ._bench import CITY, Bench, Outcome, check, close, request_of
 
 __all__: list[str] = []
@@ -247,7 +247,7 @@ async def keys_stay_secret(bench: Bench) -> None:
                 bench.fail(what, "the key nowhere: not in text, repr, traceback or fields", "it has the key")
 
 
-def _secrets(request: RecordedRequest) -> list[str]:
+def _secrets(request: HttpRequest) -> list[str]:
     """Return the values in a request that look like keys, of a header or query field, without "Bearer"."""
     fields = [*request.headers.items(), *parse_qsl(urlsplit(request.path).query)]
     values = [value.rpartition(" ")[2] for name, value in fields if any(word in name.lower() for word in _SECRET)]

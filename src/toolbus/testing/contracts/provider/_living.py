@@ -8,7 +8,7 @@ import json
 from ....messages import UserMessage
 from ....protocols import ModelRequest
 from ...census import Census
-from ...wire import RecordedRequest, WireBreak, WireCall, WireFault, WireReply, WireServer, WireStep
+from ...wire import HttpRequest, WireBreak, WireCall, WireFault, WireReply, WireServer, WireStep
 from ._bench import Bench, Running, check, request_of
 
 __all__: list[str] = []
@@ -74,7 +74,7 @@ async def concurrent_calls(bench: Bench) -> None:
             bench.expect(f"the pieces emitted to {words!r}", f"You said {words}", running.outcome.text)
 
 
-def _echo(bench: Bench, request: RecordedRequest, *, stall: bool) -> WireStep:
+def _echo(bench: Bench, request: HttpRequest, *, stall: bool) -> WireStep:
     asked = bench.dialect.read(request).messages[-1]
     words = asked.text if isinstance(asked, UserMessage) else ""
     call = WireCall(name="echo", arguments=json.dumps({"said": words}), call_id=words)

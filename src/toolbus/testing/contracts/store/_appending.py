@@ -49,14 +49,14 @@ async def requests(bench: Bench) -> None:
     bench.expect("the epoch", 1, record.epoch)
     bench.expect("the owner", "worker 1", record.owner)
     bench.expect("the agreement", agreed, dict(record.agreed))
-    bench.expect("the number of facts", 1, record.facts)
+    bench.expect("the number of facts", 1, record.fact_count)
     bench.expect("the size, which the append returned", size, record.size_bytes)
     bench.expect("the ending", (None, None), (record.ending, record.ended_at))
-    lasts = record.lease_until - record.begun_at
+    lasts = record.lease_until - record.started_at
     bench.require("the length of the lease", "an hour, in seconds", lasts, ok=HOUR - 60 < lasts < HOUR + 60)
     year_2020, year_2100 = 1_577_836_800, 4_102_444_800
-    known = year_2020 < record.begun_at < year_2100
-    bench.require("the time at which it began", "seconds since the epoch", record.begun_at, ok=known)
+    known = year_2020 < record.started_at < year_2100
+    bench.require("the time at which it began", "seconds since the epoch", record.started_at, ok=known)
     bare = bench.writing()
     await bare.begin()
     bench.expect("the agreement of a request without one", {}, dict((await bare.record()).agreed))
@@ -83,7 +83,7 @@ async def own_facts(bench: Bench) -> None:
         call_id="call",
         name="pay",
         arguments={"amount": 1, "to": {"lines": ["rent"]}},
-        deadline=HOUR,
+        timeout_seconds=HOUR,
     )
     given = copy.deepcopy(asked)
     size = await bench.journal.append(writing.entry([given], owner="worker", lease_seconds=HOUR))
@@ -199,8 +199,8 @@ async def begun_twice(bench: Bench) -> None:
     await writing.expect_nothing_new("a second beginning after the ending")
 
 
-@check("places", JOURNAL)
-async def places(bench: Bench) -> None:
+@check("positions", JOURNAL)
+async def positions(bench: Bench) -> None:
     """A taken position is refused with `LeaseLost`; one after a gap, or of an unknown request, is refused too."""
     writing = await bench.begun()
     await writing.step(*writing.made(3))

@@ -157,7 +157,7 @@ class Writing:
         """Record a failure unless the store has exactly the facts that were written here."""
         await self.expect_facts(f"{self.request_id} after {what}", journal)
         record = await self.record(journal)
-        self.bench.expect(f"the number of facts after {what}", len(self.facts), record.facts)
+        self.bench.expect(f"the number of facts after {what}", len(self.facts), record.fact_count)
 
 
 @dataclass(eq=False)

@@ -24,10 +24,10 @@ async def endings(bench: Bench) -> None:
         await writing.end(*turn("asked"), ending=ending)
         record = await writing.record()
         bench.expect("the ending", ending, record.ending)
-        later = record.ended_at is not None and record.begun_at < record.ended_at < record.begun_at + HOUR
+        later = record.ended_at is not None and record.started_at < record.ended_at < record.started_at + HOUR
         bench.require("the time of the ending", "after the beginning", record, ok=later)
         bench.expect("the lease of a request that has ended", ("", 0.0), (record.owner, record.lease_until))
-        bench.expect("the number of facts", 2, record.facts)
+        bench.expect("the number of facts", 2, record.fact_count)
         bench.expect(
             f"the history after the ending {ending}", turn("asked"), await bench.history(writing.conversation_id)
         )
@@ -84,13 +84,13 @@ async def listing_of_turns(bench: Bench) -> None:
     bench.expect("the ids", ["b", "a"], [each.conversation_id for each in await store.conversations()])
     await later.end(*turn("And tomorrow?"))
     found = [*await store.conversations()]
-    listed = [(each.conversation_id, each.title, each.messages) for each in found]
+    listed = [(each.conversation_id, each.title, each.message_count) for each in found]
     bench.expect("the list", [("a", "What is the weather like?", 4), ("b", "second", 2)], listed)
     for text, ids in (("TOMORROW", ["a"]), ("answer to", ["a", "b"]), ("fact", [])):
         got = [each.conversation_id for each in await store.conversations(search=text)]
         bench.expect(f"the conversations with {text!r}", ids, got)
     [first, *_] = found
-    bench.require("its times", "of the first turn and of the newest", first, ok=first.begun_at < first.changed_at)
+    bench.require("its times", "of the first turn and of the newest", first, ok=first.started_at < first.updated_at)
 
 
 @check("same-breath", JOURNAL)
@@ -212,7 +212,7 @@ async def pruning(bench: Bench) -> None:
     new = await bench.ended("", *turn("new"))
     moment = (await new.record()).ended_at
     assert moment is not None
-    nothing = await journal.prune(before=(await old[0].record()).begun_at)
+    nothing = await journal.prune(before=(await old[0].record()).started_at)
     bench.expect("requests that ended before the first began", 0, nothing.requests)
     pruned = await journal.prune(before=moment)
     bench.expect("requests and conversations that were pruned", (2, 0), (pruned.requests, pruned.conversations))
@@ -244,7 +244,7 @@ async def pruning_conversations(bench: Bench) -> None:
     between = await bench.begun("between")
     await store.remember("edge", turn("edge"))
     [edge] = await store.conversations(search="edge")
-    moment = edge.changed_at
+    moment = edge.updated_at
     await bench.tick()
     await between.end(*turn("between"))
     await newer.end()
@@ -278,7 +278,7 @@ async def statistics(bench: Bench) -> None:
     enough = counted.size_bytes >= sum(journalled)
     bench.require("the size", f"no less than that of the requests, {journalled}", counted.size_bytes, ok=enough)
     await unfinished.end(*turn("fourth"))
-    await journal.prune(before=(await unfinished.record()).begun_at + HOUR)
+    await journal.prune(before=(await unfinished.record()).started_at + HOUR)
     pruned = await journal.statistics()
     got = (pruned.facts, pruned.conversations, pruned.messages)
     bench.expect("facts, conversations and messages after requests were pruned", (0, 3, 8), got)
@@ -305,12 +305,12 @@ async def shared_texts(bench: Bench) -> None:
     await store.forget("a")
     kept = [*turn(f"b, by itself: {text}"), *turn(text)]
     await bench.expect_history("the history after another conversation was forgotten", kept, "b")
-    await journal.prune(before=(await unfinished.record()).begun_at + HOUR)
+    await journal.prune(before=(await unfinished.record()).started_at + HOUR)
     await bench.expect_history("the history after its request was pruned", kept, "b")
     await store.forget("b")
     await unfinished.expect_nothing_new("all others were forgotten")
     await unfinished.end(*turn(text))
-    await journal.prune(before=(await unfinished.record()).begun_at + HOUR, conversations=True)
+    await journal.prune(before=(await unfinished.record()).started_at + HOUR, conversations=True)
     left = await journal.statistics()
     bench.expect(
         "facts, messages and bytes after all was pruned", (0, 0, 0), (left.facts, left.messages, left.size_bytes)

@@ -207,14 +207,14 @@ async def listing(bench: Bench) -> None:
 
 def _described(bench: Bench, found: dict[str, ConversationRecord], prompt: str) -> None:
     a, b, c = (found[each] for each in "abc")
-    bench.expect("the numbers of messages", [5, 2, 2], [each.messages for each in (a, b, c)])
+    bench.expect("the numbers of messages", [5, 2, 2], [each.message_count for each in (a, b, c)])
     bench.expect("the title", prompt, a.title)
     began = b.title.startswith("word word word") and len(b.title) < 1_000
     bench.require("the title for a long prompt", "its beginning", b.title, ok=began)
-    begun = [each.begun_at for each in (a, b, c)]
+    begun = [each.started_at for each in (a, b, c)]
     bench.require("the times of the first turns", "later for each", begun, ok=begun == sorted(set(begun)))
-    bench.require("the newest turn of a", "after its first", a, ok=a.changed_at > a.begun_at)
-    bench.expect("the newest turn of c, which is its first", c.begun_at, c.changed_at)
+    bench.require("the newest turn of a", "after its first", a, ok=a.updated_at > a.started_at)
+    bench.expect("the newest turn of c, which is its first", c.started_at, c.updated_at)
 
 
 @check("search", EMPTY)

@@ -103,16 +103,16 @@ async def lease_lengths(bench: Bench) -> None:
     writing = await bench.begun(seconds=0)
     await bench.until(writing.is_free)
     taken = await journal.take(writing.request_id, "b", HOUR)
-    begun_at = (await writing.record()).begun_at
+    started_at = (await writing.record()).started_at
     if taken is None:
         bench.fail("a lease of 0 seconds", "taken", None)
         return
-    _lasts(bench, "that was taken", HOUR, taken.lease_until - begun_at)
+    _lasts(bench, "that was taken", HOUR, taken.lease_until - started_at)
     owner = bench.new_id("owner")
     await journal.release(writing.request_id, 2)
     await journal.take(writing.request_id, owner, HOUR)
     await journal.renew(owner, 10 * HOUR)
-    _lasts(bench, "that was renewed", 10 * HOUR, (await writing.record()).lease_until - begun_at)
+    _lasts(bench, "that was renewed", 10 * HOUR, (await writing.record()).lease_until - started_at)
 
 
 def _lasts(bench: Bench, what: str, expected: float, got: float) -> None:
@@ -271,7 +271,7 @@ async def fencing_in_flight(bench: Bench) -> None:
 
     async def take(request_id: str) -> None:
         record = await other.take(request_id, "b", HOUR)
-        taken[request_id] = record.facts if record else 0
+        taken[request_id] = record.fact_count if record else 0
 
     async with anyio.create_task_group() as tasks:
         for writing in writings[::2]:
@@ -301,7 +301,7 @@ async def _fenced(bench: Bench, other: JournalStore) -> None:
     await stale.step()
     await bench.until(lambda: stale.is_free(other))
     taken = await other.take(stale.request_id, "b", HOUR)
-    bench.expect("facts and epoch in the other one's record", (2, 2), taken and (taken.facts, taken.epoch))
+    bench.expect("facts and epoch in the other one's record", (2, 2), taken and (taken.fact_count, taken.epoch))
     attempts: dict[str, dict[str, Any]] = {
         "a step": {},
         "an ending": {"ending": "completed", "turn": turn("stale")},
@@ -328,7 +328,7 @@ async def _fenced(bench: Bench, other: JournalStore) -> None:
     await continued.expect_nothing_new("the other one has continued", bench.journal)
     await other.release(stale.request_id, 2)
     back = await bench.journal.take(stale.request_id, owner, HOUR)
-    bench.expect("facts and epoch when it is taken back", (4, 3), back and (back.facts, back.epoch))
+    bench.expect("facts and epoch when it is taken back", (4, 3), back and (back.fact_count, back.epoch))
     continued.journal, continued.epoch = bench.journal, 3
     await continued.step()
     await continued.end(*turn("after all"))

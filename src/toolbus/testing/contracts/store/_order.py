@@ -132,7 +132,7 @@ async def turns_after_deletions(bench: Bench) -> None:
     await _gets(bench, "the turn of a conversation", running.conversation_id, running.request_id, a)
     await running.begin(owner=a)
     await bench.tick()
-    before = (await (await bench.begun()).record()).begun_at
+    before = (await (await bench.begun()).record()).started_at
     await bench.journal.prune(before=before, conversations=True)
     await _waits(bench, "the turn of a request that runs, after a prune", running.conversation_id, bench.new_id("x"), b)
     ended = bench.writing()
@@ -140,7 +140,7 @@ async def turns_after_deletions(bench: Bench) -> None:
     await ended.begin(owner=a)
     await ended.end()
     await bench.tick()
-    before = (await (await bench.begun()).record()).begun_at
+    before = (await (await bench.begun()).record()).started_at
     await bench.journal.prune(before=before)
     bench.expect(
         "whether a request that has ended before is pruned", None, await bench.journal.request(ended.request_id)

@@ -130,7 +130,7 @@ def facts_of_all_types(**ids: Any) -> list[Event]:
         RequestStarted(
             prompt=ODD_TEXT,
             history_count=2,
-            deadline=1.5,
+            timeout_seconds=1.5,
             parent_request_id="parent",
             parent_call_id="parent_0_0",
             **common,
@@ -146,7 +146,7 @@ def facts_of_all_types(**ids: Any) -> list[Event]:
             before_tokens=10,
             after_tokens=5,
             results_shortened=2,
-            turns_left_out=1,
+            turns_omitted=1,
             summary=ODD_TEXT,
             usage=_USAGE,
             cost=0.1,
@@ -165,7 +165,7 @@ def _about_a_round(common: dict[str, Any]) -> Iterator[Event]:
     yield RoundStarted(
         round=1,
         message_count=3,
-        after=(CallOutcome(name="a", success=True), CallOutcome(name="b", success=False)),
+        call_outcomes=(CallOutcome(name="a", ok=True), CallOutcome(name="b", ok=False)),
         tools_offered=False,
         **common,
     )
@@ -179,7 +179,9 @@ def _about_a_round(common: dict[str, Any]) -> Iterator[Event]:
         cost=0.1,
         **common,
     )
-    yield ModelRetrying(round=1, reason="provider_unavailable", error=ODD_TEXT, delay_seconds=0.5, provider=1, **common)
+    yield ModelRetrying(
+        round=1, reason="provider_unavailable", error=ODD_TEXT, delay_seconds=0.5, provider_index=1, **common
+    )
 
 
 def _about_calls(common: dict[str, Any]) -> Iterator[Event]:
@@ -189,7 +191,7 @@ def _about_calls(common: dict[str, Any]) -> Iterator[Event]:
         vendor="stub",
         arguments=_VALUE,
         round=0,
-        deadline=30.0,
+        timeout_seconds=30.0,
         idempotency_key="r:0:0",
         definition="d1",
         **call,
@@ -217,7 +219,7 @@ def _about_calls(common: dict[str, Any]) -> Iterator[Event]:
         spent=_SPENT,
         **call,
     )
-    yield ApprovalRequested(arguments=_VALUE, deadline=60.0, definition="d1", **call)
+    yield ApprovalRequested(arguments=_VALUE, timeout_seconds=60.0, definition="d1", **call)
     asked: dict[str, Any] = {**common, "call_id": "r_0_0"}
     yield ApprovalDecided(
         definition="d1", approved=True, arguments=_VALUE, by="Zoë", reason=ODD_TEXT, remember=True, **asked

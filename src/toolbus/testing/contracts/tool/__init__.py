@@ -34,7 +34,7 @@ from typing import Any, cast
 from ....errors import MissingExtra
 from ....schemas import json_schema_validator
 from ....session import tool_registry
-from ....tools import Toolish, ToolRegistry
+from ....tools import ToolLike, ToolRegistry
 from .._checks import Check, Checks, ContractReport, run_all, run_check, words_of
 from . import _describing, _living, _running
 from ._bench import (
@@ -68,7 +68,7 @@ def toolset_checks() -> dict[str, str]:
 
 
 async def check_tools(
-    tools: Iterable[Toolish] | ToolRegistry,
+    tools: Iterable[ToolLike] | ToolRegistry,
     examples: Sequence[ExampleCall] = (),
     *,
     deps: Any = None,

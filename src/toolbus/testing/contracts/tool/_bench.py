@@ -120,11 +120,11 @@ class _View:
     metadata: Mapping[str, Any] | None = None
     interceptors: Sequence[Any] = ()
     instrumentation: Sequence[Any] = ()
-    begun_with: Mapping[str, Any] | None = None
+    original_metadata: Mapping[str, Any] | None = None
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     calls: Mapping[str, CallView] = field(default_factory=dict[str, CallView])
-    stops: bool = False
-    is_left: bool = False
+    is_stopping: bool = False
+    is_released: bool = False
     secrets: SecretHandling = NO_SECRETS
 
     def narrate(self, call_id: str, text: str) -> None:

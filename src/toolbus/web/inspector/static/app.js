@@ -100,7 +100,7 @@ function App() {
       const text = await answer.text();
       if (!answer.ok) { say({ text: text.trim() || `The server has answered ${answer.status}.`, bad: true }); return null; }
       const found = JSON.parse(text);
-      say({ text: found.sentence ?? "", bad: found.answer === "ended" || found.answer === "unknown" });
+      say({ text: found.sentence ?? "", bad: found.status === "ended" || found.status === "unknown" });
       return found;
     } catch { say({ text: "The server cannot be reached.", bad: true }); return null; }
   }

@@ -297,7 +297,7 @@ function Transcript({ found, view }) {
   const { changes } = found;
   const newest = view.compressions[view.compressions.length - 1];
   const said = newest
-    ? `The model gets about ${count(newest.after_tokens)} of ${count(newest.before_tokens)} tokens: ${plural(newest.results_shortened, "result")} shortened, ${plural(newest.turns_left_out, "turn")} left out.`
+    ? `The model gets about ${count(newest.after_tokens)} of ${count(newest.before_tokens)} tokens: ${plural(newest.results_shortened, "result")} shortened, ${plural(newest.turns_omitted, "turn")} left out.`
     : "The model gets all messages as they are stored.";
   const rows = asSent ? found.messages.filter((each) => each.fate !== "left out") : found.messages.filter((each) => each.fate !== "added");
   return html`<section class="transcript" aria-label="Transcript">

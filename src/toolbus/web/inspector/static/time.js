@@ -131,7 +131,7 @@ export function wanted(requests, group, search) {
 }
 
 export function groupOf(state) {
-  if (state === "running" || state === "elsewhere" || state === "left") return "running";
+  if (state === "running" || state === "elsewhere" || state === "released") return "running";
   if (state === "waiting") return "waiting";
   return state === "completed" ? "completed" : "failed";
 }

@@ -30,7 +30,7 @@ from toolbus import (
     ToolContext,
     ToolError,
     ToolRegistry,
-    subrequest_tool,
+    sub_request_tool,
     tool,
 )
 from toolbus.errors import LimitReached
@@ -124,7 +124,7 @@ def by_context(provider: Any, tools: Sequence[Any]) -> Any:
 
 
 def by_tool(provider: Any, tools: Sequence[Any]) -> Any:
-    return subrequest_tool("desk", "Looks things up.", provider=provider, tools=tools)
+    return sub_request_tool("desk", "Looks things up.", provider=provider, tools=tools)
 
 
 def by_runtime(provider: Any, tools: Sequence[Any]) -> Any:
@@ -224,7 +224,7 @@ async def cancel_scope(_runtime: Runtime, _session: RequestSession, scope: anyio
 
 
 async def drain(runtime: Runtime, _session: RequestSession, _scope: anyio.CancelScope) -> None:
-    await runtime.drain(grace_seconds=1)
+    await runtime.drain(timeout_seconds=1)
 
 
 async def wait(_runtime: Runtime, session: RequestSession, _scope: anyio.CancelScope) -> None:
@@ -256,7 +256,7 @@ async def test_a_sub_request_outlives_nothing(end: str, way: str) -> None:
     grandchild = WAYS[way](child, [running.tool, look_up])
     desk = WAYS[way](model(calls(ASK, WAIT), text("Found.")), [grandchild, running.tool])
     if way == "tool" and end == "call timed out":
-        desk = subrequest_tool(
+        desk = sub_request_tool(
             "desk",
             "Looks up.",
             provider=desk_model(),
@@ -381,7 +381,7 @@ async def test_a_parent_that_is_cancelled_at_any_suspension_of_its_child_takes_i
 # ------------------------------------------------------------------------------------------------- limits
 
 USED = Usage(input_tokens=10, output_tokens=1)
-PRICES = {"*": Price(input=1_000_000, output=0)}
+PRICES = {"*": Price(input_per_million=1_000_000, output_per_million=0)}
 
 
 def limits_of_children(limits: Limits, given: Limits | None = None) -> Callable[[], Awaitable[list[Limits]]]:
@@ -541,7 +541,7 @@ async def test_the_ninth_request_within_requests_is_refused_and_the_others_end_w
     if way == "context":
         tools.add(desk)
     else:
-        tools.add(subrequest_tool("desk", "Hands it on.", tools=tools))
+        tools.add(sub_request_tool("desk", "Hands it on.", tools=tools))
     deepest = ScriptedProvider(lambda request: calls(ASK) if request.round == 0 else text("Somebody else knows."))
     async with Runtime(deepest, tools=tools) as runtime:
         heard = listen(runtime.bus)
@@ -588,10 +588,10 @@ async def test_who_listens_to_a_parent_hears_its_children_until_the_parents_endi
 
 async def test_who_listens_hears_the_end_of_a_request_whose_own_parent_has_ended_before_it() -> None:
     running = Running()
-    low = subrequest_tool("low", "Waits.", provider=model(calls(WAIT)), tools=[running.tool])
+    low = sub_request_tool("low", "Waits.", provider=model(calls(WAIT)), tools=[running.tool])
     limits = Limits(timeout_seconds=5)
     middle = model(calls(("low", {"task": "Wait."})))
-    desk = subrequest_tool("desk", "Hands it on.", provider=middle, tools=[low], limits=limits)
+    desk = sub_request_tool("desk", "Hands it on.", provider=middle, tools=[low], limits=limits)
     script = model(calls(ASK), calls(LOOK_UP), text("All found."))
     async with Runtime(script, tools=[desk, look_up]) as runtime:
         everything = listen(runtime.bus)

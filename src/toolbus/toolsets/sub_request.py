@@ -16,10 +16,10 @@ from ..tools import Tool, ToolContext
 if TYPE_CHECKING:
     from ..request_result import RequestResult
 
-__all__ = ["subrequest_tool"]
+__all__ = ["sub_request_tool"]
 
 
-def subrequest_tool(
+def sub_request_tool(
     name: str,
     description: str,
     *,
@@ -36,16 +36,16 @@ def subrequest_tool(
     time that is left for the request. Raises `ConfigurationError` for wrong options or an `output` that cannot be used.
 
     Example:
-        from toolbus import Runtime, subrequest_tool
+        from toolbus import Runtime, sub_request_tool
         from toolbus.testing import ScriptedProvider, calls, text
 
-        researcher = subrequest_tool("research", "Research a question.", provider=ScriptedProvider([text("Rome.")]))
+        researcher = sub_request_tool("research", "Research a question.", provider=ScriptedProvider([text("Rome.")]))
         model = ScriptedProvider([calls(("research", {"task": "Where is order 7?"})), text("It is in Rome.")])
         async with Runtime(model, tools=[researcher]) as runtime:
             result = await runtime.run("Where is order 7?")
         print(result.tool_calls[0].content)  # {"ok":true,"message":"Rome."}
     """
-    check_options(options, SessionOptions, f"subrequest_tool {name!r}")
+    check_options(options, SessionOptions, f"sub_request_tool {name!r}")
     limits = options.get("limits") or Limits()
     providers = None if provider is None else provider_list(provider)
     source = tool_source(tools)

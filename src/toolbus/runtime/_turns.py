@@ -1,0 +1,84 @@
+"""The turn that a request is of its conversation: what it begins with, and what it leaves to the next one.
+
+Knows the store, the journal and the order of turns, and must not know how a request is carried out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+
+from ..durability import JournalWriter, StoredRequests, call_store_in_time
+from ..errors import ApplicationError, ConfigurationError, ResumeMismatch, StoreDamaged, StoreError, UnknownRequest
+from ..session import Earlier, RequestSession, SessionSnapshot
+from ..storage import Store
+from ._admission import Ticket
+from ._conversations import ConversationState
+
+__all__ = ["Turns"]
+
+_logger = logging.getLogger("toolbus.runtime")
+
+
+class Turns:
+    """The turns of all conversations of one runtime. `stored` returns the requests of its journal."""
+
+    def __init__(
+        self,
+        store: Store,
+        writer: JournalWriter | None,
+        stored: Callable[[JournalWriter, None], StoredRequests],
+    ) -> None:
+        self.conversations = ConversationState()
+        self._store = store
+        self._writer = writer
+        self._stored = stored
+
+    async def begin(
+        self, request_id: str, conversation_id: str, ticket: Ticket, *, is_named: bool, waits: bool, has_history: bool
+    ) -> Earlier:
+        """Wait for the turn of a new request. Return the conversation so far, and what else its last turn hands over.
+
+        `is_named` is false for a conversation that only this request knows. Unless it `waits`, raises
+        `ConversationBusy`. Raises `ConfigurationError` if the application has given a history and there is another.
+        """
+        await ticket.ready()
+        if self._writer is not None and is_named:
+            await self._writer.take_turn(request_id, conversation_id, ticket.stand_aside if waits else None)
+        late = self.conversations.late.of(conversation_id)
+        if self._writer is not None:
+            # An answer may also be given through a handle, in any process: so the store has it, once.
+            for each in late:
+                with suppress(
+                    ApplicationError, ResumeMismatch, StoreDamaged, UnknownRequest
+                ):  # It becomes a note of this turn.
+                    await self._stored(self._writer, None).keep_late(each)
+        earlier = await call_store_in_time(self._store.history(conversation_id))
+        if earlier and has_history:
+            raise ConfigurationError(
+                f"conversation {conversation_id!r} has a history already; give history= or its id, not both"
+            )
+        return self.conversations.for_next_turn(conversation_id, earlier, late)
+
+    async def resume(self, request_id: str, conversation_id: str, ticket: Ticket) -> Earlier:
+        """Wait for the turn of a request that another process has begun. Its messages are in its journal."""
+        await ticket.ready()
+        if self._writer is not None:
+            await self._writer.take_turn(request_id, conversation_id, ticket.stand_aside)
+        return self.conversations.for_resumed_turn(conversation_id)
+
+    async def remember(self, session: RequestSession, found: SessionSnapshot) -> None:
+        """Add the turn to its conversation, once. If the store fails, only this turn is lost from the conversation."""
+        self.conversations.keep(found)
+        if self._writer is not None and await self._writer.release(session):
+            return
+        try:
+            if messages := found.turn:
+                await self._store.remember(session.conversation_id, messages)
+        except Exception as exc:
+            ids = {"request_id": session.request_id, "conversation_id": session.conversation_id}
+            bug = None if isinstance(exc, StoreError) else exc
+            level = logging.WARNING if bug is None else logging.ERROR
+            text = "request %s: the store failed, and this turn is not remembered: %s"
+            _logger.log(level, text, session.request_id, exc, exc_info=bug, extra=ids)
