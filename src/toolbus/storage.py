@@ -230,7 +230,8 @@ class Store(Protocol):
     async def forget(self, conversation_id: str) -> bool:
         """Delete a conversation and its finished requests in the journal.
 
-        Returns False if there is no such conversation. Raises `StoreError` while a request of it is unfinished.
+        Returns False if there is no such conversation. Raises `StoreError` while a request of it is unfinished, or has
+        its turn and is about to begin (`JournalStore.take_turn`): it would begin with the messages that are deleted.
         """
         ...
 
@@ -338,7 +339,7 @@ class JournalStore(Protocol):
         """Delete the facts of requests that ended before the time `before`, exclusively; unfinished requests stay.
 
         With `conversations`, also delete the conversations that have not changed since then, unless one of their
-        requests is unfinished, or began or ended later. Otherwise their messages stay.
+        requests is unfinished, is about to begin, or began or ended later. Otherwise their messages stay.
         """
         ...
 

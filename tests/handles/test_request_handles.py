@@ -290,6 +290,23 @@ async def test_an_unknown_request_is_answered_at_once() -> None:
                 await wait()
 
 
+async def test_a_request_that_is_deleted_while_it_is_looked_up_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = store_of()
+    async with node(store, text("Done."), text("Done.")) as runtime:
+        ended, recalled = [await runtime.run("go", conversation_id=each) for each in "cd"]
+    facts = store.journal.facts  # type: ignore[union-attr]
+
+    async def deleting(request_id: str, *, start: int = 0) -> Any:
+        await store.forget("c" if request_id == ended.request_id else "d")
+        return await facts(request_id, start=start)
+
+    monkeypatch.setattr(store.journal, "facts", deleting)
+    with pytest.raises(UnknownRequest, match="the store has no request"):
+        await Client(store).request(ended.request_id).result()
+    async with node(store, text("Done.")) as runtime:
+        assert await runtime.recall(recalled.request_id) is None
+
+
 async def test_a_runtime_without_a_journal_knows_the_requests_that_run_in_it() -> None:
     async with node(MemoryStore()) as runtime:
         session = runtime.start("go")

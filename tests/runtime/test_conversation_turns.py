@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import anyio
@@ -12,7 +12,7 @@ import pytest
 
 from toolbus import EventBus, Limits, RequestResult, RequestSession, Runtime, Tool, tool
 from toolbus.core.transcript import validate
-from toolbus.errors import ConversationBusy
+from toolbus.errors import ConversationBusy, StoreUnavailable
 from toolbus.events import ApprovalDecided, ApprovalRequested, Event, ToolCallLate
 from toolbus.messages import AssistantMessage, Message, SystemMessage, UserMessage, to_anthropic
 from toolbus.protocols import Emit, LateResults, ModelReply, ModelRequest
@@ -377,6 +377,50 @@ async def test_a_long_result_that_came_late_is_cut_in_the_note_that_tells_of_it(
     (note,) = late_notes.take("c", (), late_notes.of("c"))
     assert "of 9000 characters are missing" in note.text
     assert len(note.text) < 4200
+
+
+async def test_a_conversation_that_was_deleted_hands_no_late_result_to_the_one_that_begins_under_its_id(
+    reports: Reports,
+) -> None:
+    script = ScriptedProvider([calls(REPORT), text("It takes too long."), text("Hello."), text("Hello again.")])
+    async with Runtime(script, tools=[reports.tool()], limits=HASTY, late_results="next_turn") as runtime:
+        late = hears_late(runtime.bus)
+        await reports.outlive(runtime.start("The report, please", conversation_id="c"))
+        await reports.end(late)
+        assert await runtime.store.forget("c")
+        for _ in range(2):
+            result = await runtime.run("Hello?", conversation_id="c")
+    assert notes_in(result.messages) == []
+
+
+async def test_a_conversation_that_was_deleted_hands_no_approval_to_the_one_that_begins_under_its_id() -> None:
+    @tool(destructive=True)
+    async def dig() -> str:
+        """Dig."""
+        return "dug"
+
+    store = MemoryStore()
+    script = ScriptedProvider(
+        [calls(("dig", {})), text("Dug."), text("Hello."), calls(("dig", {})), text("Dug again.")]
+    )
+    async with Runtime(script, tools=[dig], store=store) as runtime:
+        desk = Desk(runtime.bus, approved=True, remember=True)
+        await runtime.run("Dig", conversation_id="c")
+        assert await store.forget("c")
+        await runtime.run("Hello?", conversation_id="c")
+        await runtime.run("Dig", conversation_id="c")
+    assert len(desk.asked) == 2
+
+
+async def test_a_history_that_was_given_is_no_part_of_a_turn_that_fails_before_it_has_begun() -> None:
+    class Away(MemoryStore):
+        async def history(self, conversation_id: str) -> Sequence[Message]:
+            raise StoreUnavailable("the store is away")
+
+    history = [UserMessage(content="Hi"), AssistantMessage(text="Hello.")]
+    async with Runtime(ScriptedProvider([]), store=Away()) as runtime:
+        result = await runtime.start("And now?", history=history, conversation_id="c").result()
+    assert (result.outcome, result.history_count, result.new_messages) == ("failed", 2, [])
 
 
 @pytest.mark.parametrize("journal", [False, True])

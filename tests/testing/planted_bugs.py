@@ -8,6 +8,7 @@ Each is a small change of one function, of the kind that is made by hand: a line
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,13 +37,17 @@ from toolbus.events import (
     ToolCallFailed,
     ToolCallRequested,
 )
+from toolbus.interceptors import screened
 from toolbus.records import replace
 from toolbus.runtime import Runtime
+from toolbus.runtime import _conversations as conversations
+from toolbus.runtime._turns import Turns
 from toolbus.session import RequestSession
 from toolbus.session import _session as session_module
 from toolbus.session._crash import settle_broken
 from toolbus.session._model_call import ModelCall
-from toolbus.session._start import RequestBeginning
+from toolbus.session._start import Earlier, RequestBeginning
+from toolbus.stores.memory._journal import MemoryJournal
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -127,7 +132,7 @@ def a_model_is_not_given_up(patch: pytest.MonkeyPatch) -> None:
 # -------------------------------------------------------------------------------------------------------- results
 
 
-@bug("G06", "G07")
+@bug("G06", "G07", first_seed=7)
 def a_second_result_counts(patch: pytest.MonkeyPatch) -> None:
     """What comes late goes out as a second terminal event."""
 
@@ -167,7 +172,7 @@ def a_sibling_s_result_is_lost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Mailbox, "drain", hasty)
 
 
-@bug("G08", "G06")
+@bug("G08", "G06", "G34")
 def results_join_out_of_order(patch: pytest.MonkeyPatch) -> None:
     """The transcript gets a round's results from the last call to the first."""
     append = reducer._append_results
@@ -461,6 +466,54 @@ def the_model_never_reads_a_result_from_the_background(patch: pytest.MonkeyPatch
 
     for phase in Phase:
         patch.setitem(phase.changes, ToolCallCompleted, forgetful)
+
+
+# -------------------------------------------------------------------------------------------- interceptors
+
+
+@bug("G08")
+def a_result_is_screened_for_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Interceptors may deny a result, and what they return instead of it is not used."""
+
+    async def deaf(interceptors: Sequence[Any], call: Any, result: Any, context: Any) -> Any:
+        await screened(interceptors, call, result, context)
+        return result
+
+    patch.setattr(dispatcher_module, "screened", deaf)
+
+
+# ------------------------------------------------------------------------------------------- conversations
+
+
+@bug("G34")
+def a_history_is_read_once(patch: pytest.MonkeyPatch) -> None:
+    """A runtime keeps the history of a conversation that it has read, and uses it for all later turns."""
+    begin = Turns.begin
+    known: dict[tuple[int, str], Sequence[Any]] = {}
+
+    async def stale(self: Turns, request_id: str, conversation_id: str, *others: Any, **more: Any) -> Earlier:
+        found = await begin(self, request_id, conversation_id, *others, **more)
+        return dataclasses.replace(found, messages=known.setdefault((id(self), conversation_id), found.messages))
+
+    patch.setattr(Turns, "begin", stale)
+
+
+@bug("G34", first_seed=385)
+def a_conversation_is_deleted_before_a_turn_begins(patch: pytest.MonkeyPatch) -> None:
+    """As toolbus was before: the store deletes a conversation between reading it for a turn and its beginning."""
+    forget = MemoryJournal.forget
+
+    def hasty(self: MemoryJournal, conversation_id: str) -> bool:
+        self._turns.pop(conversation_id, None)
+        return forget(self, conversation_id)
+
+    patch.setattr(MemoryJournal, "forget", hasty)
+
+
+@bug("G26", first_seed=445)
+def an_approval_outlives_its_conversation(patch: pytest.MonkeyPatch) -> None:
+    """As toolbus was before: a person's decision is remembered for all conversations that ever have the same id."""
+    patch.setattr(conversations, "_key", lambda conversation_id, messages: conversation_id)
 
 
 # ------------------------------------------------------------------------------------------- other processes

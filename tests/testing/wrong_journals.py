@@ -309,6 +309,17 @@ class ForgetsWhatCanBeTaken(Right):
         return await super().forget(conversation_id)
 
 
+class ForgetsWhatIsComing(Right):
+    async def take_turn(self, conversation_id: str, request_id: str, owner: str, seconds: float) -> bool:
+        self.newest = conversation_id, request_id
+        return await super().take_turn(conversation_id, request_id, owner, seconds)
+
+    async def forget(self, conversation_id: str) -> bool:
+        if vars(self).get("newest", ("",))[0] == conversation_id:
+            await super().return_turn(*self.newest)
+        return await super().forget(conversation_id)
+
+
 class PrunesTheMomentToo(Right):
     async def prune(self, *, before: float, conversations: bool = False) -> PruneReport:
         return await super().prune(before=math.nextafter(before, math.inf), conversations=conversations)

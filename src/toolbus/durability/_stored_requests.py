@@ -140,13 +140,18 @@ class StoredRequests:
         return True
 
     async def restore(self, record: RequestRecord) -> Restored:
-        """Return a request restored from its facts. Raises `ResumeMismatch`, `ApplicationError` and `StoreError`."""
+        """Return a request restored from its facts.
+
+        Raises `ResumeMismatch`, `ApplicationError` and `StoreError`; `UnknownRequest` if it is deleted meanwhile.
+        """
         agreed = record.agreed
         facts = [each.fact for each in await call_store_in_time(self.journal.facts(record.request_id))]
-        if not facts or not isinstance(facts[0], RequestStarted):
-            raise ResumeMismatch(f"request {record.request_id} cannot continue: its first fact is not request_started")
         stored: int = agreed.get("history_stored", 0)
         history = await call_store_in_time(self._store.history(record.conversation_id)) if stored else ()
+        if (not facts or len(history) < stored) and await self.record(record.request_id) is None:
+            raise UnknownRequest(f"the store has no request {record.request_id!r}")
+        if not facts or not isinstance(facts[0], RequestStarted):
+            raise ResumeMismatch(f"request {record.request_id} cannot continue: its first fact is not request_started")
         given = self._given(record)
         options = _options_of(record, given)
         # It is not sent: the facts have the prompt.

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class BoundedMapping(Generic[T]):
-    """Values by conversation id. While they weigh more than `most`, the one that was put in longest ago is dropped.
+    """Values by conversation. While they weigh more than `most`, the one that was put in longest ago is dropped.
 
     `weigh` returns the weight of a value, which must not change while the value is kept; by default each weighs 1.
     """
@@ -107,6 +107,8 @@ class LateResultNotes:
 class ConversationState:
     """Remembered approvals, secrets, the record of what was left out of model calls, its fold, and late results.
 
+    A store may delete a conversation, which may then begin again under its id, here or in another process. So all but
+    the secrets is kept under the id and the first message, and a late result is only for a turn that knows its call.
     Folds are bounded in bytes, and all else in conversations; the one that was stored longest ago is dropped. `late`
     has to be connected to `ToolCallLate`.
     """
@@ -125,12 +127,14 @@ class ConversationState:
 
         `messages` are the conversation's so far, and `late` those of its late results that the turn takes.
         """
+        asked = {call.call_id for each in messages if isinstance(each, AssistantMessage) for call in each.tool_calls}
+        key = _key(conversation_id, messages)
         return Earlier(
             messages=messages,
-            notes=self.late.take(conversation_id, messages, late),
-            granted=self._granted.get(conversation_id) or {},
-            memo=self._memos.get(conversation_id) if messages else None,
-            folded=self._folded.pop(conversation_id),
+            notes=self.late.take(conversation_id, messages, [each for each in late if each.call_id in asked]),
+            granted=self._granted.get(key) or {},
+            memo=self._memos.get(key),
+            folded=self._folded.pop(key),
             vault=self._vaults.get(conversation_id),
         )
 
@@ -141,13 +145,18 @@ class ConversationState:
     def keep(self, found: SessionSnapshot) -> None:
         """Store the state that a turn which has ended, or was left, hands to the next turn."""
         state = found.view.state
-        conversation_id = state.conversation_id
+        conversation_id, key = state.conversation_id, _key(state.conversation_id, state.messages)
         # Nobody knows which decisions of a turn that was left are in the journal, so none of them is remembered.
         if state.granted and not found.view.is_released:
-            self._granted.put(conversation_id, state.granted)
+            self._granted.put(key, state.granted)
         vault, window = found.view.secrets.vault, found.view.window
         if vault is not None and vault.given:
             self._vaults.put(conversation_id, vault)
         if not window.is_plain:
-            self._memos.put(conversation_id, window.conversation_memo())
-            self._folded.put(conversation_id, window.for_next_turn)
+            self._memos.put(key, window.conversation_memo())
+            self._folded.put(key, window.for_next_turn)
+
+
+def _key(conversation_id: str, messages: Sequence[Message]) -> str:
+    """Return the key of what is kept beside a conversation that has these messages."""
+    return f"{conversation_id} {messages[0].message_id if messages else ''}"

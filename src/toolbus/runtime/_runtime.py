@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Never, Self, TypeVar, Unpack, get_args, overload
 
@@ -29,6 +29,7 @@ from ..durability import (
 from ..errors import (
     ConfigurationError,
     NotRunning,
+    UnknownRequest,
 )
 from ..events import ApprovalRequested, ToolCallCompleted, ToolCallFailed, ToolCallLate, new_id
 from ..handles import Authorize, OpenRequest, Relay, RequestHandle, open_requests, record_of
@@ -588,7 +589,9 @@ class Runtime(Generic[DepsT]):
             return session.snapshot().result
         if self._journal_writer is None:
             return None
-        return await self._stored(self._journal_writer, options).recall(request_id)
+        with suppress(UnknownRequest):  # It was deleted meanwhile.
+            return await self._stored(self._journal_writer, options).recall(request_id)
+        return None
 
     # ------------------------------------------------------------------------------------------------- internals
 

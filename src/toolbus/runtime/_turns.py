@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from ..durability import JournalWriter, StoredRequests, call_store_in_time
-from ..errors import ApplicationError, ConfigurationError, ResumeMismatch, StoreDamaged, StoreError
+from ..errors import ApplicationError, ConfigurationError, ResumeMismatch, StoreDamaged, StoreError, UnknownRequest
 from ..session import Earlier, RequestSession, SessionSnapshot
 from ..storage import Store
 from ._admission import Ticket
@@ -50,7 +50,9 @@ class Turns:
         if self._writer is not None:
             # An answer may also be given through a handle, in any process: so the store has it, once.
             for each in late:
-                with suppress(ApplicationError, ResumeMismatch, StoreDamaged):  # It becomes a note of this turn.
+                with suppress(
+                    ApplicationError, ResumeMismatch, StoreDamaged, UnknownRequest
+                ):  # It becomes a note of this turn.
                     await self._stored(self._writer, None).keep_late(each)
         earlier = await call_store_in_time(self._store.history(conversation_id))
         if earlier and has_history:

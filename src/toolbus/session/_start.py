@@ -155,6 +155,7 @@ def new_state(
         metadata=get("metadata"),
         limits=get("limits") or _DEFAULT_LIMITS,
         messages=history,
+        history_count=len(history),
         needs_approval=get("needs_approval"),
         prices=get("prices"),
         has_cost_budget=budget is not None and any(each.max_cost is not None for each in budgets_in(options)),

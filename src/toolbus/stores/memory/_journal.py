@@ -342,7 +342,7 @@ class MemoryJournal:
         self._turns = {each: holder for each, holder in self._turns.items() if self._has_turn(holder, now)}
         if conversations:
             newer = {each.record.conversation_id for each in self._requests.values()}
-            dropped = self._conversations.prune(before, newer)
+            dropped = self._conversations.prune(before, newer | self._turns.keys())
             pruned.conversations = dropped.conversations
             pruned.size_bytes += dropped.size_bytes
         return pruned
@@ -350,11 +350,14 @@ class MemoryJournal:
     def forget(self, conversation_id: str) -> bool:
         """Drop the finished requests of a conversation, and return whether there were any.
 
-        Raises `StoreError` if one of its requests is unfinished.
+        Raises `StoreError` if one of its requests is unfinished, or is about to begin.
         """
         of_it = [each.record for each in self._requests.values() if each.record.conversation_id == conversation_id]
         if unfinished := [each.request_id for each in of_it if each.ending is None]:
             raise StoreError(f"conversation {conversation_id!r} has an unfinished request: {unfinished[0]}")
+        holder = self._turns.get(conversation_id)
+        if holder is not None and self._has_turn(holder, wall_time()):
+            raise StoreError(f"conversation {conversation_id!r} has a request that is about to begin")
         for record in of_it:
             del self._requests[record.request_id]
         self._turns.pop(conversation_id, None)

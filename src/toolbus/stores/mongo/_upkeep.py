@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from ...errors import StoreError
-from ...storage import PruneReport, StoreStatistics
+from ...storage import WRITE_SECONDS, PruneReport, StoreStatistics
 from ._connection import Document, ServerConnection
 from ._conversations import finish_pending, settled
 from ._deleting import DELETED, delete_requests, finish_forgetting, sweep
 from ._documents import session_ids
+from ._order import return_turn, take_turn
 
 __all__ = ["forget", "prune_conversations", "prune_requests", "statistics"]
 
@@ -17,21 +18,31 @@ _BATCH = 100
 def forget(database: ServerConnection, conversation_id: str, marked: list[str]) -> bool:
     """See `Store.forget`. `marked` notes what is about to be deleted, so that a repeated call returns True too."""
     with database.in_time():
-        while True:
-            state = settled(database, conversation_id)
-            unfinished = database.requests.find_one({"conversation_id": conversation_id, "ending": ""})
-            if unfinished is not None:
-                raise StoreError(f"conversation {conversation_id!r} has an unfinished request: {unfinished['_id']}")
-            if state is None:
-                _forget_without_turns(database, conversation_id, marked)
-                return bool(marked)
-            guard = {"_id": conversation_id, "generation": state["generation"], "messages": state["messages"]}
-            marked.append(conversation_id)
-            result = database.conversations.update_one({**guard, "pending_turn": ""}, {"$set": {"forgotten": True}})
-            if result.matched_count:
-                finish_forgetting(database, {**state, "forgotten": True})
-                return True
-            marked.clear()
+        unfinished = database.requests.find_one({"conversation_id": conversation_id, "ending": ""})
+        if unfinished is not None:
+            raise StoreError(f"conversation {conversation_id!r} has an unfinished request: {unfinished['_id']}")
+        # With the turn, no request begins with the messages that are deleted here.
+        if not take_turn(database, conversation_id, "", "", WRITE_SECONDS):
+            raise StoreError(f"conversation {conversation_id!r} has a request that is about to begin")
+        try:
+            return _forget_in_turn(database, conversation_id, marked)
+        finally:
+            return_turn(database, conversation_id, "")
+
+
+def _forget_in_turn(database: ServerConnection, conversation_id: str, marked: list[str]) -> bool:
+    while True:
+        state = settled(database, conversation_id)
+        if state is None:
+            _forget_without_turns(database, conversation_id, marked)
+            return bool(marked)
+        guard = {"_id": conversation_id, "generation": state["generation"], "messages": state["messages"]}
+        marked.append(conversation_id)
+        result = database.conversations.update_one({**guard, "pending_turn": ""}, {"$set": {"forgotten": True}})
+        if result.matched_count:
+            finish_forgetting(database, {**state, "forgotten": True})
+            return True
+        marked.clear()
 
 
 def _forget_without_turns(database: ServerConnection, conversation_id: str, marked: list[str]) -> None:
@@ -76,6 +87,8 @@ def prune_conversations(database: ServerConnection, before: float, after: str | 
             for newer in ({"ending": ""}, {"ended_at": {"$gte": before}})
             for each in database.requests.find({"conversation_id": {"$in": ids}, **newer}, {"conversation_id": 1})
         }
+        begins = {"_id": {"$in": ids}, "lease_until": {"$gt": database.now()}}
+        busy |= {each["_id"] for each in database.turns.find(begins, {"_id": 1})}
         done = PruneReport()
         for state in found:
             if state["_id"] in busy or _has_others(database, state):

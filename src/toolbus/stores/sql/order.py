@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from .database import Database
 
-__all__ = ["DELETE", "DELETE_OF", "WantedTurn", "drop_old", "return_turn", "take_all"]
+__all__ = ["DELETE", "DELETE_OF", "WantedTurn", "drop_old", "return_turn", "take", "take_all"]
 
 # A process has the request `r`.
 _RUNS = """r.ending IS NULL AND r.owner <> '' AND (r.lease_until > {now}
@@ -58,7 +58,7 @@ def take_all(database: Database, wanted: Sequence[WantedTurn]) -> Sequence[bool 
     try:
         with database.transaction():
             # Each process locks the rows in the same order, to avoid deadlocks.
-            taken = {each: _take(database, each) for each in sorted({*wanted})}
+            taken = {each: take(database, each) for each in sorted({*wanted})}
             return [taken[each] for each in wanted]
     except Exception as exc:
         if not database.is_own_fault(exc):
@@ -68,7 +68,8 @@ def take_all(database: Database, wanted: Sequence[WantedTurn]) -> Sequence[bool 
         return [database.translated(exc)]
 
 
-def _take(database: Database, wanted: WantedTurn) -> bool:
+def take(database: Database, wanted: WantedTurn) -> bool:
+    """Take a turn, within a transaction, and return whether it was taken."""
     conversation_id, request_id, owner, seconds = wanted
     if database.for_update:
         # A statement of its own: the next one then sees what was committed while this one waited.

@@ -30,7 +30,8 @@ _CUT = """UPDATE requests SET next_seq = ?, size_bytes = ?, hash = ?
  WHERE request_id = ? AND epoch = ? AND ending IS NULL"""
 _OLD_CONVERSATIONS = """SELECT conversation_id, size_bytes FROM conversations c WHERE updated_at < ?
  AND NOT EXISTS (SELECT 1 FROM requests r WHERE r.conversation_id = c.conversation_id
- AND (r.ending IS NULL OR r.ended_at >= ?)) LIMIT ?"""
+ AND (r.ending IS NULL OR r.ended_at >= ?))
+ AND NOT EXISTS (SELECT 1 FROM turns t WHERE t.conversation_id = c.conversation_id AND t.lease_until > {now}) LIMIT ?"""
 _HASH = "SELECT hash FROM facts WHERE request_id = ? AND seq = ?"
 _SIZES = "SELECT length(data) FROM facts WHERE request_id = ? AND seq < ?"
 _DELETE = (
@@ -114,6 +115,9 @@ def forget(database: Database, conversation_id: str) -> bool:
         for request_id, ending in found:
             if ending is None:
                 raise StoreError(f"conversation {conversation_id!r} has an unfinished request: {request_id}")
+        # With the turn, no request begins with the messages that are deleted here.
+        if not order.take(database, order.WantedTurn(conversation_id, "", "", 0)):
+            raise StoreError(f"conversation {conversation_id!r} has a request that is about to begin")
         digests = _delete_requests(database, [each for each, _ in found])
         there_was = bool(database.rows(_LOCK_CONVERSATION + database.for_update, (conversation_id,)))
         digests |= _delete_conversations(database, [conversation_id])

@@ -31,6 +31,7 @@ from ...storage import (
     StoreStatistics,
 )
 from ...stores.memory import MemoryStore
+from ._archive import Archive
 
 if TYPE_CHECKING:
     from ._process import Process
@@ -75,6 +76,7 @@ class Disk:
         self.sent: dict[str, Event] = {}  # by id, what was sent to an inbox
         self.news = anyio.Event()  # set when a request begins
         self.remembered: set[str] = set()  # conversations in which a person's decision was to be remembered
+        self.archive = Archive()
 
     @property
     def journal(self) -> JournalStore:
@@ -121,8 +123,10 @@ class Disk:
             self.news = anyio.Event()
         self._written.setdefault(entry.request_id, []).extend(entry.facts)
         self._durable.update((fact.event_id, fact) for fact in entry.facts)
+        self.archive.begins(entry.request_id, entry.conversation_id)
         if entry.ending is not None:
             self.endings[entry.request_id] = entry.ending
+            self.archive.adds(entry.conversation_id, entry.turn or ())
 
     # --------------------------------------------------------------------------------------------------- faults
 
@@ -449,7 +453,12 @@ class Handle:
 
     async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
         """Implement `Store`, with faults."""
-        await self._ask(lambda: self._disk.memory.remember(conversation_id, messages))
+
+        async def remember() -> None:
+            await self._disk.memory.remember(conversation_id, messages)
+            self._disk.archive.adds(conversation_id, messages)
+
+        await self._ask(remember)
 
     async def conversations(
         self, *, search: str = "", prefix: str = "", limit: int = 100
@@ -458,8 +467,18 @@ class Handle:
         return await self._disk.memory.conversations(search=search, prefix=prefix, limit=limit)
 
     async def forget(self, conversation_id: str) -> bool:
-        """Implement `Store`."""
-        return await self._disk.memory.forget(conversation_id)
+        """Implement `Store`, with faults."""
+
+        async def forget() -> bool:
+            is_forgotten = await self._disk.memory.forget(conversation_id)
+            if is_forgotten:
+                self._disk.faults["conversation deleted"] += 1
+                self._disk.archive.deletes(conversation_id)
+                self._disk.remembered.discard(conversation_id)
+            return is_forgotten
+
+        # Without a journal, nothing refuses a deletion because a request has begun meanwhile.
+        return await (self._ask(forget) if self._disk.journals else forget())
 
     async def aclose(self) -> None:
         """Do nothing: the disk outlives the process."""

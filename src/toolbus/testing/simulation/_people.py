@@ -57,6 +57,8 @@ class Command:
     async def _is_known(self, world: World) -> bool:
         """Return whether it is known why a command that was queued is not a fact."""
         given, disk = self.given, world.disk
+        if given.request_id in disk.archive.deleted:
+            return True
         receipt = await disk.inbox.receipt(given.request_id, given.event_id)
         if receipt.state in ("refused", "ended"):
             return True
@@ -140,7 +142,8 @@ class People:
                         read.append(event.event_id)
                 break
             except UnknownRequest:  # It has begun without its store.
-                self._watch.note("G32", not world.disk.facts(request_id), f"{request_id} is not found")
+                is_gone = request_id in world.disk.archive.deleted or not world.disk.facts(request_id)
+                self._watch.note("G32", is_gone, f"{request_id} is not found")
                 return
             except StoreError:
                 await anyio.sleep(1)
@@ -148,6 +151,7 @@ class People:
         # Where a request runs, calls that may not begin any more are written and not published.
         unpublished = {each.event_id for each in facts if isinstance(each, ToolCallRequested)} - set(read)
         written = [each.event_id for each in facts if self._where == "at the desk" or each.event_id not in unpublished]
+        is_whole = is_whole and request_id not in world.disk.archive.deleted
         if is_whole and not world.disk.has_given_up(request_id) and request_id in world.disk.endings:
             self._watch.note("G31", read == written, f"a reader of {request_id} has read {read}, not {written}")
             world.faults["read to the end"] += 1

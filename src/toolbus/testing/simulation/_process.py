@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -17,6 +19,7 @@ from ...session import RequestSession
 from ...storage import RequestRecord
 from ._accounts import Request
 from ._actors import Actors
+from ._archive import Archivist
 from ._disk import Handle
 from ._findings import Broken
 from ._inbox import InboxHandle
@@ -75,6 +78,13 @@ class Process:
         self._appends = 0
         self._events = 0
         self._grace = chance.pick([1.0, 30.0])
+        self._archivist = Archivist(self)
+
+    @property
+    def has_turns(self) -> bool:
+        """True if requests here have their conversation for themselves: see G34 for those that may not."""
+        may_do_without = self.world.disk.journals and self.on_store_failure == "warn"
+        return not (may_do_without or self.watch.slack_seconds)
 
     def named(self, name: str) -> str:
         """Return the name of a `Chance` that later processes do not share."""
@@ -100,6 +110,9 @@ class Process:
         self.runtime = runtime = self._runtime()
         async with anyio.create_task_group() as self.group:
             Actors(self).listen()
+            self._archivist.listen()
+            for guard in self.world.interceptors:
+                self.bus.connect(ToolCallCompleted, functools.partial(guard.check, self.watch))
             self.bus.connect(Event, self.order.append)
             if plan.way in ("killed", "paused", "cancelled") and not (plan.at_append or plan.at_event):
                 self.group.start_soon(self._end_in_time)
@@ -122,6 +135,7 @@ class Process:
                 asking.start_soon(self._resume_all, runtime, asking)
             for number in range(1 if self.number else world.requests):
                 asking.start_soon(self._ask, runtime, number)
+            self._archivist.begin(asking)
             if plan.way == "drained":
                 await anyio.sleep(plan.after_seconds)
                 await runtime.drain(timeout_seconds=world.chance(self.named("drain")).below(3.0))
@@ -131,6 +145,7 @@ class Process:
         return Runtime(
             world.model,
             tools=TOOLS,
+            interceptors=world.interceptors,
             store=self.handle,
             bus=self.bus,
             max_sessions=world.max_sessions,
@@ -156,15 +171,25 @@ class Process:
         if chance.says(0.2):
             world.faults["host cancelled"] += 1
             host.deadline = world.moment(chance, world.tool_seconds)
+        with host, self.asking():
+            options = world.options(name)
+            if chance.says(0.8 if self._watches else 0.3):
+                await self.ask(f"q{number}", conversation_id=conversation, **options)
+            else:
+                self._take(await runtime.run(f"q{number}", conversation_id=conversation, **options))
+
+    async def ask(self, prompt: str, **options: Any) -> None:
+        """Run a request in a task of the runtime."""
+        session = self.runtime.start(prompt, **options)
+        self.world.disk.archive.gives(session.request_id, options.get("history", ()))
+        self._note_session(session)
+        await self._wait_for(session)
+
+    @contextmanager
+    def asking(self) -> Generator[None]:
+        """Take the errors that whoever begins a request has to expect."""
         try:
-            with host:
-                options = world.options(name)
-                if chance.says(0.8 if self._watches else 0.3):
-                    session = runtime.start(f"q{number}", conversation_id=conversation, **options)
-                    self._note_session(session)
-                    await self._wait_for(session)
-                else:
-                    self._take(await runtime.run(f"q{number}", conversation_id=conversation, **options))
+            yield
         except (Overloaded, ConversationBusy, NotRunning):
             self.refused += 1
         except ToolbusError as exc:
@@ -234,6 +259,8 @@ class Process:
         known = self.watch.requests.get(result.request_id)
         self.results.append((result, known and known.until_now()))
         request_id, disk = result.request_id, self.world.disk
+        if self.has_turns and not self.world.faults["process paused"]:  # It may have begun in a process that was.
+            disk.archive.check(self.watch, result)
         if is_carried and disk.journals:
             self._check_cancellation(result)
         if not (disk.journals and result.resumable) or not self.handle.is_ours(request_id):

@@ -21,6 +21,7 @@ from ...messages import AssistantMessage, ToolCall, Usage
 from ...protocols import ArgumentsPiece, Emit, ModelReply, ModelRequest, TextPiece
 from ._chance import Chance
 from ._disk import Disk
+from ._guard import Guard
 from ._plans import Plan, plans_of
 from ._tools import PROCESS, TOOLS
 
@@ -63,6 +64,8 @@ class World:
         if len(self.plans) > 1 and chance.says(0.3):
             self.favourite = "risky"  # a question is open when the process dies
         self.model = Model(self)
+        self.has_archivist = self.chance("archivist").says(0.3)
+        self.interceptors = [Guard(self)] if self.chance("guard").says(0.2) else []
         self.tools_below = TOOLS[:3] if chance.says(0.7) else TOOLS
 
     def chance(self, name: str) -> Chance:
@@ -123,7 +126,10 @@ class Model:
     async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
         """Implement `Provider`."""
         world = self._world
-        PROCESS.get().watch.sent(request.messages)
+        process = PROCESS.get()
+        process.watch.sent(request.messages)
+        if process.has_turns:
+            world.disk.archive.check_sent(process.watch, request.request_id, request.messages)
         self._asked[request.request_id] += 1
         chance = world.chance(f"model {request.request_id} {self._asked[request.request_id]}")
         if chance.says(0.08):

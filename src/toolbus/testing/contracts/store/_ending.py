@@ -165,7 +165,7 @@ async def abandoning(bench: Bench) -> None:
 
 @check("forgetting-requests", JOURNAL)
 async def forgetting_requests(bench: Bench) -> None:
-    """Forgetting removes a conversation's requests from the journal too, and is refused while one is unfinished."""
+    """Forgetting removes a conversation's requests from the journal too, unless one is unfinished or about to begin."""
     store, journal = bench.store, bench.journal
     writing = await bench.ended("", *turn("first"))
     beside = await bench.ended("", *turn("beside"))
@@ -177,6 +177,12 @@ async def forgetting_requests(bench: Bench) -> None:
         await unfinished.expect_nothing_new("a refusal")
         await journal.release(unfinished.request_id, 1)
     await unfinished.end(*turn("second"))
+    kept = await store.history(writing.conversation_id)
+    coming = writing.conversation_id, bench.new_id("coming")
+    bench.expect("whether a request has the turn", True, await journal.take_turn(*coming, bench.new_id("owner"), HOUR))
+    await bench.refused("forgetting while a request is about to begin", store.forget(writing.conversation_id))
+    bench.expect("the history after that", [*kept], [*await store.history(writing.conversation_id)])
+    await journal.return_turn(*coming)
     bench.expect("whether the conversation was forgotten", True, await store.forget(writing.conversation_id))
     await bench.expect_history("the history", [], writing.conversation_id)
     for each in (writing, unfinished):
@@ -226,13 +232,14 @@ async def pruning(bench: Bench) -> None:
 
 @check("pruning-conversations", JOURNAL, EMPTY)
 async def pruning_conversations(bench: Bench) -> None:
-    """With `conversations`, those unchanged since then are removed too, unless a request is unfinished or newer."""
+    """With `conversations`, those unchanged since then go too, unless a request is unfinished, new, or to come."""
     store, journal = bench.store, bench.journal
-    for each in ("plain", "unfinished", "newer", "grown"):
+    for each in ("plain", "unfinished", "newer", "grown", "coming"):
         await store.remember(each, turn(each))
     old = await bench.ended("old", *turn("old"))
     unfinished = await bench.begun("unfinished", seconds=0)
     newer = await bench.begun("newer")
+    await journal.take_turn("coming", bench.new_id("coming"), bench.new_id("owner"), HOUR)
     await bench.tick()
     between = await bench.begun("between")
     await store.remember("edge", turn("edge"))
@@ -246,7 +253,7 @@ async def pruning_conversations(bench: Bench) -> None:
     bench.expect("requests and conversations that were pruned", (1, 2), (pruned.requests, pruned.conversations))
     bench.require("the pruned data", "some bytes", pruned, ok=pruned.size_bytes > 0)
     listed = sorted(each.conversation_id for each in await store.conversations())
-    bench.expect("the conversations that stay", ["between", "edge", "grown", "newer", "unfinished"], listed)
+    bench.expect("the conversations that stay", ["between", "coming", "edge", "grown", "newer", "unfinished"], listed)
     await bench.expect_history("the history of a pruned conversation", [], "plain")
     bench.expect("the facts of its request", [], [*await journal.facts(old.request_id)])
     await bench.expect_history("the history of a conversation with a newer turn", turn("grown") + turn("more"), "grown")

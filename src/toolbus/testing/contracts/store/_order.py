@@ -121,9 +121,11 @@ async def turns_of_parked_requests(bench: Bench) -> None:
 async def turns_after_deletions(bench: Bench) -> None:
     """A conversation or a request that was forgotten or pruned has no turn; a prune leaves running requests theirs."""
     a, b = bench.new_id("owner"), bench.new_id("owner")
-    talk = bench.new_id("talk")
-    await bench.store.remember(talk, turn("forgotten"))
-    await _gets(bench, "the turn of a conversation", talk, bench.new_id("request"), a)
+    forgotten = bench.writing()
+    talk = forgotten.conversation_id
+    await _gets(bench, "the turn of a conversation", talk, forgotten.request_id, a)
+    await forgotten.begin(owner=a)
+    await forgotten.end(*turn("forgotten"))
     await bench.store.forget(talk)
     await _gets(bench, "the turn of a conversation that was forgotten", talk, bench.new_id("request"), b)
     running = bench.writing()
