@@ -1244,7 +1244,10 @@ async def test_the_open_requests_of_all_processes_are_listed_with_their_question
         assert {name: each.state for name, each in found.items()} == expected
         waits, below = found[asks.request_id], found[hands_over.request_id]
         assert (waits.prompt, waits.record.conversation_id) == ("erase it", "talk")
-        assert (waits.pending_approvals, below.questions) == (asks.pending_approvals, hands_over.pending_approvals)
+        assert (waits.pending_approvals, below.pending_approvals) == (
+            asks.pending_approvals,
+            hands_over.pending_approvals,
+        )
         assert below.pending_approvals[0].request_id != hands_over.request_id
         assert [each.record.request_id for each in await listed.open_requests(conversation_id="talk")] == [
             asks.request_id
