@@ -9,7 +9,7 @@ from .._logs import logger
 from ..bus import EventBus
 from ..core.limits import Budget, Limits
 from ..core.message_list import Messages
-from ..core.turn import CallStatus, TurnState, limits_left
+from ..core.turn import CallStatus, TurnState, remaining_limits
 from ..errors import LimitReached
 from ..events import Spent, StatusChanged, ToolCallPaused, ToolCallResumed
 from ..messages import Message, PromptLike
@@ -309,7 +309,7 @@ def _limits_of(state: TurnState, call_id: str, now: float, depth: int, wanted: L
     """
     if depth >= _DEEPEST:
         raise LimitReached(f"sub-requests may be nested at most {_DEEPEST} deep")
-    limits = limits_left(state, call_id, now, wanted)
+    limits = remaining_limits(state, call_id, now, wanted)
     if limits is None:
         raise LimitReached("the request that asks has used up its limits")
     return limits

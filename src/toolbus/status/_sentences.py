@@ -489,7 +489,7 @@ def _events_of(each: CallState) -> list[Event]:
                 background=each.is_background,
             )
         )
-    if each.left is not None:
+    if each.remaining_seconds is not None:
         events.append(ToolCallPaused(call_id=call.call_id))
     if each.outcome is not None:
         events.append(each.outcome)

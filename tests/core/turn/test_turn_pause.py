@@ -230,7 +230,7 @@ def test_a_result_settles_a_paused_call_whatever_its_clock_says(at: float, stood
     turn.now += 100
     turn.step(completed("r_0_0", at=at))
     assert isinstance(turn.state.calls[0].outcome, ToolCallCompleted)
-    assert turn.state.calls[0].left is None
+    assert turn.state.calls[0].remaining_seconds is None
     assert turn.state.waiting == 0
     assert turn.state.deadline == turn.state.started_at + 600 + stood_still
     assert turn.resume("r_0_0") == []

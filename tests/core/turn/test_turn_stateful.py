@@ -192,7 +192,7 @@ class AnyTurn(RuleBasedStateMachine):
     @property
     def paused(self) -> list[str]:
         """The calls that run, and stand still."""
-        return sorted(key for key, each in self.turn.state.open_calls.items() if each.left is not None)
+        return sorted(key for key, each in self.turn.state.open_calls.items() if each.remaining_seconds is not None)
 
     @precondition(lambda self: self.turn.state.phase is Phase.MODEL)
     @rule(text=texts, calls=replies, usage=usages, offer=st.sampled_from(OFFERS), denied=denials)

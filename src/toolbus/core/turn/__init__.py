@@ -70,7 +70,7 @@ from ._apply import add_spent, apply, apply_all, ends_at_once
 from ._control_tools import UPDATE_PLAN, plan_in, plan_text
 from ._decide import advance, pending
 from ._facts import spent_so_far
-from ._limits_left import limits_left
+from ._remaining_limits import remaining_limits
 from ._state import MODEL, NEW, CallState, CallStatus, Phase, RoundState, TurnState
 from ._steps import (
     AwaitCalls,
@@ -114,10 +114,10 @@ __all__ = [
     "apply",
     "apply_all",
     "ends_at_once",
-    "limits_left",
     "pending",
     "plan_in",
     "plan_text",
+    "remaining_limits",
     "result_message",
     "spent_so_far",
     "with_messages",

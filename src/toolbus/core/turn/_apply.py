@@ -109,10 +109,10 @@ def _apply_resumption(state: TurnState, fact: RequestResumed) -> None:
         if each.status is REQUESTED:
             each.status = INTERRUPTED
             state.interrupted += 1
-            if each.left is not None and each.is_background:
-                each.deadline, each.left = fact.at + each.left, None
-            elif each.left is not None:
-                each.left = None
+            if each.remaining_seconds is not None and each.is_background:
+                each.deadline, each.remaining_seconds = fact.at + each.remaining_seconds, None
+            elif each.remaining_seconds is not None:
+                each.remaining_seconds = None
                 _end_waiting(state, _within_wait(state, each, fact.at))
 
 
@@ -354,11 +354,11 @@ def _within_wait(state: TurnState, each: CallState, at: float) -> float:
 
 def _apply_paused(state: TurnState, fact: ToolCallPaused) -> None:
     each = state.open_calls.get(fact.call_id)
-    if each is None or each.requested_at is None or each.left is not None:
+    if each is None or each.requested_at is None or each.remaining_seconds is not None:
         raise ProtocolViolation(f"call {fact.call_id!r} cannot be paused: it is not running, or is paused already")
     at = max(each.requested_at, min(fact.at, each.deadline))
-    each.left = each.deadline - at
-    each.deadline = at + state.limits.approval_timeout_seconds + each.left
+    each.remaining_seconds = each.deadline - at
+    each.deadline = at + state.limits.approval_timeout_seconds + each.remaining_seconds
     if each.is_background:
         return  # The request continues meanwhile, and so does its clock.
     if not state.waiting:
@@ -368,13 +368,13 @@ def _apply_paused(state: TurnState, fact: ToolCallPaused) -> None:
 
 def _apply_resumed(state: TurnState, fact: ToolCallResumed) -> None:
     each = state.open_calls.get(fact.call_id)
-    if each is None or each.left is None:
+    if each is None or each.remaining_seconds is None:
         raise ProtocolViolation(f"call {fact.call_id!r} cannot be resumed: it is not paused")
     if each.is_background:
-        each.deadline, each.left = min(fact.at, each.deadline) + each.left, None
+        each.deadline, each.remaining_seconds = min(fact.at, each.deadline) + each.remaining_seconds, None
         return
     at = _within_wait(state, each, fact.at)
-    each.deadline, each.left = at + each.left, None
+    each.deadline, each.remaining_seconds = at + each.remaining_seconds, None
     _end_waiting(state, at)
 
 
@@ -406,7 +406,7 @@ def _apply_settled(state: TurnState, fact: ToolCallCompleted | ToolCallFailed) -
         add_spent(state, fact.spent)
         if state.stop is None or not state.stop.at_once:
             state.stop = over_budget(state.limits, state.usage, state.cost) or state.stop
-    if before is not REQUESTED or each.left is not None or isinstance(fact, ToolCallFailed):
+    if before is not REQUESTED or each.remaining_seconds is not None or isinstance(fact, ToolCallFailed):
         _note_outcome(state, each, before, fact)  # Most calls have been requested, and are completed.
     if each.has_ticket:
         state.news.append(each)
@@ -419,10 +419,10 @@ def _note_outcome(
 ) -> None:
     """Note what the end of a call that has failed, was paused or never ran means for the request."""
     own = fact.event_id == f"{state.request_id}_f{state.facts}"  # whether the machine has made it: see `Facts.next_id`
-    if each.left is not None and each.is_background:
-        each.left = None
-    elif before is WAITING or each.left is not None:
-        each.left = None
+    if each.remaining_seconds is not None and each.is_background:
+        each.remaining_seconds = None
+    elif before is WAITING or each.remaining_seconds is not None:
+        each.remaining_seconds = None
         # A result from elsewhere has the time of another clock, which may be any number.
         _end_waiting(state, fact.at if own else _within_wait(state, each, fact.at))
     elif before is OPEN:

@@ -286,5 +286,5 @@ def decide_pause(state: TurnState, event: ToolCallPaused | ToolCallResumed, fact
     each = state.open_calls.get(event.call_id)
     if each is None or each.status is not REQUESTED:
         return
-    if (each.left is None) is isinstance(event, ToolCallPaused):
+    if (each.remaining_seconds is None) is isinstance(event, ToolCallPaused):
         facts.accept(replace(event, at=now))

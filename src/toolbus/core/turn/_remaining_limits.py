@@ -7,10 +7,10 @@ from dataclasses import replace
 from ..limits import Limits
 from ._state import TurnState
 
-__all__ = ["limits_left"]
+__all__ = ["remaining_limits"]
 
 
-def limits_left(state: TurnState, call_id: str, now: float, wanted: Limits | None = None) -> Limits | None:
+def remaining_limits(state: TurnState, call_id: str, now: float, wanted: Limits | None = None) -> Limits | None:
     """Return the limits of a sub-request of call `call_id`: `wanted` (else the request's own), at most what is left.
 
     Returns None where nothing is left. The time is that until the call's deadline. What a sub-request spends counts

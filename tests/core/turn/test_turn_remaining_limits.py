@@ -9,7 +9,7 @@ from turn_driver import Turn, call
 
 from toolbus.core.limits import Limits
 from toolbus.core.prices import Price
-from toolbus.core.turn import limits_left
+from toolbus.core.turn import remaining_limits
 from toolbus.messages import Usage
 
 ABOVE = Limits(
@@ -34,7 +34,7 @@ def above(limits: Limits = ABOVE) -> Turn:
 
 
 def left(turn: Turn, wanted: Limits | None = None, call_id: str = "r_0_0") -> Limits | None:
-    return limits_left(turn.state, call_id, turn.now, wanted)
+    return remaining_limits(turn.state, call_id, turn.now, wanted)
 
 
 def test_a_sub_request_gets_what_the_request_above_has_left_until_the_deadline_of_its_call() -> None:
