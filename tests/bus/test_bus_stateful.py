@@ -360,7 +360,12 @@ class AnyBus(RuleBasedStateMachine):
         self.late += 1
         policy = self.settled[key]
         if policy != "drop":
-            ids = {"request_id": event.request_id, "call_id": event.call_id, "name": event.name, "late": event.type}
+            ids = {
+                "request_id": event.request_id,
+                "call_id": event.call_id,
+                "name": event.name,
+                "event_type": event.type,
+            }
             self.tell(ToolCallLate(**ids, content="", error="", for_next_turn=policy == "next_turn"))  # type: ignore[arg-type]
 
     def bury(self, event: Event) -> None:

@@ -9,16 +9,17 @@ from typing import Any
 import anyio
 import orjson
 import pytest
-from recorded_scenes import SCENES, get_weather
+from recorded_scenes import SCENES, delete_file, get_weather
 
-from toolbus import Limits, tool
+from toolbus import Interceptor, Limits, Runtime, tool
 from toolbus.core.transcript import validate
 from toolbus.core.turn import TurnState, apply
 from toolbus.durability import limits_in
 from toolbus.errors import ConfigurationError
 from toolbus.messages import SystemMessage
+from toolbus.providers.scripted import ScriptedProvider, calls, text
 from toolbus.testing import ReplayDifference, read_recording, replay, virtual_backends
-from toolbus.testing.recording import RecordingError
+from toolbus.testing.recording import RecordingError, record
 from toolbus.testing.recording._agreement import history_in
 
 anyio_backend = virtual_backends()
@@ -266,3 +267,13 @@ async def test_an_agreement_that_cannot_be_is_refused_with_its_line(tmp_path: Pa
     ) as caught:
         await replay(changed(tmp_path, PARALLEL, edit))
     assert isinstance(caught.value.__cause__, ConfigurationError)
+
+
+async def test_a_question_that_nobody_answers_in_time_is_asked_in_the_replay_too(tmp_path: Path):
+    model = ScriptedProvider([calls(("delete_file", {"path": "a"})), text("It stays.")])
+    options: Any = {"limits": Limits(approval_timeout_seconds=20), "interceptors": [Interceptor()]}
+    async with Runtime(model, tools=[delete_file], on_approval="wait", **options) as runtime:
+        with record(tmp_path / "late.jsonl", runtime):
+            result = await runtime.run("Delete a.")
+    assert result.tool_calls[0].error == "Nobody decided on the call in time (approval_timeout_seconds=20)."
+    assert (await replay(tmp_path / "late.jsonl")).results[0] is not None

@@ -41,7 +41,7 @@ __all__ = ["Facts", "Guard", "RecordedOutput", "raised_as", "summary_in"]
 E = TypeVar("E", bound=Exception)
 _UNCHECKED = "The arguments could not be checked: the validator raised "
 _APPROVED_WITH = "The arguments that it was approved with are invalid: "
-_BY_PEOPLE = ("and that was to be remembered.", "s).")  # the ends of a remembered decision, and of a missing one
+_REMEMBERED = "and that was to be remembered."
 _REPAIR = "This is not the answer that was asked for: "
 _WAYS = (". Call ", ". Answer again, ")  # by the tool, by native output
 _NO_OUTPUT = ("the model gave no valid output: ", " (max_output_repairs=")
@@ -98,7 +98,7 @@ class Facts:
 
     def _read(self, request: RecordedRequest) -> None:
         calls: dict[str, tuple[str, str]] = {}  # by id: the tool, and its argument text
-        decided: dict[str, ApprovalDecided] = {}
+        decided: dict[str, ApprovalDecided | None] = {}  # by the id of a call about which a person was asked
         reply: ModelResponded | None = None
         for position, fact in enumerate(request.facts):
             if isinstance(fact, ModelResponded):
@@ -106,23 +106,29 @@ class Facts:
                 calls.update({each.call_id: (each.name, each.arguments) for each in fact.message.tool_calls})
             elif isinstance(fact, ApprovalRequested):
                 self._asked.add(_same(fact.name, fact.arguments))
+                decided[fact.call_id] = None
             elif isinstance(fact, ApprovalDecided):
                 decided[fact.call_id] = fact
             elif isinstance(fact, ToolCallFailed) and request.is_own(position) and reply is not None:
-                self._read_refusal(fact, calls.get(fact.call_id, ("", "")), decided.get(fact.call_id), reply)
+                self._read_refusal(fact, calls.get(fact.call_id, ("", "")), decided, reply)
             self._read_answer(request, position)
 
     def _read_refusal(
-        self, fact: ToolCallFailed, call: tuple[str, str], decided: ApprovalDecided | None, reply: ModelResponded
+        self,
+        fact: ToolCallFailed,
+        call: tuple[str, str],
+        decided: Mapping[str, ApprovalDecided | None],
+        reply: ModelResponded,
     ) -> None:
         name, written = call
-        edited = decided.arguments if decided is not None and decided.approved else None
+        decision = decided.get(fact.call_id)
+        edited = decision.arguments if decision is not None and decision.approved else None
         if edited is not None and fact.error.startswith(_APPROVED_WITH):
             self._refused[_same(name, edited)] = fact.error.removeprefix(_APPROVED_WITH)
         elif fact.reason in ("invalid_arguments", "error"):
             with contextlib.suppress(InvalidArguments):  # the turn machine refuses unreadable arguments itself
                 self._refused[_same(name, parse_arguments(written))] = fact.error
-        elif fact.reason == "denied" and decided is None and not fact.error.endswith(_BY_PEOPLE):
+        elif fact.reason == "denied" and fact.call_id not in decided and not fact.error.endswith(_REMEMBERED):
             ids = [each.call_id for each in reply.message.tool_calls]
             if fact.call_id in ids:
                 self.denied.append((reply.round, ids.index(fact.call_id), fact.error))
