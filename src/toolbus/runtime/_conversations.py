@@ -145,14 +145,14 @@ class ConversationState:
     def keep(self, found: SessionSnapshot) -> None:
         """Store the state that a turn which has ended, or was left, hands to the next turn."""
         state = found.view.state
-        conversation_id, key = state.conversation_id, _key(state.conversation_id, state.messages)
         # Nobody knows which decisions of a turn that was left are in the journal, so none of them is remembered.
         if state.granted and not found.view.is_released:
-            self._granted.put(key, state.granted)
+            self._granted.put(_key(state.conversation_id, state.messages), state.granted)
         vault, window = found.view.secrets.vault, found.view.window
         if vault is not None and vault.given:
-            self._vaults.put(conversation_id, vault)
+            self._vaults.put(state.conversation_id, vault)
         if not window.is_plain:
+            key = _key(state.conversation_id, state.messages)
             self._memos.put(key, window.conversation_memo())
             self._folded.put(key, window.for_next_turn)
 
