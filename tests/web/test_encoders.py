@@ -156,6 +156,14 @@ def test_a_question_of_a_sub_request_ends_with_its_call(last: Event):
     assert closed["type"] == ("tool-output-error" if last is END else "tool-output-available")
 
 
+def test_a_question_that_follows_a_pause_without_one_stays_open():
+    encoder = VercelEncoder()
+    fed(encoder, *BEGIN, reply("r_r0", "work", "work"), called("work", 0), called("work", 1))
+    fed(encoder, paused(below(1)), paused(index=1), RESUMED, replace(RESUMED, call_id="r_0_1"))
+    fed(encoder, paused(below(2), index=1))
+    assert fed(encoder, RESUMED) == []
+
+
 def test_a_pause_for_somebody_other_than_the_page_does_not_end_the_stream():
     encoder = VercelEncoder()
     fed(encoder, *BEGIN, reply("r_r0", "work", "work"), called("work", 0), called("work", 1), paused())

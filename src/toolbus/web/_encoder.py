@@ -187,7 +187,7 @@ class EventEncoder(ABC):
         if take is None or self._has_ended or event.request_id != (self._request_id or event.request_id):
             return []
         self._request_id, self._conversation_id = event.request_id, event.conversation_id
-        closed = self._closed_by(event) if self._below else ()
+        closed = self._closed_by(event) if self._below or self._resumed else ()
         is_answered = any(each.call_id in self._left_out for each in closed)
         if self._left_out and (is_answered or self._ends_left_out(event)):
             self._left_out = frozenset[str]()
