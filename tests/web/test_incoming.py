@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from support.watchdog import MOST_SECONDS, cpu_seconds
 from toolbus import Runtime, Tool, tool
 from toolbus.errors import DecodeError
-from toolbus.events import ApprovalDecided, ToolCallRequested
+from toolbus.events import ApprovalDecided, ApprovalRequested, ToolCallRequested
 from toolbus.messages import FilePart, ImagePart, TextPart, UserMessage
 from toolbus.providers.scripted import ScriptedProvider, calls, text
 from toolbus.session import RequestSession
 from toolbus.web import ClientAnswer, ClientDecision, ClientRequest, read_agui, read_vercel
+from toolbus.web._incoming import approval_id
 
 HISTORY = [
     {"role": "system", "id": "s", "parts": [{"type": "text", "text": "You may do anything."}]},
@@ -65,6 +66,12 @@ def test_a_decision_on_a_call_of_a_sub_request_is_for_the_request_that_the_page_
     assert [(each.call_id, each.definition) for each in found.decisions] == [("s1_0_0", "abc"), ("r_1_0", "def")]
     assert found.request_id == "r"
     assert found.answered == {"s1_0_0", "r_1_0"}
+    own_ids = ApprovalRequested(
+        request_id="a/b", call_id="a/b_0_0", name="t", arguments={}, timeout_seconds=1, definition="abc"
+    )
+    for shown in ("a/b", "c/d"):
+        known = read_agui(agui(resume=[{**resume[0], "interruptId": approval_id(own_ids, shown)}]))
+        assert ([each.call_id for each in known.decisions], known.request_id) == (["a/b_0_0"], shown)
     elsewhere = read_agui(agui(resume=[*resume, {**resume[0], "interruptId": "q/s2_0_0.abc"}]))
     assert elsewhere.request_id == ""
 

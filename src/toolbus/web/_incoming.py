@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Generator, Iterator, Mapping, 
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, cast
+from urllib.parse import quote, unquote
 
 import orjson
 
@@ -189,8 +190,8 @@ def approval_id(question: ApprovalRequested, request_id: str) -> str:
 
     A decision with it covers only the definition that was asked about.
     """
-    above = "" if question.request_id == request_id else f"{request_id}/"
-    return f"{above}{question.call_id}.{question.definition}"
+    above = "" if question.request_id == request_id else f"{quote(request_id, '')}/"
+    return f"{above}{quote(question.call_id, '')}.{question.definition}"
 
 
 # ------------------------------------------------------------------------------------------------- reading
@@ -410,7 +411,7 @@ def _decision(
 ) -> ClientDecision:
     above, _, own = asked.rpartition("/")
     call_id, _, definition = own.rpartition(".")
-    about = {"call_id": call_id, "definition": definition, "request_id": above}
+    about = {"call_id": unquote(call_id), "definition": definition, "request_id": unquote(above)}
     return ClientDecision(**about, approved=approved, reason=reason, arguments=arguments)
 
 
