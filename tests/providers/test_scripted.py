@@ -177,6 +177,11 @@ def test_a_script_that_is_no_list_is_refused(script: Any) -> None:
         ScriptedProvider(script)
 
 
+def test_the_steps_of_an_iterator_are_kept() -> None:
+    steps: Any = (text(each) for each in ("One.", "Two."))
+    assert ScriptedProvider(steps).steps_remaining == 2
+
+
 async def test_what_is_no_step_is_refused() -> None:
     wrong: Any = ["hello"]
     with pytest.raises(ConfigurationError, match=r"step 0 is 'hello', which is not a step: use calls"):

@@ -208,9 +208,9 @@ class ScriptedProvider:
                 raise ConfigurationError(
                     f"the script is {script!r}; give a list of steps, such as [text('Hello.')], or a function"
                 )
+            script = tuple(script)
             for index, step in enumerate(script):
                 _checked(step, f"step {index}")
-            script = tuple(script)
         self._script = script
         self._vendor = vendor
         self._record = record
