@@ -112,7 +112,7 @@ class ToolDispatcher:
     in the queue runs instead.
 
     Calls that run when the host cancels the dispatcher end as `cancelled`. `on_cancelled` is called inline before the
-    first of them is answered. Calls of requests that are left by then (`RequestSession.leave`) are not answered,
+    first of them is answered. Calls of requests that are released by then (`RequestSession.release`) are not answered,
     because the process in which the request continues publishes how they end.
 
     A handler runs in the context (`contextvars`) of the session that requested the call. Whatever the handler raises,

@@ -153,8 +153,8 @@ class ModelRetrying(Event, kw_only=True, frozen=True):
 
     The pieces of its reply that were streamed so far are void. `reason` is an error code such as
     `provider_unavailable` or `empty_reply`. `provider_index` is the position, among the request's providers, of the
-    one that is asked next, from 0. `usage` is that of replies which arrived, but may not be used, and of which no
-    `ModelResponded` says it.
+    one that is asked next, from 0. `usage` is that of replies that arrived but could not be used, which no
+    `ModelResponded` reports.
     """
 
     round: int

@@ -71,8 +71,7 @@ def create_app(
     | --- | --- |
     | `POST /ask` | the result as JSON when the request has ended; body: `prompt`, `conversation_id` |
     | `POST /ask/events`, `POST /ask/text` | the same as an `EventsResponse` or a `TextResponse` |
-    | `POST /chat`, `GET /chat/ID/stream` | `useChat` of the AI SDK (`ai_sdk_version`), and its resuming (204: nothing
-    runs) |
+    | `POST /chat`, `GET /chat/ID/stream` | `useChat` of the AI SDK, and its resuming (204: nothing runs) |
     | `POST /agent` | `HttpAgent` of AG-UI |
     | `GET /` | with `page`: a chat page on these routes, that of `toolbus serve` |
     | `GET /conversations` | the user's conversations, the newest first; `search`, `limit` |

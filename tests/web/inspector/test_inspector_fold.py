@@ -386,7 +386,7 @@ def test_a_view_tells_the_whole_story_of_a_request():
         "output": None,
         "history_count": 2,
         "message_count": 1,
-        "rows_left_out": 0,
+        "rows_omitted": 0,
         "plan": [{"text": "Look.", "status": "done"}],
         "approvals": [],
         "open_calls": [
@@ -414,7 +414,7 @@ def test_a_view_has_a_bounded_number_of_rows_and_the_newest_ones():
     view = fold(started(), *events).view()
     assert "open" in [each["call_id"] for each in fold(started(), requested(0, "open"), *events).rows_from(0)]
     assert len(view["rows"]) == FEW_ROWS
-    assert view["rows_left_out"] == 2_000 + 1 - FEW_ROWS
+    assert view["rows_omitted"] == 2_000 + 1 - FEW_ROWS
     assert (view["rows"][0]["kind"], view["rows"][-1]["call_id"]) == ("request", "c2999")
 
 
@@ -503,17 +503,17 @@ def test_a_transcript_shows_all_of_each_message_that_fits():
     ]
     found = transcript(stored, None, count=700)
     user, assistant, result = found.pop("messages")
-    assert user == {"role": "user", "text": "Look:", "left_out": 0, "parts": ["image"]}
+    assert user == {"role": "user", "text": "Look:", "omitted": 0, "parts": ["image"]}
     calls = [{"name": "look", "call_id": "a", "arguments": '{"page":1}'}]
-    said = {"text": "I will.", "left_out": 0, "reasoning": "Hm.", "interrupted": True, "calls": calls, "parts": []}
+    said = {"text": "I will.", "omitted": 0, "reasoning": "Hm.", "interrupted": True, "calls": calls, "parts": []}
     assert assistant == {"role": "assistant", **said}
     shown = len(result.pop("text"))
     about: dict[str, Any] = {"role": "tool", "name": "look", "call_id": "a", "is_error": True, "parts": []}
-    assert result == {**about, "left_out": 30_000 - shown}
+    assert result == {**about, "omitted": 30_000 - shown}
     assert found == {
         "earlier": 700 - MOST_MESSAGES,
         "is_known": False,
-        "changes": {"shortened": 0, "left out": 0, "added": 0},
+        "changes": {"shortened": 0, "omitted": 0, "added": 0},
     }
     assert [transcript(stored, stored, count=count)["earlier"] for count in (0, 200, 201)] == [0, 0, 1]
 
@@ -524,14 +524,14 @@ def test_each_message_has_its_fate():
     system, short = SystemMessage(text="Be brief."), ToolMessage(call_id="a", name="look", content="x…")
     found = transcript([prompt, reply, result], [system, reply, short], count=3)
     fates = [(each["role"], each["fate"]) for each in found["messages"]]
-    assert fates == [("system", "added"), ("user", "left out"), ("assistant", "whole"), ("tool", "shortened")]
+    assert fates == [("system", "added"), ("user", "omitted"), ("assistant", "whole"), ("tool", "shortened")]
     assert found["messages"][-1]["sent"] == "x…"
-    assert found["changes"] == {"shortened": 1, "left out": 1, "added": 1}
+    assert found["changes"] == {"shortened": 1, "omitted": 1, "added": 1}
     later = transcript([prompt, reply, UserMessage(content="More", message_id="m3")], [reply], count=3)
-    assert [each["fate"] for each in later["messages"]] == ["left out", "whole", "new"]
+    assert [each["fate"] for each in later["messages"]] == ["omitted", "whole", "new"]
     nameless = [UserMessage(content="Hi"), AssistantMessage(text="Yes")]  # as older histories are
     fates = [each["fate"] for each in transcript(nameless, nameless[1:], count=2)["messages"]]
-    assert fates == ["left out", "whole"]
+    assert fates == ["omitted", "whole"]
     unknown = transcript([prompt], None, count=900)
     assert (unknown["is_known"], unknown["earlier"]) == (False, 700)
     assert "fate" not in unknown["messages"][0]
@@ -733,4 +733,4 @@ async def test_a_request_keeps_its_newest_events_and_all_that_its_fold_has_seen(
     assert (request.version, request.first, len(request.events)) == (6_000, 1_000, 5_000)
     assert request.fold.tool_calls == 6_000
     view = request.fold.view()
-    assert len(view["rows"]) + view["rows_left_out"] <= 2_001  # all of its calls are open
+    assert len(view["rows"]) + view["rows_omitted"] <= 2_001  # all of its calls are open

@@ -57,7 +57,7 @@ def resume(options: argparse.Namespace, screen: Screen, *, debug: bool) -> int:
 
 
 def _nothing(options: argparse.Namespace, screen: Screen, running: int) -> int:
-    also = f": {counted(running, 'request')} runs in another process" if running else ""
+    also = f": {counted(running, 'request')} {'runs' if running == 1 else 'run'} in another process" if running else ""
     if not options.json:
         screen.data(f"There is nothing to resume{also}.")
     return 0

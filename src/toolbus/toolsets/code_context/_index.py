@@ -249,7 +249,7 @@ class _Update:
         self._chunks = storage.count()
         self._batch: list[tuple[str, FileState, list[Chunk] | None]] = []
         self._batch_bytes = 0
-        self._changed = self._left_out = 0
+        self._changed = self._skipped = 0
 
     def run(self) -> IndexReport:
         began = time.monotonic()
@@ -257,7 +257,7 @@ class _Update:
         budget = self._index.budget(self._check)
         for entry in self._index.sources(budget):
             if entry.size_bytes > self._index.max_file_bytes:
-                self._left_out += 1
+                self._skipped += 1
                 continue
             seen.add(entry.path)
             self._update_file(entry, budget)
@@ -271,19 +271,19 @@ class _Update:
                     self._storage.remove(path)
         chunks = self._storage.count()
         return IndexReport(
-            len(seen), self._changed, len(removed), self._left_out, chunks, round(time.monotonic() - began, 3)
+            len(seen), self._changed, len(removed), self._skipped, chunks, round(time.monotonic() - began, 3)
         )
 
     def _update_file(self, entry: FileEntry, budget: Budget) -> None:
         known = self._known.get(entry.path)
         stamp = (entry.modified_ns, entry.size_bytes)
         if known is not None and stamp == (known.modified_ns, known.size_bytes):
-            self._left_out += known.left_out
+            self._skipped += known.skipped
             return
         # Another process may have indexed the file in the meantime.
         now = self._storage.file(entry.path)
         if now is not None and stamp == (now.modified_ns, now.size_bytes):
-            self._left_out += now.left_out
+            self._skipped += now.skipped
             return
         read_at = time.time_ns()
         data = entry.read(self._index.max_file_bytes, budget.over)
@@ -293,7 +293,7 @@ class _Update:
         digest = hashlib.sha256(data).digest()
         fresh = read_at - entry.modified_ns < _FRESH_NS
         state = FileState(-1 if fresh else entry.modified_ns, entry.size_bytes, digest)
-        if known is not None and known.digest == digest and not known.left_out:
+        if known is not None and known.digest == digest and not known.skipped:
             if state != known:
                 self._add(entry.path, state, None, 0)
             return
@@ -302,9 +302,9 @@ class _Update:
             # The new chunks replace the old ones.
             self._chunks -= self._storage.count_of(entry.path)
         if self._chunks + len(chunks) > self._index.max_chunks:
-            state = FileState(state.modified_ns, state.size_bytes, digest, left_out=True)
+            state = FileState(state.modified_ns, state.size_bytes, digest, skipped=True)
             chunks = []
-            self._left_out += 1
+            self._skipped += 1
         self._chunks += len(chunks)
         self._changed += 1
         self._add(entry.path, state, chunks, len(data))

@@ -19,7 +19,7 @@ from ._words import split_identifiers
 
 __all__ = ["FORMAT", "FileState", "Row", "Storage", "forget", "opened"]
 
-FORMAT = 3
+FORMAT = 4
 """A part of the file's name. Raise it when the tables, the chunks, their words or the model's vectors change."""
 
 # The longest wait for the writes of another process, whose transactions take well under a second.
@@ -33,7 +33,7 @@ _NAME_WEIGHT, _PATH_WEIGHT, _BODY_WEIGHT = 4.0, 2.0, 1.0
 _TABLES = """
 CREATE TABLE IF NOT EXISTS files (
     path TEXT PRIMARY KEY, modified_ns INTEGER NOT NULL, size_bytes INTEGER NOT NULL, digest BLOB NOT NULL,
-    left_out INTEGER NOT NULL
+    skipped INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS chunks (
     id INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT NOT NULL, start INTEGER NOT NULL, last INTEGER NOT NULL,
@@ -46,12 +46,12 @@ CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5 (name, path, body, content='
 
 @dataclass(slots=True, frozen=True)
 class FileState:
-    """The data by which a changed file is recognised. `left_out` is true if its chunks were too many for the index."""
+    """The data by which a changed file is recognised. `skipped` is true if its chunks were too many for the index."""
 
     modified_ns: int
     size_bytes: int
     digest: bytes
-    left_out: bool = False
+    skipped: bool = False
 
 
 @dataclass(slots=True, frozen=True)
@@ -112,13 +112,13 @@ class Storage:
 
     def files(self) -> dict[str, FileState]:
         """Return the state of each indexed file, by its path."""
-        rows = self._connection.execute("SELECT path, modified_ns, size_bytes, digest, left_out FROM files")
+        rows = self._connection.execute("SELECT path, modified_ns, size_bytes, digest, skipped FROM files")
         return {path: FileState(modified, size, digest, bool(out)) for path, modified, size, digest, out in rows}
 
     def file(self, path: str) -> FileState | None:
         """Return the present state of one indexed file; None for an unknown one."""
         row = self._connection.execute(
-            "SELECT modified_ns, size_bytes, digest, left_out FROM files WHERE path = ?", (path,)
+            "SELECT modified_ns, size_bytes, digest, skipped FROM files WHERE path = ?", (path,)
         ).fetchone()
         return FileState(row[0], row[1], row[2], bool(row[3])) if row else None
 
@@ -148,8 +148,8 @@ class Storage:
     def touch(self, path: str, state: FileState) -> None:
         """Store the state of a file."""
         self._connection.execute(
-            "INSERT OR REPLACE INTO files (path, modified_ns, size_bytes, digest, left_out) VALUES (?, ?, ?, ?, ?)",
-            (path, state.modified_ns, state.size_bytes, state.digest, state.left_out),
+            "INSERT OR REPLACE INTO files (path, modified_ns, size_bytes, digest, skipped) VALUES (?, ?, ?, ?, ?)",
+            (path, state.modified_ns, state.size_bytes, state.digest, state.skipped),
         )
 
     def remove(self, path: str) -> None:

@@ -411,9 +411,9 @@ class RequestFold:
     def view(self) -> dict[str, Any]:
         """Return all that the page shows of the request, but messages and events."""
         rows = self.rows_from(0)
-        left_out = max(0, len(rows) - FEW_ROWS)
-        if left_out:  # the request's own row, and the newest
-            rows = [rows[0], *rows[left_out + 1 :]]
+        omitted = max(0, len(rows) - FEW_ROWS)
+        if omitted:  # the request's own row, and the newest
+            rows = [rows[0], *rows[omitted + 1 :]]
         ending = self.ending
         return {
             **self.summary(),
@@ -423,7 +423,7 @@ class RequestFold:
             "history_count": self._history_count,
             "message_count": self.message_count,
             "rows": rows,
-            "rows_left_out": left_out,
+            "rows_omitted": omitted,
             "plan": [{"text": shown_text(each.text, 300), "status": each.status} for each in self.plan],
             "approvals": [_question(each) for each in self.questions.values()],
             "open_calls": [

@@ -15,7 +15,7 @@ MOST_MESSAGES = 200
 _TEXT_CHARS = 3_000
 _MOST_CALLS = 50
 
-Fate: TypeAlias = Literal["whole", "shortened", "left out", "new", "added"]
+Fate: TypeAlias = Literal["whole", "shortened", "omitted", "new", "added"]
 """The fate of a message: sent as it is, with a shorter text, not at all, not yet, or sent without being stored."""
 
 
@@ -32,7 +32,7 @@ def transcript(stored: Sequence[Message], sent: Sequence[Message] | None, *, cou
         known = {_key(each): each for each in sent if _key(each)}
         rows = [_row(message, known, sent) for message in newest]
     for row in reversed(rows):  # What came after the newest message that was sent is not left out.
-        if row.get("fate") != "left out":
+        if row.get("fate") != "omitted":
             break
         row["fate"] = "new"
     if sent is not None:
@@ -40,7 +40,7 @@ def transcript(stored: Sequence[Message], sent: Sequence[Message] | None, *, cou
         texts = {_text(each) for each in stored}
         added = [each for each in sent if _key(each) not in own and _text(each) not in texts]
         rows = [{**_shown(each), "fate": "added"} for each in added[:MOST_MESSAGES]] + rows
-    counts = {fate: sum(row.get("fate") == fate for row in rows) for fate in ("shortened", "left out", "added")}
+    counts = {fate: sum(row.get("fate") == fate for row in rows) for fate in ("shortened", "omitted", "added")}
     return {
         "messages": rows,
         "earlier": max(0, count - MOST_MESSAGES),
@@ -53,11 +53,11 @@ def _row(message: Message, known: dict[str, Message], sent: Sequence[Message]) -
     row = _shown(message)
     there = known.get(_key(message)) if _key(message) else next((each for each in sent if each == message), None)
     if there is None:
-        return {**row, "fate": "left out"}
+        return {**row, "fate": "omitted"}
     if _text(there) == _text(message):
         return {**row, "fate": "whole"}
     text = _text(there)
-    return {**row, "fate": "shortened", "sent": shown_text(text, _TEXT_CHARS), "sent_left_out": _left_out(text)}
+    return {**row, "fate": "shortened", "sent": shown_text(text, _TEXT_CHARS), "sent_omitted": _omitted(text)}
 
 
 def _key(message: Message) -> str:
@@ -68,14 +68,14 @@ def _text(message: Message) -> str:
     return message.content if isinstance(message, ToolMessage) else message.text
 
 
-def _left_out(text: str) -> int:
+def _omitted(text: str) -> int:
     """Return the number of characters that are not shown."""
     return max(0, len(text) - _TEXT_CHARS)
 
 
 def _shown(message: Message) -> dict[str, Any]:
     text = _text(message)
-    row: dict[str, Any] = {"role": message.role, "text": shown_text(text, _TEXT_CHARS), "left_out": _left_out(text)}
+    row: dict[str, Any] = {"role": message.role, "text": shown_text(text, _TEXT_CHARS), "omitted": _omitted(text)}
     if isinstance(message, ToolMessage):
         row |= {"name": shown_text(message.name, 80), "call_id": message.call_id, "is_error": message.is_error}
     elif isinstance(message, AssistantMessage):

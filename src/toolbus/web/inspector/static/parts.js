@@ -255,7 +255,7 @@ function Timeline({ view, now, id }) {
   return html`<section class="timeline" aria-label="Timeline">
     <div class="legend"><ul>${used.map((kind) => html`<li><span class=${`swatch ${kind}`}></span>${KINDS[kind]}</li>`)}</ul>
       ${(axis.gaps.length > 0 || whole) && html`<label class="check"><input type="checkbox" checked=${whole} onChange=${(event) => setWhole(event.target.checked)} /> Waits to scale</label>`}</div>
-    ${view.rows_left_out > 0 && html`<p class="hint">${plural(view.rows_left_out, "older row")} left out.</p>`}
+    ${view.rows_omitted > 0 && html`<p class="hint">${plural(view.rows_omitted, "older row")} left out.</p>`}
     <div class="axis" aria-hidden="true">${axis.ticks.map((tick) => html`<span style=${{ left: `${tick.at * 100}%` }}>${tick.text}</span>`)}</div>
     <ol>${view.rows.map((row) => html`<${Row} key=${row.key} row=${row} axis=${axis} now=${now} id=${id} isOpen=${open === row.key} onOpen=${() => setOpen(open === row.key ? "" : row.key)} />`)}</ol>
     ${view.plan.length > 0 && html`<h3>Plan</h3><ol class="plan">${view.plan.map((each) => html`<li class=${each.status}><span class="hint">${each.status}</span> ${each.text}</li>`)}</ol>`}
@@ -299,10 +299,10 @@ function Transcript({ found, view }) {
   const said = newest
     ? `The model gets about ${count(newest.after_tokens)} of ${count(newest.before_tokens)} tokens: ${plural(newest.results_shortened, "result")} shortened, ${plural(newest.turns_omitted, "turn")} left out.`
     : "The model gets all messages as they are stored.";
-  const rows = asSent ? found.messages.filter((each) => each.fate !== "left out") : found.messages.filter((each) => each.fate !== "added");
+  const rows = asSent ? found.messages.filter((each) => each.fate !== "omitted") : found.messages.filter((each) => each.fate !== "added");
   return html`<section class="transcript" aria-label="Transcript">
     <p class="hint">${said}${newest && !found.is_known ? " Which ones, the journal does not say." : ""}</p>
-    ${found.is_known && (changes.shortened || changes["left out"] || changes.added)
+    ${found.is_known && (changes.shortened || changes.omitted || changes.added)
       ? html`<div class="groups" role="group" aria-label="Form"><button aria-pressed=${String(!asSent)} onClick=${() => setAsSent(false)}>As stored</button>
           <button aria-pressed=${String(asSent)} onClick=${() => setAsSent(true)}>As sent</button></div>` : ""}
     ${newest?.summary && html`<div class="card"><h3>Summary of what is left out</h3><pre tabindex="0">${newest.summary}</pre></div>`}
@@ -311,12 +311,12 @@ function Transcript({ found, view }) {
   </section>`;
 }
 
-const FATES = { shortened: "sent shortened", "left out": "not sent", added: "only sent" };
+const FATES = { shortened: "sent shortened", omitted: "not sent", added: "only sent" };
 
 function Message({ each, asSent }) {
   const text = asSent && each.sent != null ? each.sent : each.text;
-  const rest = asSent && each.sent != null ? each.sent_left_out : each.left_out;
-  return html`<li class=${`message ${each.role} ${each.is_error ? "failed" : ""} ${(each.fate ?? "").replace(" ", "-")}`}>
+  const rest = asSent && each.sent != null ? each.sent_omitted : each.omitted;
+  return html`<li class=${`message ${each.role} ${each.is_error ? "failed" : ""} ${each.fate ?? ""}`}>
     <h3>${each.role}${each.name ? html` <code>${each.name}</code>` : ""}${each.is_error ? html` <span class="badge failed">error</span>` : ""}
       ${each.interrupted ? html` <span class="badge failed">interrupted</span>` : ""}${FATES[each.fate] ? html` <span class="badge waiting">${FATES[each.fate]}</span>` : ""}</h3>
     ${each.reasoning && html`<details><summary>Reasoning</summary><pre tabindex="0">${each.reasoning}</pre></details>`}
