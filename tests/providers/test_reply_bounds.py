@@ -30,7 +30,7 @@ from support.wire_events import (
     stop,
     use,
 )
-from toolbus import Interceptor, Runtime, ToolContext, tool
+from toolbus import Budget, Interceptor, Price, Runtime, ToolContext, tool
 from toolbus.errors import ProviderError, ReplyTooLarge
 from toolbus.interceptors import Ask
 from toolbus.messages import AssistantMessage, ToolCall, Usage
@@ -194,8 +194,10 @@ class Generous:
 
 
 async def test_a_reply_of_too_many_calls_is_not_taken_from_any_provider_and_is_paid_for() -> None:
-    async with Runtime(provider=Generous(count=100_000), tools=[f]) as runtime:
+    budget, prices = Budget(max_cost=1.0), {"*": Price(input_per_million=0, output_per_million=10_000)}
+    async with Runtime(provider=Generous(count=100_000), tools=[f], budget=budget, prices=prices) as runtime:
         result = await runtime.start("?").result()
+    assert budget.cost == pytest.approx(0.07)
     assert (result.outcome, result.reason) == ("failed", "reply_too_large")
     assert "own's reply has more than 1000 calls" in str(result.error)
     assert len(result.messages) == 1

@@ -279,7 +279,9 @@ class Asker:
                 return ModelReplied(reply if mask is None else mask.whole(reply), None, self._native)
             reply = await self._through(self._innermost(call, request, mask), request, view)
             if len(reply.message.tool_calls) > MAX_REPLY_CALLS:
-                return self._failed(too_many_calls(reply.vendor), sum(spent, Usage()) if spent else reply.usage)
+                if not spent:
+                    return self._not_taken(reply)
+                return self._failed(too_many_calls(reply.vendor), sum(spent, Usage()), call.cost)
             if len(spent) > 1 and reply.usage in spent:
                 # An interceptor has asked more than once, and has not counted the other replies itself.
                 reply = replace(reply, usage=sum(spent, Usage()))
@@ -317,7 +319,8 @@ class Asker:
         """Return the failure for something that is not a reply, or for a reply with too many calls."""
         if not isinstance(given, ModelReply):
             return ModelFailed("application_error", f"the provider gave a {type(given).__name__}, not a ModelReply")
-        return self._failed(too_many_calls(given.vendor), given.usage)
+        cost = cost_of(given.usage, given.vendor, given.model, self._state.prices or {})
+        return self._failed(too_many_calls(given.vendor), given.usage, cost or 0.0)
 
     def _failed(self, exc: BaseException, spent: Usage, cost: float = 0.0) -> ModelFailed:
         """Return the failure for an exception. `spent` and `cost` are those of replies that have come and are lost."""
