@@ -59,8 +59,8 @@ async def open_requests(
                 facts = [each.fact for each in await call_store_in_time(journal.facts(record.request_id))]
             except (StoreDamaged, UnsupportedStoreFormat) as exc:
                 problem = str(exc)
-        if facts and isinstance(facts[-1], RequestEnding):
-            continue
+        if (session is None and not (facts or problem)) or (facts and isinstance(facts[-1], RequestEnding)):
+            continue  # It was deleted, or has ended, since its record was read.
         questions = OpenQuestions()
         for fact in facts:
             questions.feed(fact)
