@@ -151,6 +151,15 @@ class TestUpkeep:
         for name in ("requests", "conversations", "size_bytes"):
             assert would[name] == did[name] > 0
 
+    def test_a_dry_run_leaves_out_a_conversation_whose_next_turn_is_about_to_begin(
+        self, toolbus: Command, kept: Path, talk: str
+    ):
+        with contextlib.closing(sqlite3.connect(kept)) as database, database:
+            database.execute("UPDATE turns SET request_id = 'next' WHERE conversation_id = ?", (talk,))
+        both = ("store", "prune", "--before", "0s", "--conversations", "--json")
+        would, did = (orjson.loads(toolbus(*both, *more).out) for more in (("--dry-run",), ()))
+        assert would["conversations"] == did["conversations"] == 0
+
     @pytest.mark.parametrize(
         ("age", "seconds"),
         [("90s", 90), ("15m", 900), ("12h", 43_200), ("1.5 H", 5_400), ("30d", 2_592_000), ("2w", 1_209_600)],

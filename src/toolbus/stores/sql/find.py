@@ -15,6 +15,7 @@ from ...storage import ConversationRecord, PruneReport, RequestRecord
 from .._encoding import UNREADABLE, conversation_from, fact_from, stored
 from .database import Database
 from .read import request_listed
+from .upkeep import OLD_CONVERSATIONS
 
 __all__ = ["FoundRequest", "conversation", "ids_that_begin", "prunable", "requests"]
 
@@ -24,9 +25,7 @@ _BEGINNINGS = {
     "request": "SELECT request_id FROM requests WHERE substr(request_id, 1, ?) = ? LIMIT ?",
 }
 _OLD_REQUESTS = "SELECT count(*), coalesce(sum(size_bytes), 0) FROM requests WHERE ended_at < ?"
-_OLD_CONVERSATIONS = """SELECT count(*), coalesce(sum(size_bytes), 0) FROM conversations c WHERE updated_at < ?
- AND NOT EXISTS (SELECT 1 FROM requests r WHERE r.conversation_id = c.conversation_id
- AND (r.ending IS NULL OR r.ended_at >= ?))"""
+_OLD_CONVERSATIONS = f"SELECT count(*), coalesce(sum(size_bytes), 0) {OLD_CONVERSATIONS}"
 
 
 @dataclass(slots=True, frozen=True)

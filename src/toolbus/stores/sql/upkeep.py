@@ -11,7 +11,17 @@ from .append import OWN
 from .database import Database
 from .read import request, salvage, start_of
 
-__all__ = ["abandon", "cut", "forget", "prune_conversations", "prune_requests", "release", "renew", "take"]
+__all__ = [
+    "OLD_CONVERSATIONS",
+    "abandon",
+    "cut",
+    "forget",
+    "prune_conversations",
+    "prune_requests",
+    "release",
+    "renew",
+    "take",
+]
 
 _TAKE = """UPDATE requests SET epoch = epoch + 1, owner = ?, lease_until = {now} + ?
  WHERE request_id = ? AND ending IS NULL AND lease_until <= {now}
@@ -28,10 +38,11 @@ _ABANDON = """UPDATE requests SET ending = 'abandoned', ended_at = {now}, owner 
  WHERE request_id = ? AND epoch = ? AND ending IS NULL"""
 _CUT = """UPDATE requests SET next_seq = ?, size_bytes = ?, hash = ?
  WHERE request_id = ? AND epoch = ? AND ending IS NULL"""
-_OLD_CONVERSATIONS = """SELECT conversation_id, size_bytes FROM conversations c WHERE updated_at < ?
+OLD_CONVERSATIONS = """FROM conversations c WHERE updated_at < ?
  AND NOT EXISTS (SELECT 1 FROM requests r WHERE r.conversation_id = c.conversation_id
  AND (r.ending IS NULL OR r.ended_at >= ?))
- AND NOT EXISTS (SELECT 1 FROM turns t WHERE t.conversation_id = c.conversation_id AND t.lease_until > {now}) LIMIT ?"""
+ AND NOT EXISTS (SELECT 1 FROM turns t WHERE t.conversation_id = c.conversation_id AND t.lease_until > {now}
+ AND NOT EXISTS (SELECT 1 FROM requests r WHERE r.request_id = t.request_id AND r.ending IS NOT NULL))"""
 _HASH = "SELECT hash FROM facts WHERE request_id = ? AND seq = ?"
 _SIZES = "SELECT length(data) FROM facts WHERE request_id = ? AND seq < ?"
 _DELETE = (
@@ -143,7 +154,8 @@ def prune_conversations(database: Database, before: float, limit: int) -> PruneR
     with database.transaction():
         database.lock_blobs(exclusive=True)
         # The rows are locked, so that no turn is added while its conversation is being deleted.
-        found = database.rows(_OLD_CONVERSATIONS + database.for_update, (before, before, limit))
+        statement = f"SELECT conversation_id, size_bytes {OLD_CONVERSATIONS} LIMIT ?{database.for_update}"
+        found = database.rows(statement, (before, before, limit))
         if not found:
             return PruneReport()
         _collect(database, _delete_conversations(database, [each for each, _ in found]))
