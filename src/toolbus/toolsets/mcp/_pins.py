@@ -5,10 +5,10 @@ A server can offer a harmless tool until it is trusted, and then another one of 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import logging
 import os
+import sys
 import time
 from collections.abc import Generator, Mapping, MutableMapping
 from contextlib import contextmanager
@@ -18,6 +18,9 @@ from typing import Any, cast
 import orjson
 
 from ...errors import ConfigurationError
+
+if sys.platform != "win32":
+    import fcntl
 
 __all__ = ["Pins", "difference", "pin_of"]
 
@@ -95,6 +98,9 @@ class Pins:
 @contextmanager
 def _locked(folder: Path) -> Generator[None]:
     """Hold a lock for the files of pins in a folder, which ends with its process. Raises `OSError`."""
+    if sys.platform == "win32":  # A folder cannot be opened there.
+        yield
+        return
     held = os.open(folder, os.O_RDONLY)
     try:
         for attempt in range(_MOST_ATTEMPTS):
