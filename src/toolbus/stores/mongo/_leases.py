@@ -53,7 +53,7 @@ def request(database: ServerConnection, request_id: str) -> RequestRecord | None
 def requests(
     database: ServerConnection,
     conversation_id: str | None,
-    is_unfinished: bool,  # noqa: FBT001 -- see `Engine`
+    is_unfinished: bool,  # noqa: FBT001 -- see `ThreadedStore`
     limit: int,
 ) -> Sequence[RequestRecord]:
     """See `JournalStore.requests`."""

@@ -262,7 +262,7 @@ def request_listed(database: Database, request_id: str) -> RequestRecord | None:
 def requests(
     database: Database,
     conversation_id: str | None,
-    is_unfinished: bool,  # noqa: FBT001 -- see `Engine`
+    is_unfinished: bool,  # noqa: FBT001 -- see `ThreadedStore`
     limit: int,
 ) -> Sequence[RequestRecord]:
     """See `JournalStore.requests`."""
