@@ -318,6 +318,20 @@ async def test_an_interceptor_around_the_model_keeps_to_the_models_time() -> Non
     assert "interceptors did not return in time (model_timeout_seconds=5)" in str(result.error)
 
 
+async def test_an_interceptor_that_hangs_after_it_has_given_the_model_up_is_named_as_well() -> None:
+    class GivesUp(Interceptor):
+        async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Ask) -> ModelReply:
+            with anyio.move_on_after(1):
+                return await ask(request)
+            await anyio.sleep_forever()
+            raise AssertionError
+
+    limits = Limits(model_timeout_seconds=5, max_model_attempts=1)
+    async with Runtime(ScriptedProvider([hang()]), interceptors=[GivesUp()], limits=limits) as runtime:
+        result = await runtime.start("?").result()
+    assert result.reason == "application_error"
+
+
 @pytest.mark.parametrize("method", ["before_tool", "on_answer"])
 async def test_an_interceptor_that_hangs_after_the_reply_is_not_taken_for_a_silent_model(method: str) -> None:
     async def hangs(*_: Any) -> None:

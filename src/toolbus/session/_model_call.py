@@ -174,6 +174,12 @@ class ModelCall:
         if isinstance(event, CancelRequested) and self._timer.scope is not None:
             self._timer.scope.cancel()
 
+    @property
+    def is_cut_short(self) -> bool:
+        """True once the time of the call is over, or the request was cancelled, even if nobody has noticed yet."""
+        scope = self._timer.scope
+        return scope is None or scope.cancel_called
+
     def elapsed_input(self, now: float) -> tuple[Input, float]:
         """Return the input for the timer that fired, and its time: a deadline, or a stream that stood still."""
         is_idle = self._until < self._hard

@@ -380,10 +380,9 @@ class Asker:
                     reply = await self._observed(request, emit, mask)
                 else:
                     reply = await self._asked.respond(request, emit)
-            except Exception:
-                call.asking -= 1
-                raise
-            call.asking -= 1
+            finally:
+                if not call.is_cut_short:  # Then `asking` says who was waited for.
+                    call.asking -= 1
             if isinstance(reply, ModelReply):  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
                 call.spent.append(reply.usage)
                 if self._state.prices:
