@@ -205,15 +205,20 @@ async def test_a_result_that_a_thread_gives_late_is_screened_before_anybody_hear
     assert (late.event_type, late.content, late.error) == expected
 
 
+@pytest.mark.parametrize("fails", [False, True])
 async def test_a_late_result_that_is_still_screened_when_the_block_is_left_is_heard_by_nobody(
-    threads: Threads, caplog: pytest.LogCaptureFixture
+    threads: Threads, caplog: pytest.LogCaptureFixture, fails: bool
 ):
     screening = anyio.Event()
 
     class Screen(Interceptor):
         async def after_tool(self, call: Any, result: Any, context: Any) -> Any:
             screening.set()
-            await anyio.sleep_forever()
+            try:
+                await anyio.sleep_forever()
+            finally:
+                if fails:
+                    raise ToolError("not for you")
 
     view = View()
     view.interceptors = [Screen()]

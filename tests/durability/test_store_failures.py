@@ -607,3 +607,29 @@ async def test_two_outages_of_a_store_make_two_warnings(caplog: pytest.LogCaptur
     reported = [(each.levelno, each.getMessage()) for each in caplog.records if each.name == "toolbus.store"]
     away = (logging.WARNING, "the store failed, and the call is repeated until it answers: the server is away")
     assert reported == [away, (logging.INFO, "the store answers again")] * 2
+
+
+@pytest.mark.guarantee("G34")
+@pytest.mark.parametrize("how", ["fails", "hangs"])
+async def test_the_next_turn_has_the_messages_of_one_whose_end_the_store_had_not_taken(how: str) -> None:
+    store = Faulty(how, 6)  # the ending
+    async with WORK.runtime(store, Lab(), on_store_failure="stop") as runtime:
+        sessions = [runtime.start(each, conversation_id="c") for each in (PROMPT, "And then?")]
+        failed, after = [await result_of(each.result()) for each in sessions]
+    assert isinstance(failed.error, StoreError)
+    history = after.messages[: after.history_count]
+    assert [each.message_id for each in history] == [each.message_id for each in failed.messages]
+    assert await store.history("c") == tuple(after.messages)
+
+
+@pytest.mark.guarantee("G21", "G34")
+async def test_the_next_turn_fails_in_time_while_the_store_does_not_take_the_end_of_the_turn_before() -> None:
+    store = Faulty("hangs", 6, 100)
+    async with WORK.runtime(store, Lab(), on_store_failure="stop") as runtime:
+        await result_of(runtime.run(PROMPT, conversation_id="c"))
+        began = anyio.current_time()
+        after = await result_of(runtime.run("And then?", conversation_id="c"))
+        assert (after.outcome, after.rounds) == ("failed", 0)
+        assert isinstance(after.error, StoreError)
+        assert anyio.current_time() - began < 5
+        store.last = 0

@@ -355,9 +355,11 @@ class ToolDispatcher:
             self._complete(job, await in_context(job, self._screened(job, rendered), _nothing, self._reports.blocked))
         except BaseException as exc:
             # The application's code raised, in a task of the dispatcher.
-            if is_being_cancelled() or keyboard_interrupt_of(exc):
+            closes = is_being_cancelled()
+            if keyboard_interrupt_of(exc) or (closes and is_cancellation(exc)):
                 raise
-            self._fail(job, classify(exc), exc)
+            if not closes:
+                self._fail(job, classify(exc), exc)
 
     async def _attempt(self, job: Job) -> Any:
         """Run the handler once, with its own copy of the arguments.

@@ -202,6 +202,9 @@ class JournalWriter:
         request, seconds = self._requests[request_id], _TURN_SECONDS
         while True:
             try:
+                # The end of the turn before may still have to be written here: its messages belong to this turn.
+                if (problem := await self._pending.flush(conversation_id)) is not None:
+                    raise problem
                 if await call_store_in_time(self._take_turn(request_id, conversation_id)):
                     break
             except StoreError as exc:
@@ -384,12 +387,12 @@ class JournalWriter:
 
     async def _settle(self, request: _JournaledRequest) -> None:
         """Write how a request was left or ended; if that fails, it is retried later."""
-        is_written = False
+        is_written, session = False, request.session
         try:
             is_written = await self._pending.attempt(self._end(request)) is None
         finally:  # The deadline of the caller, or a further cancellation by asyncio, may interrupt the attempt.
             if not is_written:
-                self._pending.add(request.session.request_id, lambda: self._end(request))
+                self._pending.add(session.request_id, lambda: self._end(request), session.conversation_id)
 
     async def _settle_later(self, request: _JournaledRequest) -> None:
         """Write the end of a request later, because the store has failed before and may fail again.
@@ -402,7 +405,7 @@ class JournalWriter:
             await self._end(request)
             done.set()
 
-        self._pending.add(request.session.request_id, end)
+        self._pending.add(request.session.request_id, end, request.session.conversation_id)
         if not self._was_accepted(request):
             with anyio.CancelScope(deadline=request.tries_since + _RESULT_SECONDS):
                 await done.wait()

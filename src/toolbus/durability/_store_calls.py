@@ -52,7 +52,9 @@ class PendingCalls:
     """
 
     def __init__(self) -> None:
-        self._calls: dict[str, Callable[[], Awaitable[object]]] = {}
+        # By request id: the call, and the conversation of a call that writes the end of a turn.
+        self._calls: dict[str, tuple[Callable[[], Awaitable[object]], str]] = {}
+        self._attempts: dict[str, anyio.Event] = {}  # by request id, for the calls that are being tried
         self._changed = anyio.Event()
         self.fails = False
         """True if the last call failed, which the log has reported, so that the store is away as far as is known."""
@@ -63,9 +65,12 @@ class PendingCalls:
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._calls
 
-    def add(self, request_id: str, call: Callable[[], Awaitable[object]]) -> None:
-        """Repeat `call` until the store has taken it. It replaces an earlier call of the request."""
-        self._calls[request_id] = call
+    def add(self, request_id: str, call: Callable[[], Awaitable[object]], conversation_id: str = "") -> None:
+        """Repeat `call` until the store has taken it. It replaces an earlier call of the request.
+
+        `conversation_id` is that of a call which writes the end of a turn: see `flush`.
+        """
+        self._calls[request_id] = call, conversation_id
         self._changed.set()
 
     async def attempt(self, call: Awaitable[object]) -> StoreError | None:
@@ -92,21 +97,44 @@ class PendingCalls:
         with anyio.CancelScope(deadline=until):
             await self._changed.wait()
 
-    async def flush(self) -> None:
-        """Try each call once, in order. After the first retryable failure, the others are not tried."""
-        for request_id, call in list(self._calls.items()):
-            problem = await self.attempt(call())
-            if problem is None:
-                if self._calls.get(request_id) is call:
-                    del self._calls[request_id]
-                if not self._calls:
-                    self.report(None)
-            elif problem.retryable:
+    async def flush(self, conversation_id: str = "") -> StoreError | None:
+        """Try each call once, in order, or those that write ends of turns of one conversation.
+
+        Returns the first failure. After a retryable one, the others are not tried.
+        """
+        first: StoreError | None = None
+        for request_id, (_, of_turn) in [*self._calls.items()]:
+            if conversation_id not in ("", of_turn):
+                continue
+            problem = await self._try(request_id)
+            first = first or problem
+            # The other calls would fail in the same way, and meanwhile the leases have to be renewed.
+            if problem is not None and problem.retryable:
+                break
+        return first
+
+    async def _try(self, request_id: str) -> StoreError | None:
+        """Try a call once, unless it is being tried: then wait for that. Return the reason why it failed, or None."""
+        if (other := self._attempts.get(request_id)) is not None:
+            await other.wait()
+            return StoreUnavailable("the store has not taken the end of a request yet") if request_id in self else None
+        waiting = self._calls.get(request_id)
+        if waiting is None:
+            return None
+        done = self._attempts[request_id] = anyio.Event()
+        try:
+            problem = await self.attempt(waiting[0]())
+        finally:
+            del self._attempts[request_id]
+            done.set()
+        if self._calls.get(request_id) is waiting:
+            del self._calls[request_id]
+            if problem is not None:
                 # The call moves to the end, so that one that never works does not keep the others from being tried.
-                if self._calls.get(request_id) is call:
-                    self._calls[request_id] = self._calls.pop(request_id)
-                # The other calls would fail in the same way, and meanwhile the leases have to be renewed.
-                return
+                self._calls[request_id] = waiting
+        if problem is None and not self._calls:
+            self.report(None)
+        return problem
 
     def report(self, problem: StoreError | None) -> None:
         """Note that a call of the store has failed, or that the store answers. Logs a change."""
