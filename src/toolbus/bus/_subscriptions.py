@@ -228,7 +228,7 @@ class Subscription(Generic[EventT_co]):
         self._on_error = on_error
         self._wake: anyio.Event | None = None
         self._error: BaseException | None = None
-        self._state: Literal["new", "open", "ended", "left"] = "new"
+        self._state: Literal["new", "open", "ended", "discarded"] = "new"
         self._batch = 0
         self._cursor: Cursor | None = None
         self._past_events: deque[EventT_co] = deque()
@@ -277,7 +277,9 @@ class Subscription(Generic[EventT_co]):
 
     def close(self) -> None:
         """Stop listening. The events inside can still be read. Idempotent."""
-        was, self._state = self._state, "left" if self._state == "left" else "ended"
+        if self._state == "discarded":
+            return
+        was, self._state = self._state, "ended"
         if was == "open":
             self._on_close(self)
             if self._wake is not None:
@@ -313,7 +315,7 @@ class Subscription(Generic[EventT_co]):
         return event
 
     def _take(self) -> EventT_co | None:
-        if self._state == "left":
+        if self._state == "discarded":
             return None
         event = self._past_events.popleft() if self._past_events else self._take_new()
         if self._cursor is not None and event is not None:
@@ -376,7 +378,7 @@ class Subscription(Generic[EventT_co]):
     async def aclose(self) -> None:
         """Stop listening and reading, for `contextlib.aclosing`: the events inside are not delivered any more."""
         self.close()
-        self._state = "left"
+        self._state = "discarded"
 
     def statistics(self) -> SubscriptionStatistics:
         """Return the counts so far."""

@@ -226,7 +226,8 @@ class Runtime(Generic[DepsT]):
         self.journal = self._journal_writer = self._link.writer
         self._executors = tuple(executors)
         self._narrator = self._models.narrator(narrator)
-        self._turns = Turns(self.store, self._journal_writer, self._stored)
+        writer = self._journal_writer
+        self._turns = Turns(self.store, writer, None if writer is None else partial(self._stored, writer, None))
         self._start = SessionStart(calibration=Calibration())
         self._admission = Admission(max_sessions, max_queued)
         self._sessions: dict[str, RequestSession] = {}

@@ -22,13 +22,13 @@ _logger = logging.getLogger("toolbus.runtime")
 
 
 class Turns:
-    """The turns of all conversations of one runtime. `stored` returns the requests of its journal."""
+    """The turns of all conversations of one runtime. `stored` returns the requests of its journal, if it has one."""
 
     def __init__(
         self,
         store: Store,
         writer: JournalWriter | None,
-        stored: Callable[[JournalWriter, None], StoredRequests],
+        stored: Callable[[], StoredRequests] | None,
     ) -> None:
         self.conversations = ConversationState()
         self._store = store
@@ -47,13 +47,12 @@ class Turns:
         if self._writer is not None and is_named:
             await self._writer.take_turn(request_id, conversation_id, ticket.stand_aside if waits else None)
         late = self.conversations.late.of(conversation_id)
-        if self._writer is not None:
+        if self._stored is not None:
             # An answer may also be given through a handle, in any process: so the store has it, once.
             for each in late:
-                with suppress(
-                    ApplicationError, ResumeMismatch, StoreDamaged, UnknownRequest
-                ):  # It becomes a note of this turn.
-                    await self._stored(self._writer, None).keep_late(each)
+                # If the store cannot keep it with its request, it becomes a note of this turn.
+                with suppress(ApplicationError, ResumeMismatch, StoreDamaged, UnknownRequest):
+                    await self._stored().keep_late(each)
         earlier = await call_store_in_time(self._store.history(conversation_id))
         if earlier and has_history:
             raise ConfigurationError(

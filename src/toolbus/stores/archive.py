@@ -142,7 +142,7 @@ async def verify(store: Archive) -> VerifyReport:
     """Read all data of the store, and check that it is what was written. Changes nothing.
 
     Damage is reported, not raised: each of the `problems` is a `StoreDamaged` that names the request and the first fact
-    that is not whole, or describes another fault; or a `UnsupportedStoreFormat` for a fact that this version does not
+    that is not whole, or describes another fault; or an `UnsupportedStoreFormat` for a fact that this version does not
     know. May be called while requests run. Raises `StoreError` if the store cannot be read at all.
     """
     found = VerifyReport()

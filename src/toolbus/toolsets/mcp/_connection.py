@@ -350,31 +350,7 @@ class Connection:
         try:
             return await live.client.call_tool(tool, arguments, progress_callback=report)
         except mcp.MCPError as exc:
-            why = _said(exc, status)
-            if status.code in _NOT_DONE or (status.code == _NOT_FOUND_HERE and exc.message == _UNKNOWN):
-                later = status.code == _TOO_MANY
-                if not later:
-                    self._request_check()
-                error = clean(f"The MCP server {name!r} refused the call: {why}")[:2_000] + "; it was not carried out"
-                error += ", so try again later, or do without." if later else "."
-                raise ReportedFailure(Failure("error", error, retryable=later), why) from exc
-            if exc.code == -32000 or self._live is not live:
-                # The SDK uses this code if no answer came; servers that were restarted use it for unknown sessions.
-                self._request_check()
-                raise self._lost(read_only=read_only, why=why) from exc
-            if exc.code in _NOT_FOUND and exc.message in _SESSION_GONE:
-                # The server was restarted, and does not know this connection.
-                self._on_end()
-                raise ReportedFailure(Failure("error", self._away(why), retryable=True), why) from exc
-            if exc.code in _NOT_SAID or (exc.code == -32600 and exc.message.startswith(_NO_RESULT)):
-                again = read_only and exc.message == _REFUSED
-                if exc.message == _REFUSED:
-                    # Some servers answer so after a restart.
-                    self._request_check()
-                error = clean(f"The MCP server {name!r} gave no answer that can be used: {why}")
-                error = error[:2_000] + ("; it changes nothing, so try again." if again else "")
-                raise ReportedFailure(Failure("error", error, retryable=again, unknown=unknown), why) from exc
-            raise ToolError(_with_data(exc)) from exc
+            raise self._failed(exc, status, live, read_only=read_only) from exc
         except ValidationError as exc:
             error = f"The answer of the MCP server {name!r} is not the result of a tool: {broken(exc)}"
             raise ReportedFailure(Failure("error", error, unknown=unknown), str(exc)) from exc
@@ -386,6 +362,34 @@ class Connection:
             raise self._lost(read_only=read_only) from exc
         finally:
             HTTP.reset(token)
+
+    def _failed(self, exc: mcp.MCPError, status: HttpStatus, live: _Live, *, read_only: bool) -> Exception:
+        """Return the failure of a call that the server, or the SDK for it, has answered with an error."""
+        why = _said(exc, status)
+        if status.code in _NOT_DONE or (status.code == _NOT_FOUND_HERE and exc.message == _UNKNOWN):
+            later = status.code == _TOO_MANY
+            if not later:
+                self._request_check()
+            error = clean(f"The MCP server {self.server.name!r} refused the call: {why}")[:2_000]
+            error += f"; it was not carried out{', so try again later, or do without' if later else ''}."
+            return ReportedFailure(Failure("error", error, retryable=later), why)
+        if exc.code == -32000 or self._live is not live:
+            # The SDK uses this code if no answer came; servers that were restarted use it for unknown sessions.
+            self._request_check()
+            return self._lost(read_only=read_only, why=why)
+        if exc.code in _NOT_FOUND and exc.message in _SESSION_GONE:
+            # The server was restarted, and does not know this connection.
+            self._on_end()
+            return ReportedFailure(Failure("error", self._away(why), retryable=True), why)
+        if exc.code in _NOT_SAID or (exc.code == -32600 and exc.message.startswith(_NO_RESULT)):
+            again = read_only and exc.message == _REFUSED
+            if exc.message == _REFUSED:
+                # Some servers answer so after a restart.
+                self._request_check()
+            error = clean(f"The MCP server {self.server.name!r} gave no answer that can be used: {why}")
+            error = error[:2_000] + ("; it changes nothing, so try again." if again else "")
+            return ReportedFailure(Failure("error", error, retryable=again, unknown=not read_only), why)
+        return ToolError(_with_data(exc))
 
     def _answering(self, callback: Callable[[ToolContext[Any], Any], Awaitable[Any]] | None) -> Any:
         """Return the SDK's callback for what the server asks back, or None for what is not offered to servers."""
