@@ -134,7 +134,9 @@ async def test_an_answer_that_cannot_be_read_ends_its_call_at_once():
 
 async def test_the_last_words_of_a_program_are_reported(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.DEBUG, "toolbus.mcp")
-    usage = McpServer("usage", command="echo", args=["Usage: serve [--stdio]\n{"])
+    # It reads first: the SDK drops what a program has printed if it cannot write to that program any more.
+    script = "read request; echo 'Usage: serve [--stdio]'; echo '{'"
+    usage = McpServer("usage", command="sh", args=["-c", script])
     servers = [small("--fail"), McpServer("none", command="no-such-program"), usage]
     async with McpTools(servers) as mcp:
         failed, none, other = mcp.status()
