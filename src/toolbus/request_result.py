@@ -314,7 +314,7 @@ def result_from(
         call.outcome for each in state.rounds for call in each.calls if isinstance(call.outcome, ToolCallCompleted)
     ]
     return RequestResult(
-        outcome=_outcome(ending),
+        outcome=ending.outcome,
         reason=ending.reason,
         text=ending.text if isinstance(ending, RequestCompleted) else state.last_text,
         output=output,
@@ -370,12 +370,6 @@ def _round_record(each: RoundState, cause: Callable[[str], BaseException | None]
         usage=each.usage,
         calls=[_record(call, cause) for call in each.calls],
     )
-
-
-def _outcome(ending: RequestEnding) -> RequestOutcome:
-    if isinstance(ending, RequestCompleted):
-        return ending.outcome
-    return "failed" if isinstance(ending, RequestFailed) else "cancelled"
 
 
 _ERRORS: dict[str, type[ProviderError]] = {

@@ -30,7 +30,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
-from .events import Event, RequestCancelled, RequestCompleted, RequestFailed
+from .events import Event, RequestEnding
 from .messages import Message
 
 __all__ = [
@@ -88,11 +88,7 @@ Ending: TypeAlias = Literal["completed", "stopped", "failed", "cancelled", "aban
 
 def ending_of(fact: Event) -> Ending | None:
     """Return the ending of a request whose last fact is `fact`; None if the request continues, or was abandoned."""
-    if isinstance(fact, RequestCompleted):
-        return fact.outcome
-    if isinstance(fact, RequestFailed):
-        return "failed"
-    return "cancelled" if isinstance(fact, RequestCancelled) else None
+    return fact.outcome if isinstance(fact, RequestEnding) else None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -455,6 +455,7 @@ class RequestFailed(Event, kw_only=True, frozen=True):
     error: str
     retryable: bool = False
     usage: Usage = Usage()
+    outcome: ClassVar[Literal["failed"]] = "failed"
     is_fact: ClassVar[bool] = True
 
 
@@ -463,6 +464,7 @@ class RequestCancelled(Event, kw_only=True, frozen=True):
 
     reason: str = ""
     usage: Usage = Usage()
+    outcome: ClassVar[Literal["cancelled"]] = "cancelled"
     is_fact: ClassVar[bool] = True
 
 

@@ -19,7 +19,6 @@ from ..events import (
     Event,
     ModelResponded,
     ModelRetrying,
-    RequestCompleted,
     RequestEnding,
     RequestResumed,
     SubscriberLagged,
@@ -295,8 +294,7 @@ class TextResponse(_EventStream):
 
 
 def _end_of(ending: RequestEnding) -> dict[str, str]:
-    outcome = ending.outcome if isinstance(ending, RequestCompleted) else ending.type.removeprefix("request_")
-    about = {"request_id": ending.request_id, "outcome": outcome, "reason": ending.reason}
+    about = {"request_id": ending.request_id, "outcome": ending.outcome, "reason": ending.reason}
     return {**about, "explanation": explain(ending)}
 
 

@@ -12,7 +12,6 @@ from ..events import (
     ApprovalRequested,
     PlanChanged,
     RequestCancelled,
-    RequestCompleted,
     RequestEnding,
     RequestFailed,
     StatusChanged,
@@ -146,10 +145,9 @@ class VercelEncoder(EventEncoder):
         self.emit("data-plan", id="plan", data=[fields_of(each) for each in event.steps])
 
     def on_end(self, ending: RequestEnding, explanation: str) -> None:
-        outcome = ending.outcome if isinstance(ending, RequestCompleted) else ending.type.removeprefix("request_")
         usage = {"inputTokens": ending.usage.input_tokens, "outputTokens": ending.usage.output_tokens}
-        reason = {"completed": "stop", "failed": "error"}.get(outcome, "other")
-        metadata = {"outcome": outcome, "explanation": explanation, "usage": usage}
+        reason = {"completed": "stop", "failed": "error"}.get(ending.outcome, "other")
+        metadata = {"outcome": ending.outcome, "explanation": explanation, "usage": usage}
         if isinstance(ending, RequestCancelled):
             self.emit("message-metadata", messageMetadata=metadata)
             self.emit("abort", reason=explanation)

@@ -10,7 +10,6 @@ from ...core.plain_text import one_line
 from ...events import (
     ApprovalRequested,
     Event,
-    RequestCompleted,
     RequestEnding,
     RequestResumed,
     RoundStarted,
@@ -72,9 +71,8 @@ class NarratorOfMany:
             request.doing, request.detail = f"Waiting for approval: {display_name(event.name)}...", ""
         elif isinstance(event, RequestEnding):
             del self._running[event.request_id]
-            outcome = event.outcome if isinstance(event, RequestCompleted) else event.type.removeprefix("request_")
-            tail = f"{outcome}  {duration(self._clock() - request.since)}"
-            self._note(_MARKS.get(outcome, "failed"), event.request_id, tail)
+            tail = f"{event.outcome}  {duration(self._clock() - request.since)}"
+            self._note(_MARKS.get(event.outcome, "failed"), event.request_id, tail)
 
     def tick(self) -> None:
         """Redraw the live line, for the request that has been running longest."""

@@ -74,7 +74,8 @@ def line_of(event: Event) -> str:
     if isinstance(event, MessageAppended):
         message = event.message
         said += [message.role, message.content if isinstance(message, ToolMessage) else message.text]
-    said += [value for each in _SAID if isinstance(value := getattr(event, each, None), str) and value]
+    own = [getattr(event, each) for each in _SAID if each in event.__struct_fields__]
+    said += [value for value in own if isinstance(value, str) and value]
     if not said and (round_ := getattr(event, "round", None)) is not None:
         said = [f"round {round_ + 1}"]
     if (reply := getattr(event, "message", None)) is not None and event.type == "model_responded":

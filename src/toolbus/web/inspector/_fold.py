@@ -286,12 +286,8 @@ class RequestFold:
         for row in self._rows.values():
             if row.is_open or row.state in ("running", "waiting"):
                 row.end(event.at, "cancelled")
-        self._own.end(event.at, self._outcome(event), shown_text(event.reason, _LABEL_CHARS))
-
-    def _outcome(self, event: RequestEnding) -> State:
-        if isinstance(event, RequestCompleted):
-            return "ok" if event.outcome == "completed" else "stopped"
-        return "failed" if isinstance(event, RequestFailed) else "cancelled"
+        state: State = "ok" if event.outcome == "completed" else event.outcome
+        self._own.end(event.at, state, shown_text(event.reason, _LABEL_CHARS))
 
     def _add_cost(self, cost: float | None) -> None:
         if cost is not None:
@@ -340,14 +336,11 @@ class RequestFold:
     @property
     def state(self) -> str:
         """The state as one word: "running", "waiting", "elsewhere", or the ending as stores name it."""
-        ending = self.ending
-        if ending is None:
-            if self.is_elsewhere:
-                return "elsewhere"
-            return "waiting" if self.questions and set(self.calls) <= set(self.paused_calls()) else "running"
-        if isinstance(ending, RequestCompleted):
-            return ending.outcome
-        return "failed" if isinstance(ending, RequestFailed) else "cancelled"
+        if self.ending is not None:
+            return self.ending.outcome
+        if self.is_elsewhere:
+            return "elsewhere"
+        return "waiting" if self.questions and set(self.calls) <= set(self.paused_calls()) else "running"
 
     def paused_calls(self) -> list[tuple[str, str]]:
         """Return the open calls that continue only after a person has decided, also in the requests below."""
