@@ -711,6 +711,7 @@ def test_there_is_no_page_unless_it_is_asked_for(client: Client):
 
 def test_without_starlette_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "starlette.applications", None)
+    monkeypatch.delitem(sys.modules, "toolbus.web._starlette")
     spec = find_spec("toolbus.web._app")
     assert spec
     assert spec.loader

@@ -10,10 +10,10 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack
 from types import FrameType, TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import anyio
 import anyio.from_thread
@@ -28,14 +28,38 @@ from ._approval import Person
 from ._pending_approvals import PendingApprovals
 from ._terminal.screen import Screen
 
-__all__ = ["Host", "Terminated"]
+__all__ = ["ENDING_SIGNALS", "Host", "Terminated", "end_process", "signals_handled"]
 
 _T = TypeVar("_T")
+_SignalHandler: TypeAlias = Callable[[int, FrameType | None], None]
+
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""The signals by which people and systems end a program."""
 _FRAME_SECONDS = 0.1
 _WAKE: int | None = getattr(signal, "SIGURG", None) if hasattr(signal, "pthread_kill") else None
 """The signal that interrupts a read on the main thread. It is ignored unless handled, so a late one does no harm (Go's
 scheduler uses it for the same reason). Systems without it have None here: a question stays open until something is
 typed."""
+
+
+@contextlib.contextmanager
+def signals_handled(handlers: Mapping[int, _SignalHandler]) -> Generator[None]:
+    """Handle signals inside. Outside the main thread, leave the existing handlers in effect."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def end_process(number: int) -> None:
+    """End this process by a signal, as if nothing handled it."""
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 class Terminated(BaseException):
@@ -76,7 +100,6 @@ class Host:
         self._before = before
         self._waiting = PendingApprovals()
         self._asked: ApprovalRequested | None = None  # the open question
-        self._wake_thread: int | None = None
         self._sessions: Sequence[RequestSession] = ()
         self._request_ids: set[str] = set()
         # If set, a signal leaves the requests for another process instead of cancelling them.
@@ -87,8 +110,11 @@ class Host:
         self._stack = ExitStack()
 
     def __enter__(self) -> Host:
+        handlers: dict[int, _SignalHandler] = dict.fromkeys(ENDING_SIGNALS, self._on_signal)
+        if _WAKE is not None:
+            handlers[_WAKE] = self._on_wake
         with ExitStack() as stack:
-            stack.enter_context(self._signals())
+            stack.enter_context(signals_handled(handlers))
             self._portal = stack.enter_context(anyio.from_thread.start_blocking_portal(name="toolbus"))
             stack.callback(self._runtime.bus.connect(Event, self._receive))
             if self._before is not None:
@@ -248,7 +274,7 @@ class Host:
         The interruption also delivers a Ctrl-C that came just before readline began to wait; otherwise it would stay
         pending until a key is pressed.
         """
-        thread = self._wake_thread
+        thread = threading.main_thread().ident
         if self._asked is not None and self.signal is None and _WAKE is not None and thread is not None:
             signal.pthread_kill(thread, _WAKE)
 
@@ -278,25 +304,6 @@ class Host:
 
     # ------------------------------------------------------------------------------------- on the main thread
 
-    @contextlib.contextmanager
-    def _signals(self) -> Generator[None]:
-        """Handle SIGINT and SIGTERM inside. Outside the main thread, leave the existing handlers in effect."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before: dict[int, Any] = {
-            each: signal.signal(each, self._on_signal) for each in (signal.SIGINT, signal.SIGTERM)
-        }
-        if _WAKE is not None:
-            before[_WAKE] = signal.signal(_WAKE, self._on_wake)
-            self._wake_thread = threading.get_ident()
-        try:
-            yield
-        finally:
-            self._wake_thread = None
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         first = self._asking and self.signal is None
         if first:
@@ -306,8 +313,7 @@ class Host:
             raise KeyboardInterrupt if number == signal.SIGINT else Terminated
         if not first:
             # This is the second signal, or the host is closing: the process ends at once.
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
+            end_process(number)
 
     def _on_wake(self, _number: int, _frame: FrameType | None) -> None:
         if self.signal is not None:

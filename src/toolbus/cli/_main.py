@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
 
@@ -14,6 +15,22 @@ __all__ = ["not_written", "run"]
 
 FAILED = 1
 USAGE = 2
+_COMMANDS = {
+    "ask": "._commands.ask:ask",
+    "chat": "._commands.chat:chat",
+    "serve": "._commands.serve:serve",
+    "resume": "._commands.resume:resume",
+    "status": "._commands.status:show_status",
+    "status --url": "._commands.process_status:show_process_status",
+    "inspect": "._commands.inspect:inspect",
+    "store": "._commands.store:run_store_command",
+    "worker": "._commands.worker:work",
+    "tools": "._commands.listing:list_tools",
+    "events": "._commands.listing:list_events",
+    "replay": "._recordings:replay_files",
+    "simulate": "._commands.simulate:run_simulation",
+}
+"""The function of each command, by the module that is imported for it: help must not wait for the library."""
 
 
 def run(arguments: list[str]) -> int:
@@ -39,10 +56,11 @@ def run(arguments: list[str]) -> int:
 
 def _guarded(options: argparse.Namespace, screen: Screen) -> int:
     debug: bool = getattr(options, "debug", False) or os.environ.get("TOOLBUS_DEBUG", "") not in {"", "0"}
+    options.debug = debug
     from ..errors import ConfigurationError, ToolbusError  # noqa: PLC0415 -- help must not wait for the library
 
     try:
-        return _command(options, screen, debug=debug)
+        return _command(options, screen)
     except ConfigurationError as exc:
         return _report(exc, screen, USAGE, debug=debug)
     except ToolbusError as exc:
@@ -57,54 +75,10 @@ def _guarded(options: argparse.Namespace, screen: Screen) -> int:
         return _report(exc, screen, FAILED, debug=debug, say=debug)
 
 
-def _command(options: argparse.Namespace, screen: Screen, *, debug: bool) -> int:
-    if options.command == "ask":
-        from ._commands.ask import ask  # noqa: PLC0415
-
-        return ask(options, screen, debug=debug)
-    if options.command == "chat":
-        from ._commands.chat import chat  # noqa: PLC0415
-
-        return chat(options, screen, debug=debug)
-    if options.command == "serve":
-        from ._commands.serve import serve  # noqa: PLC0415
-
-        return serve(options, screen)
-    if options.command == "resume":
-        from ._commands.resume import resume  # noqa: PLC0415
-
-        return resume(options, screen, debug=debug)
-    if options.command == "status":
-        if options.url is not None:
-            from ._commands.process_status import show_process_status  # noqa: PLC0415
-
-            return show_process_status(options, screen)
-        from ._commands.status import show_status  # noqa: PLC0415
-
-        return show_status(options, screen)
-    if options.command == "inspect":
-        from ._commands.inspect import inspect  # noqa: PLC0415
-
-        return inspect(options, screen)
-    if options.command == "store":
-        from ._commands.store import run_store_command  # noqa: PLC0415
-
-        return run_store_command(options, screen)
-    if options.command == "worker":
-        from ._commands.worker import work  # noqa: PLC0415
-
-        return work(options, screen)
-    if options.command == "replay":
-        from ._recordings import replay_files  # noqa: PLC0415
-
-        return replay_files(options, screen)
-    if options.command == "simulate":
-        from ._commands.simulate import run_simulation  # noqa: PLC0415
-
-        return run_simulation(options, screen)
-    from ._commands.listing import list_events, list_tools  # noqa: PLC0415
-
-    return list_events(options, screen) if options.command == "events" else list_tools(options, screen)
+def _command(options: argparse.Namespace, screen: Screen) -> int:
+    is_process: bool = options.command == "status" and options.url is not None
+    module, _, function = _COMMANDS["status --url" if is_process else options.command].partition(":")
+    return getattr(importlib.import_module(module, __package__), function)(options, screen)
 
 
 def _report(exc: Exception, screen: Screen, status: int, *, debug: bool, say: bool = True) -> int:

@@ -20,7 +20,7 @@ from ._terminal.screen import Screen
 from ._terminal.text import counted, escape_json
 from ._warnings import silenced
 
-__all__ = ["recorded", "replay_files"]
+__all__ = ["recorded", "recording_at", "replay_files"]
 
 FAILED = 1
 
@@ -47,19 +47,24 @@ def recorded(options: argparse.Namespace, runtime: Runtime, screen: Screen) -> G
         screen.report(clean(f"toolbus: recorded in {path}: {counts}; toolbus replay {path} compares it"))
 
 
+def recording_at(given: str, option: str = "") -> Path:
+    """Return the path of a recording that a command is to read. Raises `ConfigurationError` if there is no file."""
+    path = Path(given)
+    try:
+        is_there = path.is_file()
+    except OSError as exc:
+        raise ConfigurationError(f"{option}{path} cannot be read: {exc.strerror or exc}") from exc
+    if not is_there:
+        raise ConfigurationError(f"{option}there is no file {path}")
+    return path
+
+
 def replay_files(options: argparse.Namespace, screen: Screen) -> int:
     """Replay each file, print its outcome, and return the exit status.
 
     Raises `ConfigurationError` for a missing file.
     """
-    paths = [Path(each) for each in options.files]
-    for path in paths:
-        try:
-            is_there = path.is_file()
-        except OSError as exc:
-            raise ConfigurationError(f"{path} cannot be read: {exc.strerror or exc}") from exc
-        if not is_there:
-            raise ConfigurationError(f"there is no file {path}")
+    paths = [recording_at(each) for each in options.files]
     status = 0
     for path in paths:
         with silenced("toolbus"):

@@ -181,9 +181,8 @@ def status_of(result: RequestResult[Any], signal: int | None) -> int:
 def report_ending(
     result: RequestResult[Any],
     screen: Screen,
+    options: argparse.Namespace,
     *,
-    verbose: bool,
-    debug: bool,
     kept: OpenStore | None = None,
     can_raise: bool = True,
 ) -> None:
@@ -191,10 +190,10 @@ def report_ending(
 
     `can_raise` says whether the command has options for limits.
     """
-    if verbose:
+    if options.verbose:
         screen.report(clean(result.timeline()))
     raised = [(call.name, call.exception) for call in result.tool_calls if call.exception is not None]
-    if debug:
+    if options.debug:
         for exc in [*(exc for _, exc in raised), *([result.error] if result.error is not None else [])]:
             screen.report(clean("".join(traceback.format_exception(exc))))
     else:

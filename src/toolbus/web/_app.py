@@ -12,7 +12,7 @@ import anyio.to_thread
 
 from .._option_checks import FLAG, POSITIVE, check, whole
 from ..durability import call_store_in_time
-from ..errors import ConfigurationError, MissingExtra, UnknownRequest
+from ..errors import ConfigurationError, UnknownRequest
 from ..events import MessageAppended
 from ..handles import CommandStatus, RequestHandle
 from ..messages import PromptLike, UserMessage, to_vercel
@@ -25,17 +25,8 @@ from ._incoming import MAX_BODY_BYTES, ClientRequest, answer_of, approval_id, ev
 from ._middleware import RuntimeMiddleware
 from ._ownership import AuthorizeRequest, Owner, owner_of
 from ._responses import AguiResponse, EventsResponse, TextResponse, VercelResponse
+from ._starlette import HTTPException, Middleware, Request, Response, Route, Starlette
 from ._vercel import VercelEncoder
-
-try:
-    from starlette.applications import Starlette
-    from starlette.exceptions import HTTPException
-    from starlette.middleware import Middleware
-    from starlette.requests import Request
-    from starlette.responses import Response
-    from starlette.routing import Route
-except ImportError as exc:
-    raise MissingExtra("web", "starlette") from exc
 
 if TYPE_CHECKING:
     from ..runtime import RequestOptions, Runtime

@@ -14,7 +14,6 @@ from ..errors import (
     DecodeError,
     InboxFull,
     InvalidHistory,
-    MissingExtra,
     NotAuthorized,
     NotRunning,
     Overloaded,
@@ -24,13 +23,7 @@ from ..errors import (
 from ..records import json_bytes
 from ._guard import read_body
 from ._incoming import json_object
-
-try:
-    from starlette.exceptions import HTTPException
-    from starlette.requests import Request
-    from starlette.responses import Response
-except ImportError as exc:
-    raise MissingExtra("web", "starlette") from exc
+from ._starlette import HTTPException, Request, Response
 
 __all__ = [
     "Answer",

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-from ..errors import MissingExtra
 from ._guard import PAGE_HEADERS, content_policy
-
-try:
-    from starlette.requests import Request
-    from starlette.responses import Response
-    from starlette.routing import Route
-except ImportError as exc:
-    raise MissingExtra("web", "starlette") from exc
+from ._starlette import Request, Response, Route
 
 __all__ = ["PAGE_PATHS", "page_routes"]
 

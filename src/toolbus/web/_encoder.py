@@ -389,15 +389,12 @@ class EventEncoder(ABC):
         if self._step is not None and not self._has_ended:
             self.on_void_reply()
 
-    def _take_retry(self, event: ModelRetrying | RequestResumed) -> None:
+    def _take_beginning(self, event: RequestStarted | RequestResumed | ModelRetrying) -> None:
         self._void_reply()
         if isinstance(event, ModelRetrying):
             self._has_answer = False  # An empty reply is whole, and the model is asked once more.
 
     # ------------------------------------------------------------------------------------------------ steps and calls
-
-    def _take_start(self, _event: RequestStarted) -> None:  # noqa: B027 -- nothing follows from it
-        """Add nothing: the first event of any kind begins the stream."""
 
     def _take_round(self, event: RoundStarted) -> None:
         self._void_reply()
@@ -445,11 +442,7 @@ class EventEncoder(ABC):
                 below.asks_for = call.call_id
                 self._ask(below, question)
 
-    def _take_resumption(self, event: ToolCallResumed) -> None:
-        if call := self._calls.get(event.call_id):
-            call.state = "running"
-
-    def _take_decision(self, event: ApprovalDecided) -> None:
+    def _take_answer(self, event: ApprovalDecided | ToolCallResumed) -> None:
         if call := self._calls.get(event.call_id):
             call.state = "running"
 
@@ -465,12 +458,6 @@ class EventEncoder(ABC):
     def _take_failure(self, event: ToolCallFailed) -> None:
         if call := self._calls.pop(event.call_id, None):
             self.on_failure(call, event)
-
-    def _take_status(self, event: StatusChanged) -> None:
-        self.on_status(event)
-
-    def _take_plan(self, event: PlanChanged) -> None:
-        self.on_plan(event)
 
     def _take_ending(self, event: RequestEnding) -> None:
         self._has_ended = True
@@ -591,24 +578,24 @@ class EventEncoder(ABC):
     # ------------------------------------------------------------------------------------------------ the table
 
     _takes: ClassVar[Mapping[type[Event], Callable[[Any, Any], None]]] = {
-        RequestStarted: _take_start,
-        RequestResumed: _take_retry,
+        RequestStarted: _take_beginning,
+        RequestResumed: _take_beginning,
         RoundStarted: _take_round,
         TextDelta: _take_text,
         ReasoningDelta: _take_reasoning,
         ToolArgumentsDelta: _take_arguments,
         ModelResponded: _take_reply,
-        ModelRetrying: _take_retry,
+        ModelRetrying: _take_beginning,
         ToolCallRequested: _take_request,
         ApprovalRequested: _take_question,
-        ApprovalDecided: _take_decision,
+        ApprovalDecided: _take_answer,
         ToolCallPaused: _take_pause,
-        ToolCallResumed: _take_resumption,
+        ToolCallResumed: _take_answer,
         ToolCallProgress: _take_progress,
         ToolCallCompleted: _take_result,
         ToolCallFailed: _take_failure,
-        StatusChanged: _take_status,
-        PlanChanged: _take_plan,
+        StatusChanged: lambda self, event: self.on_status(event),
+        PlanChanged: lambda self, event: self.on_plan(event),
         RequestCompleted: _take_ending,
         RequestFailed: _take_ending,
         RequestCancelled: _take_ending,

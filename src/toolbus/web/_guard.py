@@ -17,13 +17,8 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio
 
 from .._option_checks import check, whole
-from ..errors import ConfigurationError, MissingExtra
-
-try:
-    from starlette.exceptions import HTTPException
-    from starlette.requests import ClientDisconnect, Request
-except ImportError as exc:
-    raise MissingExtra("web", "starlette") from exc
+from ..errors import ConfigurationError
+from ._starlette import ClientDisconnect, HTTPException, Request
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send

@@ -12,13 +12,9 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import quote
 
-from ..errors import ConfigurationError, MissingExtra
+from ..errors import ConfigurationError
 from ..events import new_id
-
-try:
-    from starlette.exceptions import HTTPException
-except ImportError as exc:
-    raise MissingExtra("web", "starlette") from exc
+from ._starlette import HTTPException
 
 if TYPE_CHECKING:
     from starlette.requests import Request

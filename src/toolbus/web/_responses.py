@@ -14,7 +14,7 @@ import anyio
 from .._option_checks import FLAG, POSITIVE, check
 from ..bus import Cursor, TextFold, UnknownCursor
 from ..core.endings import explain
-from ..errors import MissingExtra, StoreUnavailable, SubscriptionOverflow
+from ..errors import StoreUnavailable, SubscriptionOverflow
 from ..events import (
     Event,
     ModelResponded,
@@ -30,12 +30,8 @@ from ..records import replace
 from ._agui import AguiEncoder
 from ._encoder import LOST, Chunk, EventEncoder, sse_frame
 from ._incoming import ClientRequest
+from ._starlette import PlainTextResponse, Response, StreamingResponse
 from ._vercel import VercelEncoder
-
-try:
-    from starlette.responses import PlainTextResponse, Response, StreamingResponse
-except ImportError as exc:
-    raise MissingExtra("web", "starlette") from exc
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -348,18 +344,12 @@ class _PageResponse(_EventStream):
         encoder: EventEncoder,
         *,
         stays_open: bool,
-        heartbeat_seconds: float,
-        cancel_on_disconnect: bool,
         headers: Mapping[str, str] | None,
+        **streaming: Any,
     ) -> None:
         self._encoder = encoder
         self._stays_open = check("stays_open", stays_open, FLAG)
-        super().__init__(
-            source,
-            heartbeat_seconds=heartbeat_seconds,
-            cancel_on_disconnect=cancel_on_disconnect,
-            headers={**encoder.headers, **(headers or {})},
-        )
+        super().__init__(source, headers={**encoder.headers, **(headers or {})}, **streaming)
 
     async def _frames(self) -> AsyncGenerator[bytes]:
         encoder = self._encoder

@@ -6,18 +6,9 @@ from collections.abc import Collection
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ..errors import MissingExtra
 from ._bodies import json_response
 from ._guard import LOOPBACK_HOSTS, Guard
-
-try:
-    from starlette.applications import Starlette
-    from starlette.middleware import Middleware
-    from starlette.requests import Request
-    from starlette.responses import Response
-    from starlette.routing import Route
-except ImportError as exc:
-    raise MissingExtra("web", "starlette") from exc
+from ._starlette import Middleware, Request, Response, Route, Starlette
 
 if TYPE_CHECKING:
     from ..runtime import Runtime

@@ -19,7 +19,7 @@ from .._terminal.text import escape_json
 __all__ = ["as_json", "ask", "read_question"]
 
 
-def ask(options: argparse.Namespace, screen: Screen, *, debug: bool) -> int:
+def ask(options: argparse.Namespace, screen: Screen) -> int:
     """Ask the question, show the answer, and return the exit status.
 
     Raises `ConfigurationError` before the model is asked.
@@ -36,7 +36,7 @@ def ask(options: argparse.Namespace, screen: Screen, *, debug: bool) -> int:
         result = open_.host.ask(question, open_.conversation_id)
     if options.json:
         screen.data(as_json(result))
-    report_ending(result, screen, verbose=options.verbose, debug=debug, kept=open_.kept)
+    report_ending(result, screen, options, kept=open_.kept)
     return status_of(result, open_.host.signal)
 
 

@@ -27,7 +27,7 @@ Type a question and press Enter. The model remembers the conversation.
   Ctrl-C    cancel the running answer"""
 
 
-def chat(options: argparse.Namespace, screen: Screen, *, debug: bool) -> int:
+def chat(options: argparse.Namespace, screen: Screen) -> int:
     """Read lines and answer them until the end of input, and return the exit status. Raises `ConfigurationError`."""
     by_hand = is_terminal(sys.stdin)
     stdout = sys.stdout
@@ -39,7 +39,7 @@ def chat(options: argparse.Namespace, screen: Screen, *, debug: bool) -> int:
         conversation_id = open_.conversation_id or f"chat{new_id()}"
         conversation = _Conversation(open_, options, screen, stdout, conversation_id)
         try:
-            return conversation.run(by_hand=by_hand, debug=debug)
+            return conversation.run(by_hand=by_hand)
         finally:
             conversation.show_how_to_continue()
 
@@ -57,9 +57,9 @@ class _Conversation:
         self._conversation_id = conversation_id
         self._is_kept = False
 
-    def run(self, *, by_hand: bool, debug: bool) -> int:
+    def run(self, *, by_hand: bool) -> int:
         """Ask line by line until the end of input, and return the exit status."""
-        screen, host, verbose = self._screen, self._open.host, self._options.verbose
+        screen, host = self._screen, self._open.host
         status = 0
         while True:
             try:
@@ -72,7 +72,7 @@ class _Conversation:
                 continue
             result = host.ask(line, self._conversation_id)
             self._is_kept = self._is_kept or result.journaled
-            report_ending(result, screen, verbose=verbose, debug=debug, kept=self._open.kept)
+            report_ending(result, screen, self._options, kept=self._open.kept)
             ended = status_of(result, host.signal)
             if ended == 143 or screen.failure is not None or (ended == 130 and not by_hand):
                 return ended

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import socket
 import webbrowser
-from pathlib import Path
 
 import anyio
 
@@ -16,6 +15,7 @@ from ...stores import PostgresStore
 from ...web.inspector import Inspector, RecordingSource, Source, StoreSource
 from .._loopback import LOOPBACK, listening_on, user_name
 from .._open_store import existing
+from .._recordings import recording_at
 from .._terminal.screen import Screen
 
 try:
@@ -64,14 +64,7 @@ async def _serve(
 def _source(options: argparse.Namespace) -> Source | None:
     """Return what is to be inspected, or None if the default store was never created."""
     if options.recording is not None:
-        path = Path(options.recording)
-        try:
-            is_there = path.is_file()
-        except OSError as exc:
-            raise ConfigurationError(f"--recording: {path} cannot be read: {exc.strerror or exc}") from exc
-        if not is_there:
-            raise ConfigurationError(f"--recording: there is no file {path}")
-        return RecordingSource(path)
+        return RecordingSource(recording_at(options.recording, "--recording: "))
     if options.url is not None:
         return StoreSource(_database(options.url), "the database")
     found = existing(options)

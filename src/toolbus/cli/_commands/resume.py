@@ -38,7 +38,7 @@ _LOOK_SECONDS = 0.5  # between checks of a lease that is about to expire
 _PROMPT_COLUMNS = 60
 
 
-def resume(options: argparse.Namespace, screen: Screen, *, debug: bool) -> int:
+def resume(options: argparse.Namespace, screen: Screen) -> int:
     """Continue unfinished requests, and return the exit status. Raises `ConfigurationError` and `StoreError`."""
     found = existing(options)
     if found is None:
@@ -53,7 +53,7 @@ def resume(options: argparse.Namespace, screen: Screen, *, debug: bool) -> int:
         return _nothing(options, screen, running)
     if options.abandon:
         return _print_abandoned(anyio.run(_abandoned, store, ready), options, screen)
-    return _Resuming(options, screen, store, location, ready, debug=debug).run()
+    return _Resuming(options, screen, store, location, ready).run()
 
 
 def _nothing(options: argparse.Namespace, screen: Screen, running: int) -> int:
@@ -132,14 +132,11 @@ class _Resuming:
         store: CommandStore,
         location: StoreLocation,
         ready: Sequence[FoundRequest],
-        *,
-        debug: bool,
     ) -> None:
         self._options = options
         self._screen = screen
         self._store = store
         self._location = location
-        self._debug = debug
         self._prompts = {each.record.request_id: one_line(each.prompt) for each in ready}
         # For each request that the command itself refuses to resume: the reason.
         self._reasons: dict[str, str] = {}
@@ -245,8 +242,7 @@ class _Resuming:
             screen.answer(clean(result.text))
             screen.end_answer()
             screen.end_paragraph()
-        verbose: bool = self._options.verbose
-        report_ending(result, screen, verbose=verbose, debug=self._debug, can_raise=False)
+        report_ending(result, screen, self._options, can_raise=False)
 
     def _print_request(self, request_id: str) -> None:
         prompt = cut(self._prompts.get(request_id, ""), _PROMPT_COLUMNS)

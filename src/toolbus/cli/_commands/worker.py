@@ -5,10 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import signal
-import threading
 import time
-from collections.abc import Generator
 from concurrent.futures import wait
 from types import FrameType
 
@@ -20,6 +17,7 @@ from ...core.plain_text import clean
 from ...errors import ConfigurationError
 from ...remote.nats import ToolWorker, WorkerStatistics
 from ...tools import ToolRegistry
+from .._host import ENDING_SIGNALS, end_process, signals_handled
 from .._load import load_own_tools
 from .._requests import output_on_stderr
 from .._terminal.screen import Line, Mark, Screen
@@ -96,7 +94,10 @@ class _Serving:
 
     def run(self) -> None:
         """Serve until the worker has drained. Raises `ConfigurationError` if the broker cannot be used."""
-        with self._signals(), anyio.from_thread.start_blocking_portal(name="toolbus") as portal:
+        with (
+            signals_handled(dict.fromkeys(ENDING_SIGNALS, self._on_signal)),
+            anyio.from_thread.start_blocking_portal(name="toolbus") as portal,
+        ):
             future = portal.start_task_soon(self._worker.run, self._ready)
             drains = False
             # The wait is cut into pieces, because Python runs the handlers of signals only between them.
@@ -137,22 +138,8 @@ class _Serving:
             tail = "" if self._began is None else duration(time.monotonic() - self._began)
             self._screen.note(Line(mark=mark, name=self._name, detail=detail, tail=tail))
 
-    @contextlib.contextmanager
-    def _signals(self) -> Generator[None]:
-        """Handle SIGINT and SIGTERM inside. Outside the main thread, leave the existing handlers in effect."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {each: signal.signal(each, self._on_signal) for each in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if self._signal is None:
             self._signal = number
         else:
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
+            end_process(number)

@@ -57,11 +57,10 @@ def settled(database: ServerConnection, conversation_id: str) -> Document | None
 
 def history(database: ServerConnection, conversation_id: str) -> Sequence[Message]:
     """See `Store.history`."""
-    with database.in_time():
-        state = settled(database, conversation_id)
-        condition = {database.names.session: {"$in": session_ids(conversation_id)}}
-        documents = _in_order(database, state, database.messages.find(condition))
-        return _messages(database, conversation_id, documents)
+    state = settled(database, conversation_id)
+    condition = {database.names.session: {"$in": session_ids(conversation_id)}}
+    documents = _in_order(database, state, database.messages.find(condition))
+    return _messages(database, conversation_id, documents)
 
 
 def _in_order(database: ServerConnection, state: Document | None, documents: Iterable[Document]) -> list[Document]:
@@ -129,28 +128,25 @@ def _with_calls(messages: Sequence[Message]) -> list[Message]:
 
 def conversations(database: ServerConnection, search: str, prefix: str, limit: int) -> Sequence[ConversationRecord]:
     """See `Store.conversations`. Includes those of other applications."""
-    with database.in_time():
-        finish_pending(database)
-        if limit <= 0:
-            return []
-        condition: Document = {"messages": {"$gt": 0}, "forgotten": False}
-        chosen = {each for each in _with_text(database, search) if each.startswith(prefix)} if search else None
-        if chosen is not None:
-            condition["_id"] = {"$in": [*chosen]}
-        elif prefix:
-            condition["_id"] = {"$regex": f"^{re.escape(prefix)}"}
-        order = [("updated_at", -1), ("_id", 1)]
-        found = {
-            each["_id"]: _record_of(each) for each in database.conversations.find(condition).sort(order).limit(limit)
-        }
-        others = _others(database, limit, prefix, chosen)
-        more = [*others.keys() - found.keys()]
-        if more:
-            condition["_id"] = {"$in": more}
-            found |= {each["_id"]: _record_of(each) for each in database.conversations.find(condition)}
-        for conversation_id, session in others.items():
-            found[conversation_id] = _with_others(database, conversation_id, session, found.get(conversation_id))
-        return sorted(found.values(), key=lambda each: (-each.updated_at, each.conversation_id))[:limit]
+    finish_pending(database)
+    if limit <= 0:
+        return []
+    condition: Document = {"messages": {"$gt": 0}, "forgotten": False}
+    chosen = {each for each in _with_text(database, search) if each.startswith(prefix)} if search else None
+    if chosen is not None:
+        condition["_id"] = {"$in": [*chosen]}
+    elif prefix:
+        condition["_id"] = {"$regex": f"^{re.escape(prefix)}"}
+    order = [("updated_at", -1), ("_id", 1)]
+    found = {each["_id"]: _record_of(each) for each in database.conversations.find(condition).sort(order).limit(limit)}
+    others = _others(database, limit, prefix, chosen)
+    more = [*others.keys() - found.keys()]
+    if more:
+        condition["_id"] = {"$in": more}
+        found |= {each["_id"]: _record_of(each) for each in database.conversations.find(condition)}
+    for conversation_id, session in others.items():
+        found[conversation_id] = _with_others(database, conversation_id, session, found.get(conversation_id))
+    return sorted(found.values(), key=lambda each: (-each.updated_at, each.conversation_id))[:limit]
 
 
 def _record_of(state: Document) -> ConversationRecord:

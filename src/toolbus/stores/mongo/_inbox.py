@@ -104,8 +104,7 @@ def _insert(database: ServerConnection, events: Sequence[Event]) -> None:
 
 def receipt(database: ServerConnection, request_id: str, event_id: str) -> InboxReceipt:
     """See `Inbox.receipt`."""
-    with database.in_time():
-        return _receipts(database, [(request_id, event_id)])[request_id, event_id]
+    return _receipts(database, [(request_id, event_id)])[request_id, event_id]
 
 
 def _receipts(database: ServerConnection, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], InboxReceipt]:
@@ -140,39 +139,37 @@ def waiting(database: ServerConnection, owner: str, without: Ids[str], limit: in
     """See `Inbox.waiting`. Reads only the inputs that it returns: the others may be large, and are asked for often."""
     if not owner:
         return []
-    with database.in_time():
-        order = [("request_id", 1), ("position", 1)]
-        fields = {"request_id": 1, "event_id": 1}
-        listed = [*database.inbox.find({"state": "waiting"}, fields).sort(order).limit(_MOST_LISTED)]
-        if not listed:
-            return []
-        ids = sorted({each["request_id"] for each in listed})
-        held = database.requests.find({"_id": {"$in": ids}, "owner": owner, "ending": ""}, {"taken": 1})
-        taken = {each["_id"]: each.get("taken", ()) for each in held}
-        found: list[Event] = []
-        for each in listed:
-            request_id, event_id = each["request_id"], each["event_id"]
-            if request_id not in taken or event_id in taken[request_id] or event_id in without:
-                continue
-            if each["_id"] in database.unreadable:
-                continue
-            if len(found) == limit:
-                break
-            document = database.inbox.find_one({"_id": each["_id"]})
-            try:
-                if document is not None:
-                    found.append(decode(bytes(document["data"])))
-            except (StoreError, *UNREADABLE) as exc:
-                database.unreadable.add(each["_id"])
-                _logger.warning("request %s: input %s in its inbox cannot be read: %s", request_id, event_id, exc)
-        return found
+    order = [("request_id", 1), ("position", 1)]
+    fields = {"request_id": 1, "event_id": 1}
+    listed = [*database.inbox.find({"state": "waiting"}, fields).sort(order).limit(_MOST_LISTED)]
+    if not listed:
+        return []
+    ids = sorted({each["request_id"] for each in listed})
+    held = database.requests.find({"_id": {"$in": ids}, "owner": owner, "ending": ""}, {"taken": 1})
+    taken = {each["_id"]: each.get("taken", ()) for each in held}
+    found: list[Event] = []
+    for each in listed:
+        request_id, event_id = each["request_id"], each["event_id"]
+        if request_id not in taken or event_id in taken[request_id] or event_id in without:
+            continue
+        if each["_id"] in database.unreadable:
+            continue
+        if len(found) == limit:
+            break
+        document = database.inbox.find_one({"_id": each["_id"]})
+        try:
+            if document is not None:
+                found.append(decode(bytes(document["data"])))
+        except (StoreError, *UNREADABLE) as exc:
+            database.unreadable.add(each["_id"])
+            _logger.warning("request %s: input %s in its inbox cannot be read: %s", request_id, event_id, exc)
+    return found
 
 
 def settle(database: ServerConnection, request_id: str, event_id: str, state: str, reason: str) -> None:
     """See `Inbox.settle`."""
-    with database.in_time():
-        guard = {"_id": _id(request_id, event_id), "state": "waiting"}
-        database.inbox.update_one(guard, {"$set": {"state": state, "reason": reason}})
+    guard = {"_id": _id(request_id, event_id), "state": "waiting"}
+    database.inbox.update_one(guard, {"$set": {"state": state, "reason": reason}})
 
 
 def mark_taken(database: ServerConnection, request_ids: Sequence[str]) -> None:
@@ -185,13 +182,12 @@ def mark_taken(database: ServerConnection, request_ids: Sequence[str]) -> None:
 
 def park(database: ServerConnection, request_id: str, epoch: int, seconds: float) -> bool:
     """See `Inbox.park`."""
-    with database.in_time():
-        guard = {"_id": request_id, "epoch": epoch, "ending": ""}
-        until = moment_of(database.now() + seconds)
-        is_parked = database.requests.update_one(guard, {"$set": {"owner": "", "lease_until": until}}).matched_count
-        if is_parked and database.inbox.find_one({"request_id": request_id, "state": "waiting"}, {"_id": 1}):
-            _wake(database, [request_id])
-        return bool(is_parked)
+    guard = {"_id": request_id, "epoch": epoch, "ending": ""}
+    until = moment_of(database.now() + seconds)
+    is_parked = database.requests.update_one(guard, {"$set": {"owner": "", "lease_until": until}}).matched_count
+    if is_parked and database.inbox.find_one({"request_id": request_id, "state": "waiting"}, {"_id": 1}):
+        _wake(database, [request_id])
+    return bool(is_parked)
 
 
 def _wake(database: ServerConnection, request_ids: Sequence[str]) -> None:

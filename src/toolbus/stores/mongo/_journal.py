@@ -347,19 +347,18 @@ class _Damage(Exception):
 
 def facts(database: ServerConnection, request_id: str, start: int) -> Sequence[StoredFact]:
     """See `JournalStore.facts`."""
-    with database.in_time():
-        state = database.requests.find_one({"_id": request_id})
-        if state is None or state["ending"] == DELETED or start >= state["next_seq"] > 0:
+    state = database.requests.find_one({"_id": request_id})
+    if state is None or state["ending"] == DELETED or start >= state["next_seq"] > 0:
+        return []
+    try:
+        return _read(database, state, start)
+    except _Damage as exc:
+        again = database.requests.find_one({"_id": request_id})
+        if again is None or again["ending"] == DELETED:
+            # The request was deleted while it was read.
             return []
-        try:
-            return _read(database, state, start)
-        except _Damage as exc:
-            again = database.requests.find_one({"_id": request_id})
-            if again is None or again["ending"] == DELETED:
-                # The request was deleted while it was read.
-                return []
-            text = f"the journal of request {request_id} is damaged at fact {exc.seq}: {exc}"
-            raise StoreDamaged(text, request_id=request_id, seq=exc.seq) from exc.__cause__
+        text = f"the journal of request {request_id} is damaged at fact {exc.seq}: {exc}"
+        raise StoreDamaged(text, request_id=request_id, seq=exc.seq) from exc.__cause__
 
 
 def _documents(database: ServerConnection, request_id: str, start: int) -> dict[str, Document]:

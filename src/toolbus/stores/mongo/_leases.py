@@ -45,9 +45,8 @@ def _record(database: ServerConnection, state: Document) -> RequestRecord:
 
 def request(database: ServerConnection, request_id: str) -> RequestRecord | None:
     """See `JournalStore.request`."""
-    with database.in_time():
-        state = database.requests.find_one({"_id": request_id})
-        return None if state is None or state["ending"] == DELETED else _record(database, state)
+    state = database.requests.find_one({"_id": request_id})
+    return None if state is None or state["ending"] == DELETED else _record(database, state)
 
 
 def requests(
@@ -57,20 +56,18 @@ def requests(
     limit: int,
 ) -> Sequence[RequestRecord]:
     """See `JournalStore.requests`."""
-    with database.in_time():
-        condition: Document = {"ending": "" if is_unfinished else {"$ne": DELETED}}
-        if conversation_id is not None:
-            condition["conversation_id"] = conversation_id
-        found = database.requests.find(condition).sort([("started_at", -1), ("_id", -1)]).limit(limit)
-        return [_listed(database, each) for each in found] if limit > 0 else []
+    condition: Document = {"ending": "" if is_unfinished else {"$ne": DELETED}}
+    if conversation_id is not None:
+        condition["conversation_id"] = conversation_id
+    found = database.requests.find(condition).sort([("started_at", -1), ("_id", -1)]).limit(limit)
+    return [_listed(database, each) for each in found] if limit > 0 else []
 
 
 def unfinished(database: ServerConnection, limit: int) -> Sequence[RequestRecord]:
     """See `JournalStore.unfinished`."""
-    with database.in_time():
-        condition = {"ending": "", "lease_until": {"$lte": database.now()}}
-        found = database.requests.find(condition).sort([("started_at", 1), ("_id", 1)]).limit(limit)
-        return [_listed(database, each) for each in found] if limit > 0 else []
+    condition = {"ending": "", "lease_until": {"$lte": database.now()}}
+    found = database.requests.find(condition).sort([("started_at", 1), ("_id", 1)]).limit(limit)
+    return [_listed(database, each) for each in found] if limit > 0 else []
 
 
 def _listed(database: ServerConnection, state: Document) -> RequestRecord:
@@ -86,45 +83,41 @@ def _listed(database: ServerConnection, state: Document) -> RequestRecord:
 
 def take(database: ServerConnection, request_id: str, owner: str, seconds: float, token: str) -> RequestRecord | None:
     """See `JournalStore.take`. `token` shows the caller whether it has the lease if the first reply was lost."""
-    with database.in_time():
-        now = database.now()
-        state = database.requests.find_one_and_update(
-            {"_id": request_id, "ending": "", "lease_until": {"$lte": now}},
-            {"$set": {"owner": owner, "lease_until": moment_of(now + seconds), "lease": token}, "$inc": {"epoch": 1}},
-            return_document=ReturnDocument.AFTER,
-        )
-        if state is None:
-            state = database.requests.find_one({"_id": request_id, "lease": token, "ending": ""})
-        try:
-            return None if state is None else _record(database, state)
-        except (StoreDamaged, KeyError):
-            # Nobody can resume the request, so nobody should hold its lease.
-            free = {"$set": {"owner": "", "lease_until": 0.0}}
-            database.requests.update_one({"_id": request_id, "lease": token, "ending": ""}, free)
-            raise
+    now = database.now()
+    state = database.requests.find_one_and_update(
+        {"_id": request_id, "ending": "", "lease_until": {"$lte": now}},
+        {"$set": {"owner": owner, "lease_until": moment_of(now + seconds), "lease": token}, "$inc": {"epoch": 1}},
+        return_document=ReturnDocument.AFTER,
+    )
+    if state is None:
+        state = database.requests.find_one({"_id": request_id, "lease": token, "ending": ""})
+    try:
+        return None if state is None else _record(database, state)
+    except (StoreDamaged, KeyError):
+        # Nobody can resume the request, so nobody should hold its lease.
+        free = {"$set": {"owner": "", "lease_until": 0.0}}
+        database.requests.update_one({"_id": request_id, "lease": token, "ending": ""}, free)
+        raise
 
 
 def renew(database: ServerConnection, owner: str, seconds: float) -> int:
     """See `JournalStore.renew`."""
     if not owner:
         return 0
-    with database.in_time():
-        until = moment_of(database.now() + seconds)
-        return database.requests.update_many({"owner": owner}, {"$max": {"lease_until": until}}).matched_count
+    until = moment_of(database.now() + seconds)
+    return database.requests.update_many({"owner": owner}, {"$max": {"lease_until": until}}).matched_count
 
 
 def release(database: ServerConnection, request_id: str, epoch: int) -> bool:
     """See `JournalStore.release`."""
-    with database.in_time():
-        change = {"$set": {"owner": "", "lease_until": 0.0}}
-        result = database.requests.update_one({"_id": request_id, "epoch": epoch, "ending": ""}, change)
-        return bool(result.matched_count)
+    change = {"$set": {"owner": "", "lease_until": 0.0}}
+    result = database.requests.update_one({"_id": request_id, "epoch": epoch, "ending": ""}, change)
+    return bool(result.matched_count)
 
 
 def abandon(database: ServerConnection, request_id: str, epoch: int, token: str) -> bool:
     """See `JournalStore.abandon`. `token` shows the caller whether it has done it if the first reply was lost."""
-    with database.in_time():
-        database.keep_heads([(request_id, None)])
-        change = {"ending": "abandoned", "ended_at": database.now(), "owner": "", "lease_until": 0.0, "lease": token}
-        result = database.requests.update_one({"_id": request_id, "epoch": epoch, "ending": ""}, {"$set": change})
-        return bool(result.matched_count) or bool(database.requests.find_one({"_id": request_id, "lease": token}))
+    database.keep_heads([(request_id, None)])
+    change = {"ending": "abandoned", "ended_at": database.now(), "owner": "", "lease_until": 0.0, "lease": token}
+    result = database.requests.update_one({"_id": request_id, "epoch": epoch, "ending": ""}, {"$set": change})
+    return bool(result.matched_count) or bool(database.requests.find_one({"_id": request_id, "lease": token}))

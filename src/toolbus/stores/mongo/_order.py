@@ -16,22 +16,21 @@ __all__ = ["drop_old_turns", "return_turn", "take_turn"]
 
 def take_turn(database: ServerConnection, conversation_id: str, request_id: str, owner: str, seconds: float) -> bool:
     """See `JournalStore.take_turn`."""
-    with database.in_time():
-        now = database.now()
-        taken = {"request_id": request_id, "owner": owner, "lease_until": moment_of(now + seconds)}
-        holder = database.turns.find_one({"_id": conversation_id})
-        if holder is not None and _has_turn(database, holder, now):
-            if request_id != holder["request_id"] and owner != holder["owner"]:
-                return False
-        elif _runs_earlier(database, conversation_id, request_id, owner, now):
+    now = database.now()
+    taken = {"request_id": request_id, "owner": owner, "lease_until": moment_of(now + seconds)}
+    holder = database.turns.find_one({"_id": conversation_id})
+    if holder is not None and _has_turn(database, holder, now):
+        if request_id != holder["request_id"] and owner != holder["owner"]:
             return False
-        if holder is not None:
-            return bool(database.turns.update_one(holder, {"$set": taken}).matched_count)
-        try:
-            database.turns.insert_one({"_id": conversation_id, **taken})
-        except DuplicateKeyError:
-            return False  # Another process was faster.
-        return True
+    elif _runs_earlier(database, conversation_id, request_id, owner, now):
+        return False
+    if holder is not None:
+        return bool(database.turns.update_one(holder, {"$set": taken}).matched_count)
+    try:
+        database.turns.insert_one({"_id": conversation_id, **taken})
+    except DuplicateKeyError:
+        return False  # Another process was faster.
+    return True
 
 
 def _runs(now: float) -> Document:
@@ -61,13 +60,11 @@ def _runs_earlier(database: ServerConnection, conversation_id: str, request_id: 
 
 def return_turn(database: ServerConnection, conversation_id: str, request_id: str) -> None:
     """See `JournalStore.return_turn`."""
-    with database.in_time():
-        database.turns.delete_one({"_id": conversation_id, "request_id": request_id})
+    database.turns.delete_one({"_id": conversation_id, "request_id": request_id})
 
 
 def drop_old_turns(database: ServerConnection, before: float) -> None:
     """Forget the turns that were taken before a moment, of requests that have ended or have never begun."""
-    with database.in_time():
-        for each in database.turns.find({"lease_until": {"$lt": before}}):
-            if database.requests.find_one({"_id": each["request_id"], "ending": ""}, {"_id": 1}) is None:
-                database.turns.delete_one(each)
+    for each in database.turns.find({"lease_until": {"$lt": before}}):
+        if database.requests.find_one({"_id": each["request_id"], "ending": ""}, {"_id": 1}) is None:
+            database.turns.delete_one(each)

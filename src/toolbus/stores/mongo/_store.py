@@ -6,10 +6,11 @@ The functions on documents are in `_engine`, which imports the driver and is imp
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, TypeVar, get_args
 from uuid import uuid4
 
 from ..._option_checks import check, one_of
@@ -21,10 +22,9 @@ from .._encoding import searchable, turn_of, written
 from .._thread import ANSWER_SECONDS, DatabaseThread
 from .._threaded_store import ThreadedStore
 
-if TYPE_CHECKING:
-    pass
-
 __all__ = ["MessageFields", "MongoStore"]
+
+_T = TypeVar("_T")
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,119}")
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -145,6 +145,12 @@ class MongoStore(ThreadedStore):
         """
         await self._write(lambda database: database.now())
 
+    async def _read(self, function: Callable[[Any], _T], seconds: float | None = None) -> _T:
+        return await super()._read(partial(_in_time, function), seconds)
+
+    async def _write(self, function: Callable[[Any], _T], seconds: float | None = None) -> _T:
+        return await super()._write(partial(_in_time, function), seconds)
+
     # ----------------------------------------------------------------------------------------- conversations
 
     async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
@@ -210,6 +216,11 @@ class MongoStore(ThreadedStore):
             _add(done, some)
             conversations = after is not None
         return done
+
+
+def _in_time(function: Callable[[Any], _T], database: Any) -> _T:
+    with database.in_time():
+        return function(database)
 
 
 def _engine():  # noqa: ANN202 -- a module, whose own names are its type

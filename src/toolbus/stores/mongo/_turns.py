@@ -70,8 +70,7 @@ def publish(database: ServerConnection, turns: Sequence[tuple[str, Document]]) -
 def remember(database: ServerConnection, turn: Turn, turn_id: str) -> None:
     """Add a turn that is in no journal. Its id makes sure that it is added once, also if the first reply was lost."""
     if turn.messages:
-        with database.in_time():
-            publish(database, [(turn.conversation_id, put_turn(database, turn, turn_id))])
+        publish(database, [(turn.conversation_id, put_turn(database, turn, turn_id))])
 
 
 def _publish_each(database: ServerConnection, wanted: Mapping[str, Document]) -> set[str]:

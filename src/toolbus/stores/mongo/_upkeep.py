@@ -17,17 +17,16 @@ _BATCH = 100
 
 def forget(database: ServerConnection, conversation_id: str, marked: list[str]) -> bool:
     """See `Store.forget`. `marked` notes what is about to be deleted, so that a repeated call returns True too."""
-    with database.in_time():
-        unfinished = database.requests.find_one({"conversation_id": conversation_id, "ending": ""})
-        if unfinished is not None:
-            raise StoreError(f"conversation {conversation_id!r} has an unfinished request: {unfinished['_id']}")
-        # With the turn, no request begins with the messages that are deleted here.
-        if not take_turn(database, conversation_id, "", "", WRITE_SECONDS):
-            raise StoreError(f"conversation {conversation_id!r} has a request that is about to begin")
-        try:
-            return _forget_in_turn(database, conversation_id, marked)
-        finally:
-            return_turn(database, conversation_id, "")
+    unfinished = database.requests.find_one({"conversation_id": conversation_id, "ending": ""})
+    if unfinished is not None:
+        raise StoreError(f"conversation {conversation_id!r} has an unfinished request: {unfinished['_id']}")
+    # With the turn, no request begins with the messages that are deleted here.
+    if not take_turn(database, conversation_id, "", "", WRITE_SECONDS):
+        raise StoreError(f"conversation {conversation_id!r} has a request that is about to begin")
+    try:
+        return _forget_in_turn(database, conversation_id, marked)
+    finally:
+        return_turn(database, conversation_id, "")
 
 
 def _forget_in_turn(database: ServerConnection, conversation_id: str, marked: list[str]) -> bool:
@@ -58,15 +57,12 @@ def _forget_without_turns(database: ServerConnection, conversation_id: str, mark
 
 def prune_requests(database: ServerConnection, before: float) -> PruneReport:
     """Delete some requests that ended before the moment `before`; the result has no requests when none are left."""
-    with database.in_time():
-        finish_pending(database)
-        sweep(database)
-        condition = {"ended_at": {"$gt": 0.0, "$lt": before}, "ending": {"$nin": ["", DELETED]}}
-        found = list(
-            database.requests.find(condition, {"ending": 1, "size_bytes": 1}).sort("ended_at", 1).limit(_BATCH)
-        )
-        count, size_bytes = delete_requests(database, found)
-        return PruneReport(requests=count, size_bytes=size_bytes)
+    finish_pending(database)
+    sweep(database)
+    condition = {"ended_at": {"$gt": 0.0, "$lt": before}, "ending": {"$nin": ["", DELETED]}}
+    found = list(database.requests.find(condition, {"ending": 1, "size_bytes": 1}).sort("ended_at", 1).limit(_BATCH))
+    count, size_bytes = delete_requests(database, found)
+    return PruneReport(requests=count, size_bytes=size_bytes)
 
 
 def prune_conversations(database: ServerConnection, before: float, after: str | None) -> tuple[PruneReport, str | None]:
@@ -76,29 +72,28 @@ def prune_conversations(database: ServerConnection, before: float, after: str | 
     are no more. Keeps a conversation in which another application has written, because toolbus must not delete the
     messages of others.
     """
-    with database.in_time():
-        condition: Document = {"updated_at": {"$lt": before}, "pending_turn": "", "forgotten": False}
-        if after is not None:
-            condition["_id"] = {"$gt": after}
-        found = list(database.conversations.find(condition).sort("_id", 1).limit(_BATCH))
-        ids = [each["_id"] for each in found]
-        busy = {
-            each["conversation_id"]
-            for newer in ({"ending": ""}, {"ended_at": {"$gte": before}})
-            for each in database.requests.find({"conversation_id": {"$in": ids}, **newer}, {"conversation_id": 1})
-        }
-        begins = {"_id": {"$in": ids}, "lease_until": {"$gt": database.now()}}
-        busy |= {each["_id"] for each in database.turns.find(begins, {"_id": 1})}
-        done = PruneReport()
-        for state in found:
-            if state["_id"] in busy or _has_others(database, state):
-                continue
-            guard = {name: state[name] for name in ("_id", "generation", "messages", "pending_turn", "forgotten")}
-            if database.conversations.update_one(guard, {"$set": {"forgotten": True}}).matched_count:
-                finish_forgetting(database, {**state, "forgotten": True})
-                done.conversations += 1
-                done.size_bytes += state["size_bytes"]
-        return done, ids[-1] if ids else None
+    condition: Document = {"updated_at": {"$lt": before}, "pending_turn": "", "forgotten": False}
+    if after is not None:
+        condition["_id"] = {"$gt": after}
+    found = list(database.conversations.find(condition).sort("_id", 1).limit(_BATCH))
+    ids = [each["_id"] for each in found]
+    busy = {
+        each["conversation_id"]
+        for newer in ({"ending": ""}, {"ended_at": {"$gte": before}})
+        for each in database.requests.find({"conversation_id": {"$in": ids}, **newer}, {"conversation_id": 1})
+    }
+    begins = {"_id": {"$in": ids}, "lease_until": {"$gt": database.now()}}
+    busy |= {each["_id"] for each in database.turns.find(begins, {"_id": 1})}
+    done = PruneReport()
+    for state in found:
+        if state["_id"] in busy or _has_others(database, state):
+            continue
+        guard = {name: state[name] for name in ("_id", "generation", "messages", "pending_turn", "forgotten")}
+        if database.conversations.update_one(guard, {"$set": {"forgotten": True}}).matched_count:
+            finish_forgetting(database, {**state, "forgotten": True})
+            done.conversations += 1
+            done.size_bytes += state["size_bytes"]
+    return done, ids[-1] if ids else None
 
 
 def _has_others(database: ServerConnection, state: Document) -> bool:
@@ -109,30 +104,29 @@ def _has_others(database: ServerConnection, state: Document) -> bool:
 
 def statistics(database: ServerConnection) -> StoreStatistics:
     """Count what toolbus has written."""
-    with database.in_time():
-        finish_pending(database)
-        sums = {"number": {"$sum": 1}, "size_bytes": {"$sum": "$size_bytes"}}
-        requests = list(
-            database.requests.aggregate(
-                [
-                    {"$match": {"ending": {"$ne": DELETED}}},
-                    {"$group": {"_id": "$ending", "facts": {"$sum": "$next_seq"}, **sums}},
-                ]
-            )
+    finish_pending(database)
+    sums = {"number": {"$sum": 1}, "size_bytes": {"$sum": "$size_bytes"}}
+    requests = list(
+        database.requests.aggregate(
+            [
+                {"$match": {"ending": {"$ne": DELETED}}},
+                {"$group": {"_id": "$ending", "facts": {"$sum": "$next_seq"}, **sums}},
+            ]
         )
-        talks = list(
-            database.conversations.aggregate(
-                [
-                    {"$match": {"forgotten": False, "messages": {"$gt": 0}}},
-                    {"$group": {"_id": "$pending_turn", "messages": {"$sum": "$messages"}, **sums}},
-                ]
-            )
+    )
+    talks = list(
+        database.conversations.aggregate(
+            [
+                {"$match": {"forgotten": False, "messages": {"$gt": 0}}},
+                {"$group": {"_id": "$pending_turn", "messages": {"$sum": "$messages"}, **sums}},
+            ]
         )
-        return StoreStatistics(
-            requests=sum(each["number"] for each in requests),
-            unfinished=sum(each["number"] for each in requests if not each["_id"]),
-            facts=sum(each["facts"] for each in requests),
-            conversations=sum(each["number"] for each in talks),
-            messages=sum(each["messages"] for each in talks),
-            size_bytes=sum(each["size_bytes"] for each in (*requests, *talks)),
-        )
+    )
+    return StoreStatistics(
+        requests=sum(each["number"] for each in requests),
+        unfinished=sum(each["number"] for each in requests if not each["_id"]),
+        facts=sum(each["facts"] for each in requests),
+        conversations=sum(each["number"] for each in talks),
+        messages=sum(each["messages"] for each in talks),
+        size_bytes=sum(each["size_bytes"] for each in (*requests, *talks)),
+    )

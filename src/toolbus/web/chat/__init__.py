@@ -12,19 +12,12 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
-from ...errors import MissingExtra
 from .._app import create_app
 from .._chat_page import PAGE_PATHS
 from .._guard import Guard
 from .._incoming import MAX_BODY_BYTES
 from .._middleware import RuntimeMiddleware
-
-try:
-    from starlette.applications import Starlette
-    from starlette.middleware import Middleware
-    from starlette.routing import Mount
-except ImportError as exc:
-    raise MissingExtra("web", "starlette") from exc
+from .._starlette import Middleware, Mount, Starlette
 
 if TYPE_CHECKING:
     from ...runtime import Runtime

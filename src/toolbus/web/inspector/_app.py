@@ -13,26 +13,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
-from ...errors import BusError, ConfigurationError, MissingExtra, ToolbusError, UnknownRequest
+from ...errors import BusError, ConfigurationError, ToolbusError, UnknownRequest
 from ...records import json_bytes
 from ...runtime import Runtime
 from .._encoder import sse_frame
 from .._guard import LOOPBACK_HOSTS, Guard, content_policy, read_body
 from .._incoming import json_object
+from .._starlette import HTTPException, PlainTextResponse, Request, Response, Route, Starlette, StreamingResponse
 from ._actions import ACTIONS, Refused, act, exported
 from ._event_list import EventFilter, listed
 from ._shown import shown_json, shown_text
-from ._sources import Followed, LiveSource, Source
+from ._sources import LiveSource, Source
 from ._transcript import transcript
-
-try:
-    from starlette.applications import Starlette
-    from starlette.exceptions import HTTPException
-    from starlette.requests import Request
-    from starlette.responses import PlainTextResponse, Response, StreamingResponse
-    from starlette.routing import Route
-except ImportError as exc:
-    raise MissingExtra("web", "starlette") from exc
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -135,64 +127,43 @@ class Inspector:
     # -------------------------------------------------------------------------------------------------- streams
 
     async def _overview(self, _request: Request) -> Response:
-        async def look() -> dict[str, Any]:
-            return {
+        last: dict[str, Any] | None = None
+
+        async def look() -> list[bytes]:
+            nonlocal last
+            before, last = last, None
+            last = {
                 "source": self._source.name,
                 "can_act": self._source.can_act,
                 "requests": await self._source.requests(),
                 "statistics": shown_json(await self._source.statistics()),
             }
+            return [] if last == before else [self._frame("overview", last)]
 
-        return self._stream(self._changes(look))
+        return self._stream(_frames(look))
 
     async def _request(self, request: Request) -> Response:
         request_id: str = request.path_params["request_id"]
         followed = await self._source.follow(request_id)  # An unknown request is 404, before the stream begins.
-        return self._stream(self._views(request_id, followed))
-
-    async def _changes(self, look: Callable[[], Awaitable[dict[str, Any]]]) -> Frames:
-        """Yield what `look` returns, each time that it has changed."""
-        last: dict[str, Any] | None = None
-        pace = _Pace()
-        while True:
-            try:
-                found = await look()
-            except ToolbusError as exc:
-                yield pace.sent(sse_frame({"problem": shown_text(str(exc), 500)}, event="problem"))
-                last = None
-                await anyio.sleep(_PROBLEM_SECONDS)
-                continue
-            if found != last:
-                last = found
-                yield pace.sent(self._frame("overview", found))
-            elif pace.is_silent:
-                yield pace.sent(b": \n\n")
-            await pace.rest()
-
-    async def _views(self, request_id: str, followed: Followed) -> Frames:
-        """Yield the view of a request, and its transcript, each time that they have changed."""
         version: int | None = None
         shown: tuple[int, int] | None = None
-        pace = _Pace()
-        while True:
-            try:
-                await followed.update()
-            except ToolbusError as exc:
-                yield pace.sent(sse_frame({"problem": shown_text(str(exc), 500)}, event="problem"))
-                await anyio.sleep(_PROBLEM_SECONDS)
-                continue
-            fold = followed.fold
-            if followed.version != version:
-                version = followed.version
-                yield pace.sent(self._frame("view", {**fold.view(), "event_count": version}))
-                await anyio.lowlevel.checkpoint()
-                if shown != (fold.message_count, len(fold.compressions)):
-                    shown = fold.message_count, len(fold.compressions)
-                    sent = self._source.sent(request_id, followed)
-                    yield self._frame("transcript", transcript(list(fold.messages), sent, count=fold.message_count))
-            elif pace.is_silent:
-                yield pace.sent(b": \n\n")
-            await pace.rest()
+
+        async def look() -> list[bytes]:
+            nonlocal version, shown
+            await followed.update()
+            if followed.version == version:
+                return []
+            version, fold = followed.version, followed.fold
+            frames = [self._frame("view", {**fold.view(), "event_count": version})]
+            await anyio.lowlevel.checkpoint()
+            if shown != (fold.message_count, len(fold.compressions)):
+                shown = fold.message_count, len(fold.compressions)
+                sent = self._source.sent(request_id, followed)
+                rows = transcript(list(fold.messages), sent, count=fold.message_count)
+                frames.append(self._frame("transcript", rows))
+            return frames
+
+        return self._stream(_frames(look))
 
     def _frame(self, event: str, data: dict[str, Any]) -> bytes:
         return sse_frame({"now": self._source.now(), **data}, event=event)
@@ -253,6 +224,23 @@ class _Stream(StreamingResponse):
                 await super().stream_response(send)
         finally:
             self._count(-1)
+
+
+async def _frames(look: Callable[[], Awaitable[list[bytes]]]) -> Frames:
+    """Yield the frames of what has changed, which `look` returns, and a problem that it raises."""
+    pace = _Pace()
+    while True:
+        try:
+            frames = await look()
+        except ToolbusError as exc:
+            yield pace.sent(sse_frame({"problem": shown_text(str(exc), 500)}, event="problem"))
+            await anyio.sleep(_PROBLEM_SECONDS)
+            continue
+        if not frames and pace.is_silent:
+            frames = [b": \n\n"]
+        for each in frames:
+            yield pace.sent(each)
+        await pace.rest()
 
 
 class _Pace:
