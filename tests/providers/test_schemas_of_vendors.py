@@ -114,6 +114,8 @@ def test_a_schema_without_a_type_at_the_top_gets_one() -> None:
 
 def test_schemas_that_refer_to_themselves_or_multiply_are_cut() -> None:
     assert offered_schema({"type": "object", "$ref": "#"})["properties"] == {}
+    loop = {"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}, {"properties": {"b": TEXT}}]}}}
+    assert offered_schema(loop)["properties"] == {"b": TEXT}
     laughs: dict[str, Any] = {f"l{i}": {"anyOf": [{"$ref": f"#/$defs/l{i - 1}"}] * 50} for i in range(1, 6)}
     laughs["l0"] = {"properties": {"a": TEXT}}
     found = offered_schema({"type": "object", "$ref": "#/$defs/l5", "$defs": laughs})

@@ -32,6 +32,7 @@ Example:
 
 from __future__ import annotations
 
+from ._json_parts import as_object, as_objects, way_to
 from ._json_schema import JsonSchema, json_schema_validator
 from ._json_text import MAX_VALUES, has_big_number, has_many_values
 from ._patterns import cost_of, matcher
@@ -57,6 +58,8 @@ __all__ = [
     "ArgumentBinder",
     "JsonSchema",
     "TooCostly",
+    "as_object",
+    "as_objects",
     "binder_for",
     "checkable",
     "context_parameter",
@@ -73,6 +76,7 @@ __all__ = [
     "never_null",
     "path_of",
     "tidy",
+    "way_to",
     "without_nulls",
     "without_schema",
 ]

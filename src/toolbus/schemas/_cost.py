@@ -21,9 +21,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias, cast
-from urllib.parse import unquote
 
 from ..errors import ConfigurationError
+from ._json_parts import as_object, way_to
 from ._patterns import cost_of
 from ._shape import Shape, TooCostly
 
@@ -315,20 +315,15 @@ class _Reader:
     def _at(self, reference: Any) -> Any:
         """Return the target of a reference, a JSON pointer (RFC 6901)."""
         where = f"it refers to {str(reference)[:200]!r}"
-        if not isinstance(reference, str) or (reference != "#" and not reference.startswith("#/")):
+        if not str(reference).startswith("#/") and reference != "#":
             raise ConfigurationError(f"{where}; references must lead within the schema, as '#/$defs/name' does")
-        found: object = self._root
-        for part in reference[1:].split("/")[1:]:
-            if isinstance(found, dict) and found is not self._root:
-                self._check_base(cast("_Json", found))
-            name = unquote(part).replace("~1", "/").replace("~0", "~")
-            if isinstance(found, dict) and name in found:
-                found = cast("dict[str, object]", found)[name]
-            elif isinstance(found, list) and name.isdecimal() and int(name) < len(cast("list[object]", found)):
-                found = cast("list[object]", found)[int(name)]
-            else:
-                raise ConfigurationError(f"{where}, which does not exist")
-        return found
+        try:
+            way = way_to(reference, self._root)
+        except LookupError:
+            raise ConfigurationError(f"{where}, which does not exist") from None
+        for each in way[1:-1]:
+            self._check_base(as_object(each))
+        return way[-1]
 
 
 class _Own:

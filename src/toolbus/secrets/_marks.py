@@ -14,12 +14,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
-from urllib.parse import quote, quote_plus, unquote
+from urllib.parse import quote, quote_plus
 
 import orjson
 
 from ..errors import InvalidArguments
-from ..schemas import cost_of, matcher
+from ..schemas import cost_of, matcher, way_to
 
 __all__ = [
     "REFERENCE",
@@ -140,18 +140,10 @@ class _Reader:
 
     def _at(self, reference: str) -> Any:
         """Return the target of a reference within the schema (RFC 6901), or None for any other reference."""
-        if not reference.startswith("#"):
+        try:
+            return way_to(reference, self._root)[-1]
+        except LookupError:
             return None
-        found: object = self._root
-        for part in reference[1:].split("/")[1:]:
-            name = unquote(part).replace("~1", "/").replace("~0", "~")
-            if isinstance(found, Mapping):
-                found = cast("Mapping[str, object]", found).get(name)
-            elif isinstance(found, list) and name.isdigit():
-                found = dict(enumerate(cast("list[object]", found))).get(int(name))
-            else:
-                return None
-        return found
 
 
 def _anything(_name: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypedDict, cast, get_args
 
 from pydantic import SecretStr
 
-from .._option_checks import FLAG, Rule, is_async, no_option, one_of, shown, takes, whole
+from .._option_checks import FLAG, TEXT, Rule, is_async, no_option, one_of, shown, takes, whole
 from ..core.approval import ApprovalPolicy, OnApproval
 from ..core.compression import Compression
 from ..core.limits import Budget, Limits
@@ -183,27 +183,9 @@ def check_options(options: Mapping[str, Any], known: type[Any], what: str, *, be
             raise ConfigurationError(f"{problem}; {rule.advice}")
 
 
-def _is_instructions(given: Any) -> bool:
-    return isinstance(given, str) or callable(given)
-
-
-def _is_policy(given: Any) -> bool:
-    return isinstance(given, bool) or takes(given, 2)
-
-
-def _is_hook(given: Any) -> bool:
-    return given == "wait" or (is_async(given) and takes(given, 1))
-
-
-def _are_interceptors(given: Any) -> bool:
-    return isinstance(given, Sequence) and all(
-        isinstance(each, Interceptor) for each in cast("Sequence[object]", given)
-    )
-
-
-def _are_instrumentation(given: Any) -> bool:
-    return isinstance(given, Sequence) and all(
-        isinstance(each, Instrumentation) for each in cast("Sequence[object]", given)
+def _all(kind: type[Any]) -> Callable[[Any], bool]:
+    return lambda given: (
+        isinstance(given, Sequence) and all(isinstance(each, kind) for each in cast("Sequence[object]", given))
     )
 
 
@@ -211,12 +193,6 @@ def _are_prices(given: Any) -> bool:
     return isinstance(given, Mapping) and all(
         isinstance(name, str) and isinstance(price, Price)
         for name, price in cast("Mapping[object, object]", given).items()
-    )
-
-
-def _are_budgets(given: Any) -> bool:
-    return isinstance(given, Budget) or (
-        isinstance(given, Sequence) and all(isinstance(each, Budget) for each in cast("Sequence[object]", given))
     )
 
 
@@ -240,18 +216,29 @@ def _is(kind: type[Any]) -> Callable[[Any], bool]:
 
 _RULES: Mapping[str, Rule] = {
     "limits": Rule(_is(Limits), "give Limits, for example Limits(max_rounds=3)"),
-    "budget": Rule(_are_budgets, "give a Budget, for example Budget(max_tokens=100_000), or a list of them"),
+    "budget": Rule(
+        lambda given: isinstance(given, Budget) or _all(Budget)(given),
+        "give a Budget, for example Budget(max_tokens=100_000), or a list of them",
+    ),
     "settings": Rule(_is(ModelSettings), "give ModelSettings, for example ModelSettings(temperature=0)"),
-    "instructions": Rule(_is_instructions, "give a text, or a function of the context that returns one"),
+    "instructions": Rule(
+        lambda given: isinstance(given, str) or callable(given),
+        "give a text, or a function of the context that returns one",
+    ),
     "guidance": FLAG,
     "metadata": Rule(_is(Mapping), "give a dictionary"),
-    "needs_approval": Rule(_is_policy, "say True, False, or give a function of (spec, arguments) that does"),
-    "on_approval": Rule(
-        _is_hook, "give an async function that takes the question and returns whether the call may run, or 'wait'"
+    "needs_approval": Rule(
+        lambda given: isinstance(given, bool) or takes(given, 2),
+        "say True, False, or give a function of (spec, arguments) that does",
     ),
-    "interceptors": Rule(_are_interceptors, "give a list of objects whose classes derive from toolbus.Interceptor"),
+    "on_approval": Rule(
+        lambda given: given == "wait" or (is_async(given) and takes(given, 1)),
+        "give an async function that takes the question and returns whether the call may run, or 'wait'",
+    ),
+    "interceptors": Rule(_all(Interceptor), "give a list of objects whose classes derive from toolbus.Interceptor"),
     "instrumentation": Rule(
-        _are_instrumentation, "give a list of objects whose classes derive from toolbus.instrumentation.Instrumentation"
+        _all(Instrumentation),
+        "give a list of objects whose classes derive from toolbus.instrumentation.Instrumentation",
     ),
     "prices": Rule(_are_prices, "give {'vendor:model': Price(input_per_million=..., output_per_million=...)}"),
     "note_failures": FLAG,
@@ -262,7 +249,7 @@ _RULES: Mapping[str, Rule] = {
     ),
     "max_result_chars": whole(MIN_CHARS),
     "repair_history": FLAG,
-    "conversation_id": Rule(_is(str), "give a text"),
+    "conversation_id": TEXT,
     "provider_for_round": Rule(lambda given: takes(given, 1), "give a function of the round's number, from 0"),
     "include_data": FLAG,
     "late_results": one_of(*get_args(LateResults)),

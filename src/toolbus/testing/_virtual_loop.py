@@ -12,7 +12,7 @@ import selectors
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from ..errors import ToolbusError
@@ -204,29 +204,15 @@ _Ready = list[tuple[selectors.SelectorKey, int]]
 _Poll = Callable[[float | None], _Ready]
 
 
-class _JumpingSelector(selectors.BaseSelector):
-    """A selector that registers with the platform's selector, and waits as `wait(poll, watched, timeout)` decides."""
+class _JumpingSelector(selectors.DefaultSelector):
+    """The platform's selector, which waits as `wait(poll, watched, timeout)` decides."""
 
     def __init__(self, wait: Callable[[_Poll, int, float | None], _Ready]) -> None:
-        self._real = selectors.DefaultSelector()
+        super().__init__()
         self._wait = wait
 
     def select(self, timeout: float | None = None) -> _Ready:
+        poll = super().select
         if timeout is not None and timeout <= 0:
-            return self._real.select(0)
-        return self._wait(self._real.select, len(self._real.get_map()), timeout)
-
-    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        return self._real.register(fileobj, events, data)
-
-    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
-        return self._real.unregister(fileobj)
-
-    def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        return self._real.modify(fileobj, events, data)
-
-    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
-        return self._real.get_map()
-
-    def close(self) -> None:
-        self._real.close()
+            return poll(0)
+        return self._wait(poll, len(self.get_map()), timeout)

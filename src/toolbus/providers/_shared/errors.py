@@ -27,7 +27,8 @@ from ...errors import (
     ProviderUnavailable,
     ReplyTooLarge,
 )
-from .wire_text import as_object, as_objects, dumped
+from ...schemas import as_object, as_objects
+from .wire_text import dumped
 
 __all__ = ["ErrorBody", "ErrorTranslator", "overflow", "read_body", "retry_after"]
 

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import orjson
 
-from .wire_text import as_object
+from ...schemas import as_object
 
 __all__ = ["ANTHROPIC", "OPENAI", "SchemaDialect", "strict_schema"]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias, cast
 
-from .wire_text import as_object, as_objects
+from ...schemas import as_object, as_objects, way_to
 
 __all__ = ["offered_schema"]
 
@@ -38,17 +38,19 @@ def offered_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 class _Flat:
     """The properties of an object's schema, wherever they are in it."""
 
-    __slots__ = ("_left", "_root")
+    __slots__ = ("_inside", "_left", "_root")
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
         self._left = _MOST_PARTS
+        self._inside: set[int] = set()  # the identities of the schemas that are being read, to which none may lead back
 
     def fields(self, schema: Mapping[str, Any]) -> _Fields:
         """Return the properties of a schema and of all parts that apply, and the names that are always required."""
         self._left -= 1
-        if self._left < 0:
+        if self._left < 0 or id(schema) in self._inside:
             return {}, []
+        self._inside.add(id(schema))
         properties = dict(as_object(schema.get("properties")))
         required = list(cast("list[str]", schema.get("required") or ()))
         for part in (*self._target(schema.get("$ref")), *as_objects(schema.get("allOf"))):
@@ -61,13 +63,14 @@ class _Flat:
                 properties.setdefault(name, _any_of([more[name] for more, _ in branches if name in more]))
             if branches:
                 required += [name for name in branches[0][1] if all(name in names for _, names in branches)]
+        self._inside.discard(id(schema))
         return properties, required
 
     def _target(self, reference: object) -> list[Mapping[str, Any]]:
-        found: object = self._root
-        for step in str(reference).removeprefix("#/").split("/") if isinstance(reference, str) else ():
-            found = as_object(found).get(step.replace("~1", "/").replace("~0", "~"))
-        return as_objects([found]) if isinstance(reference, str) else []
+        try:
+            return as_objects(way_to(reference, self._root)[-1:])
+        except LookupError:
+            return []
 
 
 def _any_of(schemas: list[Any]) -> Any:

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import orjson
 
 from ...core.arguments import depth
-from ...schemas import has_big_number, has_many_values
+from ...schemas import as_object, has_big_number, has_many_values
 
 __all__ = [
     "Characters",
     "TooManyValues",
     "WholeObject",
-    "as_object",
-    "as_objects",
     "count_at",
     "dumped",
     "encoded",
@@ -192,18 +190,6 @@ class WholeObject:
         opened = outside.count("{") + outside.count("[")
         self._begun = self._begun or opened > 0
         self._depth += opened - outside.count("}") - outside.count("]")
-
-
-def as_object(value: object) -> Mapping[str, Any]:
-    """Return `value` if it is an object, otherwise an empty object."""
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
-
-
-def as_objects(value: object) -> list[Mapping[str, Any]]:
-    """Return the non-empty objects in a list; an empty list for any other value."""
-    if not isinstance(value, list):
-        return []
-    return [found for each in cast("list[object]", value) if (found := as_object(each))]
 
 
 def count_at(fields: object, name: str) -> int:

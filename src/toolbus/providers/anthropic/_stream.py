@@ -20,16 +20,9 @@ from ...errors import InvalidArguments
 from ...messages import AssistantMessage, ToolCall, Usage
 from ...messages.wire import MALFORMED
 from ...protocols import FinishReason, ModelReply
+from ...schemas import as_object, as_objects
 from .._shared.reply_parts import MAX_REPLY_PARTS, SEPARATOR, BuilderOptions, ReplyParts, read_object
-from .._shared.wire_text import (
-    Characters,
-    as_object,
-    as_objects,
-    count_at,
-    dumped,
-    excerpt,
-    object_in,
-)
+from .._shared.wire_text import Characters, count_at, dumped, excerpt, object_in
 
 __all__ = ["MessageBuilder"]
 

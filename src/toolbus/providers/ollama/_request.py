@@ -7,9 +7,9 @@ from typing import Any, cast
 
 from ...messages import to_ollama
 from ...protocols import ModelRequest, ToolSpec
+from ...schemas import as_object
 from .._shared.native_output import messages_with_schema
 from .._shared.request_parts import forced_tool, given, map_parts, shown_image, with_extra
-from .._shared.wire_text import as_object
 
 __all__ = ["request_body"]
 

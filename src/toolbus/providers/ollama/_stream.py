@@ -12,8 +12,9 @@ from typing import Any, Unpack
 
 from ...messages import AssistantMessage, ToolCall, Usage
 from ...protocols import ArgumentsPiece, FinishReason, ModelReply
+from ...schemas import as_object, as_objects
 from .._shared.reply_parts import PART_OVERHEAD_BYTES, BuilderOptions, ReplyParts, read_object
-from .._shared.wire_text import Characters, as_object, as_objects, count_at, dumped, size_bytes
+from .._shared.wire_text import Characters, count_at, dumped, size_bytes
 
 __all__ = ["ReplyBuilder"]
 

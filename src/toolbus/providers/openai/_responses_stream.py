@@ -14,6 +14,7 @@ from ...errors import InvalidHistory
 from ...messages import AssistantMessage, ToolCall
 from ...messages.response_items import Reply, read_reply
 from ...protocols import FinishReason, ModelReply
+from ...schemas import as_object, as_objects
 from .._shared.reply_parts import (
     MAX_REPLY_PARTS,
     PART_OVERHEAD_BYTES,
@@ -22,7 +23,7 @@ from .._shared.reply_parts import (
     ReplyParts,
     read_object,
 )
-from .._shared.wire_text import Characters, as_object, as_objects, dumped, excerpt
+from .._shared.wire_text import Characters, dumped, excerpt
 from ._chat_stream import usage_of
 
 __all__ = ["ResponseBuilder"]

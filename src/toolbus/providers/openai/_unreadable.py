@@ -14,7 +14,7 @@ from typing import Any
 from ...errors import ProviderError, ProviderUnavailable
 from ...messages import AssistantMessage, Message
 from ...records import replace
-from .._shared.wire_text import as_object, as_objects
+from ...schemas import as_object, as_objects
 
 __all__ = ["UnreadableReasoning"]
 

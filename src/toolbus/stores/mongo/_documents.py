@@ -25,6 +25,7 @@ from bson.objectid import ObjectId
 
 from ...messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
 from ...records import replace
+from ...schemas import as_object
 from .._encoding import searchable
 from ._connection import Document, Names
 
@@ -180,17 +181,17 @@ def _is_harmless(value: Any, depth: int = 0) -> bool:
 
 def own_part(names: Names, document: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the part that toolbus has added to a document; None for a document of another application."""
-    own = _mapping(_mapping(document.get(names.data)).get("toolbus"))
+    own = as_object(as_object(document.get(names.data)).get("toolbus"))
     return own if own and isinstance(own.get("turn"), str) else None
 
 
 def seen_digest(names: Names, document: Mapping[str, Any]) -> str:
     """Return a digest of a document's fields for other applications."""
-    data = _mapping(document.get(names.data))
+    data = as_object(document.get(names.data))
     seen: list[Any] = [document.get(names.sender), document.get(names.content)]
     for field, keys in (("toolCalls", ("toolCallId", "toolName", "args")), ("toolResults", _RESULT)):
         listed = _sequence(data.get(field))
-        seen.append([[_mapping(each).get(key) for key in keys] for each in listed])
+        seen.append([[as_object(each).get(key) for key in keys] for each in listed])
     return sha256(_json(seen).encode()).hexdigest()[:32]
 
 
@@ -249,7 +250,7 @@ def expanded(names: Names, document: Mapping[str, Any], *, is_ours: bool = False
     too.
     """
     sender = document.get(names.sender)
-    data = _mapping(document.get(names.data))
+    data = as_object(document.get(names.data))
     text = _text_of(document.get(names.content))
     own_id = str(document.get("_id", ""))
     if sender == "user":
@@ -272,7 +273,7 @@ def expanded(names: Names, document: Mapping[str, Any], *, is_ours: bool = False
 
 
 def _call_from(value: Any) -> ToolCall | None:
-    call = _mapping(value)
+    call = as_object(value)
     name = _first(call, "toolName", "name")
     if not isinstance(name, str):
         return None
@@ -293,7 +294,7 @@ def _results_in(data: Mapping[str, Any], calls: Sequence[ToolCall]) -> list[Tool
     left = list(calls)
     found: list[ToolMessage] = []
     for value in _sequence(data.get("toolResults")):
-        result = _mapping(value)
+        result = as_object(value)
         if not result:
             continue
         name, call_id = _first(result, "toolName", "name"), _id_text(_first(result, "toolCallId", "id"))
@@ -323,7 +324,7 @@ def _text_of(content: Any) -> str:
     if isinstance(content, str):
         return content
     parts: list[Any] = cast("list[Any]", content) if isinstance(content, list) else [content]
-    texts = [_mapping(part).get("text") for part in parts]
+    texts = [as_object(part).get("text") for part in parts]
     if all(isinstance(text, str) for text in texts):
         return "\n".join(cast("list[str]", texts))
     return _json(content)
@@ -335,10 +336,6 @@ def _first(mapping: Mapping[str, Any], *keys: str) -> Any:
 
 def _id_text(value: Any) -> str:
     return "" if value is None else str(value)
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
 def _sequence(value: Any) -> Iterable[Any]:

@@ -11,7 +11,8 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
-from urllib.parse import unquote
+
+from ...schemas import as_object, way_to
 
 __all__ = ["argument_names", "prefix_of", "renamed", "tool_name"]
 
@@ -42,7 +43,7 @@ def tool_name(prefix: str, tool: str) -> str:
 
 def argument_names(schema: Mapping[str, Any]) -> dict[str, str]:
     """Return other names for the arguments in a schema that have names which a provider refuses."""
-    given = {name: None for node in _nodes(schema) for name in _mapping(node.get("properties"))}
+    given = {name: None for node in _nodes(schema) for name in as_object(node.get("properties"))}
     found: dict[str, str] = {}
     for name in given:
         if not _ARGUMENT.fullmatch(name):
@@ -59,21 +60,21 @@ def renamed(schema: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, An
     """
     copies: dict[str, Any] = {}
     found = _renamed(schema, names, schema, copies)
-    return {**found, "$defs": {**_mapping(found.get("$defs")), **copies}} if copies else found
+    return {**found, "$defs": {**as_object(found.get("$defs")), **copies}} if copies else found
 
 
 def _renamed(
     schema: Mapping[str, Any], names: Mapping[str, str], root: Mapping[str, Any], copies: dict[str, Any]
 ) -> dict[str, Any]:
     found = dict(schema)
-    if properties := _mapping(schema.get("properties")):
+    if properties := as_object(schema.get("properties")):
         found["properties"] = {names.get(name, name): each for name, each in properties.items()}
     if required := schema.get("required"):
         found["required"] = [names.get(name, name) for name in required]
     for key, parts in _parts(schema):
-        found[key] = [_renamed(node, names, root, copies) if (node := _mapping(each)) else each for each in parts]
+        found[key] = [_renamed(node, names, root, copies) if (node := as_object(each)) else each for each in parts]
     for key in ("if", "then", "else", "not"):
-        if part := _mapping(schema.get(key)):
+        if part := as_object(schema.get(key)):
             found[key] = _renamed(part, names, root, copies)
     if target := _target(root, schema.get("$ref")):
         copy = f"arguments-{_digest(schema['$ref'])}"
@@ -92,7 +93,7 @@ def _nodes(root: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         if id(node) not in seen:
             seen.add(id(node))
             yield node
-            parts = [_mapping(part) for _, parts in _parts(node) for part in parts]
+            parts = [as_object(part) for _, parts in _parts(node) for part in parts]
             todo += [_target(root, node.get("$ref")), *reversed(parts)]
 
 
@@ -104,14 +105,10 @@ def _parts(schema: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
 
 def _target(root: Mapping[str, Any], reference: object) -> Mapping[str, Any]:
     """Return the target of a reference within a schema; empty unless that is an object."""
-    found: object = root
-    for step in unquote(reference).split("/")[1:] if isinstance(reference, str) else ():
-        found = _mapping(found).get(step.replace("~1", "/").replace("~0", "~"))
-    return _mapping(found) if isinstance(reference, str) and reference.startswith("#/") else {}
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+    try:
+        return {} if reference == "#" else as_object(way_to(reference, root)[-1])
+    except LookupError:
+        return {}
 
 
 def _digest(text: str) -> str:

@@ -11,8 +11,6 @@ from ....events import Artifact, ToolCallCompleted
 from ....messages import ImagePart
 from ._bench import Bench, Caller, check
 
-__all__: list[str] = []
-
 _TEXT = " Zürich 😀\x00\n"
 _SECRET = "the password is swordfish"  # noqa: S105 -- nobody's
 

@@ -7,8 +7,6 @@ import anyio
 from ....events import ToolCallCompleted, ToolCallProgress
 from ._bench import BOUND, TWO_AT_ONCE, Bench, check
 
-__all__: list[str] = []
-
 _MANY = 40
 _AT_ONCE = 8
 

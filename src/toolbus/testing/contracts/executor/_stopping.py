@@ -12,8 +12,6 @@ from ...contract_tools import CONTRACT_TOOLS
 from .._checks import hold_exceptions_pass
 from ._bench import Bench, Caller, check
 
-__all__: list[str] = []
-
 
 @check("settled-by-others", "notes")
 async def settled_by_others(bench: Bench) -> None:

@@ -7,8 +7,6 @@ from ....records import replace
 from ...contract_tools import CONTRACT_TOOLS
 from ._bench import Bench, Caller, check
 
-__all__: list[str] = []
-
 
 @check("exactly-once")
 async def exactly_once(bench: Bench) -> None:

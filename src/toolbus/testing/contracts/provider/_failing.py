@@ -18,8 +18,6 @@ from ....errors import (
 from ...wire import HttpRequest, WireBreak, WireCall, WireFault, WirePage, WireReply, WireStep
 from ._bench import CITY, Bench, Outcome, check, close, request_of
 
-__all__: list[str] = []
-
 _SAID = "the stub's own words"
 _FLOOD = 4  # factor on the limit and on the megabyte: events that repeat the whole reply may be longer than it
 _WAYS: tuple[Literal["cut"], Literal["end"]] = ("cut", "end")

@@ -11,8 +11,6 @@ from ...census import Census
 from ...wire import HttpRequest, WireBreak, WireCall, WireFault, WireReply, WireServer, WireStep
 from ._bench import Bench, Running, check, request_of
 
-__all__: list[str] = []
-
 _TEXT = WireReply(text=("Sun", "ny ", "all ", "day."))
 _CALLERS = 4
 

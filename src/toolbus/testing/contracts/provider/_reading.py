@@ -7,8 +7,6 @@ from ....protocols import FinishReason, ModelReply
 from ...wire import Lack, WireBreak, WireCall, WireReply
 from ._bench import CITY, Bench, check
 
-__all__: list[str] = []
-
 _TEXT = ("Grü", "ezi, ", "\n\n", "Zürich 😀", ' is \\ "sunny"', "\u2028\x85today.")
 _THOUGHT = ("Let me ", "see: ", "é…")
 

@@ -21,8 +21,6 @@ from ....records import replace
 from ...wire import Lack, WireCall, WireFault, WireReply, WireRequest, fields_of
 from ._bench import CITY, CLOCK, FORECAST, WEATHER, Bench, can_hold, check, facts_of, request_of
 
-__all__: list[str] = []
-
 _PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 _IMAGE = ImagePart(url=f"data:image/png;base64,{_PIXEL}")
 _ANSWER = '{"city": "Rome", "celsius": null, "rain": "some"}'

@@ -14,8 +14,6 @@ from .._checks import Abandoned
 from ._bench import EMPTY, HOUR, JOURNAL, MOMENTS, SHARED, Bench, Writing, check, interrupted, turn
 from ._samples import HALVES, ODD_TEXT, facts_of_all_types
 
-__all__: list[str] = []
-
 _MIB = 2**20
 
 

@@ -11,8 +11,6 @@ from ....messages import UserMessage
 from ....storage import Ending, StoreStatistics
 from ._bench import EMPTY, HOUR, JOURNAL, Bench, Writing, check, turn
 
-__all__: list[str] = []
-
 
 @check("endings", JOURNAL)
 async def endings(bench: Bench) -> None:

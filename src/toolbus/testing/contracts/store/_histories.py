@@ -12,8 +12,6 @@ from ....storage import ConversationRecord
 from ._bench import EMPTY, MOMENTS, SHARED, Bench, check, interrupted, turn
 from ._samples import HALVES, ODD_IDS, UNUSUAL_IDS, all_messages
 
-__all__: list[str] = []
-
 _MIB = 2**20
 
 

@@ -10,8 +10,6 @@ from ....events import Event, SteeringAdded
 from ....storage import MAX_WAITING_INPUTS, Inbox, InboxReceipt
 from ._bench import HOUR, INBOX, JOURNAL, SHARED, Bench, Writing, check
 
-__all__: list[str] = []
-
 _SHORT = 0.05  # seconds; such a request is free while the check waits
 _UNKNOWN, _TAKEN, _ENDED = (InboxReceipt(state=state) for state in ("unknown", "taken", "ended"))
 

@@ -11,8 +11,6 @@ from ....errors import LeaseLost
 from ....storage import JournalStore, RequestRecord
 from ._bench import EMPTY, HOUR, JOURNAL, SHARED, Bench, Writing, check, turn
 
-__all__: list[str] = []
-
 _SHORT = 0.05  # seconds; such a lease runs out while the check waits
 
 

@@ -7,8 +7,6 @@ import anyio
 from ....storage import Inbox, JournalStore
 from ._bench import HOUR, INBOX, JOURNAL, SHARED, Bench, check, turn
 
-__all__: list[str] = []
-
 _SHORT = 0.05  # seconds; such a turn is free again while the check waits
 
 

@@ -8,8 +8,6 @@ from ....errors import StoreError
 from ._bench import HOUR, JOURNAL, SHARED, Bench, Writing, check, turn
 from ._samples import all_messages, facts_of_all_types
 
-__all__: list[str] = []
-
 
 @check("closing-with-a-journal", JOURNAL)
 async def closing_with_a_journal(bench: Bench) -> None:

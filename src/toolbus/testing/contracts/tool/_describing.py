@@ -11,8 +11,6 @@ from ....core.read_result import READ_RESULT
 from ._bench import EXAMPLES, SCHEMA, STRICT, Bench, check, fits, why_no_schema
 from ._schemas import defaults_of, not_portable, not_strict, parameters_of
 
-__all__: list[str] = []
-
 _MOST_DESCRIPTION_CHARS = 1_024  # the limit of Azure OpenAI: "function descriptions are limited to 1,024 characters"
 
 

@@ -13,8 +13,6 @@ from .._checks import hold_exceptions_pass
 from ._bench import EXAMPLES, ToolsetBench, in_words, said, steps, toolset_check, until
 from ._running import leaves_nothing
 
-__all__: list[str] = []
-
 _MOMENTS = (0, 1, 2, 5, 10, 30)  # steps after which an opening is cancelled
 
 

@@ -14,6 +14,8 @@ from typing import Any, cast
 
 import orjson
 
+from ....schemas import as_object, way_to
+
 __all__ = ["defaults_of", "not_portable", "not_strict", "parameters_of", "standing_alone"]
 
 _PROPERTY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
@@ -36,7 +38,7 @@ _NAMED = ("properties", "$defs", "definitions", "patternProperties", "dependentS
 
 def parameters_of(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return the schemas of the arguments by name; the schema of an argument that may be anything is empty."""
-    return {name: _mapping(each) for name, each in _mapping(schema.get("properties")).items()}
+    return {name: as_object(each) for name, each in as_object(schema.get("properties")).items()}
 
 
 def not_portable(schema: Mapping[str, Any]) -> Iterator[str]:
@@ -51,7 +53,7 @@ def not_portable(schema: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"{each} stands at the top level" for each in _NOT_AT_THE_ROOT if each in schema)
     for path, node in _nodes(schema, "$"):
         yield from (f"{path}: {each} does not reach every model" for each in _UNSEEN if each in node)
-        properties = _mapping(node.get("properties"))
+        properties = as_object(node.get("properties"))
         for name in properties:
             if not _PROPERTY.fullmatch(name):
                 yield f"{path}: the name {name!r} is not accepted; use 1 to 64 letters, digits, '_', '.' and '-'"
@@ -71,7 +73,7 @@ def not_strict(schema: Mapping[str, Any]) -> Iterator[str]:
         yield from (f"{path}: strict mode has no {each}" for each in _NOT_STRICT if each in node)
         if "object" not in _types(node):
             continue
-        properties = _mapping(node.get("properties"))
+        properties = as_object(node.get("properties"))
         total += len(properties)
         if node.get("additionalProperties") is not False:
             yield f"{path}: it needs additionalProperties: false"
@@ -106,7 +108,7 @@ def _nodes(schema: Mapping[str, Any], path: str) -> Iterator[tuple[str, Mapping[
         for number, inner in enumerate(_schemas(schema.get(key))):
             yield from _nodes(inner, f"{path}.{key}[{number}]")
     for key in _NAMED:
-        for name, inner in _mapping(schema.get(key)).items():
+        for name, inner in as_object(schema.get(key)).items():
             if isinstance(inner, Mapping):
                 below = f"{path}.{name}" if key == "properties" else f"{path}.{key}.{name}"
                 yield from _nodes(cast("Mapping[str, Any]", inner), below)
@@ -123,18 +125,12 @@ def _types(node: Mapping[str, Any]) -> Iterable[str]:
 
 def _followed(schema: Mapping[str, Any], reference: str) -> object:
     """Return the target of a reference; None if it does not exist, or is outside the schema."""
-    if not reference.startswith("#"):
+    try:
+        return way_to(reference, schema)[-1]
+    except LookupError:
         return None
-    found: object = schema
-    for part in reference[1:].split("/")[1:]:
-        found = _mapping(found).get(part.replace("~1", "/").replace("~0", "~"))
-    return found
 
 
 def _schemas(value: object) -> list[Mapping[str, Any]]:
     given = cast("list[object]", value) if isinstance(value, list) else []
     return [cast("Mapping[str, Any]", each) for each in given if isinstance(each, Mapping)]
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
