@@ -17,12 +17,12 @@ because that row has the last hash.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from struct import Struct
 from struct import error as StructError  # noqa: N812 -- a class
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import orjson
 
@@ -39,6 +39,7 @@ __all__ = [
     "Begun",
     "Fetch",
     "Head",
+    "Heads",
     "Turn",
     "Written",
     "agreed_from",
@@ -64,6 +65,8 @@ LARGE_BYTES = 16 * 1024
 _REFERENCES = b"@"
 _message = JsonForm[Message](Message, "message")
 _POSITIONS = Struct(">QQ")
+_MOST_HEADS = 10_000
+_HeadT = TypeVar("_HeadT")
 
 UNREADABLE = (KeyError, ValueError, TypeError, IndexError, AttributeError, OverflowError, StructError)
 """The exceptions that reading a damaged value may raise."""
@@ -79,6 +82,22 @@ class Head(NamedTuple):
     seq: int
     size_bytes: int
     hash: bytes
+
+
+class Heads(dict[str, _HeadT]):
+    """The heads of the journals that a connection has written itself, by request; those written last, at most 10,000.
+
+    A head that was dropped costs a query at the next step of its request.
+    """
+
+    def keep(self, heads: Iterable[tuple[str, _HeadT | None]]) -> None:
+        """Remember heads; None drops that of a request that is not written any more."""
+        for request_id, head in heads:
+            self.pop(request_id, None)
+            if head is not None:
+                self[request_id] = head
+        while len(self) > _MOST_HEADS:
+            del self[next(iter(self))]
 
 
 @dataclass(slots=True)

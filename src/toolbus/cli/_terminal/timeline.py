@@ -87,11 +87,8 @@ def _ending(fact: CancelRequested | RequestCancelled | RequestFailed | RequestCo
     reason = f": {_line(fact.reason)}" if fact.reason else ""
     if isinstance(fact, CancelRequested):
         return f"asked to cancel{reason}"
-    if isinstance(fact, RequestCancelled):
-        return f"cancelled{reason}"
-    if isinstance(fact, RequestFailed):
-        return f"failed{reason}: {_line(fact.error)}"
-    return f"{fact.outcome}{reason}"
+    error = f": {_line(fact.error)}" if isinstance(fact, RequestFailed) else ""
+    return f"{fact.outcome}{reason}{error}"
 
 
 def _line(text: str) -> str:

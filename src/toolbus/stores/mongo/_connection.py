@@ -34,7 +34,7 @@ from pymongo.errors import (
 from pymongo.operations import InsertOne, UpdateOne
 
 from ...errors import StoreDamaged, StoreError, StoreUnavailable, UnsupportedStoreFormat
-from .._encoding import Fetch, Head
+from .._encoding import Fetch, Head, Heads
 
 __all__ = ["DUPLICATE", "Document", "Names", "Server", "ServerConnection", "is_own_fault", "moment_of", "prefix_of"]
 
@@ -56,8 +56,6 @@ _CLOCK_GRAIN_SECONDS = 0.25
 # At the beginning, the server is asked so often, unless a round trip was as short as this.
 _CLOCK_TRIES = 3
 _CLOCK_EXACT_SECONDS = 0.005
-# The most running requests whose heads are kept; a head that was dropped costs a query at the request's next step.
-_HEADS = 10_000
 _OWN_FAULTS = (BSONError, UnicodeError, OverflowError, TypeError, ValueError)
 _OPTIONS: CodecOptions[Document] = CodecOptions(
     document_class=dict,
@@ -148,7 +146,7 @@ class ServerConnection:
 
     def __init__(self, server: Server, deadline: float) -> None:
         self.deadline = deadline
-        self.heads: dict[str, tuple[Head, str]] = {}
+        self.heads = Heads[tuple[Head, str]]()
         self.unreadable: set[str] = set()
         self.names = server.names
         self._server = server
@@ -214,16 +212,6 @@ class ServerConnection:
     def now(self) -> float:
         """Return seconds since the epoch, by the server's clock."""
         return self._server.now(self._client)
-
-    def keep_heads(self, heads: Iterable[tuple[str, tuple[Head, str] | None]]) -> None:
-        """Remember the ends of journals, by request; None drops one that is not written any more."""
-        known = self.heads
-        for request_id, head in heads:
-            known.pop(request_id, None)
-            if head is not None:
-                known[request_id] = head
-        while len(known) > _HEADS:
-            del known[next(iter(known))]
 
     # ----------------------------------------------------------------------------------------------- writing
 

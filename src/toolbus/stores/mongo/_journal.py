@@ -100,7 +100,7 @@ def _append_each(database: ServerConnection, steps: Sequence[tuple[int, Step]]) 
     try:
         group.write()
     except Exception as exc:
-        database.keep_heads((step.written.request_id, None) for _, step in steps)
+        database.heads.keep((step.written.request_id, None) for _, step in steps)
         if not is_own_fault(exc):
             raise
         if len(steps) > 1:
@@ -212,7 +212,7 @@ class _Group:
         running = [
             (each.step.written.request_id, (each.head, each.step.id)) for each in done if not each.change["ending"]
         ]
-        database.keep_heads([*dropped, *running])
+        database.heads.keep([*dropped, *running])
         for each in done:
             self.outcomes[each.step.id] = each.head.size_bytes
         try:

@@ -117,7 +117,7 @@ def release(database: ServerConnection, request_id: str, epoch: int) -> bool:
 
 def abandon(database: ServerConnection, request_id: str, epoch: int, token: str) -> bool:
     """See `JournalStore.abandon`. `token` shows the caller whether it has done it if the first reply was lost."""
-    database.keep_heads([(request_id, None)])
+    database.heads.keep([(request_id, None)])
     change = {"ending": "abandoned", "ended_at": database.now(), "owner": "", "lease_until": 0.0, "lease": token}
     result = database.requests.update_one({"_id": request_id, "epoch": epoch, "ending": ""}, {"$set": change})
     return bool(result.matched_count) or bool(database.requests.find_one({"_id": request_id, "lease": token}))

@@ -104,7 +104,7 @@ def append_all(database: Database, entries: Sequence[Written]) -> Sequence[int |
         if not _concerns_one(database, exc):
             raise
         return _one_by_one(database, entries)
-    database.keep_heads(group.heads)
+    database.heads.keep(group.heads)
     return group.outcomes
 
 
@@ -133,7 +133,7 @@ def _one_by_one(database: Database, entries: Sequence[Written]) -> Sequence[int 
                 heads += group.heads
                 outcomes += group.outcomes
             database.run("RELEASE SAVEPOINT entry")
-    database.keep_heads(heads)
+    database.heads.keep(heads)
     return outcomes
 
 

@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from .._encoding import Head
+from .._encoding import Head, Heads
 
 __all__ = ["Database", "Row", "Rows"]
 
 Row = Sequence[Any]
-# The most running requests whose heads are kept; a head that was dropped costs a query at the request's next step.
-_HEADS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,24 +51,13 @@ class Database(ABC):
     def __init__(self) -> None:
         self.deadline = 0.0
         self.in_doubt = False
-        self.heads: dict[str, Head] = {}
+        self.heads = Heads[Head]()
         self.unreadable: set[tuple[str, str]] = set()
 
     @property
     def remaining_seconds(self) -> float:
         """The seconds until the deadline, at least 0.01, because drivers take a time-out of 0 for no time-out."""
         return max(0.01, self.deadline - monotonic())
-
-    def keep_heads(self, heads: Iterable[tuple[str, Head | None]]) -> None:
-        """Remember the ends of journals, by request; None drops one that is not written any more."""
-        known = self.heads
-        for request_id, head in heads:
-            if head is not None:
-                known[request_id] = head
-            else:
-                known.pop(request_id, None)
-        while len(known) > _HEADS:
-            del known[next(iter(known))]
 
     # --------------------------------------------------------------------------------------------- statements
 

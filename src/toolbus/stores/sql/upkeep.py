@@ -93,7 +93,7 @@ def abandon(database: Database, request_id: str, epoch: int) -> bool:
     """See `JournalStore.abandon`."""
     with database.transaction():
         done = bool(database.run(_ABANDON, (request_id, epoch)))
-    database.keep_heads([(request_id, None)])
+    database.heads.keep([(request_id, None)])
     return done
 
 
@@ -111,7 +111,7 @@ def cut(database: Database, request_id: str, epoch: int) -> int | None:
         moved = database.run(_CUT, (seq, size_bytes, last, request_id, epoch))
         if moved:
             database.run("DELETE FROM facts WHERE request_id = ? AND seq >= ?", (request_id, seq))
-    database.keep_heads([(request_id, None)])
+    database.heads.keep([(request_id, None)])
     return seq if moved else None
 
 

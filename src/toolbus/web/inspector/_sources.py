@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -42,7 +42,7 @@ from ...testing.recording import (
     recorded_from_session,
 )
 from ._event_log import EventLog, LoggedRequest
-from ._fold import RequestFold, no_tool
+from ._fold import RequestFold, ToolFacts, no_tool
 from ._stored import FollowedRequest, StoredList, shortened
 
 __all__ = ["Followed", "LiveSource", "RecordingSource", "Source", "StoreSource"]
@@ -119,18 +119,55 @@ def _sent_without_changes(followed: Followed) -> Sequence[Message] | None:
     return None if followed.fold.compressions else list(followed.fold.messages)
 
 
-class LiveSource:
-    """A runtime in this process, with the requests that its store has from earlier."""
+class _SourceWithHandles:
+    """The parts of a source whose requests take commands: see `Source`. `handle` returns the handle of a request."""
 
     can_act = True
 
+    def __init__(self, name: str, handle: Callable[[str], RequestHandle], tool_facts: ToolFacts) -> None:
+        self.name = name
+        self._handle = handle
+        self._facts_of_tools = tool_facts
+        self._followed: dict[str, FollowedRequest] = {}
+
+    async def open(self) -> None:
+        """See `Source`."""
+
+    async def aclose(self) -> None:
+        """See `Source`."""
+        while self._followed:
+            self._followed.popitem()[1].close()
+
+    def now(self) -> float:
+        """Return the present."""
+        return wall_time()
+
+    def handle(self, request_id: str) -> RequestHandle:
+        """See `Source`."""
+        return self._handle(request_id)
+
+    async def follow(self, request_id: str) -> Followed:
+        """Return a request that is read from a store; the eight that were followed last stay open."""
+        found = self._followed.pop(request_id, None)
+        if found is None:
+            opened = self.handle(request_id)
+            await opened.has_ended()  # It raises for an unknown request.
+            found = FollowedRequest(opened, self._facts_of_tools)
+        self._followed[request_id] = found
+        if len(self._followed) > _MOST_FOLLOWED:
+            self._followed.pop(next(iter(self._followed))).close()
+        return found
+
+
+class LiveSource(_SourceWithHandles):
+    """A runtime in this process, with the requests that its store has from earlier."""
+
     def __init__(self, runtime: Runtime[Any]) -> None:
-        self.name = "runtime"
+        super().__init__("runtime", runtime.request, self._tool_facts)
         self._runtime = runtime
         self._log = EventLog(self._tool_facts)
         journal = runtime.store.journal
         self._stored = None if journal is None else StoredList(journal)
-        self._followed: dict[str, FollowedRequest] = {}
         runtime.bus.connect(_HEARD, self._hear)
 
     def _hear(self, event: Event) -> None:
@@ -159,17 +196,6 @@ class LiveSource:
         spec = (self._runtime.tools.specs if view is None else view.state.tools).get(name)
         return (False, "") if spec is None else (spec.external, spec.pool)
 
-    async def open(self) -> None:
-        """Do nothing: the runtime opens its store."""
-
-    def now(self) -> float:
-        """Return the present."""
-        return wall_time()
-
-    async def aclose(self) -> None:
-        """Stop reading the store."""
-        _close_all(self._followed)
-
     async def requests(self) -> list[dict[str, Any]]:
         """See `Source`."""
         rows = [await each.summary() for each in self._log.newest(MOST_LISTED)]
@@ -190,15 +216,11 @@ class LiveSource:
         if logged is not None and isinstance(logged.events[0] if not logged.first else None, RequestStarted):
             return logged
         try:
-            return await _followed(self._followed, request_id, self._runtime.request, self._tool_facts)
+            return await super().follow(request_id)
         except ToolbusError:
             if logged is None:
                 raise
             return logged
-
-    def handle(self, request_id: str) -> RequestHandle:
-        """See `Source`."""
-        return self._runtime.request(request_id)
 
     def sent(self, request_id: str, followed: Followed) -> Sequence[Message] | None:
         """See `Source`."""
@@ -231,21 +253,18 @@ def _sent_by(view: SessionView) -> list[Message]:
     return [*system, *view.window.sent]
 
 
-class StoreSource:
+class StoreSource(_SourceWithHandles):
     """A store that other processes use. Commands reach them through its inbox."""
 
-    can_act = True
-
     def __init__(self, store: Store, name: str) -> None:
-        self.name = name
         self._store = store
         self._client = Client(store)
+        super().__init__(name, self._client.request, _any_tool)
         self._is_open = False
         journal = store.journal
         assert journal is not None  # `Client` has looked.
         self._journal = journal
         self._stored = StoredList(journal)
-        self._followed: dict[str, FollowedRequest] = {}
 
     async def open(self) -> None:
         """See `Source`. Raises `StoreError`."""
@@ -253,13 +272,9 @@ class StoreSource:
             await self._client.__aenter__()
             self._is_open = True
 
-    def now(self) -> float:
-        """Return the present."""
-        return wall_time()
-
     async def aclose(self) -> None:
         """See `Source`."""
-        _close_all(self._followed)
+        await super().aclose()
         if self._is_open:
             self._is_open = False
             await self._client.__aexit__(None, None, None)
@@ -271,14 +286,6 @@ class StoreSource:
     async def statistics(self) -> Mapping[str, Any]:
         """See `Source`."""
         return dataclasses.asdict(await self._journal.statistics())
-
-    async def follow(self, request_id: str) -> Followed:
-        """See `Source`."""
-        return await _followed(self._followed, request_id, self._client.request, _any_tool)
-
-    def handle(self, request_id: str) -> RequestHandle:
-        """See `Source`."""
-        return self._client.request(request_id)
 
     def sent(self, request_id: str, followed: Followed) -> Sequence[Message] | None:
         """See `Source`. A store knows what was sent only where nothing was shortened."""
@@ -411,23 +418,3 @@ async def _from_journal(store: Store, request_id: str, tools: Sequence[Any]) -> 
         raise UnknownRequest(f"the store has no request {request_id!r}")
     history = await store.history(record.conversation_id)
     return recorded_from_journal(record, await journal.facts(request_id), history, tools)
-
-
-async def _followed(
-    known: dict[str, FollowedRequest], request_id: str, handle: Any, tool_facts: Any
-) -> FollowedRequest:
-    """Return a request that is read from a store; the eight that were followed last stay open."""
-    found = known.pop(request_id, None)
-    if found is None:
-        opened: RequestHandle = handle(request_id)
-        await opened.has_ended()  # It raises for an unknown request.
-        found = FollowedRequest(opened, tool_facts)
-    known[request_id] = found
-    if len(known) > _MOST_FOLLOWED:
-        known.pop(next(iter(known))).close()
-    return found
-
-
-def _close_all(known: dict[str, FollowedRequest]) -> None:
-    while known:
-        known.popitem()[1].close()
