@@ -331,7 +331,8 @@ def _holds_part(value: Any, written: str) -> bool:
             return None
         if is_dataclass(each) and not isinstance(each, type):
             return {inside.name: getattr(each, inside.name) for inside in fields(each)}
-        return _default(each, _Secrets())
+        # Pydantic itself would write a part in a model as an object.
+        return dict(each) if isinstance(each, BaseModel) else _default(each, _Secrets())
 
     # A part that is found before an error still counts.
     with contextlib.suppress(TypeError, RecursionError):

@@ -355,7 +355,6 @@ class Subscription(Generic[EventT_co]):
             if self._state != "open":
                 raise StopAsyncIteration
             self._check_single_reader()
-            self._batch = 0
             self._wake = anyio.Event()
             try:
                 await self._wake.wait()
