@@ -165,6 +165,8 @@ def test_a_model_is_asked_again_after_a_delay():
 
 
 def test_tokens_and_cost_are_those_of_replies_summaries_and_sub_requests():
+    useless = ModelRetrying(request_id="r", round=0, reason="empty_reply", usage=Usage(input_tokens=8))
+    assert fold(started(), useless, responded(1)).summary()["tokens"]["input"] == 18
     spent = Spent(usage=Usage(input_tokens=100, output_tokens=30), cost=0.5)
     summary = HistoryCompressed(
         request_id="r", before_tokens=9, after_tokens=3, usage=Usage(input_tokens=1), cost=0.125
@@ -545,7 +547,7 @@ def test_events_are_filtered_by_kind_type_text_and_call():
     events = [started(), requested(1), ToolCallStarted(request_id="r", call_id="a", name="look", at=2), failed]
 
     def types(**wanted: Any) -> list[str]:
-        return [each["type"] for each in listed(events, EventFilter(**wanted))["events"]]
+        return [each["type"] for each in listed(events, EventFilter(**wanted), first=0)["events"]]
 
     assert types() == ["tool_call_failed", "tool_call_started", "tool_call_requested", "request_started"]
     assert types(kind="signals") == ["tool_call_started"]
@@ -567,10 +569,13 @@ def test_events_are_paged_from_the_newest_to_the_oldest():
     while True:
         page = listed(events, EventFilter(), first=10, before=before, most=3)
         seen += [each["number"] for each in page["events"]]
+        assert len(page["events"]) <= 3
         before = page["before"]
         if before is None:
             break
     assert seen == [16, 15, 14, 13, 12, 11, 10]
+    pages = [listed(events, EventFilter(), first=10, before=each)["events"] for each in (3, 10, 11, 99)]
+    assert [len(each) for each in pages] == [0, 0, 1, 7]
 
 
 def test_the_line_of_an_event_has_no_line_breaks_and_no_secrets():
@@ -578,9 +583,22 @@ def test_the_line_of_an_event_has_no_line_breaks_and_no_secrets():
     assert line_of(failed) == "look: no •••: error"
 
 
-def test_the_line_of_a_message_names_its_role():
-    assert line_of(MessageAppended(request_id="r", message=UserMessage(content="Hi"))) == "user: Hi"
-    assert line_of(MessageAppended(request_id="r", message=AssistantMessage(text="Yes"))) == "assistant: Yes"
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (MessageAppended(request_id="r", message=UserMessage(content="Hi")), "user: Hi"),
+        (MessageAppended(request_id="r", message=AssistantMessage(text="Yes")), "assistant: Yes"),
+        (MessageAppended(request_id="r", message=ToolMessage(call_id="a", name="look", content="x")), "tool: x"),
+        (responded(1), "Yes."),
+        (responded(1, message=AssistantMessage(tool_calls=(ToolCall(name="look", call_id="a"),))), "look"),
+        (RoundStarted(request_id="r", round=1, message_count=4), "round 2"),
+        (ToolCallProgress(request_id="r", call_id="a", name="look", message="page 2"), "look: page 2"),
+        (completed(1), "look: x"),
+        (started(prompt="a" * 300), "a" * 199 + "…"),
+    ],
+)
+def test_the_line_of_an_event_has_its_words(event: Event, line: str):
+    assert line_of(event) == line
 
 
 # ------------------------------------------------------------------------------------------------------- the log
