@@ -46,6 +46,7 @@ from toolbus.messages import (
     ToolMessage,
     Usage,
     UserMessage,
+    size_of,
 )
 from toolbus.testing import ScriptedProvider, text
 from toolbus.web.inspector import _event_log
@@ -700,6 +701,22 @@ def test_requests_are_dropped_only_beyond_the_bounds_and_the_newest_one_never():
     assert [each.fold.request_id for each in log.newest(9)] == ["d"]
     log.add(started(request_id="e"))
     assert len(log) == 2  # What was dropped does not count any more.
+
+
+def test_what_the_bound_in_bytes_just_holds_is_kept():
+    first = logged().add(started(request_id="a"))
+    assert first is not None
+    sent = [UserMessage(content="x" * 100)]
+    log = logged(max_bytes=2 * first.size_bytes + size_of(sent))
+    for name in ("a", "b"):
+        log.add(started(request_id=name))
+    log.keep("a", sent=sent)
+    assert len(log) == 2
+    log.keep("a", sent=[UserMessage(content="x" * 101)])
+    assert [each.fold.request_id for each in log.newest(9)] == ["a"]
+    log = logged(max_bytes=1)
+    log.add(started())
+    assert "r" in log  # One that is too large is kept until there is another one.
 
 
 async def test_a_row_is_made_again_only_after_something_new():
