@@ -299,6 +299,18 @@ def test_a_sub_request_is_shown_below_its_call_and_its_question_is_one_of_the_re
     assert (found.view()["approvals"], found.summary()["sub_requests"]) == ([], 1)
 
 
+def test_the_open_calls_of_requests_below_are_those_that_have_not_ended():
+    below = [started(2, each, parent_request_id="r", parent_call_id="a") for each in "st"]
+    found = fold(started(), requested(1), *below, *(requested(3, f"of {each}", each) for each in "st"))
+
+    def still_open() -> set[str]:
+        return {each["call_id"] for each in found.view()["open_calls"]}
+
+    assert still_open() == {"a", "of s", "of t"}
+    found.feed(msgspec.structs.replace(completed(4, "of s"), request_id="s"))
+    assert still_open() == {"a", "of t"}
+
+
 def test_a_restart_ends_the_round_that_was_interrupted():
     begins = RoundStarted(request_id="r", round=0, message_count=1, at=1)
     found = fold(started(), begins, RequestResumed(request_id="r", resumption=1, at=5), requested(6, resumed=True))
