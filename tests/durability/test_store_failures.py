@@ -48,7 +48,10 @@ def wall() -> Iterator[Wall]:
 
 
 class Faulty(JournaledStore):
-    """Appends number `first` to `last`, from 0, fail, hang, or are taken without a word; the rest is as it should be."""
+    """Appends number `first` to `last`, from 0, fail, hang, or are taken without a word; the rest is as it should be.
+
+    Or the first of them is taken without a word, and the others fail.
+    """
 
     def __init__(self, how: str, first: int, last: int | None = None) -> None:
         super().__init__(self._trouble)
@@ -59,7 +62,8 @@ class Faulty(JournaledStore):
 
         async def unanswered(entry: Entry) -> int:
             size = await append(entry)
-            if self.how == "loses the answer" and self.first <= self.count <= self.last:
+            last = self.last if self.how == "loses the answer" else self.first
+            if self.how.startswith("loses") and self.first <= self.count <= last:
                 await anyio.sleep_forever()
             return size
 
@@ -68,7 +72,7 @@ class Faulty(JournaledStore):
     async def _trouble(self, _entry: Entry) -> None:
         self.count += 1
         if self.first <= self.count <= self.last:
-            if self.how == "fails":
+            if self.how == "fails" or (self.how == "loses the answer, then fails" and self.count > self.first):
                 raise StoreError("the disk is full")
             if self.how == "breaks":
                 raise OSError("no such device")
@@ -184,7 +188,7 @@ async def test_a_request_whose_store_is_away_for_longer_than_its_lease_is_left_t
 
 
 @pytest.mark.guarantee("G21")
-@pytest.mark.parametrize("how", ["fails", "hangs", "loses the answer"])
+@pytest.mark.parametrize("how", ["fails", "hangs", "loses the answer", "loses the answer, then fails"])
 @pytest.mark.parametrize("times", [1, 3, 100])
 async def test_with_warn_the_request_goes_on_and_its_journal_is_whole_in_the_end(how: str, times: int) -> None:
     for at in range(7):
