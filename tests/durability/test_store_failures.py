@@ -470,6 +470,57 @@ async def test_a_pending_call_that_never_works_does_not_keep_the_others_from_the
     assert (written, "a" in pending, "b" in pending) == (["this"], True, False)
 
 
+async def test_the_ends_of_turns_of_one_conversation_are_written_without_the_others() -> None:
+    pending, written = PendingCalls(), list[str]()
+
+    def add(name: str, conversation_id: str, error: StoreError | None = None) -> None:
+        async def call() -> None:
+            written.append(name)
+            if error is not None:
+                raise error
+
+        pending.add(name, call, conversation_id)
+
+    broken, damaged = StoreError("it is broken"), StoreError("it is damaged")
+    for name, error in (("a", broken), ("b", None), ("c", damaged)):
+        add(f"{name} of another", "another", error)
+        add(name, "this", error)
+    add("of none", "")
+    assert await pending.flush("this") is broken, "the first problem"
+    assert written == ["a", "b", "c"]
+    assert [each for each in ("a", "b", "c", "b of another", "of none") if each not in pending] == ["b"]
+
+
+async def test_a_pending_call_that_is_being_tried_is_waited_for() -> None:
+    pending, answers = PendingCalls(), anyio.Event()
+    tried = 0
+    found = list[StoreError | None]()
+
+    async def call() -> None:
+        nonlocal tried
+        tried += 1
+        await answers.wait()
+        if tried == 1:
+            raise StoreError("it is broken")
+
+    async def flush() -> None:
+        found.append(await pending.flush())
+
+    for expected in (2, 0):
+        if len(pending) == 0:
+            pending.add("a", call)
+        async with anyio.create_task_group() as group:
+            for _ in range(2):
+                group.start_soon(flush)
+            await settle()
+            assert len(found) == 0
+            answers.set()
+        assert len([each for each in found if each is not None]) == expected
+        found.clear()
+        answers = anyio.Event()
+    assert (tried, len(pending)) == (2, 0)
+
+
 async def test_a_pending_call_is_tried_once_a_second_and_the_outage_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
