@@ -86,9 +86,9 @@ class Database(ABC):
     def run_many(self, statement: str, values: Sequence[Row]) -> int:
         """Run a statement for each row of values, and return the number of rows that were changed in all."""
 
+    @abstractmethod
     def insert(self, statement: Rows, values: Sequence[Row]) -> int:
         """Do the same as `run_many`, for a statement that may contain many rows of values."""
-        return self.run_many(str(statement), values)
 
     @abstractmethod
     def scan(self, statement: str, values: Row = ()) -> Iterable[Row]:
