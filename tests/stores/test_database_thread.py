@@ -397,6 +397,26 @@ def test_a_loop_that_is_gone_before_its_answer_harms_nobody() -> None:
     thread.finish(5)
 
 
+def test_a_task_that_is_cancelled_in_the_moment_of_its_answer_does_not_wait_for_another_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    thread, settle_all = Thread("fake", lambda _deadline: Fake(), write), _thread._settle_all
+
+    async def main() -> None:
+        task = asyncio.ensure_future(thread.run(lambda _database: 1))
+
+        def settle_and_cancel(jobs: Any) -> None:
+            settle_all(jobs)
+            task.cancel()
+
+        monkeypatch.setattr(_thread, "_settle_all", settle_and_cancel)
+        assert await asyncio.wait({task}, timeout=5) == ({task}, set())
+        assert task.cancelled()
+
+    asyncio.run(main())
+    thread.finish(5)
+
+
 async def test_a_thread_whose_store_is_dropped_ends() -> None:
     thread = Thread("fake", lambda _deadline: Fake(), write)
     await thread.append(1)

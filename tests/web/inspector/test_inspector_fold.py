@@ -288,8 +288,8 @@ def test_what_was_compressed_is_shown():
 
 def test_a_sub_request_is_shown_below_its_call_and_its_question_is_one_of_the_request():
     below = started(2, "s", parent_request_id="r", parent_call_id="a")
-    pause = ToolCallPaused(request_id="r", call_id="a", at=3)
     question = asked(3, "b", request_id="s")
+    pause = ToolCallPaused(request_id="r", call_id="a", at=3, pending_approvals=(question,))
     found = fold(started(), requested(1), below, question, pause)
     rows = [(each["label"], each["depth"]) for each in found.view()["rows"]]
     assert rows == [("Hello", 0), ("look", 1), ("Hello", 2), ("look", 3)]
