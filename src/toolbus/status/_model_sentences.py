@@ -153,7 +153,6 @@ class NarratorOnBus:
             await self._stranded.leave()
         finally:
             self._group = None
-            self._asking.clear()
 
     @property
     def asking(self) -> int:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from .._encoding import Head
 
-__all__ = ["Database", "Row", "Rows"]
+__all__ = ["Database", "Row", "Rows", "all_or_each"]
 
 Row = Sequence[Any]
+_Item = TypeVar("_Item")
+_Outcome = TypeVar("_Outcome")
 # The most running requests whose heads are kept; a head that was dropped costs a query at the request's next step.
 _HEADS = 10_000
 
@@ -158,3 +160,22 @@ class Database(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close the connection. Raises nothing."""
+
+
+def all_or_each(
+    database: Database, items: Sequence[_Item], do: Callable[[Sequence[_Item]], Sequence[_Outcome | Exception]]
+) -> Sequence[_Outcome | Exception]:
+    """Do items in one transaction, or each in its own if the database cannot take a value of one of them.
+
+    Return the outcome of each, or its error. Raises an error that concerns all of them, such as a full disk; then
+    nothing is done.
+    """
+    try:
+        with database.transaction():
+            return do(items)
+    except Exception as exc:
+        if not database.is_own_fault(exc):
+            raise
+        if len(items) > 1:
+            return [outcome for each in items for outcome in all_or_each(database, [each], do)]
+        return [database.translated(exc)]
