@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -377,7 +378,8 @@ def test_no_secret_is_in_any_prompt(arguments: dict[str, Any], secrets: dict[str
 # ------------------------------------------------------------------------------------- beginning and ending
 
 
-async def test_leaving_cancels_what_runs_and_leaves_nothing_behind():
+async def test_leaving_cancels_what_runs_and_leaves_nothing_behind(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.DEBUG, "toolbus.narrator")
     model = Slow(1000)
     bus = EventBus()
     async with Harness([calls(LOOKUP), text("Found.")], tools=["lookup_tool"], bus=bus) as harness:
@@ -389,6 +391,7 @@ async def test_leaving_cancels_what_runs_and_leaves_nothing_behind():
             assert model.running == 1
             began = anyio.current_time()
         assert (model.running, model.cancelled, anyio.current_time()) == (0, 1, began)
+        assert not [each for each in caplog.records if each.name == "toolbus.narrator"]
         assert bus.statistics().receivers == before + 2, "the status line hears progress and retries meanwhile"
         harness.complete(harness.pending[0])
         await harness.sessions[0].result()

@@ -147,6 +147,15 @@ async def test_while_nobody_listens_nothing_is_built_and_nothing_is_heard():
     assert not desk.bus.statistics().subscriptions
 
 
+async def test_a_status_that_was_only_read_once_keeps_nobody_listening_to_tools():
+    desk = Desk()
+    desk.start()
+    desk.request("a")
+    assert desk.publisher.status == LOOKING
+    desk.publish(SteeringAdded, text="Be quick.")  # which changes no status
+    assert not desk.bus.arbitration.wants(ToolCallProgress, "r")
+
+
 async def test_whoever_begins_to_listen_midway_hears_the_next_change_right():
     desk = Desk()
     desk.start()
