@@ -253,6 +253,15 @@ async def test_what_was_said_to_nobody_who_still_listens_is_said_again():
     assert [each.text for each in said] == ["Analyzing request..."] * 2
 
 
+async def test_whoever_begins_to_listen_while_a_reply_arrives_hears_so_with_its_next_piece():
+    desk = Desk()
+    desk.start()
+    desk.publish(RoundStarted, round=0, message_count=1)
+    said = desk.listen()
+    desk.publisher.take_piece(TextDelta, "r")
+    assert said == [("streaming", "Formulating final response...")]
+
+
 async def test_pieces_of_the_reply_are_reported_by_their_first_of_each_kind():
     desk = Desk()
     said = desk.listen()

@@ -313,7 +313,11 @@ async def test_the_ends_of_journals_are_remembered_up_to_a_bound(path: Path, mon
 
 async def test_a_file_that_cannot_have_a_log_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     connect: Any = sqlite3.connect
-    monkeypatch.setattr(sqlite3, "connect", lambda _path, **options: connect(":memory:", **options))
+
+    def in_memory(_path: Path, **options: Any) -> Any:
+        return connect(":memory:", **options)
+
+    monkeypatch.setattr(sqlite3, "connect", in_memory)
     async with closing(SqliteStore(path)) as store:
         with pytest.raises(StoreError, match=r"cannot have a write-ahead log \(its journal mode stays memory\)"):
             await store.open()

@@ -44,9 +44,9 @@ class Resumption:
     because somebody else took them meanwhile or because this runtime itself has not finished with them.
     """
 
-    sessions: tuple[RequestSession, ...] = ()
-    problems: tuple[ResumeProblem, ...] = ()
-    held: int = 0
+    sessions: tuple[RequestSession, ...]
+    problems: tuple[ResumeProblem, ...]
+    held: int
 
     def __iter__(self) -> Iterator[RequestSession]:
         return iter(self.sessions)
