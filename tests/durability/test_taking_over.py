@@ -93,6 +93,40 @@ async def test_it_takes_no_more_than_it_may_hold() -> None:
         assert await journal_of(store).unfinished(limit=10) == []
 
 
+async def test_the_oldest_requests_are_tried_and_no_more_than_the_limit_also_if_they_cannot_continue() -> None:
+    store, lab, tried, listed = JournaledStore(), Lab(), list[str](), list[int]()
+    async with node(store, lab, drain_seconds=0) as old:
+        for _ in range(8):
+            old.start("go")
+            await settle()
+    journal, unfinished = journal_of(store), journal_of(store).unfinished
+    ids = [each.request_id for each in await unfinished(limit=8)]
+
+    async def counted(limit: int) -> Any:
+        listed.append(limit)
+        return await unfinished(limit=limit)
+
+    def options(record: RequestRecord) -> dict[str, Any]:
+        tried.append(record.request_id)
+        if record.request_id in ids[:3]:
+            raise ConfigurationError("its user has gone")
+        return {}
+
+    setattr(journal, "unfinished", counted)  # noqa: B010 -- a method of one object
+    async with node(store, lab, drain_seconds=0) as heir:
+        found = await heir.resume(limit=2, options=options)
+        assert (len(found), [each.request.request_id for each in found.problems]) == (0, ids[:2])
+        assert (tried, listed) == (ids[:2], [2])
+        tried.clear()
+        found = await heir.resume(limit=5, options=options)
+        assert ([each.request_id for each in found], len(found.problems), found.held) == (ids[3:5], 3, 0)
+        assert tried == ids[:5]
+    async with node(store, lab, max_sessions=1, max_queued=1, drain_seconds=0) as heir:
+        await heir.resume(watch=True, options=options, limit=1)
+        await advance(20)  # Those that cannot continue do not hide the others.
+        assert {*tried} == {*ids}
+
+
 async def test_a_request_whose_store_fails_at_once_is_tried_once_by_one_call() -> None:
     store, lab = JournaledStore(), Lab()
     async with node(store, lab, drain_seconds=0) as old:

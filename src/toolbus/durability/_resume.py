@@ -44,9 +44,9 @@ class Resumption:
     because somebody else took them meanwhile or because this runtime itself has not finished with them.
     """
 
-    sessions: tuple[RequestSession, ...] = ()
-    problems: tuple[ResumeProblem, ...] = ()
-    held: int = 0
+    sessions: tuple[RequestSession, ...]
+    problems: tuple[ResumeProblem, ...]
+    held: int
 
     def __iter__(self) -> Iterator[RequestSession]:
         return iter(self.sessions)
@@ -135,16 +135,16 @@ class UnfinishedRequests:
                 if stops:
                     return 0
                 done += 1
-                continue
-            if session is not None:
-                passed.add(record.request_id)  # It is free again if it has failed meanwhile, and is tried once.
-                found.sessions.append((record.started_at, record.request_id, session))
-                done += 1
-                continue
-            found.held += 1
-            found.others, misses = found.others + 1, misses + 1
-            if misses == _MISSES:
-                break
+            else:
+                if session is not None:
+                    passed.add(record.request_id)  # It is free again if it has failed meanwhile, and is tried once.
+                    found.sessions.append((record.started_at, record.request_id, session))
+                    done += 1
+                    continue
+                found.held += 1
+                found.others, misses = found.others + 1, misses + 1
+                if misses == _MISSES:
+                    break
         return done
 
     def _is_ours(self, request_id: str) -> bool:

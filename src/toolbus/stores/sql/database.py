@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from .._encoding import Head, Heads
 
-__all__ = ["Database", "Row", "Rows"]
+__all__ = ["Database", "Row", "Rows", "all_or_each"]
 
 Row = Sequence[Any]
+_Item = TypeVar("_Item")
+_Outcome = TypeVar("_Outcome")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +75,9 @@ class Database(ABC):
     def run_many(self, statement: str, values: Sequence[Row]) -> int:
         """Run a statement for each row of values, and return the number of rows that were changed in all."""
 
+    @abstractmethod
     def insert(self, statement: Rows, values: Sequence[Row]) -> int:
         """Do the same as `run_many`, for a statement that may contain many rows of values."""
-        return self.run_many(str(statement), values)
 
     @abstractmethod
     def scan(self, statement: str, values: Row = ()) -> Iterable[Row]:
@@ -145,3 +147,22 @@ class Database(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close the connection. Raises nothing."""
+
+
+def all_or_each(
+    database: Database, items: Sequence[_Item], do: Callable[[Sequence[_Item]], Sequence[_Outcome | Exception]]
+) -> Sequence[_Outcome | Exception]:
+    """Do items in one transaction, or each in its own if the database cannot take a value of one of them.
+
+    Return the outcome of each, or its error. Raises an error that concerns all of them, such as a full disk; then
+    nothing is done.
+    """
+    try:
+        with database.transaction():
+            return do(items)
+    except Exception as exc:
+        if not database.is_own_fault(exc):
+            raise
+        if len(items) > 1:
+            return [outcome for each in items for outcome in all_or_each(database, [each], do)]
+        return [database.translated(exc)]

@@ -14,7 +14,7 @@ from ...errors import InboxFull, StoreError, ToolbusError
 from ...events import Event, decode, encode
 from ...storage import MAX_WAITING_INPUTS, InboxReceipt
 from .._encoding import stored
-from .database import Database, Row, Rows
+from .database import Database, Row, Rows, all_or_each
 
 __all__ = ["TAKE", "park", "receipt", "send_all", "settle", "waiting"]
 
@@ -47,19 +47,8 @@ _SETTLE = "UPDATE inbox SET state = ?, reason = ? WHERE request_id = ? AND event
 
 
 def send_all(database: Database, events: Sequence[Event]) -> Sequence[InboxReceipt | Exception]:
-    """Send inputs in one transaction: see `Inbox.send`. Return the receipt of each, or its error.
-
-    Raises an error that concerns all of them, such as a full disk; then none is sent.
-    """
-    try:
-        with database.transaction():
-            return _Sending(database, events).send()
-    except Exception as exc:
-        if not database.is_own_fault(exc):
-            raise
-        if len(events) > 1:
-            return [outcome for each in events for outcome in send_all(database, [each])]
-        return [database.translated(exc)]
+    """Send inputs: see `Inbox.send`, and `all_or_each`. Return the receipt of each, or its error."""
+    return all_or_each(database, events, lambda some: _Sending(database, some).send())
 
 
 class _Sending:

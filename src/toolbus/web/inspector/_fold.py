@@ -180,6 +180,7 @@ class RequestFold:
 
     def _retrying(self, event: ModelRetrying) -> None:
         self.retries += 1
+        self._usage += event.usage
         row = self._rows.get(f"{self.request_id}/model/{event.round}")
         if row is not None:
             row.begin("retry", event.at)
