@@ -327,5 +327,5 @@ def _part(question: Question, scope: Scope, line: Line) -> float:
     if scope.what in _FIELDS and line.kind == "assign":
         return 1.2 if question.wants_values else 0.5
     if scope.what == "section":
-        return 0.5 if line.number - scope.lines[0].number < 8 else 0.2
+        return 0.5
     return 0.0

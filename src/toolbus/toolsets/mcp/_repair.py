@@ -112,7 +112,7 @@ def broken(error: ValidationError) -> str:
 
 
 def _problems(error: ValidationError) -> list[Any]:
-    return [*error.errors(include_url=False, include_context=False, include_input=False)]
+    return [*error.errors(include_url=False, include_input=False)]
 
 
 def _said(path: Sequence[int | str], problem: str) -> str:
