@@ -103,6 +103,12 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _own_parser() -> None:
+    """Build the parser in each test here, while all other tests share one."""
+    cast("Any", _arguments._parser).cache_clear()
+
+
 def usages(parser: argparse.ArgumentParser) -> Iterator[str]:
     """The usage of a parser and of its commands, each in one line."""
     yield " ".join(parser.format_usage().split()).removeprefix("usage: toolbus ")

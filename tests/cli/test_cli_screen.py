@@ -10,7 +10,7 @@ from desk import Terminal
 
 from toolbus.cli import main
 from toolbus.cli._terminal.live_screen import LiveScreen
-from toolbus.cli._terminal.screen import Line, Screen, open_screen
+from toolbus.cli._terminal.screen import Line, Screen, is_terminal, open_screen
 from toolbus.cli._terminal.text import cells
 from toolbus.core.plain_text import clean
 from toolbus.errors import ConfigurationError
@@ -135,6 +135,7 @@ def test_a_stream_that_is_closed_is_one_that_nobody_reads():
     screen.say("a")
     screen.report("b")
     assert not open_screen(out, err, {}).live
+    assert not is_terminal(err)
     assert isinstance(screen.failure, BrokenPipeError)
 
 

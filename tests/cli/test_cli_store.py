@@ -230,6 +230,7 @@ class TestUpkeep:
         kept.parent.write_text("a file", encoding="utf-8")
         ended = toolbus("store", "import", "a.jsonl")
         assert (ended.status, ended.err.count("\n")) == (1, 1)
+        assert f"{kept.parent} cannot be created: " in ended.err
 
 
 class TestErrors:

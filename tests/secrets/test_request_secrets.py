@@ -121,10 +121,16 @@ def test_a_worker_knows_the_secrets_with_a_name_and_masks_all_others() -> None:
         secrets.deliver({"password": REF}, MARKS)
 
 
-def test_a_worker_hides_the_secrets_that_it_was_given_in_its_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_worker_hides_the_secrets_that_it_was_given_in_its_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger = logging.getLogger("toolbus.dispatcher")
+    monkeypatch.setattr(logger, "filters", [])
     secrets = given("of a worker")
-    logging.getLogger("toolbus.dispatcher").warning("it is %s", VALUE, extra={"request_id": "of a worker"})
+    logger.warning("it is %s", VALUE, extra={"request_id": "of a worker"})
     assert secrets.vault is not None
+    given("of another worker")
+    assert len(logger.filters) == 1
     assert caplog.messages == [f"it is {secrets.vault.shown(VALUE)}"]
     assert VALUE not in caplog.text
 

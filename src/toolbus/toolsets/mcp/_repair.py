@@ -82,27 +82,19 @@ def _good_tools(result: dict[str, Any], version: str, left_out: Callable[[str, s
 
     # One more is enough to notice that there are too many.
     kept = result["tools"][: MOST_TOOLS + 1]
-    positions = list(range(1, len(kept) + 1))
-    while True:
-        try:
-            methods.parse_server_result("tools/list", version, {**result, "tools": kept})
-            return kept
-        except ValidationError as exc:
-            problems = _problems(exc)
-        except (ValueError, KeyError):
-            # The version is unknown, or has no such method.
-            return kept
-        wrong: dict[int, str] = {}
-        for problem in problems:
+    wrong: dict[int, str] = {}
+    try:
+        methods.parse_server_result("tools/list", version, {**result, "tools": kept})
+    except ValidationError as exc:
+        for problem in _problems(exc):
             where = problem["loc"]
-            if where[:1] == ("tools",) and len(where) > 1:
-                wrong.setdefault(cast("int", where[1]), _said(where[2:], problem["msg"]))
-        if not wrong:
-            return kept
-        for index, why in wrong.items():
-            left_out(_name(kept[index], positions[index]), f"its definition breaks the protocol: {why}")
-        kept = [each for index, each in enumerate(kept) if index not in wrong]
-        positions = [each for index, each in enumerate(positions) if index not in wrong]
+            if where[:1] == ("tools",):
+                wrong.setdefault(where[1], _said(where[2:], problem["msg"]))
+    except (ValueError, KeyError):
+        pass  # The version is unknown, or has no such method.
+    for index, why in wrong.items():
+        left_out(_name(kept[index], index + 1), f"its definition breaks the protocol: {why}")
+    return [each for index, each in enumerate(kept) if index not in wrong]
 
 
 def broken(error: ValidationError) -> str:
