@@ -127,6 +127,22 @@ def test_a_stdout_that_fails_is_reported_once_and_written_no_more():
     assert reported == [True]
 
 
+def test_a_stderr_that_fails_is_written_no_more_and_the_answer_all_the_same():
+    tried: list[str] = []
+
+    class Broken(Full):
+        def write(self, text: str) -> int:
+            tried.append(text)
+            return super().write(text)
+
+    out = io.StringIO()
+    screen = Screen(out, Broken())
+    for each in ("a", "b"):
+        screen.report(each)
+    screen.say("answer")
+    assert (tried, out.getvalue(), screen.failure) == (["a\n"], "answer", None)
+
+
 def test_a_stream_that_is_closed_is_one_that_nobody_reads():
     out, err = io.StringIO(), io.StringIO()
     screen = Screen(out, err)

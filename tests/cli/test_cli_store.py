@@ -268,6 +268,10 @@ class TestErrors:
             (("stats",), "Nothing is kept yet: toolbus ask and toolbus chat keep their conversations here.\n"),
             (("list", "--json"), "[]\n"),
             (("verify", "--json"), "{}\n"),
+            (
+                ("export", "--to", "a.jsonl"),
+                "Nothing is kept yet: toolbus ask and toolbus chat keep their conversations here.\n",
+            ),
         ):
             ended = toolbus("store", *arguments)
             assert (ended.status, ended.out, ended.err) == (0, reported, "")

@@ -395,7 +395,7 @@ def test_errors_without_words_are_errors_too() -> None:
         builder = ResponseBuilder(model="m", emit=lambda _: None, limit_bytes=9, errors=ERRORS)
         with pytest.raises(ProviderUnavailable, match="ended its reply as"):
             builder.whole({"status": status})
-    with pytest.raises(ProviderUnavailable, match="busy"):
+    with pytest.raises(ProviderUnavailable, match="broke its reply off: busy"):
         builder.whole({"error": {"message": "busy"}})
 
 

@@ -355,6 +355,17 @@ async def test_a_server_that_tells_of_changes_all_the_time_is_read_four_times_a_
         assert server.lists - before <= 5
 
 
+@eras
+async def test_a_change_that_comes_just_after_a_check_is_read_at_once(era: Era):
+    server = FakeMcp([READS])
+    async with McpTools([server.named("s", era)], ping_seconds=10) as mcp:
+        await advance(10.3)
+        server.tools = [WRITES]
+        await server.tell_change()
+        await advance(0.1)
+        assert [each.name for each in mcp.registry] == ["s__write"]
+
+
 async def test_a_stream_of_changes_that_keeps_ending_is_opened_again_with_growing_waits_and_the_list_read_each_time():
     server = FakeMcp([READS])
     async with McpTools([server.named("s")], ping_seconds=1_000):
