@@ -128,3 +128,10 @@ def test_what_is_not_given_is_the_default(line: str):
     given = vars(_arguments._parser().parse_args(line.split()))
     assert " ".join(filter(None, (given.pop("command"), given.pop("store_command", "")))) in line
     assert given == {"version": False, "debug": False, **DEFAULTS[line]}
+
+
+def test_options_are_written_whole(capsys: pytest.CaptureFixture[str]):
+    for line in ("ask --verb", "store list --js"):
+        with pytest.raises(SystemExit):
+            _arguments.parse(line.split())
+        assert "unrecognized arguments: --" in capsys.readouterr().err

@@ -63,6 +63,7 @@ def soak(plan, minutes=SOAK_MINUTES, retries=3):
     "  drawPeak(angle) {\n    return rotate(angle)\n  }\n}\n\nexport const soakGauge = async (url) => {\n  return fetch(url)\n}\n",
     "web/index.js": "import { soak } from './gauge.js'\nprecompress(soak) // " + "x" * 300 + "\n",
 }
+METHODS = "".join(f"\n    def other_{number}(self):\n        return {number}\n" for number in range(12))
 COUNTED = {"soak": 4, "peak": 5, "limit": 3, "kiln": 2, "vent": 1}
 
 
@@ -134,3 +135,27 @@ def found(question: str) -> list[str]:
 )
 def test_the_passages_of_a_question_have_their_scores_and_lines(question: str, passages: list[str]) -> None:
     assert found(question) == passages
+
+
+def test_of_a_class_the_first_lines_of_the_methods_that_are_asked_for_are_quoted_with_their_summaries() -> None:
+    text = '''class Oven(Base):
+    """Bakes bread."""
+
+    # Heat rises.
+    def bake(
+        self,
+        loaf,
+    ):
+        """Bake a loaf.
+
+        Slowly, with steam.
+        """
+        return self.heat(loaf)
+
+    def heat(self, loaf):
+        return loaf
+'''
+    lines = {"oven.py": dict(enumerate(f"{text}{METHODS}".split("\n"), start=1))}
+    counted = {"oven": 1, "bake": 1}
+    (oven, *_) = best_passages(Weigher(read_question("What does Oven bake?"), counted, 8), lines)
+    assert [line.number for line in oven.lines] == [1, 2, 5, 9]

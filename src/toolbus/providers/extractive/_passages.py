@@ -266,8 +266,7 @@ def _lines_of(weigher: Weigher, scope: Scope, max_lines: int) -> list[Line]:
             line
             for each in scope.inside
             if any(weigher.in_text(each.name))
-            for line in [*each.head[:1], *each.doc[:1]]
-            if line.kind != "comment"
+            for line in [*each.head[:1], *[line for line in each.doc if line.kind == "text"][:1]]
         ][: max_lines // 2]
         kept |= {line.number: line for line in wanted}
         max_lines = max(max_lines, len(kept) + 5)

@@ -29,7 +29,7 @@ def not_json(item: Any) -> str:
     """Return the line for which the SDK's transport gives this error, if it is not even meant to be JSON, else ""."""
     if not isinstance(item, ValidationError):
         return ""
-    problem = item.errors(include_url=False, include_context=False)[0]
+    problem = item.errors()[0]
     line = str(problem["input"]) if problem["type"] == "json_invalid" else ""
     return "" if line.lstrip().startswith("{") else line
 
@@ -118,7 +118,7 @@ def _name(definition: Any, position: int) -> str:
 
 def _unreadable(error: ValidationError) -> Any:
     """Return a protocol error for the call that the unreadable message answers, or `error` if it answers none."""
-    for problem in error.errors(include_url=False, include_context=False):
+    for problem in error.errors():
         sent: Any = problem["input"]
         if isinstance(sent, (str, bytes)):
             try:
