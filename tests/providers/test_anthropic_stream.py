@@ -175,6 +175,12 @@ def test_a_message_that_was_not_streamed_is_understood() -> None:
     assert deltas == [TextPiece("Look:")]
 
 
+def test_a_message_that_was_not_streamed_needs_no_reason_for_its_end() -> None:
+    reply = builder()
+    reply.whole({"type": "message", "content": [{"type": "text", "text": "Look."}]})
+    assert reply.finish().message.text == "Look."
+
+
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=20), st.integers(1, 4))
 def test_text_cut_inside_a_character_is_whole_again(whole: str, size: int) -> None:
     units = whole.encode("utf-16-le")

@@ -129,6 +129,16 @@ def found(question: str) -> list[str]:
                 "web/gauge.js drawPeak 0.8411 8,9,10,11",
             ],
         ),
+        (
+            "Soaking minutes",
+            [
+                "kiln/firing.py soak 2.7343 35,36,38,39,40",
+                "kiln/firing.py - 2.5006 6,7",
+                "README.md Soaking 2.1341 5,7,8",
+                "kiln/soaker.py count_pots 2.1341 1,2",
+                "kiln/firing.py __init__ 1.6670 22,23",
+            ],
+        ),
         ("the stock, and notes on it", ["README.md Soaking 0.7000 5,10,11,12,13,14,15,16,17,18,19,20,21"]),
         ("pots in the gauge module", ["web/gauge.js Gauge 3.1360 3", "web/gauge.js soakGauge 3.1360 13,14,15"]),
     ],
