@@ -135,3 +135,8 @@ def test_options_are_written_whole(capsys: pytest.CaptureFixture[str]):
         with pytest.raises(SystemExit):
             _arguments.parse(line.split())
         assert "unrecognized arguments: --" in capsys.readouterr().err
+
+
+def test_a_price_is_that_of_what_is_read_and_that_of_what_is_written():
+    assert _arguments.parse(["ask", "--price", "0.25/2"]).price == (0.25, 2.0)
+    assert _arguments.parse(["ask", "--price", "0/0"]).price == (0.0, 0.0)

@@ -90,6 +90,7 @@ async def test_only_changed_files_are_read_again(tree: Path):
     (tree / "notes.md").unlink()
     report = await index_of(tree).refresh()
     assert (report.files, report.changed, report.removed, report.chunks) == (2, 1, 1, 2)
+    assert (await index.refresh()).removed == 0
     assert await ids(index, "post letter") == ["src/mail.py#1:1"]
     assert await ids(index, "message") == []
 

@@ -70,7 +70,8 @@ def test_arguments_are_found_in_every_part_that_describes_the_same_object() -> N
 
 
 def test_a_schema_has_the_other_names_wherever_it_speaks_of_the_object() -> None:
-    part, other = ({"properties": {name: {}}, "required": [name]} for name in ("$a", "_a"))
+    part: dict[str, Any] = {"properties": {"$a": {}}, "required": ["$a"]}
+    other: dict[str, Any] = {"properties": {"_a": {}}, "required": ["_a"]}
     schema: dict[str, Any] = {
         **part,
         "allOf": [part, True],
