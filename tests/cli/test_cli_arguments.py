@@ -140,3 +140,10 @@ def test_options_are_written_whole(capsys: pytest.CaptureFixture[str]):
 def test_a_price_is_that_of_what_is_read_and_that_of_what_is_written():
     assert _arguments.parse(["ask", "--price", "0.25/2"]).price == (0.25, 2.0)
     assert _arguments.parse(["ask", "--price", "0/0"]).price == (0.0, 0.0)
+
+
+def test_the_help_of_the_store_has_a_line_for_each_command(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        _arguments.parse(["store", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "stats show how much is kept list list conversations, the newest first show show a conversation" in shown
