@@ -294,6 +294,26 @@ def test_replies_that_anthropics_sdk_dumped_are_its_own(kind: str | None):
     assert [each.role for each in read] == ["user", "assistant", "tool"]
 
 
+SEEN_AT = ImagePart(url="https://a/b.png")
+NOTE = "data:text/plain;base64,aGk="
+
+
+@pytest.mark.parametrize(
+    ("part", "read"),
+    [
+        ({"type": "image_url", "image_url": {"url": SEEN_AT.url}}, SEEN_AT),
+        ({"type": "input_image", "image_url": SEEN_AT.url}, SEEN_AT),
+        ({"type": "image", "source": {"type": "url", "url": SEEN_AT.url}}, SEEN_AT),
+        ({"type": "image", "image": SEEN_AT.url}, SEEN_AT),
+        ({"type": "file", "file": {"file_data": NOTE}}, FilePart(url=NOTE, media_type="text/plain")),
+        ({"type": "file", "data": "aGk=", "mediaType": "text/plain"}, FilePart(url=NOTE, media_type="text/plain")),
+        ({"type": "text", "text": "hi", "providerOptions": {"openai": {}}}, TextPart(text="hi")),
+    ],
+)
+def test_one_part_shows_of_which_vendor_a_history_is(part: dict[str, Any], read: Any):
+    assert read_messages([{"role": "user", "content": [part]}]) == [UserMessage(content=(read,))]
+
+
 def test_images_that_a_gateway_puts_beside_a_reply_make_no_other_form_of_it():
     drawn = {"role": "assistant", "content": "Here.", "images": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
     assert to_openai(read_messages([WIRE, drawn])) == [WIRE, drawn]

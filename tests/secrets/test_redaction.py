@@ -6,13 +6,14 @@ import base64
 import json
 import random
 import string
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolbus.secrets import MASK, is_secret_name, masked, redacted
+from toolbus.secrets import MASK, hide, is_secret_name, masked, redacted
 
 NAMES = [
     "password", "userPassword", "PASSWORD", "passwd", "db_passwd2", "secret", "client-secret", "token", "accessToken",
@@ -131,6 +132,15 @@ def test_a_copy_is_bounded_however_large_the_arguments_are():
     assert len(json.dumps(copy)) < 10_000
 
 
+@pytest.mark.parametrize("nest", [lambda inner: [inner], lambda inner: {"in": inner}])
+def test_what_is_nested_in_twelve_levels_is_shown_and_what_is_deeper_is_left_out(nest: Callable[[Any], Any]):
+    value: Any = "bottom"
+    for _ in range(11):
+        value = nest(value)
+    assert redacted({"a": value}) == {"a": value}
+    assert "bottom" not in json.dumps(redacted({"a": nest(value)}))
+
+
 def test_a_key_that_is_cut_by_the_bound_is_hidden_all_the_same():
     copy = redacted({"text": "x " * 495 + KEY + KEY})
     assert "sk-" not in copy["text"]
@@ -142,6 +152,12 @@ anything = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=8,
 )
+
+
+def test_json_in_a_text_of_an_event_is_hidden_by_its_names_as_objects_are():
+    shown = hide({"arguments": '{"pin":"1234","n":1}', "text": '\n [{"pin": 7}]', "content": "pin 1234"})
+    assert shown == {"arguments": f'{{"pin":"{MASK}","n":1}}', "text": f'[{{"pin":"{MASK}"}}]', "content": "pin 1234"}
+    assert hide({"text": '{"n": 1}'}) == {"text": '{"n": 1}'}
 
 
 @given(before=texts, after=texts, name=texts, value=anything)

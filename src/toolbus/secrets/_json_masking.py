@@ -72,7 +72,7 @@ def _counts(name: str, value: Any) -> bool:
 
 def _text(text: str, mask: Mask) -> str:
     """Mask a text. JSON is masked value by value, so that a call's arguments are equal as text and as an object."""
-    if text[:1] in ("{", "[") and len(text) <= _PARSED:
+    if text.lstrip()[:1] in ("{", "[") and len(text) <= _PARSED:
         try:
             read: Any = orjson.loads(text)
         except orjson.JSONDecodeError:
