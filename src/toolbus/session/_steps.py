@@ -13,7 +13,7 @@ import anyio
 
 from .._timers import EARLY_SECONDS, Timer
 from ..clock import SessionClock
-from ..core.turn import Input, ModelFailed, Resume, advance, with_messages
+from ..core.turn import Elapsed, Input, ModelFailed, Resume, advance, with_messages
 from ..errors import StoreUnavailable
 from ..events import (
     ApprovalRequested,
@@ -99,7 +99,7 @@ class SessionSteps(SessionHandle):
     def _spend(self, happened: Sequence[Any]) -> None:
         """Count the model calls of a step for the budgets, whether their replies could be used or not."""
         for each in happened:
-            if isinstance(each, (ModelFailed, ModelResponded, HistoryCompressed)):
+            if isinstance(each, (ModelFailed, Elapsed, ModelResponded, HistoryCompressed)):
                 for budget in self._view.budgets:
                     budget.spend(each.usage, each.cost or 0.0)
 
