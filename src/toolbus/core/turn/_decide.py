@@ -32,7 +32,7 @@ from ..arguments import encodable
 from ..output import repair_prompt
 from ._apply import repair_id, used_up
 from ._call_verdicts import AT_ONCE, decide_approval, decide_pause, is_time_over, judge
-from ._facts import Facts, complete, keep_streamed
+from ._facts import Facts, complete, keep_streamed, note_raised
 from ._replies import decide_model_failed, decide_reply, decide_shaped, decide_withheld
 from ._resumed import decide_interrupted, decide_resume
 from ._state import ENDED, MODEL, NEW, READY, TOOLS, WAITING, CallState, TurnState
@@ -324,6 +324,7 @@ def _on_answer(state: TurnState, text: str, facts: Facts, now: float, reason: st
     try:
         output = state.output.read(text)
     except InvalidArguments as exc:
+        note_raised(state, None, exc)
         stop = state.stop or used_up(state)
         if is_time_over(state, now):
             complete(state, facts, _reason(state) or _timeout(state), text=text)

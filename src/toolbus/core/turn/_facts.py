@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from ...errors import InvalidArguments
 from ...events import Event, MessageAppended, ModelResponded, RequestCompleted, Spent, ToolCallFailed
 from ...messages import AssistantMessage, Message, ToolCall
 from ..arguments import encodable
@@ -14,7 +15,7 @@ from ._state import MODEL, CallState, TurnState
 from ._steps import Elapsed, ModelFailed, reply_id
 from ._transcript import background_note_of
 
-__all__ = ["Facts", "complete", "keep_streamed", "spent_so_far"]
+__all__ = ["Facts", "complete", "keep_streamed", "note_raised", "spent_so_far"]
 
 _NOTHING = Elapsed()
 
@@ -100,6 +101,13 @@ class Facts(Struct, eq=False):
             spent=spent_so_far(each),
             duration_seconds=self._now - each.requested_at,
         )
+
+
+def note_raised(state: TurnState, call: ToolCall | None, exc: Exception) -> None:
+    """Note an exception that shows a bug in a validator, for the log. `InvalidArguments` has it as its cause."""
+    cause = exc.__cause__ if isinstance(exc, InvalidArguments) else exc
+    if cause is not None:
+        state.raised += ((call, False, cause),)
 
 
 def spent_so_far(each: CallState) -> Spent | None:
