@@ -105,7 +105,9 @@ async def test_a_call_with_a_wrong_answer_fails_like_any_other_and_the_model_can
     assert "$.celsius" in result.tool_calls[0].error
 
 
-@pytest.mark.parametrize(("limits", "asked"), [(Limits(), 3), (Limits(max_output_repairs=1), 2)])
+@pytest.mark.parametrize(
+    ("limits", "asked"), [(Limits(), 3), (Limits(max_output_repairs=1), 2), (Limits(max_output_repairs=0), 1)]
+)
 async def test_the_repairs_are_bounded_and_then_the_request_fails(limits: Limits, asked: int) -> None:
     script = ScriptedProvider(lambda _request: text("I would rather chat."))
     async with Runtime(script, limits=limits) as runtime:

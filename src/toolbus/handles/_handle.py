@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 import anyio
 
-from .._option_checks import POSITIVE, TEXT, check
+from .._option_checks import NOT_BLANK, POSITIVE, TEXT, check
 from ..bus import Cursor, TextStream
 from ..clock import wall_time
 from ..core.approval import question_of
@@ -200,8 +200,8 @@ class RequestHandle:
         return await self._command(CancelRequested(request_id=self.request_id, reason=reason, at=wall_time()))
 
     async def steer(self, text: str) -> CommandStatus:
-        """Add a user message at the next round boundary."""
-        check("text", text, TEXT)
+        """Add a user message at the next round boundary. Raises `ConfigurationError` for an empty one."""
+        check("text", text, NOT_BLANK)
         return await self._command(SteeringAdded(request_id=self.request_id, text=text, at=wall_time()))
 
     async def approve(
