@@ -276,13 +276,14 @@ class RequestHandle:
             # A sub-request has no record in the store: its question is answered through the request above it.
             command = replace(command, request_id=self.request_id)
         try:
-            size = len(written := encode(command))
-            decode(written)  # The process that takes it has to read it.
+            written = encode(command)
+            if len(written) <= _MAX_BYTES:
+                decode(written)  # The process that takes it has to read it.
         except DecodeError as exc:
             raise BusError(f"this {command.type} is refused: {exc}") from exc
         except TypeError as exc:
             raise BusError(f"this {command.type} is refused: it is not JSON: {exc}") from exc
-        if size > _MAX_BYTES:
+        if len(written) > _MAX_BYTES:
             raise ConfigurationError(f"this {command.type} has over {_MAX_BYTES:,} bytes; give a shorter one")
         if not isinstance(journal, Inbox):
             record = await self._stored.record(self.request_id)
