@@ -40,7 +40,7 @@ from toolbus.events import (
     ToolCallCompleted,
     ToolCallRequested,
 )
-from toolbus.handles import RequestHandle, _handle
+from toolbus.handles import RequestHandle, _handle  # pyright: ignore[reportPrivateUsage]
 from toolbus.handles._events import RequestEvents
 from toolbus.messages import UserMessage
 from toolbus.records import replace
