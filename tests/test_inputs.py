@@ -80,6 +80,10 @@ def test_a_history_that_is_no_list_of_messages_is_refused(given: Any, reported: 
         (["a"], "messages[0] is a str ('a'); give a message there"),
         ([UserMessage(content=123)], "the prompt is an int (123); give text, a UserMessage, or a list"),  # type: ignore[arg-type]
         ([UserMessage(content=None)], "the prompt is a NoneType (None); give text"),  # type: ignore[arg-type]
+        (
+            [UserMessage(content=(ImagePart(url="photo.png"),))],
+            "the url of the ImagePart is a str ('photo.png'), and not a URL; for a file, give ImagePart.from_bytes(",
+        ),
         ([UserMessage(content=[7])], "the prompt is a list with an int (7) in it; its parts are text, TextPart("),  # type: ignore[arg-type]
         ([UserMessage(content=[HELLO])], "in it; give the newest question as text or as a UserMessage, and the"),  # type: ignore[arg-type]
         ([UserMessage(content=[WIRE])], "the prompt is a list with a dict ({'content': 'Hello', 'role': 'user'})"),  # type: ignore[arg-type]

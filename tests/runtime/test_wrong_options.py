@@ -266,6 +266,10 @@ def test_a_scripted_call_that_is_no_pair_is_refused_with_the_form_that_it_has(gi
 async def test_steering_and_cancelling_with_what_is_no_text_are_refused_and_the_request_goes_on() -> None:
     async with Runtime(ScriptedProvider([text("ok")])) as runtime:
         session = runtime.start("hi")
+        with pytest.raises(ConfigurationError, match=r"text is ' '; give a text that is not empty"):
+            session.steer(" ")
+        with pytest.raises(ConfigurationError, match=r"text is ''; give a text that is not empty"):
+            await runtime.request(session.request_id).steer("")
         with pytest.raises(ConfigurationError, match=r"text is 3; give a text"):
             session.steer(cast("Any", 3))
         with pytest.raises(ConfigurationError, match=r"reason is None; give a text"):

@@ -39,6 +39,7 @@ SECRETS = [
     ("https://me:hunter2@host/a", f"https://me:{MASK}@host/a"),
     ("curl -u me:hunter2 https://x", f"curl -u me:{MASK} https://x"),
     ("mysql --password hunter2 shop", f"mysql --password {MASK} shop"),
+    ("tokens=4x8y2z next, tokens=1-2", f"tokens={MASK} next, tokens={MASK}"),
     ("password=hunter2 next", f"password={MASK} next"),
     ('{"api_key": "hunter2", "city": "Paris"}', '{"api_key": "' + MASK + '", "city": "Paris"}'),
     ("Cookie: a=b; c=d", f"Cookie{MASK}"),
@@ -57,6 +58,7 @@ PLAIN = [
     "getUserAccountBalanceForCustomer",
     "https://docs.example.com/how-to/test-with-events.html#read-a-failure",
     "SELECT * FROM tokens WHERE id = 1",
+    "max_output_tokens=100000, budget.max_tokens=250.5, 'max_tokens': 200",
     "gpt-5-mini-2025-08-07",
     "1234567890123456789012345",
     "Donaudampfschifffahrtsgesellschaft",
@@ -107,6 +109,14 @@ def test_the_value_of_a_pair_is_hidden_when_its_name_is_a_secret_s():
     headers = [{"name": "Authorization", "value": "x"}, {"name": "Accept", "value": "y"}]
     assert redacted({"headers": headers}) == {
         "headers": [{"name": "Authorization", "value": MASK}, {"name": "Accept", "value": "y"}]
+    }
+
+
+def test_numbers_of_tokens_are_no_secrets():
+    assert redacted({"max_tokens": 200, "tokens": ["x"], "token": 7}) == {
+        "max_tokens": 200,
+        "tokens": MASK,
+        "token": MASK,
     }
 
 

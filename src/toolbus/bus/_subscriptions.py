@@ -366,6 +366,8 @@ class Subscription(Generic[EventT_co]):
             raise BusError(f"{self!r} is read by another task already; make a subscription for each task")
 
     def _raise_failure(self) -> None:
+        if self._state == "discarded":
+            return
         if self._buffer.failed_at is not None:
             raise SubscriptionOverflow(self._buffer.capacity, self._buffer.failed_at)
         if self._error is not None:
@@ -375,7 +377,10 @@ class Subscription(Generic[EventT_co]):
         return f"<Subscription {self.name!r}, {self._state}>"
 
     async def aclose(self) -> None:
-        """Stop listening and reading, for `contextlib.aclosing`: the events inside are not delivered any more."""
+        """Stop listening and reading, for `contextlib.aclosing`: the events inside are not delivered any more.
+
+        Iterating stops then, also after an overflow.
+        """
         self.close()
         self._state = "discarded"
 

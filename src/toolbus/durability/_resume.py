@@ -5,6 +5,7 @@ Knows sessions, the requests of the store, and the journal writer. Must not know
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -71,6 +72,7 @@ class UnfinishedRequests:
     def __init__(self, requests: StoredRequests, writer: JournalWriter) -> None:
         self._requests = requests
         self._writer = writer
+        self._logged: dict[str, str] = {}  # the reasons for which requests could not continue, by their ids
 
     async def resume(
         self, start: Callable[[RequestSession, float], None], limit: int, *, without: Collection[str] = ()
@@ -129,22 +131,25 @@ class UnfinishedRequests:
                 if stops and not found.sessions:
                     raise
                 ids = {"request_id": record.request_id}
-                logger.warning("request %s cannot continue: %s", record.request_id, exc, extra=ids)
+                level = logging.DEBUG if self._logged.get(record.request_id) == str(exc) else logging.WARNING
+                logger.log(level, "request %s cannot continue: %s", record.request_id, exc, extra=ids)
+                self._logged[record.request_id] = str(exc)
                 found.problems.append(ResumeProblem(request=record, error=exc))
                 passed.add(record.request_id)
                 if stops:
                     return 0
                 done += 1
-            else:
-                if session is not None:
-                    passed.add(record.request_id)  # It is free again if it has failed meanwhile, and is tried once.
-                    found.sessions.append((record.started_at, record.request_id, session))
-                    done += 1
-                    continue
-                found.held += 1
-                found.others, misses = found.others + 1, misses + 1
-                if misses == _MISSES:
-                    break
+                continue
+            if session is not None:
+                self._logged.pop(record.request_id, None)
+                passed.add(record.request_id)  # It is free again if it has failed meanwhile, and is tried once.
+                found.sessions.append((record.started_at, record.request_id, session))
+                done += 1
+                continue
+            found.held += 1
+            found.others, misses = found.others + 1, misses + 1
+            if misses == _MISSES:
+                break
         return done
 
     def _is_ours(self, request_id: str) -> bool:

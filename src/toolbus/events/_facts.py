@@ -153,8 +153,8 @@ class ModelRetrying(Event, kw_only=True, frozen=True):
 
     The pieces of its reply that were streamed so far are void. `reason` is an error code such as
     `provider_unavailable` or `empty_reply`. `provider_index` is the position, among the request's providers, of the
-    one that is asked next, from 0. `usage` is that of replies that arrived but could not be used, which no
-    `ModelResponded` reports.
+    one that is asked next, from 0. `usage` and `cost` are those of replies that arrived but could not be used, which
+    no `ModelResponded` reports.
     """
 
     round: int
@@ -163,6 +163,7 @@ class ModelRetrying(Event, kw_only=True, frozen=True):
     delay_seconds: float = 0.0
     provider_index: int = 0
     usage: Usage = Usage()
+    cost: float = 0.0
     is_fact: ClassVar[bool] = True
 
 
@@ -436,7 +437,8 @@ class RequestCompleted(Event, kw_only=True, frozen=True):
 
     `reason` is empty for `completed`; otherwise it names the limit with its value, or is the model's own term. `limit`
     is the limit's name, and empty for the model's own term. `output` is the structured output, as JSON values, where
-    the request asked for one and the model gave it.
+    the request asked for one and the model gave it. `usage` and `cost` are those of the whole request, as in every
+    ending.
     """
 
     outcome: Outcome = "completed"
@@ -445,6 +447,7 @@ class RequestCompleted(Event, kw_only=True, frozen=True):
     text: str = ""
     output: Any = None
     usage: Usage = Usage()
+    cost: float = 0.0
     is_fact: ClassVar[bool] = True
 
 
@@ -455,6 +458,7 @@ class RequestFailed(Event, kw_only=True, frozen=True):
     error: str
     retryable: bool = False
     usage: Usage = Usage()
+    cost: float = 0.0
     outcome: ClassVar[Literal["failed"]] = "failed"
     is_fact: ClassVar[bool] = True
 
@@ -464,6 +468,7 @@ class RequestCancelled(Event, kw_only=True, frozen=True):
 
     reason: str = ""
     usage: Usage = Usage()
+    cost: float = 0.0
     outcome: ClassVar[Literal["cancelled"]] = "cancelled"
     is_fact: ClassVar[bool] = True
 

@@ -53,7 +53,7 @@ from ..session import (
 from ..status import Narrator
 from ..storage import WRITE_SECONDS, Journal, RequestRecord, Store
 from ..stores.memory import MemoryStore
-from ..tools import DepsT, Tool, ToolLike, ToolRegistry
+from ..tools import DepsT, Tool, ToolLike, ToolOptions, ToolRegistry
 from ..toolsets.sub_request import sub_request_tool
 from ._admission import Admission, Ticket
 from ._ended import EndedRequests
@@ -460,13 +460,16 @@ class Runtime(Generic[DepsT]):
             )
         return anyio.run(once, backend=backend)
 
-    def as_tool(self, name: str, description: str) -> Tool:
+    def as_tool(self, name: str, description: str, *, tool_options: ToolOptions | None = None) -> Tool:
         """Return a tool that hands a task to a sub-request with this runtime's model, tools and defaults.
 
         The sub-requests run on the caller's bus and dispatcher; this runtime need not be entered for them. See
         `sub_request_tool`.
         """
-        return sub_request_tool(name, description, provider=self.providers, tools=self.tools, **self._merged({}))
+        given = self._merged({})
+        return sub_request_tool(
+            name, description, provider=self.providers, tools=self.tools, tool_options=tool_options, **given
+        )
 
     def session(self, request_id: str) -> RequestSession | None:
         """Return the session of a request that runs or waits in this runtime; None for any other: see `request`."""

@@ -45,7 +45,8 @@ class ToolStatistics:
 class ModelStatistics:
     """The replies of one model. `retries` counts how often it was asked again, or instead of a model that had failed.
 
-    `usage` is the sum of the replies' tokens, and `cost` that of their costs, by the requests' `prices`.
+    `usage` is the sum of the replies' tokens, and `cost` that of their costs, by the requests' `prices`. Replies that
+    could not be used are in neither.
     """
 
     calls: int

@@ -398,7 +398,7 @@ def _translated(validate: Callable[[Mapping[str, Any]], None]) -> Callable[[Mapp
         except InvalidArguments:
             raise
         except Exception as exc:
-            raise InvalidArguments(str(exc) or type(exc).__name__) from exc
+            raise InvalidArguments(str(exc) or type(exc).__name__) from None
 
     return check
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from turn_driver import TOOLS, Turn, call, completed, decided, failed, of
 
-from toolbus.core.approval import definition_of, needs_approval
+from toolbus.core.approval import definition_of
 from toolbus.core.limits import Limits
 from toolbus.core.turn import AwaitCalls, CallModel, Elapsed
 from toolbus.errors import InvalidArguments
@@ -347,7 +347,10 @@ def test_a_policy_of_the_request_stands_in_the_place_of_the_tools_marks(policy: 
 
 
 def test_a_rule_that_breaks_means_that_a_person_is_asked() -> None:
-    assert needs_approval(None, replace(SEND, needs_approval=_breaks), {}) is True
+    turn = Turn(tools={"send": replace(SEND, needs_approval=_breaks)})
+    turn.call(call("send", '{"n":1}'))
+    assert len(of(ApprovalRequested, turn.facts)) == 1
+    assert [(each[1], type(each[2])) for each in turn.state.raised] == [(True, KeyError)]
 
 
 def test_arguments_that_are_invalid_are_put_to_nobody() -> None:

@@ -208,6 +208,7 @@ def _apply_retrying(state: TurnState, fact: ModelRetrying) -> None:
     current.retries += (fact,)
     current.usage = current.usage + fact.usage
     state.usage = state.usage + fact.usage
+    state.cost += fact.cost
     state.model_deadline = min(state.not_before + state.limits.model_timeout_seconds, state.deadline)
 
 
@@ -480,7 +481,7 @@ def _apply_plan(state: TurnState, fact: PlanChanged) -> None:
 def _apply_ending(state: TurnState, fact: RequestEnding) -> None:
     state.phase = ENDED
     state.ending = fact
-    state.usage = fact.usage
+    state.usage, state.cost = fact.usage, fact.cost
 
 
 _Change: TypeAlias = Callable[[TurnState, Any], None]

@@ -32,7 +32,7 @@ from ..arguments import encodable
 from ..output import repair_prompt
 from ._apply import repair_id, used_up
 from ._call_verdicts import AT_ONCE, decide_approval, decide_pause, is_time_over, judge
-from ._facts import Facts, complete, keep_streamed
+from ._facts import Facts, complete, keep_streamed, note_raised
 from ._replies import decide_model_failed, decide_reply, decide_shaped, decide_withheld
 from ._resumed import decide_interrupted, decide_resume
 from ._state import ENDED, MODEL, NEW, READY, TOOLS, WAITING, CallState, TurnState
@@ -102,18 +102,19 @@ def _on_start(state: TurnState, start: Start, facts: Facts, _now: float) -> None
         facts.append(start.prompt)
 
 
-def _on_elapsed(state: TurnState, _elapsed: Elapsed, facts: Facts, now: float) -> None:
+def _on_elapsed(state: TurnState, elapsed: Elapsed, facts: Facts, now: float) -> None:
     if state.phase is TOOLS or state.phase is READY:
         for each in list(state.open_calls.values()):
             if each.deadline <= now:
                 _on_overdue(state, each, facts, now)
     elif state.phase is MODEL:
         if is_time_over(state, now):
-            complete(state, facts, _reason(state) or _timeout(state))
+            complete(state, facts, _reason(state) or _timeout(state), lost=elapsed)
         elif now >= state.model_deadline:
             limit = f"model_timeout_seconds={state.limits.model_timeout_seconds:g}"
             error = f"the model did not answer in time ({limit})"
-            decide_model_failed(state, ModelFailed("provider_timeout", error, retryable=True), facts, now)
+            failed = ModelFailed("provider_timeout", error, retryable=True, usage=elapsed.usage, cost=elapsed.cost)
+            decide_model_failed(state, failed, facts, now)
 
 
 def _on_out_of_budget(state: TurnState, given: OutOfBudget, facts: Facts, _now: float) -> None:
@@ -323,6 +324,7 @@ def _on_answer(state: TurnState, text: str, facts: Facts, now: float, reason: st
     try:
         output = state.output.read(text)
     except InvalidArguments as exc:
+        note_raised(state, None, exc)
         stop = state.stop or used_up(state)
         if is_time_over(state, now):
             complete(state, facts, _reason(state) or _timeout(state), text=text)

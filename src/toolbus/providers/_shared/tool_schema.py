@@ -39,8 +39,6 @@ def offered_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 class _Flat:
     """The properties of an object's schema, wherever they are in it."""
 
-    __slots__ = ("_left", "_root")
-
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
         self._left = _MOST_PARTS

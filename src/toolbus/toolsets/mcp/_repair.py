@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from ...records import replace
 
-__all__ = ["MOST_TOOLS", "broken", "not_json", "repaired"]
+__all__ = ["MOST_TOOLS", "broken", "repaired"]
 
 MOST_TOOLS = 1_000
 """The most tools of a server."""
@@ -23,15 +23,6 @@ MOST_TOOLS = 1_000
 _MOST_PARTS = 10_000  # of a result; the SDK takes 3 us for each, on the event loop
 _KINDS = frozenset({"text", "image", "audio", "resource", "resource_link"})
 _MOST_KIND_CHARS = 50
-
-
-def not_json(item: Any) -> str:
-    """Return the line for which the SDK's transport gives this error, if it is not even meant to be JSON, else ""."""
-    if not isinstance(item, ValidationError):
-        return ""
-    problem = item.errors()[0]
-    line = str(problem["input"]) if problem["type"] == "json_invalid" else ""
-    return "" if line.lstrip().startswith("{") else line
 
 
 def repaired(item: Any, version: Callable[[], str], left_out: Callable[[str, str], None]) -> Any:
