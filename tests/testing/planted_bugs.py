@@ -20,6 +20,7 @@ from toolbus.bus._broadcast import Broadcast
 from toolbus.bus._buffer import EventBuffer
 from toolbus.clock import SessionClock
 from toolbus.core.approval import needs_approval
+from toolbus.core.output import OutputType
 from toolbus.core.turn import Phase
 from toolbus.core.turn import _apply as reducer
 from toolbus.core.turn import _call_verdicts as judging
@@ -466,6 +467,25 @@ def the_model_never_reads_a_result_from_the_background(patch: pytest.MonkeyPatch
 
     for phase in Phase:
         patch.setitem(phase.changes, ToolCallCompleted, forgetful)
+
+
+# -------------------------------------------------------------------------------------------- structured output
+
+
+@bug("G35")
+def a_wrong_answer_is_sent_back_without_end(patch: pytest.MonkeyPatch) -> None:
+    """The requests to repair a structured output are not counted."""
+
+    def another(state: Any) -> str:
+        return f"{state.request_id}_o{state.facts}"
+
+    patch.setattr(deciding, "repair_id", another)
+
+
+@bug("G35")
+def any_json_is_an_output(patch: pytest.MonkeyPatch) -> None:
+    """A structured output is not checked before the request ends."""
+    patch.setattr(OutputType, "_check", lambda self, arguments: None)
 
 
 # -------------------------------------------------------------------------------------------- interceptors

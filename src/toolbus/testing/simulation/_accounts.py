@@ -102,6 +102,7 @@ class Request:
     requested: int = 0
     # The conversation for which a person's decision is remembered: that of the topmost request.
     conversation: str = ""
+    wants_output: bool = False  # whether it was asked for a structured output
     is_trusted: bool = False  # no call of the request needs a person's approval
     is_sub_request: bool = False  # a sub-request: it works for a call of another request, and has no journal
     settled_at: float = -math.inf  # the time at which the newest call was settled

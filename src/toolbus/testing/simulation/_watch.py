@@ -16,9 +16,10 @@ import anyio
 
 from ...bus import EventBus
 from ...core.limits import Limits
+from ...core.output import FINAL_ANSWER
 from ...core.result_notes import TICKET
 from ...core.transcript import validate
-from ...errors import ToolbusError
+from ...errors import NativeOutputUnsupported, ToolbusError
 from ...events import (
     ApprovalDecided,
     ApprovalRequested,
@@ -61,6 +62,7 @@ _ASKED = (CancelRequested, SteeringAdded, ApprovalDecided, ToolCallPaused, ToolC
 _GIVEN = (ToolCallCompleted, ToolCallFailed, *_ASKED)
 _AFTER_THE_END = (ToolCallLate, DeadLetter, ToolCallStarted, ToolCallRetrying)
 _DEFAULT_LIMITS = Limits()
+_REFUSED = NativeOutputUnsupported.code
 
 
 class Watch:
@@ -251,6 +253,7 @@ class Watch:
         limits = options.get("limits") or _DEFAULT_LIMITS
         request = self.requests[event.request_id] = Request(event.request_id, limits)
         request.is_trusted = options.get("needs_approval") is False
+        request.wants_output = getattr(getattr(view, "state", None), "output", None) is not None
         # A request that fails for its store before its first event here does not know what others have done.
         written = () if self.journal is None or is_store_failure(event) else self.journal.written(event.request_id)
         before = list(itertools.takewhile(lambda fact: fact.event_id != event.event_id, written))
@@ -307,6 +310,9 @@ class Watch:
             request.replies = 0  # Beside background calls, what a person says has as many rounds as a new turn.
 
     def _on_reply(self, request: Request, event: ModelResponded) -> None:
+        if event.native_output:
+            refused = any(isinstance(each, ModelRetrying) and each.reason == _REFUSED for each in request.facts)
+            self.check("G35", not refused, f"{event.request_id} is asked natively again")
         request.reply = event.message
         for call in event.message.tool_calls:
             self.check("G06", call.call_id not in request.calls, f"call {call.call_id} was made twice")
@@ -509,7 +515,7 @@ class Watch:
         if not is_store_failure(event):
             unread = [call_id for call_id, call in request.calls.items() if call.ticket == "given"]
             self.check("G33", not unread, f"{event.request_id} ends, and the model has not read of {unread}")
-        if isinstance(event, RequestCompleted) and event.outcome == "completed":
+        if isinstance(event, RequestCompleted) and event.outcome == "completed" and not _calls_output(request.reply):
             given_up = [
                 call_id
                 for call_id, call in request.calls.items()
@@ -594,6 +600,10 @@ class Watch:
 def _is_given_up(terminal: Event | None, request_id: str) -> bool:
     is_own = terminal is not None and terminal.event_id.startswith(f"{request_id}_f")
     return is_own and isinstance(terminal, ToolCallFailed) and terminal.reason == "cancelled"
+
+
+def _calls_output(reply: Message | None) -> bool:
+    return isinstance(reply, AssistantMessage) and any(each.name == FINAL_ANSWER for each in reply.tool_calls)
 
 
 def is_store_failure(ending: Event) -> bool:
