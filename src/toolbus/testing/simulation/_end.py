@@ -148,8 +148,8 @@ def check_results(process: Process) -> None:
         if watch.journal is None or result.resumable:
             continue
         ends = (result.outcome,) if result.journaled else (result.outcome, "abandoned", None)
-        # A process that resumes the request cannot know a result that was not written.
-        is_unknown = not result.journaled and request_id in process.handle.given_up
+        # A process that resumes the request cannot know a result that was not written, nor this one what was deleted.
+        is_unknown = not result.journaled and request_id in process.handle.given_up | disk.archive.deleted
         holds = is_unknown or ending in ends
         watch.check("G19", holds, f"{request_id} ended {result.outcome}, and the journal says {ending}")
         known = result.journaled or process.handle.has_failed(request_id) or not disk.facts(request_id)
