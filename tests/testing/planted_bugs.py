@@ -25,6 +25,7 @@ from toolbus.core.turn import Phase
 from toolbus.core.turn import _apply as reducer
 from toolbus.core.turn import _call_verdicts as judging
 from toolbus.core.turn import _decide as deciding
+from toolbus.core.turn import _replies as replying
 from toolbus.core.turn import _resumed as resuming
 from toolbus.dispatcher import ToolDispatcher
 from toolbus.dispatcher import _dispatcher as dispatcher_module
@@ -47,6 +48,7 @@ from toolbus.session import RequestSession
 from toolbus.session import _session as session_module
 from toolbus.session._crash import settle_broken
 from toolbus.session._model_call import ModelCall
+from toolbus.session._model_request import Asker
 from toolbus.session._start import Earlier, RequestBeginning
 from toolbus.stores.memory._journal import MemoryJournal
 
@@ -467,6 +469,26 @@ def the_model_never_reads_a_result_from_the_background(patch: pytest.MonkeyPatch
 
     for phase in Phase:
         patch.setitem(phase.changes, ToolCallCompleted, forgetful)
+
+
+# -------------------------------------------------------------------------------------------- providers
+
+
+@bug("G28")
+def a_refusal_is_asked_again(patch: pytest.MonkeyPatch) -> None:
+    """A provider is asked once more, whatever its error says."""
+    asked_again = replying._asked_again
+
+    def stubborn(state: Any, failed: Any, facts: Any, now: float) -> Any:
+        return asked_again(state, replace(failed, retryable=True), facts, now)
+
+    patch.setattr(replying, "_asked_again", stubborn)
+
+
+@bug("G28")
+def a_failover_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """The first provider is asked, also after the request has turned to another one."""
+    patch.setattr(Asker, "_provider", lambda self, command: self.providers[0])
 
 
 # -------------------------------------------------------------------------------------------- structured output

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from ...core.limits import Limits
 from ...events import Event, RequestStarted, ToolCallCompleted, ToolCallFailed, ToolCallRequested
-from ...messages import Message
+from ...messages import AssistantMessage, Message
 
 __all__ = ["Call", "JournalState", "Request"]
 
@@ -98,6 +98,9 @@ class Request:
     facts: list[Event] = field(default_factory=list[Event])
     answered: set[str] = field(default_factory=set[str])  # calls whose results have joined the transcript
     reply: Message | None = None  # the newest reply
+    provider: int = 0  # the position of the provider whose turn it is
+    not_before: float = 0.0  # the time before which it does not want to be asked; infinite if it has refused
+    whole: AssistantMessage | None = None  # the newest reply that a provider has given in this process, whole
     replies: int = 0
     requested: int = 0
     # The conversation for which a person's decision is remembered: that of the topmost request.

@@ -143,7 +143,7 @@ class Process:
     def _runtime(self) -> Runtime:
         world = self.world
         return Runtime(
-            world.model,
+            providers=world.models,
             tools=TOOLS,
             interceptors=world.interceptors,
             store=self.handle,

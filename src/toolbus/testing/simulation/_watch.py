@@ -314,6 +314,10 @@ class Watch:
             refused = any(isinstance(each, ModelRetrying) and each.reason == _REFUSED for each in request.facts)
             self.check("G35", not refused, f"{event.request_id} is asked natively again")
         request.reply = event.message
+        whole = () if request.whole is None else request.whole.tool_calls
+        names = [each.name for each in event.message.tool_calls]  # Interceptors may have edited the arguments.
+        is_whole = not names or names == [each.name for each in whole]
+        self.check("G28", is_whole, f"{event.event_id} has calls of a reply that was not whole")
         for call in event.message.tool_calls:
             self.check("G06", call.call_id not in request.calls, f"call {call.call_id} was made twice")
             request.calls[call.call_id] = Call(call.name, is_background=call.name in self._background)
@@ -485,9 +489,14 @@ class Watch:
             self.check("G13", ends < call.deadline + _EPSILON, f"{event.call_id} is to be retried past its deadline")
 
     def _on_model_retry(self, request: Request, event: ModelRetrying) -> None:
-        retried = sum(1 for each in request.facts if isinstance(each, ModelRetrying) and each.round == event.round)
-        most = request.limits.max_model_attempts * 2 + 2
+        number, before = event.provider_index, request.provider
+        retries = [each for each in request.facts if isinstance(each, ModelRetrying) and each.round == event.round]
+        retried = sum(each.provider_index == number for each in retries)
+        most = request.limits.max_model_attempts + 3  # It may be the next one, reply with nothing, or refuse a schema.
         self.check("G28", retried <= most, f"round {event.round} is asked for {retried} times more")
+        self.check("G28", number in (before, before + 1), f"provider {number} is asked after {before}")
+        request.provider = number
+        request.not_before = 0.0 if number != before else request.not_before
 
     def _on_late(self, request: Request, event: ToolCallLate) -> None:
         self.letters += 1
@@ -575,12 +584,27 @@ class Watch:
 
     # ------------------------------------------------------------------------------------------------- the model
 
-    def sent(self, messages: Sequence[Message]) -> None:
-        """Check that the messages sent to a model are a valid transcript for all vendors."""
+    def sent(self, request_id: str, messages: Sequence[Message], number: int) -> None:
+        """Check that a model may be asked now, as number `number`, with a transcript that is valid for all vendors."""
         try:
             self.valid(messages, "the model was sent")
+            if (request := self.requests.get(request_id)) is not None:
+                mine, now = request.provider, anyio.current_time()
+                self.check("G28", number == mine, f"{request_id} asks provider {number}, and has turned to {mine}")
+                is_early = now < request.not_before - _EPSILON
+                self.check("G28", not is_early, f"{request_id} asks provider {number} before {request.not_before:g}")
         except Broken as exc:
             self.fail(exc)
+
+    def refused(self, request_id: str, seconds: float) -> None:
+        """Note that the model does not want to be asked again for so long; for ever if the request was at fault."""
+        if (request := self.requests.get(request_id)) is not None:
+            request.not_before = anyio.current_time() + seconds
+
+    def replied(self, request_id: str, reply: AssistantMessage) -> None:
+        """Note that the model has given a whole reply."""
+        if (request := self.requests.get(request_id)) is not None:
+            request.whole = reply
 
     def valid(self, messages: Sequence[Message], whose: str) -> None:
         self.checks["G08"] += 1

@@ -73,7 +73,9 @@ class World:
         self.plans: list[Plan] = plans_of(self.chance("plans"), self.model_seconds, journals=self.disk.journals)
         if len(self.plans) > 1 and chance.says(0.3):
             self.favourite = "risky"  # a question is open when the process dies
-        self.model = Model(self)
+        models = self.chance("models")
+        self.models = [Model(self, number) for number in range(models.pick([1, 1, 2, 3]))]
+        self.outage = 0.08 if len(self.models) == 1 else models.pick([0.08, 0.6])  # the part of calls that fail
         self.has_archivist = self.chance("archivist").says(0.3)
         self.interceptors = [Guard(self)] if self.chance("guard").says(0.2) else []
         self.tools_below = TOOLS[:3] if chance.says(0.7) else TOOLS
@@ -100,6 +102,7 @@ class World:
             max_tool_calls=chance.pick([1, 4, 100]),
             max_calls_per_round=chance.pick([2, 64]),
             max_consecutive_errors=chance.pick([1, 3, 9]),
+            max_model_attempts=self.chance(f"attempts {name}").pick([1, 3]),
             max_output_repairs=self.chance(f"repairs {name}").whole(1, 2),
             on_limit=chance.pick(["answer", "stop"]),
             on_failure=chance.pick(["collect", "collect", "collect", "fail_fast"]),
@@ -130,13 +133,14 @@ class World:
 
 
 class Model:
-    """A model that returns any reply that a model may return, at any time."""
+    """A model that returns any reply that a model may return, at any time. `number` is its position, from 0."""
 
     vendor = "simulated"
-    model = "any"
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, number: int) -> None:
         self._world = world
+        self._number = number
+        self.model = f"model {number or ''}".strip()
         self._asked: Counter[str] = Counter()
 
     def native_output(self, _schema: object) -> NativeOutput:
@@ -147,12 +151,13 @@ class Model:
         """Implement `Provider`."""
         world = self._world
         process = PROCESS.get()
-        process.watch.sent(request.messages)
+        watch = process.watch
+        watch.sent(request.request_id, request.messages, self._number)
         if process.has_turns:
-            world.disk.archive.check_sent(process.watch, request.request_id, request.messages)
+            world.disk.archive.check_sent(watch, request.request_id, request.messages)
         self._asked[request.request_id] += 1
-        chance = world.chance(f"model {request.request_id} {self._asked[request.request_id]}")
-        if chance.says(0.08):
+        chance = world.chance(f"{self.model} {request.request_id} {self._asked[request.request_id]}")
+        if chance.says(world.outage):
             await self._fail(request, chance)
         if chance.says(0.2):
             await anyio.sleep_until(world.moment(chance, world.model_seconds))
@@ -166,6 +171,9 @@ class Model:
                     await anyio.sleep(chance.around(world.model_seconds / 2))
         for index, call in enumerate(reply.message.tool_calls):
             emit(ArgumentsPiece(index, call.name, call.arguments))
+        if chance.says(0.04):
+            await self._fail(request, chance)
+        watch.replied(request.request_id, reply.message)
         return reply
 
     async def _fail(self, request: ModelRequest, chance: Chance) -> None:
@@ -175,8 +183,11 @@ class Model:
         if request.output_schema is not None and chance.says(0.5):
             raise NativeOutputUnsupported("no schemas here", vendor="simulated")
         if chance.says(0.1):
+            world.faults["model refused"] += 1
+            PROCESS.get().watch.refused(request.request_id, math.inf)
             raise ProviderRejected("no such model", vendor="simulated", status=404)
         wait = chance.pick([None, None, 1.0, 100.0])
+        PROCESS.get().watch.refused(request.request_id, wait or 0.0)
         raise ProviderUnavailable("busy", vendor="simulated", retryable=True, retry_after_seconds=wait)
 
     def _reply(self, request: ModelRequest, chance: Chance) -> ModelReply:
