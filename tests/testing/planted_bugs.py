@@ -488,7 +488,24 @@ def a_refusal_is_asked_again(patch: pytest.MonkeyPatch) -> None:
 @bug("G28")
 def a_failover_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     """The first provider is asked, also after the request has turned to another one."""
-    patch.setattr(Asker, "_provider", lambda self, command: self.providers[0])
+
+    def first(self: Any, command: Any) -> Any:
+        del command
+        return self.providers[0]
+
+    patch.setattr(Asker, "_provider", first)
+
+
+@bug("G10")
+def what_a_model_costs_is_not_limited(patch: pytest.MonkeyPatch) -> None:
+    """The limits of tokens and cost are not looked at after a reply with calls."""
+    patch.setattr(reducer, "over_budget", lambda limits, usage, cost: None)
+
+
+@bug("G10")
+def what_a_sub_request_spends_is_not_counted(patch: pytest.MonkeyPatch) -> None:
+    """The limits of a request do not count what the requests of its tools have used."""
+    patch.setattr(reducer, "add_spent", lambda state, spent: None)
 
 
 # -------------------------------------------------------------------------------------------- structured output

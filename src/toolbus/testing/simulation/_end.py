@@ -132,6 +132,7 @@ def _replay(watch: Watch, request: Request, result: RequestResult[Any]) -> None:
     except ProtocolViolation as exc:
         raise Broken("G01", f"the facts of {request.request_id} cannot be replayed: {exc}") from exc
     same = state.messages == result.messages and state.usage == result.usage
+    same = same and state.cost == result.cost
     same = same and (state.ending is request.ending or request.ending not in facts)
     watch.check("G01", same, f"the facts of {request.request_id}, applied again, give another turn")
 

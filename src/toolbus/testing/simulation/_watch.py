@@ -36,6 +36,7 @@ from ...events import (
     RequestResumed,
     RequestStarted,
     RoundStarted,
+    Spent,
     SteeringAdded,
     ToolCallCompleted,
     ToolCallFailed,
@@ -314,6 +315,7 @@ class Watch:
             refused = any(isinstance(each, ModelRetrying) and each.reason == _REFUSED for each in request.facts)
             self.check("G35", not refused, f"{event.request_id} is asked natively again")
         request.reply = event.message
+        request.spent += Spent(usage=event.usage, cost=event.cost or 0.0)
         whole = () if request.whole is None else request.whole.tool_calls
         names = [each.name for each in event.message.tool_calls]  # Interceptors may have edited the arguments.
         is_whole = not names or names == [each.name for each in whole]
@@ -403,6 +405,7 @@ class Watch:
         if isinstance(event, ToolCallFailed):
             self._check_given_up(request, call, event)
         call.terminal = event
+        request.spent += event.spent or Spent()
         call.settled_at, request.settled_at = self._time_without_pauses(), self._now()
         if call.requested is None:
             # Whoever answers a call from outside may do so before it is requested again.
@@ -496,6 +499,7 @@ class Watch:
         self.check("G28", retried <= most, f"round {event.round} is asked for {retried} times more")
         self.check("G28", number in (before, before + 1), f"provider {number} is asked after {before}")
         request.provider = number
+        request.spent += Spent(usage=event.usage)
         request.not_before = 0.0 if number != before else request.not_before
 
     def _on_late(self, request: Request, event: ToolCallLate) -> None:
@@ -592,6 +596,11 @@ class Watch:
                 mine, now = request.provider, anyio.current_time()
                 self.check("G28", number == mine, f"{request_id} asks provider {number}, and has turned to {mine}")
                 is_early = now < request.not_before - _EPSILON
+                limits, used = request.limits, request.spent.usage
+                is_left = used.input_tokens <= limits.max_input_tokens
+                is_left = is_left and used.output_tokens <= limits.max_output_tokens
+                is_left = is_left and (limits.max_cost is None or request.spent.cost <= limits.max_cost)
+                self.check("G10", is_left, f"{request_id} asks a model, and has spent {request.spent}")
                 self.check("G28", not is_early, f"{request_id} asks provider {number} before {request.not_before:g}")
         except Broken as exc:
             self.fail(exc)

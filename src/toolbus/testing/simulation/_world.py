@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field
 from ...core.compression import Compression
 from ...core.limits import Limits
 from ...core.output import FINAL_ANSWER
+from ...core.prices import Price
 from ...errors import NativeOutputUnsupported, ProviderRejected, ProviderUnavailable
 from ...events import ToolCallCompleted, ToolCallFailed
 from ...messages import AssistantMessage, ToolCall, Usage
@@ -35,6 +36,7 @@ __all__ = ["Verdict", "World"]
 _BEATS = 2  # times in a second at which many things happen at once
 _NAMES = [each.name for each in TOOLS]
 _ARGUMENTS = {"good": 8.0, "wrong": 0.5, "broken": 0.5, "more": 0.3}
+_PRICES = {"*": Price(input_per_million=10_000.0, output_per_million=100_000.0)}
 _MODES = ["auto", "tool"]
 _ANSWERS = {'{"n":%d}': 6.0, 'It is:\n```json\n{"n":%d}\n```': 1.0, '{"n":-%d}': 1.0, '{"n":%d': 1.0}
 
@@ -89,7 +91,7 @@ class World:
 
     def limits(self, name: str) -> Limits:
         """Return limits for a request: narrow ones, so that requests reach them."""
-        chance = self.chance(f"limits {name}")
+        chance, spends = self.chance(f"limits {name}"), self.chance(f"spends {name}")
         return Limits(
             timeout_seconds=chance.pick([4.0, 30.0, 120.0]),
             tool_timeout_seconds=self.tool_seconds,
@@ -102,6 +104,9 @@ class World:
             max_tool_calls=chance.pick([1, 4, 100]),
             max_calls_per_round=chance.pick([2, 64]),
             max_consecutive_errors=chance.pick([1, 3, 9]),
+            max_input_tokens=spends.pick([1_000_000, 1_000_000, 150]),
+            max_output_tokens=spends.pick([100_000, 100_000, 15]),
+            max_cost=spends.pick([None, None, 2.0]),
             max_model_attempts=self.chance(f"attempts {name}").pick([1, 3]),
             max_output_repairs=self.chance(f"repairs {name}").whole(1, 2),
             on_limit=chance.pick(["answer", "stop"]),
@@ -117,6 +122,7 @@ class World:
             "note_failures": chance.says(0.2),
             "needs_approval": chance.pick([None, None, False]) if chance.says(0.2) else None,
             "compression": self.compression,
+            "prices": _PRICES,
             "output": self.output if self.chance(f"output {name}").says(0.8) else None,
             "output_mode": "native" if self.native == "with_tools" else self.chance(f"mode {name}").pick(_MODES),
         }
