@@ -158,6 +158,30 @@ async def test_a_result_says_nothing_of_a_journal_that_is_written_after_the_sess
     assert record.ending == "completed"
 
 
+async def test_a_request_that_failed_as_it_began_is_not_written_again_after_its_conversation_was_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The process has stood still for longer than its lease, as above, and others have ended the request meanwhile.
+    monkeypatch.setattr("toolbus.session._steps.WRITE_SECONDS", 4.0)
+    store = Faulty("loses the answer", 0)
+    journal: Any = store.journal
+    append = journal.append
+
+    async def deleted(entry: Entry) -> int:
+        try:
+            return await append(entry)
+        except BaseException:
+            if await journal.abandon(entry.request_id, entry.epoch):
+                await store.forget("c")
+            raise
+
+    journal.append = deleted
+    result, _ = await run(store, Lab(), "warn")
+    assert (result.outcome, result.resumable, result.journaled) == ("failed", False, False)
+    assert await journal.request(result.request_id) is None
+    assert await store.history("c") == ()
+
+
 @pytest.mark.guarantee("G19", "G21")
 async def test_a_request_whose_store_is_away_for_longer_than_its_lease_is_left_to_the_process_that_completes_it(
     wall: Wall, caplog: pytest.LogCaptureFixture

@@ -44,6 +44,7 @@ def asked_again(request: ModelRequest) -> str:
     return newest.text
 
 
+@pytest.mark.guarantee("G35")
 async def test_the_model_gives_its_answer_by_a_tool_and_the_result_has_the_type_that_was_asked_for() -> None:
     script = ScriptedProvider([calls(("get_weather", {"city": "Paris"})), calls(("final_answer", RIGHT))])
     heard: list[Event] = []
@@ -85,6 +86,7 @@ async def test_a_request_without_an_output_has_none() -> None:
 # ------------------------------------------------------------------------------------------------- repairs
 
 
+@pytest.mark.guarantee("G35")
 async def test_a_text_that_is_no_answer_is_sent_back_with_what_is_wrong() -> None:
     script = ScriptedProvider([text("About 21 degrees."), text('{"city": "Paris"}'), calls(("final_answer", RIGHT))])
     async with Runtime(script) as runtime:
@@ -105,6 +107,7 @@ async def test_a_call_with_a_wrong_answer_fails_like_any_other_and_the_model_can
     assert "$.celsius" in result.tool_calls[0].error
 
 
+@pytest.mark.guarantee("G35")
 @pytest.mark.parametrize(
     ("limits", "asked"), [(Limits(), 3), (Limits(max_output_repairs=1), 2), (Limits(max_output_repairs=0), 1)]
 )

@@ -20,10 +20,12 @@ from toolbus.bus._broadcast import Broadcast
 from toolbus.bus._buffer import EventBuffer
 from toolbus.clock import SessionClock
 from toolbus.core.approval import needs_approval
+from toolbus.core.output import OutputType
 from toolbus.core.turn import Phase
 from toolbus.core.turn import _apply as reducer
 from toolbus.core.turn import _call_verdicts as judging
 from toolbus.core.turn import _decide as deciding
+from toolbus.core.turn import _replies as replying
 from toolbus.core.turn import _resumed as resuming
 from toolbus.dispatcher import ToolDispatcher
 from toolbus.dispatcher import _dispatcher as dispatcher_module
@@ -46,6 +48,7 @@ from toolbus.session import RequestSession
 from toolbus.session import _session as session_module
 from toolbus.session._crash import settle_broken
 from toolbus.session._model_call import ModelCall
+from toolbus.session._model_request import Asker
 from toolbus.session._start import Earlier, RequestBeginning
 from toolbus.stores.memory._journal import MemoryJournal
 
@@ -466,6 +469,62 @@ def the_model_never_reads_a_result_from_the_background(patch: pytest.MonkeyPatch
 
     for phase in Phase:
         patch.setitem(phase.changes, ToolCallCompleted, forgetful)
+
+
+# -------------------------------------------------------------------------------------------- providers
+
+
+@bug("G28")
+def a_refusal_is_asked_again(patch: pytest.MonkeyPatch) -> None:
+    """A provider is asked once more, whatever its error says."""
+    asked_again = replying._asked_again
+
+    def stubborn(state: Any, failed: Any, facts: Any, now: float) -> Any:
+        return asked_again(state, replace(failed, retryable=True), facts, now)
+
+    patch.setattr(replying, "_asked_again", stubborn)
+
+
+@bug("G28")
+def a_failover_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """The first provider is asked, also after the request has turned to another one."""
+
+    def first(self: Any, command: Any) -> Any:
+        del command
+        return self.providers[0]
+
+    patch.setattr(Asker, "_provider", first)
+
+
+@bug("G10")
+def what_a_model_costs_is_not_limited(patch: pytest.MonkeyPatch) -> None:
+    """The limits of tokens and cost are not looked at after a reply with calls."""
+    patch.setattr(reducer, "over_budget", lambda limits, usage, cost: None)
+
+
+@bug("G10")
+def what_a_sub_request_spends_is_not_counted(patch: pytest.MonkeyPatch) -> None:
+    """The limits of a request do not count what the requests of its tools have used."""
+    patch.setattr(reducer, "add_spent", lambda state, spent: None)
+
+
+# -------------------------------------------------------------------------------------------- structured output
+
+
+@bug("G35")
+def a_wrong_answer_is_sent_back_without_end(patch: pytest.MonkeyPatch) -> None:
+    """The requests to repair a structured output are not counted."""
+
+    def another(state: Any) -> str:
+        return f"{state.request_id}_o{state.facts}"
+
+    patch.setattr(deciding, "repair_id", another)
+
+
+@bug("G35")
+def any_json_is_an_output(patch: pytest.MonkeyPatch) -> None:
+    """A structured output is not checked before the request ends."""
+    patch.setattr(OutputType, "_check", lambda self, arguments: None)
 
 
 # -------------------------------------------------------------------------------------------- interceptors

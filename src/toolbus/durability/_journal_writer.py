@@ -413,9 +413,10 @@ class JournalWriter:
     def _was_accepted(self, request: _JournaledRequest) -> bool:
         """Return whether the request was accepted, so that another process may continue it.
 
-        With "stop" it was accepted only if the store has taken its first step.
+        Its first step is in the store, or it has continued without its store. Any other first step is not repeated
+        later: the store may have had it, and lost it again when the conversation was deleted.
         """
-        return request.written > 0 or self._on_failure == "warn"
+        return request.written > 0 or request.session.is_accepted
 
     async def _end(self, request: _JournaledRequest) -> None:
         """Write the missing steps; then give the lease back, or abandon a request that nobody is to continue."""

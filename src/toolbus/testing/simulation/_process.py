@@ -143,7 +143,7 @@ class Process:
     def _runtime(self) -> Runtime:
         world = self.world
         return Runtime(
-            world.model,
+            providers=world.models,
             tools=TOOLS,
             interceptors=world.interceptors,
             store=self.handle,
@@ -236,8 +236,9 @@ class Process:
             self._note_session(session)
             self.group.start_soon(self._wait_for, session)
 
-    def _options(self, _record: RequestRecord) -> dict[str, Any]:
-        return {"compression": self.world.compression}
+    def _options(self, record: RequestRecord) -> dict[str, Any]:
+        output = self.world.output if record.agreed.get("output") else None
+        return {"compression": self.world.compression, "output": output}
 
     def _note_session(self, session: RequestSession) -> None:
         self._started.append(session)

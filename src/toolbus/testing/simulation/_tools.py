@@ -101,7 +101,7 @@ async def deep(n: int, context: ToolContext[Any]) -> Any:
     """Ask a request of its own."""
     world = PROCESS.get().world
     try:
-        result = await context.ask(f"part {n}", tools=world.tools_below)
+        result = await context.ask(f"part {n}", tools=world.tools_below, output=world.output if n > 1 else None)
     except ToolbusError as exc:
         raise ToolError(f"could not ask: {exc}") from exc
     return result.text or result.reason
