@@ -55,7 +55,7 @@ class Turns:
         there is another, or if a request of another process is to be replaced and the store has no inbox.
         """
         writer = self._writer if is_named else None
-        if writer is not None and on_busy == "replace":
+        if writer is not None and (on_busy == "replace" or not ticket.running):
             with suppress(StoreError):  # The turn cannot be taken either, which is reported there.
                 await writer.make_way(request_id, self._replace)
         await ticket.ready()
