@@ -401,6 +401,26 @@ async def test_a_store_that_is_away_fails_the_newer_turn_and_ends_nothing() -> N
         assert await ended(first) == ["one of 1"]
 
 
+async def test_a_store_without_an_inbox_is_named_and_ends_nothing() -> None:
+    store = JournaledStore()
+    journal: Any = journal_of(store)
+
+    class Plain:
+        def __getattr__(self, name: str) -> Any:
+            if name in ("send", "receipt", "waiting", "settle"):
+                raise AttributeError(name)
+            return getattr(journal, name)
+
+    setattr(store, "_journal", Plain())  # noqa: B010
+    async with node(store) as here, node(store) as there:
+        first = here.start("one", conversation_id="c")
+        await settle()
+        with pytest.raises(ConfigurationError, match="Plain has no inbox"):
+            await there.run("two", conversation_id="c")
+        await advance(6)
+        assert await ended(first) == ["one of 1"]
+
+
 class Slow(Interceptor):
     """A guardrail that takes a second for each prompt."""
 
