@@ -401,7 +401,7 @@ async def test_a_store_that_is_away_fails_the_newer_turn_and_ends_nothing() -> N
         assert await ended(first) == ["one of 1"]
 
 
-async def test_a_store_without_an_inbox_is_named_and_ends_nothing() -> None:
+async def test_where_the_store_has_no_inbox_a_newer_turn_waits_for_another_process() -> None:
     store = JournaledStore()
     journal: Any = journal_of(store)
 
@@ -415,10 +415,9 @@ async def test_a_store_without_an_inbox_is_named_and_ends_nothing() -> None:
     async with node(store) as here, node(store) as there:
         first = here.start("one", conversation_id="c")
         await settle()
-        with pytest.raises(ConfigurationError, match="Plain has no inbox"):
-            await there.run("two", conversation_id="c")
-        await advance(6)
-        assert await ended(first) == ["one of 1"]
+        second = there.start("two", conversation_id="c")
+        await advance(12)
+        assert await ended(first, second) == ["one of 1", "two of 2"]
 
 
 class Slow(Interceptor):

@@ -211,7 +211,7 @@ class JournalWriter:
         Called for a turn that waits. Those that the store has when it looks first are older, by the order of the store
         and not by clocks: if it replaces, it cancels them, each once. Later it cancels those that began since and have
         waited for longer than itself; and if one of them replaces and has waited for less time, it is cancelled itself.
-        Raises `StoreError`, and what `cancel` raises.
+        Where the store has no inbox, it only waits for the requests of other processes. Raises `StoreError`.
         """
         request = self._requests[request_id]
         is_first, known = request.known is None, request.known or set()
@@ -225,7 +225,7 @@ class JournalWriter:
             if each.request_id in known or self.is_registered(each.request_id):
                 continue
             if is_first or each.agreed.get("asked_at", each.started_at) < request.asked_at:
-                if request.replaces:
+                if request.replaces and isinstance(self.store, Inbox):
                     with suppress(InboxFull):
                         await cancel(each.request_id)
             elif each.agreed.get("replaces"):

@@ -52,7 +52,7 @@ class Turns:
 
         `is_named` is false for a conversation that only this request knows. With "refuse", raises `ConversationBusy`
         instead of waiting for another process. Raises `ConfigurationError` if the application has given a history and
-        there is another, or if a request of another process is to be replaced and the store has no inbox.
+        there is another.
         """
         writer = self._writer if is_named else None
         if writer is not None and (on_busy == "replace" or not ticket.running):
