@@ -13,7 +13,7 @@ from support.journaled import JournaledStore, journal_of
 from support.resuming import Wall, virtual_wall
 from toolbus import Interceptor, RequestResult, RequestSession, Runtime, ToolContext, tool
 from toolbus.core.transcript import validate
-from toolbus.errors import ConfigurationError, Overloaded, StoreUnavailable
+from toolbus.errors import ConfigurationError, InboxFull, Overloaded, StoreUnavailable
 from toolbus.events import ToolCallCompleted
 from toolbus.messages import AssistantMessage, Message, UserMessage
 from toolbus.protocols import ModelRequest
@@ -399,6 +399,25 @@ async def test_a_store_that_is_away_fails_the_newer_turn_and_ends_nothing() -> N
                 await there.run("two", conversation_id="c")
         await advance(6)
         assert await ended(first) == ["one of 1"]
+
+
+async def test_an_inbox_that_is_full_or_a_store_that_is_away_is_asked_again() -> None:
+    store = JournaledStore()
+    journal: Any = journal_of(store)
+    send, faults = journal.send, [InboxFull("too many inputs"), StoreUnavailable("no answer")]
+
+    async def fails_at_first(event: Any) -> Any:
+        if faults:
+            raise faults.pop()
+        return await send(event)
+
+    journal.send = fails_at_first
+    async with node(store) as here, node(store) as there:
+        first = here.start("work", conversation_id="c")
+        await advance(1)
+        second = there.start("two", conversation_id="c")
+        await advance(8)
+        assert (faults, await ended(first, second)) == ([], [REPLACED, "two of 2"])
 
 
 async def test_where_the_store_has_no_inbox_a_newer_turn_waits_for_another_process() -> None:

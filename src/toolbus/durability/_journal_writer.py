@@ -224,13 +224,13 @@ class JournalWriter:
             # Admission and the runtime have ordered those of this process.
             if each.request_id in known or self.is_registered(each.request_id):
                 continue
-            if is_first or each.agreed.get("asked_at", each.started_at) < request.asked_at:
-                if request.replaces and isinstance(self.store, Inbox):
-                    with suppress(InboxFull):
+            with suppress(InboxFull):  # The next look tries again.
+                if is_first or each.agreed.get("asked_at", each.started_at) < request.asked_at:
+                    if request.replaces and isinstance(self.store, Inbox):
                         await cancel(each.request_id)
-            elif each.agreed.get("replaces"):
-                request.session.cancel(REPLACED)
-            known.add(each.request_id)
+                elif each.agreed.get("replaces"):
+                    request.session.cancel(REPLACED)
+                known.add(each.request_id)
 
     async def take_turn(
         self,
