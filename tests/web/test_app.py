@@ -324,7 +324,10 @@ async def test_only_a_page_of_the_newer_sdk_is_asked_to_reset_a_step(options: di
 
 
 def test_a_client_may_choose_that_its_message_replaces_the_request_that_waits_for_an_answer(backend: Backend):
-    with client_of(backend, options=lambda http, _user: {"on_busy": http.headers["x-on-busy"]}) as client:
+    def chosen(http: Request, _user: str) -> Any:
+        return {"on_busy": http.headers["x-on-busy"]}
+
+    with client_of(backend, options=chosen) as client:
         client.headers["x-on-busy"] = "replace"
         asks = begun(client, "remove")
         assert texts_of(client.post("/chat", json=say("hi")).text) == "Hello."
