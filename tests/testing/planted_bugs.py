@@ -427,8 +427,8 @@ def a_turn_is_remembered_beside_its_journal(patch: pytest.MonkeyPatch) -> None:
 def a_turn_is_not_asked_for(patch: pytest.MonkeyPatch) -> None:
     """As toolbus was before: each process puts only its own turns of a conversation into an order."""
 
-    async def hasty(self: JournalWriter, request_id: str, conversation_id: str, stand_aside: object) -> None:
-        del self, request_id, conversation_id, stand_aside
+    async def hasty(self: JournalWriter, request_id: str, conversation_id: str, *others: object) -> None:
+        del self, request_id, conversation_id, others
 
     patch.setattr(JournalWriter, "take_turn", hasty)
 

@@ -323,6 +323,20 @@ async def test_only_a_page_of_the_newer_sdk_is_asked_to_reset_a_step(options: di
     assert b"".join(each.get("body", b"") for each in sent).count(b'"reset-step"') == resets
 
 
+def test_a_client_may_choose_that_its_message_replaces_the_request_that_waits_for_an_answer(backend: Backend):
+    def chosen(http: Request, _user: str) -> Any:
+        return {"on_busy": http.headers["x-on-busy"]}
+
+    with client_of(backend, options=chosen) as client:
+        client.headers["x-on-busy"] = "replace"
+        asks = begun(client, "remove")
+        assert texts_of(client.post("/chat", json=say("hi")).text) == "Hello."
+        about = client.get(f"/requests/{asks}").json()
+        assert (about["outcome"], about["approvals"]) == ("cancelled", [])
+        ended = chunks_of(client.get(f"/requests/{asks}/events").text)[-1]
+        assert (ended["type"], ended["reason"]) == ("request_cancelled", "replaced by a newer message")
+
+
 def test_an_agent_of_ag_ui_asks_and_its_page_answers(client: Client):
     prompt = {"id": "u", "role": "user", "content": "locate me"}
     body = {"threadId": "t1", "runId": "r1", "messages": [prompt]}
