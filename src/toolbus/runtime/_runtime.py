@@ -460,13 +460,16 @@ class Runtime(Generic[DepsT]):
             )
         return anyio.run(once, backend=backend)
 
-    def as_tool(self, name: str, description: str) -> Tool:
+    def as_tool(self, name: str, description: str, *, return_direct: bool = False) -> Tool:
         """Return a tool that hands a task to a sub-request with this runtime's model, tools and defaults.
 
         The sub-requests run on the caller's bus and dispatcher; this runtime need not be entered for them. See
         `sub_request_tool`.
         """
-        return sub_request_tool(name, description, provider=self.providers, tools=self.tools, **self._merged({}))
+        own = self._merged({})
+        return sub_request_tool(
+            name, description, provider=self.providers, tools=self.tools, return_direct=return_direct, **own
+        )
 
     def session(self, request_id: str) -> RequestSession | None:
         """Return the session of a request that runs or waits in this runtime; None for any other: see `request`."""

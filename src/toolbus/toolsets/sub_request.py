@@ -28,6 +28,7 @@ def sub_request_tool(
     provider: Provider | Sequence[Provider] | None = None,
     tools: ToolsLike = (),
     output: Any = None,
+    return_direct: bool = False,
     **options: Unpack[SessionOptions],
 ) -> Tool:
     """Return a tool `name(task)` that runs a sub-request: see `ToolContext.ask` for the options that it inherits.
@@ -35,8 +36,9 @@ def sub_request_tool(
     `description` tells the calling model what to hand over. The result is the answer's text, or with `output` its data;
     artifacts and affected names are passed on. A sub-request that was stopped returns its text so far and the reason;
     one that failed is a failed call. The call's deadline is a second after the `timeout_seconds` of `limits` (600 by
-    default), so that it can pass on what was done until then; at most the time that is left for the request. Raises
-    `ConfigurationError` for wrong options or an `output` that cannot be used.
+    default), so that it can pass on what was done until then; at most the time that is left for the request. With
+    `return_direct`, the sub-request's answer is that of the request: see `ToolOptions`. Raises `ConfigurationError` for
+    wrong options or an `output` that cannot be used.
 
     Example:
         from toolbus import Runtime, sub_request_tool
@@ -73,4 +75,10 @@ def sub_request_tool(
             affected=result.affected,
         )
 
-    return Tool(name, description, handler=ask, timeout_seconds=limits.timeout_seconds + _TO_PASS_ON)
+    return Tool(
+        name,
+        description,
+        handler=ask,
+        timeout_seconds=limits.timeout_seconds + _TO_PASS_ON,
+        return_direct=return_direct,
+    )

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from ...core.limits import Limits
 from ...events import Event, RequestStarted, ToolCallCompleted, ToolCallFailed, ToolCallRequested
-from ...messages import Message
+from ...messages import AssistantMessage
 
 __all__ = ["Call", "JournalState", "Request"]
 
@@ -97,7 +97,7 @@ class Request:
     calls: dict[str, Call] = field(default_factory=dict[str, Call])
     facts: list[Event] = field(default_factory=list[Event])
     answered: set[str] = field(default_factory=set[str])  # calls whose results have joined the transcript
-    reply: Message | None = None  # the newest reply
+    reply: AssistantMessage | None = None  # the newest reply
     replies: int = 0
     requested: int = 0
     # The conversation for which a person's decision is remembered: that of the topmost request.
