@@ -227,7 +227,7 @@ def a_place_is_not_given_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Schedule, "leave", keeping)
 
 
-@bug("G13", first_seed=385)
+@bug("G13", first_seed=530)
 def a_retry_passes_its_deadline(patch: pytest.MonkeyPatch) -> None:
     """Whether the next attempt comes before the deadline is not looked at."""
 
@@ -433,7 +433,7 @@ def a_turn_is_not_asked_for(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(JournalWriter, "take_turn", hasty)
 
 
-@bug("G18", first_seed=971)
+@bug("G18", first_seed=1125)
 def a_call_ends_with_its_runtime(patch: pytest.MonkeyPatch) -> None:
     """As toolbus was before an application found it: what a cancelled runtime stops is told, and counts as a result."""
     patch.setattr(ToolDispatcher, "_begin_closing", lambda self: None)
@@ -575,10 +575,22 @@ def an_approval_outlives_its_conversation(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(conversations, "_key", lambda conversation_id, messages: conversation_id)
 
 
+@bug("G10", first_seed=11)
+def an_answer_by_tools_is_read_by_the_model(patch: pytest.MonkeyPatch) -> None:
+    """A request continues although all results of a reply are to be returned directly."""
+    ends = deciding._complete_by_call
+
+    def asking(state: Any, *others: Any) -> bool:
+        specs = [state.tools.get(each.call.name) for each in state.calls]
+        return not any(each is not None and each.return_direct for each in specs) and ends(state, *others)
+
+    patch.setattr(deciding, "_complete_by_call", asking)
+
+
 # ------------------------------------------------------------------------------------------- other processes
 
 
-@bug("G32")
+@bug("G32", first_seed=653)
 def a_command_is_refused_too_early(patch: pytest.MonkeyPatch) -> None:
     """A command is refused for a fact that is not in the journal yet."""
 

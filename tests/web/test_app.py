@@ -54,6 +54,12 @@ async def whoami(context: ToolContext[Any]) -> str:
     return str(context.deps)
 
 
+@tool(return_direct=True)
+async def receipt() -> str:
+    """Show the receipt."""
+    return "Paid: 7 euros."
+
+
 def _external(name: str) -> Tool:
     return Tool(name=name, description="Ask.", schema={"type": "object"}, external=True)
 
@@ -64,6 +70,7 @@ SCRIPTS: dict[str, list[Any]] = {
     "locate": [calls(("locate", {})), text("You are in Kyiv.")],
     "pay": [calls(("pay", {})), text("It is paid.")],
     "who": [calls(("whoami", {})), text("That is you.")],
+    "receipt": [calls(("receipt", {}), text="Here:")],
     "wait": [hang(after=text("I am beg"))],
     "busy": [error(ProviderUnavailable("it is away: secret-host"))],
 }
@@ -87,7 +94,7 @@ def user_of(request: Request) -> str | None:
 @contextmanager
 def client_of(backend: Backend, user: str = "ann", **options: Any) -> Generator[Client]:
     store = options.pop("store", None)
-    tools = [remove, whoami, _external("locate"), _external("pay")]
+    tools = [remove, whoami, receipt, _external("locate"), _external("pay")]
     runtime = Runtime(model(), tools=tools, on_approval="wait", store=store, drain_seconds=0, max_queued=0)
     app = cast("Any", create_app)(runtime, **{"authorize": user_of, "client_tools": ["locate"], **options})
     with Client(app, backend=backend) as client:
@@ -249,6 +256,15 @@ def test_a_page_decides_and_is_loaded_again_in_the_middle(client: Client):
     page = client.get("/conversations/chat/1").json()
     assert [each["role"] for each in page["messages"]] == ["user", "assistant"]
     assert page["requests"][0]["outcome"] == "completed"
+
+
+def test_the_answer_of_a_tool_is_shown_at_once_and_after_a_page_is_loaded_again(client: Client):
+    assert client.post("/ask", json={"prompt": "receipt"}).json()["text"] == "Paid: 7 euros."
+    assert client.post("/ask/text", json={"prompt": "receipt"}).text.count("Paid: 7 euros.") == 1
+    assert texts_of(client.post("/chat", json=say("receipt")).text).endswith("Paid: 7 euros.")
+    *_, newest = client.get("/conversations/c1").json()["messages"]
+    texts = [each["text"] for each in newest["parts"] if each["type"] == "text"]
+    assert texts == ["Here:", "Paid: 7 euros."]
 
 
 async def test_a_page_that_is_loaded_again_is_asked_although_its_next_message_waits():

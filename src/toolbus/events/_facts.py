@@ -99,10 +99,10 @@ class RequestResumed(Event, kw_only=True, frozen=True):
 class MessageAppended(Event, kw_only=True, frozen=True):
     """A message, with its `message_id`, was appended to the transcript.
 
-    Prompts, notes, steering and requests to repair an output are facts of their own. A reply and the results of its
-    calls are not: for them, listeners get an event that is derived from the `ModelResponded`, or from the event that
-    settles the last call of the round, and that follows it at once. Its `event_id` is that of its cause with `_m0`,
-    `_m1` and so on. Its `is_derived` is true.
+    Prompts, notes, steering, requests to repair an output and answers by `return_direct` tools are facts of their own.
+    A reply and the results of its calls are not: for them, listeners get an event that is derived from the
+    `ModelResponded`, or from the event that settles the last call of the round, and that follows it at once. Its
+    `event_id` is that of its cause with `_m0`, `_m1` and so on. Its `is_derived` is true.
     """
 
     message: Message
@@ -111,7 +111,9 @@ class MessageAppended(Event, kw_only=True, frozen=True):
     @property
     def is_derived(self) -> bool:
         """True for a reply or a result, which another fact has appended."""
-        return isinstance(self.message, (AssistantMessage, ToolMessage))
+        if isinstance(self.message, AssistantMessage):  # An answer by tools has the id of a fact.
+            return not self.event_id.rpartition("_f")[2].isdecimal()
+        return isinstance(self.message, ToolMessage)
 
 
 class RoundStarted(Event, kw_only=True, frozen=True):

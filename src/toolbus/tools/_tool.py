@@ -312,6 +312,7 @@ def _spec_of(name: str, description: str, binder: ArgumentBinder, options: ToolO
         idempotent=options.get("idempotent", False),
         repeatable=options.get("repeatable", False),
         background=options.get("background", False),
+        return_direct=options.get("return_direct", False),
     )
 
 

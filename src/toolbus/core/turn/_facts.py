@@ -74,7 +74,7 @@ class Facts(Struct, eq=False):
         self.emit(kind, usage=state.usage + lost.usage, cost=state.cost + lost.cost, **fields)
 
     def append(self, message: Message) -> None:
-        """Append a message of the user or of the system to the transcript."""
+        """Append a message to the transcript that is neither a reply of the model nor a result."""
         self.emit(MessageAppended, message=message)
 
     @property

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from ...core.limits import Limits
 from ...events import Event, RequestStarted, Spent, ToolCallCompleted, ToolCallFailed, ToolCallRequested
-from ...messages import AssistantMessage, Message
+from ...messages import AssistantMessage
 
 __all__ = ["Call", "JournalState", "Request"]
 
@@ -97,7 +97,7 @@ class Request:
     calls: dict[str, Call] = field(default_factory=dict[str, Call])
     facts: list[Event] = field(default_factory=list[Event])
     answered: set[str] = field(default_factory=set[str])  # calls whose results have joined the transcript
-    reply: Message | None = None  # the newest reply
+    reply: AssistantMessage | None = None  # the newest reply
     spent: Spent = Spent()  # by its model calls and its sub-requests
     provider: int = 0  # the position of the provider whose turn it is
     not_before: float = 0.0  # the time before which it does not want to be asked; infinite if it has refused

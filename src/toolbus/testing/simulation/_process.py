@@ -25,7 +25,7 @@ from ._findings import Broken
 from ._inbox import InboxHandle
 from ._loop import SteadyLoop
 from ._plans import Plan
-from ._tools import BACKGROUND, EXTERNAL, IDEMPOTENT, NEEDS_APPROVAL, PROCESS, RETRIES, TOOLS
+from ._tools import BACKGROUND, DIRECT, EXTERNAL, IDEMPOTENT, NEEDS_APPROVAL, PROCESS, RETRIES
 from ._watch import Watch
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class Process:
             idempotent=IDEMPOTENT,
             external=EXTERNAL,
             background=BACKGROUND,
+            direct=DIRECT,
             journal=self.handle if world.disk.journals else None,
         )
         self.next_may_begin = anyio.Event()
@@ -144,7 +145,7 @@ class Process:
         world = self.world
         return Runtime(
             providers=world.models,
-            tools=TOOLS,
+            tools=world.tools,
             interceptors=world.interceptors,
             store=self.handle,
             bus=self.bus,

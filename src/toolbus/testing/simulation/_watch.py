@@ -48,7 +48,7 @@ from ...events import (
     ToolCallStarted,
 )
 from ...messages import AssistantMessage, Message, ToolMessage, UserMessage
-from ...tool_results import failure_content
+from ...tool_results import answer_in, failure_content
 from ._accounts import Call, JournalState, Request
 from ._findings import Broken
 
@@ -72,8 +72,9 @@ class Watch:
     `epoch` is the wall clock's time when the event loop's time is 0. `needs_approval` names the tools whose calls
     all need a person's approval; `retries` has the number of retries by tool, `idempotent` the tools whose calls
     may run once more after a crash, and `external` those whose calls are then requested again. The calls of
-    `background` tools do not hold their request up. `journal` is the journal's state, if there is one.
-    `slack_seconds` is the time for which the process has been paused. Once `is_over`, nothing is checked any more.
+    `background` tools do not hold their request up, and the results of `direct` tools are the answer. `journal` is the
+    journal's state, if there is one. `slack_seconds` is the time for which the process has been paused. Once `is_over`,
+    nothing is checked any more.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Watch:
         idempotent: frozenset[str] = frozenset(),
         external: frozenset[str] = frozenset(),
         background: frozenset[str] = frozenset(),
+        direct: frozenset[str] = frozenset(),
         journal: JournalState | None = None,
     ) -> None:
         self._bus = bus
@@ -97,6 +99,7 @@ class Watch:
         self._idempotent = idempotent
         self._external = external
         self._background = background
+        self._direct = direct
         self.journal = journal
         self._position = bus.statistics().position
         self._ids: set[str] = set()
@@ -286,7 +289,11 @@ class Watch:
 
     def _on_message(self, request: Request, event: MessageAppended) -> None:
         message = event.message
-        if isinstance(message, AssistantMessage):
+        if isinstance(message, AssistantMessage) and not event.is_derived:
+            self.check(
+                "G06", message.text == self._direct_answer(request), f"{event.event_id} is not its tools' answer"
+            )
+        elif isinstance(message, AssistantMessage):
             self.check("G01", message is request.reply, f"{event.event_id} is not the newest reply")
         elif isinstance(message, ToolMessage):
             call_state = request.calls.get(message.call_id)
@@ -310,6 +317,15 @@ class Watch:
         elif isinstance(message, UserMessage) and any(call.is_background for call in request.calls.values()):
             request.replies = 0  # Beside background calls, what a person says has as many rounds as a new turn.
 
+    def _direct_answer(self, request: Request) -> str | None:
+        """Return the answer that the results of the newest reply are; None if the model has to read them."""
+        calls = [] if request.reply is None else [request.calls[each.call_id] for each in request.reply.tool_calls]
+        results = [each.terminal for each in calls if each.name in self._direct]
+        done = [each for each in results if isinstance(each, ToolCallCompleted)]
+        if not calls or len(done) < len(calls):
+            return None
+        return "\n\n".join(filter(str.strip, [answer_in(each.content) for each in done]))
+
     def _on_reply(self, request: Request, event: ModelResponded) -> None:
         if event.native_output:
             refused = any(isinstance(each, ModelRetrying) and each.reason == _REFUSED for each in request.facts)
@@ -330,6 +346,10 @@ class Watch:
         self.check("G06", open_calls == background, f"round {event.round} begins while {open_calls} are open")
         for call_id in background:
             request.calls[call_id].ticket = "given"
+        since = itertools.takewhile(lambda fact: not isinstance(fact, ModelResponded), reversed(request.facts))
+        may_begin = background or any(isinstance(fact, MessageAppended) for fact in since)
+        answered = not may_begin and self._direct_answer(request) is not None
+        self.check("G10", not answered, f"round {event.round} begins after tools have answered")
         missing = set[str]() if self._is_replaying else request.calls.keys() - request.answered
         self.check("G09", not missing, f"round {event.round} begins without the results of {sorted(missing)}")
         if event.call_outcomes and not any(call.is_background for call in request.calls.values()):

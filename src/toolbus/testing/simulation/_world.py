@@ -22,11 +22,12 @@ from ...errors import NativeOutputUnsupported, ProviderRejected, ProviderUnavail
 from ...events import ToolCallCompleted, ToolCallFailed
 from ...messages import AssistantMessage, ToolCall, Usage
 from ...protocols import ArgumentsPiece, Emit, ModelReply, ModelRequest, NativeOutput, TextPiece
+from ...records import replace
 from ._chance import Chance
 from ._disk import Disk
 from ._guard import Guard
 from ._plans import Plan, plans_of
-from ._tools import PROCESS, TOOLS
+from ._tools import PROCESS, TOOLS, show
 
 if TYPE_CHECKING:
     from ._people import Command
@@ -80,7 +81,9 @@ class World:
         self.outage = 0.08 if len(self.models) == 1 else models.pick([0.08, 0.6])  # the part of calls that fail
         self.has_archivist = self.chance("archivist").says(0.3)
         self.interceptors = [Guard(self)] if self.chance("guard").says(0.2) else []
-        self.tools_below = TOOLS[:3] if chance.says(0.7) else TOOLS
+        # Only some worlds have the tool that answers, since an answer ends what else might happen.
+        self.tools = (*TOOLS, show) if self.chance("show").says(0.3) else TOOLS
+        self.tools_below = TOOLS[:3] if chance.says(0.7) else self.tools
         chance = self.chance("output")
         self.output = Verdict if chance.says(0.3) else None  # of most requests
         self.native: NativeOutput = chance.pick(["", "alone", "with_tools"])
@@ -169,7 +172,7 @@ class Model:
             await anyio.sleep_until(world.moment(chance, world.model_seconds))
         else:
             await anyio.sleep(chance.below(0.2))
-        reply = self._reply(request, chance)
+        reply = self._reply(request, chance, self._asked[request.request_id])
         for piece in (reply.message.text[:4], reply.message.text[4:]):
             if piece:
                 emit(TextPiece(piece))
@@ -196,12 +199,14 @@ class Model:
         PROCESS.get().watch.refused(request.request_id, wait or 0.0)
         raise ProviderUnavailable("busy", vendor="simulated", retryable=True, retry_after_seconds=wait)
 
-    def _reply(self, request: ModelRequest, chance: Chance) -> ModelReply:
+    def _reply(self, request: ModelRequest, chance: Chance, number: int) -> ModelReply:
         usage = Usage(input_tokens=chance.whole(1, 99), output_tokens=chance.whole(1, 9))
         calls: tuple[ToolCall, ...] = ()
         text = ""
         if request.tools and chance.says(0.75):
             calls = tuple(self._call(chance, index) for index in range(chance.pick([1, 1, 2, 3, 4])))
+            if show.spec in request.tools and self._world.chance(f"show {request.request_id} {number}").says(0.3):
+                calls = tuple(replace(each, name=show.name) for each in calls)
         if not calls or chance.says(0.3):
             text = "" if chance.says(0.08) else f"said {request.round} " * chance.pick([1, 1, 40])
         is_offered = any(each.name == FINAL_ANSWER for each in request.tools)
