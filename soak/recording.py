@@ -255,7 +255,8 @@ class _Lines:
         add = self.seen.add
 
         def trace(frame: FrameType, _event: str, _argument: Any) -> _Tracer:
-            add((which, frame.f_lineno))
+            if (number := frame.f_lineno) is not None:  # pyright: ignore[reportUnnecessaryComparison] -- code of no line
+                add((which, number))
             return trace
 
         return trace

@@ -186,7 +186,7 @@ class Asker:
 
     async def ask(self, **options: Any) -> None:
         try:
-            await self.asking.question(REQUESTED, lambda: "n", lambda record: record, "Why?", options).run()
+            await self.asking.question(REQUESTED, lambda: "n", lambda record: record, None, "Why?", options).run()
         except (LimitReached, NotRunning, ConfigurationError) as exc:
             self.found.append(exc)
 

@@ -13,7 +13,7 @@ VALUES = b"[%s]" % b",".join([b"1"] * 100_001)  # one value too many
 
 
 def decoder(most_bytes: int, reasons: list[str], errors: str = "strict") -> Callable[[bytes], str]:
-    with bounded_lines(most_bytes, reasons.append):
+    with bounded_lines(most_bytes, reasons.append, lambda _line: None):
         return codecs.getincrementaldecoder(LINES)(errors).decode
 
 
