@@ -38,11 +38,10 @@ from toolbus.errors import (
 from toolbus.events import CancelRequested
 from toolbus.messages import ToolMessage
 from toolbus.storage import Durability, InboxReceipt, JournalStore, Store
-from toolbus.stores import sqlite
+from toolbus.stores import _encoding, sqlite
 from toolbus.stores._encoding import written
 from toolbus.stores.archive import Archive, verify
 from toolbus.stores.sql import append
-from toolbus.stores.sql import database as database_module
 from toolbus.stores.sql import schema as _schema
 from toolbus.stores.sql.database import Database
 from toolbus.stores.sql.inbox import send_all
@@ -301,7 +300,7 @@ async def test_an_entry_that_is_refused_without_a_reason_says_so(path: Path, mon
 
 
 async def test_the_ends_of_journals_are_remembered_up_to_a_bound(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database_module, "_HEADS", 2)
+    monkeypatch.setattr(_encoding, "_MOST_HEADS", 2)
     async with closing(SqliteStore(path)) as store:
         for each in "abc":
             await store.append(entry(each))

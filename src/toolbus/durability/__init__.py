@@ -37,7 +37,7 @@ Invariants:
 
 Example:
     from toolbus import Runtime
-    from toolbus.durability import OptionsFor, Resumption
+    from toolbus.durability import REPLACED, OptionsFor, Resumption
     from toolbus.stores.memory import MemoryStore
     from toolbus.testing import ScriptedProvider
 
@@ -45,6 +45,7 @@ Example:
     async with Runtime(ScriptedProvider([]), store=MemoryStore(journal=True)) as runtime:
         resumption: Resumption = await runtime.resume(options=options_for)
     print(resumption.sessions, resumption.problems, resumption.held)  # () () 0
+    print(REPLACED)  # replaced by a newer message
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from .._encoding import Head, Heads
 
-__all__ = ["Database", "Row", "Rows", "all_or_each"]
+__all__ = ["Database", "Row", "Rows"]
 
 Row = Sequence[Any]
 _Item = TypeVar("_Item")
@@ -148,21 +148,20 @@ class Database(ABC):
     def close(self) -> None:
         """Close the connection. Raises nothing."""
 
+    def all_or_each(
+        self, items: Sequence[_Item], do: Callable[[Sequence[_Item]], Sequence[_Outcome | Exception]]
+    ) -> Sequence[_Outcome | Exception]:
+        """Do items in one transaction, or each in its own if the database cannot take a value of one of them.
 
-def all_or_each(
-    database: Database, items: Sequence[_Item], do: Callable[[Sequence[_Item]], Sequence[_Outcome | Exception]]
-) -> Sequence[_Outcome | Exception]:
-    """Do items in one transaction, or each in its own if the database cannot take a value of one of them.
-
-    Return the outcome of each, or its error. Raises an error that concerns all of them, such as a full disk; then
-    nothing is done.
-    """
-    try:
-        with database.transaction():
-            return do(items)
-    except Exception as exc:
-        if not database.is_own_fault(exc):
-            raise
-        if len(items) > 1:
-            return [outcome for each in items for outcome in all_or_each(database, [each], do)]
-        return [database.translated(exc)]
+        Return the outcome of each, or its error. Raises an error that concerns all of them, such as a full disk; then
+        nothing is done.
+        """
+        try:
+            with self.transaction():
+                return do(items)
+        except Exception as exc:
+            if not self.is_own_fault(exc):
+                raise
+            if len(items) > 1:
+                return [outcome for each in items for outcome in self.all_or_each([each], do)]
+            return [self.translated(exc)]

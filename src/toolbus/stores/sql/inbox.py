@@ -14,7 +14,7 @@ from ...errors import InboxFull, StoreError, ToolbusError
 from ...events import Event, decode, encode
 from ...storage import MAX_WAITING_INPUTS, InboxReceipt
 from .._encoding import stored
-from .database import Database, Row, Rows, all_or_each
+from .database import Database, Row, Rows
 
 __all__ = ["TAKE", "park", "receipt", "send_all", "settle", "waiting"]
 
@@ -47,8 +47,8 @@ _SETTLE = "UPDATE inbox SET state = ?, reason = ? WHERE request_id = ? AND event
 
 
 def send_all(database: Database, events: Sequence[Event]) -> Sequence[InboxReceipt | Exception]:
-    """Send inputs: see `Inbox.send`, and `all_or_each`. Return the receipt of each, or its error."""
-    return all_or_each(database, events, lambda some: _Sending(database, some).send())
+    """Send inputs: see `Inbox.send`, and `Database.all_or_each`. Return the receipt of each, or its error."""
+    return database.all_or_each(events, lambda some: _Sending(database, some).send())
 
 
 class _Sending:

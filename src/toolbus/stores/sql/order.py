@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .database import Database, all_or_each
+from .database import Database
 
 __all__ = ["DELETE", "DELETE_OF", "WantedTurn", "drop_old", "return_turn", "take", "take_all"]
 
@@ -51,14 +51,14 @@ class WantedTurn(NamedTuple):
 
 
 def take_all(database: Database, wanted: Sequence[WantedTurn]) -> Sequence[bool | Exception]:
-    """Take turns: see `all_or_each`. Return for each whether it was taken, or its error."""
+    """Take turns: see `Database.all_or_each`. Return for each whether it was taken, or its error."""
 
     def take_some(some: Sequence[WantedTurn]) -> Sequence[bool]:
         # Each process locks the rows in the same order, to avoid deadlocks.
         taken = {each: take(database, each) for each in sorted({*some})}
         return [taken[each] for each in some]
 
-    return all_or_each(database, wanted, take_some)
+    return database.all_or_each(wanted, take_some)
 
 
 def take(database: Database, wanted: WantedTurn) -> bool:
