@@ -195,18 +195,6 @@ def _is_hook(given: Any) -> bool:
     return given == "wait" or (is_async(given) and takes(given, 1))
 
 
-def _are_interceptors(given: Any) -> bool:
-    return isinstance(given, Sequence) and all(
-        isinstance(each, Interceptor) for each in cast("Sequence[object]", given)
-    )
-
-
-def _are_instrumentation(given: Any) -> bool:
-    return isinstance(given, Sequence) and all(
-        isinstance(each, Instrumentation) for each in cast("Sequence[object]", given)
-    )
-
-
 def _are_prices(given: Any) -> bool:
     return isinstance(given, Mapping) and all(
         isinstance(name, str) and isinstance(price, Price)
@@ -215,9 +203,7 @@ def _are_prices(given: Any) -> bool:
 
 
 def _are_budgets(given: Any) -> bool:
-    return isinstance(given, Budget) or (
-        isinstance(given, Sequence) and all(isinstance(each, Budget) for each in cast("Sequence[object]", given))
-    )
+    return isinstance(given, Budget) or _are(Budget)(given)
 
 
 def _are_secrets(given: Any) -> bool:
@@ -238,6 +224,12 @@ def _is(kind: type[Any]) -> Callable[[Any], bool]:
     return lambda given: isinstance(given, kind)
 
 
+def _are(kind: type[Any]) -> Callable[[Any], bool]:
+    return lambda given: (
+        isinstance(given, Sequence) and all(isinstance(each, kind) for each in cast("Sequence[object]", given))
+    )
+
+
 _RULES: Mapping[str, Rule] = {
     "limits": Rule(_is(Limits), "give Limits, for example Limits(max_rounds=3)"),
     "budget": Rule(_are_budgets, "give a Budget, for example Budget(max_tokens=100_000), or a list of them"),
@@ -249,9 +241,10 @@ _RULES: Mapping[str, Rule] = {
     "on_approval": Rule(
         _is_hook, "give an async function that takes the question and returns whether the call may run, or 'wait'"
     ),
-    "interceptors": Rule(_are_interceptors, "give a list of objects whose classes derive from toolbus.Interceptor"),
+    "interceptors": Rule(_are(Interceptor), "give a list of objects whose classes derive from toolbus.Interceptor"),
     "instrumentation": Rule(
-        _are_instrumentation, "give a list of objects whose classes derive from toolbus.instrumentation.Instrumentation"
+        _are(Instrumentation),
+        "give a list of objects whose classes derive from toolbus.instrumentation.Instrumentation",
     ),
     "prices": Rule(_are_prices, "give {'vendor:model': Price(input_per_million=..., output_per_million=...)}"),
     "note_failures": FLAG,
