@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import pytest
@@ -14,8 +15,10 @@ from toolbus._option_checks import (
     POSITIVE,
     Rule,
     check,
+    is_async,
     one_of,
     or_none,
+    takes,
     whole,
 )
 from toolbus.errors import ConfigurationError
@@ -54,3 +57,25 @@ def test_the_advice_names_the_choices():
     assert one_of("a", "b").advice == "it must be 'a' or 'b'"
     assert one_of("a", "b", "c").advice == "it must be one of 'a', 'b', 'c'"
     assert or_none(whole(2), "for no window").advice == "it must be a whole number of at least 2, or None for no window"
+
+
+def test_a_function_is_asked_whether_it_takes_so_many_arguments() -> None:
+    assert [takes(lambda tool, arguments: None, count) for count in (1, 2, 3)] == [False, True, False]
+    assert takes(lambda *given: None, 5)
+    assert not takes("a text", 1)
+    assert takes(dict.fromkeys, 2)
+    assert takes(max, 2), "it has no signature"
+
+
+def test_a_handler_is_async_if_calling_it_gives_a_coroutine() -> None:
+    async def find(name: str) -> str:
+        return name
+
+    class Finder:
+        async def __call__(self, name: str) -> str:
+            return name
+
+    partial = functools.partial
+    asynchronous = [find, partial(find, "a"), partial(partial(find), "a"), Finder(), partial(Finder(), "a")]
+    assert [is_async(each) for each in asynchronous] == [True] * 5
+    assert [is_async(each) for each in (str, str.upper, partial(str, "a"), "a text")] == [False] * 4  # type: ignore[arg-type]
