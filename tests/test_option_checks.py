@@ -16,8 +16,10 @@ from toolbus._option_checks import (
     Rule,
     check,
     is_async,
+    no_option,
     one_of,
     or_none,
+    shown,
     takes,
     whole,
 )
@@ -79,3 +81,20 @@ def test_a_handler_is_async_if_calling_it_gives_a_coroutine() -> None:
     asynchronous = [find, partial(find, "a"), partial(partial(find), "a"), Finder(), partial(Finder(), "a")]
     assert [is_async(each) for each in asynchronous] == [True] * 5
     assert [is_async(each) for each in (str, str.upper, partial(str, "a"), "a text")] == [False] * 4  # type: ignore[arg-type]
+
+
+def test_an_option_of_another_name_is_answered_with_the_one_that_is_meant() -> None:
+    assert no_option(["output"], ["provider", "limits"]) == (
+        "there is no option output (did you mean run(..., output=...)?); the options are provider, limits"
+    )
+    assert "(did you mean output?)" in no_option(["output_type"], ["provider", "output"])
+    assert "(did you mean limits?)" in no_option(["limit"], ["provider", "limits"])
+    assert no_option(["x"], ["provider"], "field") == "there is no field x; the fields are provider"
+
+
+def test_a_value_is_shown_by_its_type_and_the_beginning_of_its_text() -> None:
+    assert shown("order") == "a str ('order')"
+    assert shown(int) == "the class int"
+    assert shown(3) == "an int (3)"
+    long = shown("x" * 30 + "y" * 100)
+    assert (len(long), long.count("x")) == (68, 27)
