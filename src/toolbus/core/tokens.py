@@ -291,8 +291,7 @@ class Calibration:
             return
         line = self._lines.setdefault(model, _Line())
         line.add(estimated, min(max(actual, expected / _STEP), expected * _STEP + _MOST_OVERHEAD))
-        self._lines.move_to_end(model)
-        while len(self._lines) > self._max_models:
+        if len(self._lines) > self._max_models:
             self._lines.popitem(last=False)
 
     def factor(self, model: str) -> float:
