@@ -133,6 +133,19 @@ def test_the_last_line_of_a_head_belongs_to_it_even_if_it_is_not_indented() -> N
     assert [line.number for line in scope.lines][:3] == [2, 3, 4]
 
 
+def test_quotes_within_other_quotes_open_nothing_and_quotes_directly_after_others_do() -> None:
+    within, after = "x = \"\"\"it is '''quoted''' here\"\"\"", 'y = """a"""\'\'\'b'
+    lines = [within, "def f():", "    pass", after, "def text():", "'''", "def g():", "    pass"]
+    scopes = read_structure("a.py", dict(enumerate(lines, start=1)))
+    assert [each.name for each in scopes if each.head] == ["f", "g"]
+
+
+@pytest.mark.parametrize(("length", "names"), [(8, ["Kiln gauge"]), (7, ["Kiln gauge"]), (6, [])])
+def test_a_line_under_a_heading_may_be_a_little_shorter(length: int, names: list[str]) -> None:
+    scopes = read_structure("a.rst", {1: "Kiln gauge", 2: "-" * length, 3: "It is hot."})
+    assert [each.name for each in scopes if each.head] == names
+
+
 def test_a_signature_ends_within_thirty_lines() -> None:
     for length, head in ((29, 30), (30, 1)):
         text = "def f(\n" + "    a,\n" * (length - 1) + "):\n    pass\n"

@@ -155,10 +155,7 @@ class _Queries(_ByAge):
         self._newest[query_of(item)] = item.position
 
     def _text(self, aged: HistoryItem) -> str:
-        query = query_of(aged)
-        superseded = self._newest[query] != aged.position
-        if not superseded:
-            del self._newest[query]
+        superseded = self._newest[query_of(aged)] != aged.position
         return stub(cast("ToolMessage", aged.message), superseded=superseded)
 
 

@@ -193,7 +193,7 @@ def _part(part: Part, count: Tokenizer) -> int:
 
 def _file(part: FilePart) -> int:
     if part.media_type.startswith("text/") and part.url.startswith("data:"):
-        return max(1, round(len(part.url) / _BASE64_CHARACTERS_PER_TOKEN))
+        return round(len(part.url) / _BASE64_CHARACTERS_PER_TOKEN)
     return FILE_TOKENS
 
 
