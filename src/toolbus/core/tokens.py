@@ -284,7 +284,7 @@ class Calibration:
 
         `model` is "vendor:model". `actual` is all the input, including what was read from the provider's cache.
         """
-        if estimated <= 0 or actual <= 0:
+        if estimated <= 0:
             return
         expected = self.overhead(model) + self.factor(model) * estimated
         if not expected / _ABSURD <= actual <= expected * _ABSURD + _MOST_OVERHEAD:
