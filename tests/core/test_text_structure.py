@@ -135,9 +135,20 @@ def test_the_last_line_of_a_head_belongs_to_it_even_if_it_is_not_indented() -> N
 
 def test_quotes_within_other_quotes_open_nothing_and_quotes_directly_after_others_do() -> None:
     within, after = "x = \"\"\"it is '''quoted''' here\"\"\"", 'y = """a"""\'\'\'b'
-    lines = [within, "def f():", "    pass", after, "def text():", "'''", "def g():", "    pass"]
+    lines = [
+        within,
+        "def f():",
+        "    pass",
+        after,
+        "def text():",
+        "'''",
+        "def g():",
+        '    z = """"""',
+        "def h():",
+        "    pass",
+    ]
     scopes = read_structure("a.py", dict(enumerate(lines, start=1)))
-    assert [each.name for each in scopes if each.head] == ["f", "g"]
+    assert [each.name for each in scopes if each.head] == ["f", "g", "h"]
 
 
 @pytest.mark.parametrize(("length", "names"), [(8, ["Kiln gauge"]), (7, ["Kiln gauge"]), (6, [])])

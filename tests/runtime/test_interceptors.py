@@ -12,7 +12,7 @@ import pytest
 from toolbus import Denied, EventBus, Interceptor, Limits, RequestResult, Runtime, ToolContext, tool
 from toolbus.core.transcript import validate
 from toolbus.errors import ApplicationError, ProviderUnavailable
-from toolbus.events import ApprovalRequested, Event, RequestStarted, TextDelta, ToolCallRequested
+from toolbus.events import ApprovalRequested, Event, RequestStarted, TextDelta, ToolCallLate, ToolCallRequested
 from toolbus.interceptors import Ask
 from toolbus.messages import AssistantMessage, Message, Usage, UserMessage
 from toolbus.protocols import ModelReply, ModelRequest
@@ -743,6 +743,32 @@ async def test_a_result_is_screened_also_by_one_interceptor_among_others(is_firs
     async with Runtime(ScriptedProvider([calls(PARIS), text("Sunny.")]), tools=[get_weather]) as runtime:
         result = await runtime.run("Where?", interceptors=given)
     assert [each.content for each in result.tool_calls] == ["SUNNY IN PARIS"]
+
+
+async def test_a_late_result_is_screened_once() -> None:
+    screened: list[str] = []
+    late: list[str] = []
+
+    class Seen(Interceptor):
+        async def after_tool(
+            self, call: ToolCallRequested, result: RenderedResult, context: ToolContext[Any]
+        ) -> RenderedResult:
+            screened.append(result.content)
+            return replace(result, content=f"screened {result.content}")
+
+    @tool(timeout_seconds=1)
+    async def stubborn() -> str:
+        """Take five seconds, whatever happens."""
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(5)
+        return "report"
+
+    script = ScriptedProvider([calls(("stubborn", {})), text("It takes too long.")])
+    async with Runtime(script, tools=[stubborn], interceptors=[Seen()]) as runtime:
+        runtime.bus.connect(ToolCallLate, lambda event: late.append(event.content))
+        assert (await runtime.run("Go.")).text == "It takes too long."
+        await advance(10)
+    assert (screened, late) == (["report"], ["screened report"])
 
 
 @pytest.mark.parametrize(
