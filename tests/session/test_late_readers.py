@@ -25,7 +25,7 @@ from toolbus.events import (
 )
 from toolbus.messages import AssistantMessage, UserMessage
 from toolbus.protocols import Emit, ModelReply, ModelRequest, TextPiece
-from toolbus.providers.scripted import ScriptedProvider, calls, error, hang, text
+from toolbus.providers.scripted import ScriptedProvider, calls, error, text
 from toolbus.stores.memory import MemoryStore
 from toolbus.stores.sqlite import SqliteStore
 
@@ -347,12 +347,3 @@ async def test_a_wrong_cursor_is_refused_with_what_to_give(after: str, words: st
         with pytest.raises(ConfigurationError) as raised:
             [each async for each in session.events(after=after)]
         assert words in str(raised.value)
-
-
-async def test_the_record_of_a_request_that_has_ended_says_when_it_has() -> None:
-    async with Runtime(ScriptedProvider([hang()]), limits=Limits(timeout_seconds=5)) as runtime:
-        result = await runtime.run("hi")
-        (record,) = await runtime.requests()
-    assert (record.request_id, record.ending) == (result.request_id, "stopped")
-    assert record.ended_at is not None
-    assert record.ended_at - record.started_at == pytest.approx(5)
