@@ -62,8 +62,12 @@ def test_the_advice_names_the_choices():
 
 
 def test_a_function_is_asked_whether_it_takes_so_many_arguments() -> None:
-    assert [takes(lambda tool, arguments: None, count) for count in (1, 2, 3)] == [False, True, False]
-    assert takes(lambda *given: None, 5)
+    def of_two(first: int, second: int) -> None: ...
+
+    def of_any(*given: int) -> None: ...
+
+    assert [takes(of_two, count) for count in (1, 2, 3)] == [False, True, False]
+    assert takes(of_any, 5)
     assert not takes("a text", 1)
     assert takes(dict.fromkeys, 2)
     assert takes(max, 2), "it has no signature"

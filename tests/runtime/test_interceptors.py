@@ -186,7 +186,8 @@ async def test_a_prompt_that_was_not_screened_before_its_request_ended_is_not_ke
 async def test_a_prompt_is_not_kept_of_a_request_that_is_cancelled_while_one_of_its_interceptors_screens_it() -> None:
     class Waits(Interceptor):
         async def on_prompt(self, prompt: UserMessage, context: ToolContext[Any]) -> UserMessage:
-            return await anyio.sleep_forever()
+            await anyio.sleep_forever()
+            return prompt
 
     for given in ([Waits(), OnlyIn()], [OnlyIn(), Waits()]):
         async with Runtime(ScriptedProvider([]), interceptors=given) as runtime:

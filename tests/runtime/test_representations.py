@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import anyio
 import pytest
@@ -97,7 +98,7 @@ async def test_a_timeline_says_when_each_part_of_a_request_began_how_long_it_too
         return "done"
 
     usage = Usage(input_tokens=7, output_tokens=2)
-    asked = [("wait", {"seconds": 2}), ("wait", {"seconds": 3}), ("made_up", {})]
+    asked: list[tuple[str, dict[str, Any]]] = [("wait", {"seconds": 2}), ("wait", {"seconds": 3}), ("made_up", {})]
     script = ScriptedProvider([
         calls(*asked, delays=0.125, usage=usage),
         calls(("wait", {"seconds": 0.5})),
