@@ -112,9 +112,8 @@ def is_async(handler: Callable[..., Any]) -> bool:
 
     It does for an async function, a partial of one, and an object whose `__call__` is one.
     """
-    while isinstance(handler, functools.partial):
-        handler = handler.func
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
+    called = handler.func if isinstance(handler, functools.partial) else handler
+    return inspect.iscoroutinefunction(called) or inspect.iscoroutinefunction(getattr(called, "__call__", None))  # noqa: B004
 
 
 _ROUNDS = ("max_rounds", "limits=Limits(max_rounds=...)")
@@ -163,7 +162,7 @@ def option_meant(wrong: str, names: Sequence[str]) -> str:
     for option in _OTHER_NAMES.get(wrong, ()):
         if option.partition("=")[0] in names or option.startswith("run("):
             return option
-    return next(iter(difflib.get_close_matches(wrong, names, 1)), "")
+    return next(iter(difflib.get_close_matches(wrong, names)), "")
 
 
 def hints_at_names(kind: type[T]) -> type[T]:
