@@ -12,6 +12,7 @@ import anyio
 import anyio.lowlevel
 import orjson
 import pytest
+from msgspec import structs
 
 from toolbus import EventBus, Tool, ToolRegistry, tool
 from toolbus.errors import LimitReached
@@ -458,6 +459,21 @@ async def test_all_that_the_broker_may_keep_of_a_request_is_deleted_at_its_end_a
         await settle()
         assert here.broker.did[-1] == kept
         assert "stop" not in here.broker.did
+
+
+async def test_what_is_kept_of_a_question_is_deleted_with_its_request() -> None:
+    async with scene() as here:
+        here.view.is_stopping = False
+        await here.request()
+        here.broker.acknowledge()
+        here.broker.trouble = Unavailable("away")
+        ask = {"do": "ask", "id": "1", "request": "r", "call": "c", "worker": "w", "payload": structs.asdict(PAYLOAD)}
+        here.broker.heard(b"?" + orjson.dumps(ask))
+        await settle()
+        here.hear(here.requested.completed("said"))
+        here.end()
+        await settle()
+        assert here.broker.did[-2:] == ["load", {"calls": False, "payloads": True}]
 
 
 async def test_of_more_requests_than_an_executor_remembers_nothing_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
