@@ -112,7 +112,8 @@ def test_a_question_whose_payload_nobody_can_have_made_is_refused() -> None:
 
 
 def reference(**changes: Any) -> Reference:
-    return Reference(**{"request": "r", "call": "c", "digest": "0" * 64, "bytes": 9, "parts": 2, **changes})
+    given: dict[str, Any] = {"request": "r", "call": "c", "digest": "0" * 64, "bytes": 9, "parts": 2, **changes}
+    return Reference(**given)
 
 
 @pytest.mark.parametrize("changes", [{}, {"parts": 9}, {"parts": 1}, {"bytes": MOST_BYTES}, {"digest": "aF" * 32}])
