@@ -15,6 +15,7 @@ import pytest
 from msgspec import structs
 
 from toolbus import EventBus, Tool, ToolRegistry, tool
+from toolbus.clock import wall_time_from
 from toolbus.errors import LimitReached
 from toolbus.events import (
     Event,
@@ -28,7 +29,7 @@ from toolbus.events import (
 )
 from toolbus.messages import Usage, UserMessage
 from toolbus.records import replace
-from toolbus.remote._bodies import MOST_BYTES, Reference
+from toolbus.remote._bodies import MOST_BYTES, Reference, call_body, large_call
 from toolbus.remote._executor import RemoteExecutor
 from toolbus.remote._transport import Damaged, Full, Key, Then, Unavailable
 from toolbus.testing import advance, settle, virtual_backends
@@ -38,6 +39,10 @@ pytestmark = pytest.mark.leaves("buses", reason="requests are opened by hand, an
 
 KEY = ("r", "c")
 PAYLOAD = Reference(*KEY, "a" * 64, 1_000, 1)
+QUESTION = {"prompt": {"role": "user", "content": "How many?"}}
+ASK = b"?" + orjson.dumps(
+    {"do": "ask", "id": "q", "request": KEY[0], "call": KEY[1], "worker": "w", "content": QUESTION}
+)
 EXTERNAL: Tool = Tool("outside", "Ask outside.", {"type": "object"}, external=True)
 
 
@@ -263,6 +268,17 @@ async def test_each_time_that_the_broker_is_away_is_logged_once(caplog: pytest.L
             "call c was not sent yet: away",
             "call d was not sent yet: away",
         ]
+
+
+async def test_calls_that_are_requested_at_once_are_all_sent() -> None:
+    async with scene() as here:
+        await here.request()
+        both = [replace(here.requested, call_id=each, event_id=each) for each in ("d", "e")]
+        here.bus.arbitration.open_calls(here.mailbox, ["d", "e"])
+        for each in both:
+            here.bus.arbitration.announce(each)
+        await settle()
+        assert here.broker.did == ["send"] * 3
 
 
 @pytest.mark.parametrize("view", ["its own tools", "another source of tools", "no view"])
@@ -547,11 +563,34 @@ class Child:
 
     def __init__(self, *, fails: bool) -> None:
         self.fails = fails
+        self.is_running = False
 
     async def run(self) -> None:
         if self.fails:
             raise LimitReached("too many rounds")
-        await anyio.sleep_forever()
+        self.is_running = True
+        try:
+            await anyio.sleep_forever()
+        finally:
+            self.is_running = False
+
+
+async def test_a_question_of_a_call_that_is_settled_elsewhere_is_not_answered_any_more() -> None:
+    child = Child(fails=False)
+    async with scene() as here:
+        here.view.is_stopping, here.view.metadata, here.view.instrumentation = False, {}, ()
+
+        def child_of(*_args: Any, **_options: Any) -> Child:
+            return child
+
+        here.view.child = child_of
+        await here.request()
+        here.broker.heard(ASK)
+        await settle()
+        assert child.is_running
+        here.bus.publish(here.requested.failed("too late", reason="timeout"))
+        await settle()
+        assert not child.is_running
 
 
 @pytest.mark.parametrize("fails", [True, False])
@@ -564,9 +603,7 @@ async def test_what_the_questions_of_a_call_have_used_up_counts_however_the_call
         here.view.is_stopping, here.view.metadata, here.view.instrumentation = False, {}, ()
         here.view.child = child
         await here.request()
-        question = {"prompt": {"role": "user", "content": "How many?"}}
-        letter = {"do": "ask", "id": "q", "request": KEY[0], "call": KEY[1], "worker": "w", "content": question}
-        here.broker.heard(b"?" + orjson.dumps(letter))
+        here.broker.heard(ASK)
         await settle()
         if ending == "answered":
             here.hear(here.requested.completed("said"))
@@ -594,6 +631,28 @@ async def test_a_call_that_does_not_fit_into_a_message_is_kept_until_it_has_its_
         here.end()
         await settle()
         assert sorted(map(str, here.broker.did[2:])) == ["drop one", "{'calls': False, 'payloads': True}"]
+
+
+@pytest.mark.parametrize(("more", "did"), [(0, ["send"]), (-1, ["keep", "send"])])
+async def test_a_call_of_just_the_size_of_a_message_is_sent_in_one(more: int, did: list[str]) -> None:
+    with wall_time_from(lambda: 1_000.5):
+        async with scene() as here:
+            here.requested = replace(here.requested, arguments={"words": "x" * 2_000}, at=here.bus.clock())
+            here.broker.max_bytes = len(call_body(here.requested, None)) + more
+            await here.request()
+            assert here.broker.did == did
+
+
+@pytest.mark.parametrize(("more", "did"), [(0, ["keep", "send"]), (-1, ["keep", "drop one"])])
+async def test_a_large_call_whose_head_has_just_the_size_of_a_message_is_sent(more: int, did: list[str]) -> None:
+    with wall_time_from(lambda: 1_000.5):
+        async with scene() as here:
+            here.enlarge()
+            here.requested = replace(here.requested, at=here.bus.clock())
+            body = call_body(here.requested, None)
+            here.broker.max_bytes = len(large_call(here.requested, Reference(*KEY, "d" * 64, len(body), 1))) + more
+            await here.request()
+            assert here.broker.did == did
 
 
 async def test_a_large_call_is_kept_again_while_the_broker_is_away() -> None:
