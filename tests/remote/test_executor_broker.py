@@ -575,7 +575,8 @@ class Child:
             self.is_running = False
 
 
-async def test_a_question_of_a_call_that_is_settled_elsewhere_is_not_answered_any_more() -> None:
+@pytest.mark.parametrize("how", ["the call is settled elsewhere", "the worker is silent"])
+async def test_a_question_for_which_nobody_waits_is_not_answered_any_more(how: str) -> None:
     child = Child(fails=False)
     async with scene() as here:
         here.view.is_stopping, here.view.metadata, here.view.instrumentation = False, {}, ()
@@ -587,9 +588,13 @@ async def test_a_question_of_a_call_that_is_settled_elsewhere_is_not_answered_an
         await here.request()
         here.broker.heard(ASK)
         await settle()
+        await advance(14)
         assert child.is_running
-        here.bus.publish(here.requested.failed("too late", reason="timeout"))
-        await settle()
+        if how == "the worker is silent":
+            await advance(3)
+        else:
+            here.bus.publish(here.requested.failed("too late", reason="timeout"))
+            await settle()
         assert not child.is_running
 
 

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
 from nats.js import errors
 
 from toolbus.errors import ConfigurationError
+from toolbus.remote import nats as over_nats
 from toolbus.remote._nats_connection import Broker, Connection
 from toolbus.remote._transport import Full, Unavailable
 from toolbus.testing import advance, settle, virtual_backends
@@ -37,6 +38,7 @@ class Driver:
         self.did: list[str] = []
         self.reply = ""
         self.heard: Callable[[Any], Any] | None = None
+        self.get_msg: Any = None
 
     def _do(self, what: str) -> None:
         self.did.append(what)
@@ -246,3 +248,79 @@ async def test_a_lacking_permission_is_logged_once_and_a_refusal_is_the_reason(
     await driver.came_back()
     await settle()
     assert again == [None]
+
+
+def message(headers: dict[str, str] | None = None, *, delivered: int = 1, key: str = "r.c") -> Any:
+    async def asked(**_: Any) -> None:
+        raise ConnectionError("away")
+
+    metadata = SimpleNamespace(num_delivered=delivered, sequence=SimpleNamespace(stream=7))
+    return SimpleNamespace(
+        subject=f"toolbus.call.gpu.{key}",
+        data=b"body",
+        headers=headers,
+        metadata=metadata,
+        in_progress=asked,
+        ack=asked,
+        nak=asked,
+    )
+
+
+async def delivered(driver: Driver, given: Any) -> Any:
+    connection = await opened(driver)
+    return over_nats._Delivery(cast("Any", SimpleNamespace(connection=connection)), connection.broker, given)
+
+
+async def test_a_delivery_has_what_its_message_says() -> None:
+    plain = await delivered(Driver(), message())
+    assert (plain.key, plain.body, plain.node, plain.remaining_seconds) == (("r", "c"), b"body", "=", 0.0)
+    assert (plain.attempt, plain.is_again) == (1, False)
+    headers = {"Toolbus-Node": "n" * 99, "Toolbus-Remaining-Seconds": "12.5", "Toolbus-Again": "1"}
+    full = await delivered(Driver(), message(headers, key="=ff.a=20b.c"))
+    assert (full.key[1], len(full.node), full.remaining_seconds, full.is_again) == ("a b.c", 64, 12.5, True)
+    forged = await delivered(Driver(), message({"Toolbus-Remaining-Seconds": "soon"}, delivered=2))
+    assert (forged.remaining_seconds, forged.attempt, forged.is_again) == (0.0, 2, True)
+
+
+async def test_what_the_server_does_not_take_of_a_delivery_is_its_unavailability() -> None:
+    found = await delivered(Driver(), message())
+    for ask in (found.renew, found.done, found.give_back):
+        with pytest.raises(Unavailable, match="away"):
+            await ask()
+
+
+@pytest.mark.parametrize(
+    ("is_first", "mark", "call", "expected"),
+    [
+        (True, b"", None, "mine"),
+        (True, b"", errors.NotFoundError(code=404, err_code=1), "settled"),
+        (True, b"", ConnectionError("away"), Unavailable),
+        (False, None, None, "settled"),
+        (False, b"another", None, "taken"),
+        (False, b"own", None, "mine"),
+    ],
+)
+async def test_a_call_is_begun_once(is_first: bool, mark: bytes | None, call: Exception | None, expected: Any) -> None:
+    driver = Driver()
+    found = await delivered(driver, message())
+    connection = found._link.connection
+
+    async def publish(_subject: str, body: bytes) -> bool:
+        driver.data = body if mark == b"own" else mark
+        return is_first
+
+    async def last(_stream: str, _subject: str) -> bytes | None:
+        return driver.data
+
+    async def get_msg(_stream: str, sequence: int) -> None:
+        assert sequence == 7
+        if call is not None:
+            raise call
+
+    connection.publish, connection.last, driver.get_msg = publish, last, get_msg
+    if isinstance(expected, str):
+        assert await found.begin() == expected
+    else:
+        with pytest.raises(expected):
+            await found.begin()
+    assert ("purge toolbus.begun.gpu.r.c" in driver.did) == (is_first and expected == "settled")
