@@ -86,6 +86,7 @@ class FakeBroker:
         self.last: list[bytes] = []
         self.bodies: list[bytes] = []
         self.seconds = 0.0  # that a payload takes
+        self.told: list[str] = []
         self.trouble: Exception | None = None
         self.payload = b""
 
@@ -115,7 +116,9 @@ class FakeBroker:
 
     async def tell(self, worker: str, body: bytes) -> None:
         assert worker == "w"
-        assert body.startswith(b"?")
+        self.told.append(orjson.loads(body[1:])["do"])
+        if self.is_away:
+            raise Unavailable("away")
         await anyio.lowlevel.checkpoint()
 
     async def find(self, key: Key) -> bytes | None:
@@ -588,6 +591,7 @@ async def test_a_question_for_which_nobody_waits_is_not_answered_any_more(how: s
         await here.request()
         here.broker.heard(ASK)
         await settle()
+        assert here.broker.told == ["runs"]
         await advance(14)
         assert child.is_running
         if how == "the worker is silent":
@@ -596,6 +600,41 @@ async def test_a_question_for_which_nobody_waits_is_not_answered_any_more(how: s
             here.bus.publish(here.requested.failed("too late", reason="timeout"))
             await settle()
         assert not child.is_running
+
+
+async def test_what_several_questions_have_used_up_is_added_and_a_lost_word_ends_nothing() -> None:
+    def child(*_args: Any, **_options: Any) -> Child:
+        return Child(fails=True)
+
+    async with scene() as here:
+        here.view.is_stopping, here.view.metadata, here.view.instrumentation = False, {}, ()
+        here.view.child = child
+        await here.request()
+        for number in range(3):
+            here.broker.is_away = number == 1
+            here.broker.heard(ASK.replace(b'"q"', b'"q%d"' % number))
+            await settle()
+        assert here.broker.told == ["runs", "failed"] * 3
+        here.hear(here.requested.completed("said"))
+    [ended] = here.ended
+    assert isinstance(ended, ToolCallCompleted)
+    assert ended.spent == Spent(usage=Usage(output_tokens=21))
+
+
+async def test_what_the_broker_keeps_because_it_is_away_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def away(*_: Any, **__: Any) -> None:
+        raise Unavailable("away")
+
+    async with scene() as here:
+        here.broker.stop = here.broker.forget = away  # type: ignore[method-assign]
+        await here.request()
+        here.broker.acknowledge()
+        here.bus.publish(here.requested.failed("too late", reason="timeout"))
+        here.end()
+        await settle()
+    assert {each.getMessage() for each in caplog.records} == {
+        f"the broker keeps what it has of {what}: away" for what in ("call c", "request r")
+    }
 
 
 @pytest.mark.parametrize("fails", [True, False])

@@ -39,6 +39,7 @@ class Driver:
         self.reply = ""
         self.heard: Callable[[Any], Any] | None = None
         self.get_msg: Any = None
+        self.configs: list[Any] = []
 
     def _do(self, what: str) -> None:
         self.did.append(what)
@@ -59,6 +60,7 @@ class Driver:
         self.heard = cb
 
     async def add_stream(self, config: Any) -> None:
+        self.configs.append(config)
         self._do(f"stream {config.name}")
 
     async def publish(self, subject: str, _body: bytes, reply: str = "", _headers: Any = None) -> None:
@@ -106,6 +108,15 @@ async def test_a_server_that_cannot_be_used_is_refused_with_what_to_do() -> None
         driver.trouble, driver.is_connected = trouble, is_connected  # type: ignore[misc]
         with pytest.raises(ConfigurationError, match=words):
             await opened(driver)
+
+
+async def test_streams_take_one_message_of_each_subject_for_a_week_and_calls_are_gone_once_they_are_done() -> None:
+    driver = Driver()
+    await opened(driver)
+    for each in driver.configs:
+        about = (each.max_msgs_per_subject, each.discard.value, each.discard_new_per_subject, each.max_age)
+        assert about == (1, "new", True, 7 * 86_400)
+    assert [each.retention for each in driver.configs] == ["workqueue", None]
 
 
 async def test_a_message_is_answered_by_its_own_acknowledgement() -> None:
