@@ -172,6 +172,7 @@ def test_a_message_that_was_not_streamed_is_understood() -> None:
     found = reply.finish()
     assert (found.message.text, [call.arguments for call in found.message.tool_calls]) == ("Look:", ['{"n":1}', ""])
     assert (found.usage, found.model) == (Usage(input_tokens=3, output_tokens=2), "claude-9")
+    assert (found.finish_reason, found.vendor_finish_reason) == ("tool_calls", "tool_use")
     assert deltas == [TextPiece("Look:")]
 
 
