@@ -131,9 +131,9 @@ def test_what_is_not_given_is_the_default(line: str):
 
 
 def test_options_are_written_whole(capsys: pytest.CaptureFixture[str]):
-    for line in ("ask --verb", "store list --js"):
+    for line in (["ask", "--verb"], ["store", "list", "--js"]):
         with pytest.raises(SystemExit):
-            _arguments.parse(line.split())
+            _arguments.parse(line)
         assert "unrecognized arguments: --" in capsys.readouterr().err
 
 

@@ -341,6 +341,14 @@ def test_blocks_and_deltas_of_unknown_type_are_kept_and_events_ignored() -> None
     }
 
 
+def test_a_field_that_was_a_text_and_comes_as_another_value_is_that_value_and_a_later_text_begins_anew() -> None:
+    pieces = [{"type": "later_delta", "n": each} for each in ("b", 3, "c", "d")]
+    (kept,) = blocks_in(read([*block(0, {"type": "later", "n": "a"}, *pieces), *end()]).message)
+    assert kept == {"type": "later", "n": "cd"}
+    (kept,) = blocks_in(read([*block(0, {"type": "later", "n": "a"}, *pieces[:2]), *end()]).message)
+    assert kept == {"type": "later", "n": 3}
+
+
 def test_half_a_thought_is_reported_but_does_not_go_back() -> None:
     reply = read([*said(0, "First."), *thought(1, "and th", signature=""), *end("max_tokens")])
     assert (reply.message.text, reply.message.reasoning) == ("First.", "and th")
