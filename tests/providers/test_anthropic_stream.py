@@ -422,6 +422,23 @@ def test_a_zero_in_the_last_count_does_not_undo_what_the_first_one_has_counted()
     assert found.usage == Usage(input_tokens=18, output_tokens=7, cached_tokens=5, cache_write_tokens=3)
 
 
+def test_a_text_without_a_beginning_in_the_next_answer_is_no_piece_of_the_answer_before() -> None:
+    use = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "x"}}
+    first = [*said(0, "First."), *block(1, use), *end("pause_turn")]
+    (delta,) = [each for each in said(0, "Then.") if each["type"] == "content_block_delta"]
+    reply = builder()
+    for events in (first, [delta, *end()]):
+        for event in events:
+            reply.feed(event["type"], json.dumps(event).encode())
+        if reply.paused:
+            reply.begin_continuation()
+    assert blocks_in(reply.finish().message) == [
+        {"type": "text", "text": "First."},
+        use,
+        {"type": "text", "text": "Then."},
+    ]
+
+
 def test_a_paused_turn_goes_on_with_the_next_answer() -> None:
     deltas: list[Delta] = []
     reply = builder(deltas=deltas)

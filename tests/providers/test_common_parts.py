@@ -11,13 +11,13 @@ import pytest
 
 from toolbus.errors import ConfigurationError, ProviderRejected, ProviderUnavailable
 from toolbus.messages import AssistantMessage, FilePart, Message, TextPart, UserMessage
-from toolbus.messages.wire import data_url
+from toolbus.messages.wire import data_url, storable
 from toolbus.providers import OllamaProvider
 from toolbus.providers._shared.clients import Clients, make_client
 from toolbus.providers._shared.errors import ErrorTranslator, read_body
 from toolbus.providers._shared.options import check_limits, secrets_in
 from toolbus.providers._shared.request_parts import named_file, with_extra
-from toolbus.providers._shared.wire_text import Characters, WholeObject
+from toolbus.providers._shared.wire_text import Characters, WholeObject, count_at
 from toolbus.providers.openai._unreadable import UnreadableReasoning
 
 ERRORS = ErrorTranslator(vendor="stub", where="http://stub/v1", hint="look")
@@ -170,3 +170,15 @@ def test_reasoning_that_was_refused_is_left_out_from_then_on(monkeypatch: pytest
         True,
         False,
     ]
+
+
+def test_integers_that_have_no_room_in_a_store_become_floats_and_no_others() -> None:
+    given = {"n": [2**64, 2**64 - 1, -(2**63), -(2**63) - 1]}
+    assert [type(each) for each in storable(0, given)["n"]] == [float, int, int, float]
+    assert storable(0, given)["n"][1:3] == [2**64 - 1, -(2**63)]
+
+
+@pytest.mark.parametrize(("given", "count"), [(1, 1), (0, 0), (-1, 0), (2**63 - 1, 2**63 - 1), (2**63, 0), (1.5, 0)])
+def test_a_count_of_tokens_is_a_positive_integer_that_a_store_has_room_for(given: Any, count: int) -> None:
+    assert count_at({"tokens": given}, "tokens") == count
+    assert count_at(given, "tokens") == 0
