@@ -11,7 +11,7 @@ import pytest
 
 from toolbus.errors import ConfigurationError, ProviderRejected, ProviderUnavailable
 from toolbus.messages import AssistantMessage, FilePart, Message, TextPart, UserMessage
-from toolbus.messages.wire import data_url, storable
+from toolbus.messages.wire import data_url, split_data_url, storable
 from toolbus.providers import OllamaProvider
 from toolbus.providers._shared.clients import Clients, make_client
 from toolbus.providers._shared.errors import ErrorTranslator, read_body
@@ -182,3 +182,17 @@ def test_integers_that_have_no_room_in_a_store_become_floats_and_no_others() -> 
 def test_a_count_of_tokens_is_a_positive_integer_that_a_store_has_room_for(given: Any, count: int) -> None:
     assert count_at({"tokens": given}, "tokens") == count
     assert count_at(given, "tokens") == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "parts"),
+    [
+        ("data:image/svg+xml,%3C", ("image/svg+xml", "PA==")),
+        ("data:,a", ("text/plain", "YQ==")),
+        ("data:;base64,YQ==", ("text/plain", "YQ==")),
+        ("data:image/png;base64,YQ==", ("image/png", "YQ==")),
+        ("https://a/b,c", None),
+    ],
+)
+def test_a_data_url_is_split_into_its_type_and_base64(url: str, parts: Any) -> None:
+    assert split_data_url(url) == parts

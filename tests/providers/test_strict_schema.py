@@ -143,6 +143,8 @@ def test_only_openai_takes_a_schema_that_refers_to_itself() -> None:
     around = {"type": "object", "properties": {"x": {"$ref": "#/$defs/a"}}, "required": ["x"], "$defs": below}
     assert strict_schema(around, OPENAI) is not None
     assert strict_schema(around, ANTHROPIC) is None
+    beside = {**around, "$defs": {**below, "c": {"type": "array", "items": {"$ref": "#/$defs/b"}}}}
+    assert strict_schema(beside, ANTHROPIC) is None
     chain = {**around, "$defs": {**below, "c": {"type": "string"}}}
     assert strict_schema(chain, ANTHROPIC) is not None
 
