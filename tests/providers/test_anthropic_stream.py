@@ -439,6 +439,18 @@ def test_a_text_without_a_beginning_in_the_next_answer_is_no_piece_of_the_answer
     ]
 
 
+def test_a_paused_turn_whose_next_answer_is_cut_is_not_whole() -> None:
+    use = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "x"}}
+    reply = builder()
+    for event in [*block(0, use), *end("pause_turn")]:
+        reply.feed(event["type"], json.dumps(event).encode())
+    reply.begin_continuation()
+    for event in said(0, "Fou"):
+        reply.feed(event["type"], json.dumps(event).encode())
+    with pytest.raises(ProviderUnavailable, match="before the reply was whole"):
+        reply.finish()
+
+
 def test_a_paused_turn_goes_on_with_the_next_answer() -> None:
     deltas: list[Delta] = []
     reply = builder(deltas=deltas)

@@ -279,6 +279,13 @@ def test_a_reply_that_was_not_streamed_is_read_and_passed_on() -> None:
     assert texts(deltas, TextPiece) == "Look:"
 
 
+def test_a_reply_that_was_not_streamed_may_lack_its_status() -> None:
+    builder = ResponseBuilder(model="m", emit=lambda _: None, limit_bytes=1000, errors=ERRORS)
+    builder.whole({"output": [SAID]})
+    reply = builder.finish()
+    assert (reply.message.text, reply.vendor_finish_reason) == ("Look:", "completed")
+
+
 def test_half_a_character_is_a_mark_and_a_cut_one_whole_again() -> None:
     halves = [{"type": "response.output_text.delta", "output_index": 0, "delta": each} for each in ("\ud83d", "\ude00")]
     deltas: list[Delta] = []
