@@ -129,6 +129,13 @@ def test_arguments_in_the_other_of_text_and_object_are_no_empty_ones() -> None:
         assert [call.arguments for call in read([*events, *end("tool_use")]).message.tool_calls] == ['{"n":1}']
 
 
+def test_calls_that_arrive_whole_are_kept_whole_beside_thinking() -> None:
+    whole = {"type": "tool_use", "id": "x", "name": "a", "input": {"n": 1}}
+    bare = {"type": "tool_use", "id": "y", "name": "b"}
+    message = read([*thought(0, "hm"), *block(1, whole), *block(2, bare), *end("tool_use")]).message
+    assert blocks_in(message)[1:] == [whole, {**bare, "input": {}}]
+
+
 def test_half_a_character_in_a_call_that_arrives_whole_is_json_all_the_same() -> None:
     whole = {"type": "tool_use", "id": "x", "name": "a", "input": {"said": "cut \ud83d"}}
     reply = read([*block(0, whole), *end("tool_use")])
