@@ -19,7 +19,7 @@ __all__ = ["LINES", "bounded_lines", "excess"]
 LINES = "toolbus_lines"
 """The name of an encoding: UTF-8 in lines that `bounded_lines` bounds."""
 
-_SHOWN_BYTES = 2_000  # of a line that is no message
+_SHOWN_BYTES = 2_000  # of a line that is not a message
 _BOUND: ContextVar[tuple[int, Callable[[str], object], Callable[[str], object]]] = ContextVar("toolbus_mcp_lines")
 
 
@@ -37,7 +37,7 @@ def bounded_lines(
     """Bound the lines of streams that tasks started here decode with the encoding `LINES`.
 
     `on_excess` is called for the first line that exceeds the bounds, with the reason; all that comes later is dropped.
-    `hear` is called with each line that is no JSON object, also after the SDK has given up reading messages.
+    `hear` is called with each line that is not a JSON object, also after the SDK has given up reading messages.
     """
     token = _BOUND.set((most_bytes, on_excess, hear))
     try:
