@@ -17,7 +17,7 @@ from toolbus.errors import ConfigurationError, InboxFull, Overloaded, StoreUnava
 from toolbus.events import CancelRequested, DeadLetter, Event, ToolCallCompleted
 from toolbus.messages import AssistantMessage, Message, UserMessage
 from toolbus.protocols import ModelRequest
-from toolbus.storage import Store
+from toolbus.storage import Entry, Store
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
 
@@ -132,13 +132,16 @@ async def test_a_newer_turn_ends_the_one_that_runs_and_all_that_wait_and_has_wha
 
 
 async def test_a_turn_that_is_being_written_is_cancelled_once() -> None:
+    async def slow(_entry: Entry) -> None:
+        await anyio.sleep(1)
+
     store = JournaledStore()
     async with node(store) as runtime:
         first = runtime.start("one", conversation_id="c")
         await advance(1)
         asked: list[Event] = []
         runtime.bus.connect((CancelRequested, DeadLetter), asked.append)
-        store.before = lambda _entry: anyio.sleep(1)
+        store.before = slow
         await advance(4.5)
         second = runtime.start("two", conversation_id="c")
         await advance(0.5)
