@@ -10,6 +10,7 @@ from turn_driver import TOOLS, Turn, call, completed, failed
 
 from toolbus.core.limits import Limits
 from toolbus.core.output import OutputType
+from toolbus.core.read_result import READ_RESULT
 from toolbus.core.turn import CallModel
 from toolbus.messages import AssistantMessage, ToolCall
 from toolbus.protocols import ToolSpec
@@ -77,6 +78,16 @@ def test_a_plan_beside_it_has_nothing_to_read(calls: tuple[ToolCall, ...]) -> No
     turn.call(*calls)
     turn.complete(content="noon")
     assert answered(turn) == ("completed", "", "noon")
+
+
+def test_a_page_of_a_long_result_beside_it_is_read_by_the_model() -> None:
+    turn = Turn(tools={**OFFERED, READ_RESULT.name: READ_RESULT})
+    turn.call(call())
+    turn.complete()
+    turn.call(SHOW, call("read_result", '{"call_id":"r_0_0"}'))
+    turn.complete()
+    assert turn.roles[-2:] == ["tool", "tool"]
+    assert asks_again(turn)
 
 
 def test_a_plan_is_not_an_answer() -> None:
