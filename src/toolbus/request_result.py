@@ -195,7 +195,7 @@ class RequestResult(Generic[OutputT]):
 
     @property
     def ok(self) -> bool:
-        """True if the outcome is "completed": the model gave its answer."""
+        """True if the outcome is "completed": there is an answer."""
         return self.outcome == "completed"
 
     @property
