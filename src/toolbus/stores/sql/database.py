@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from .._encoding import Head, Heads
 
 __all__ = ["Database", "Row", "Rows"]
 
 Row = Sequence[Any]
+_I = TypeVar("_I")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,22 @@ class Database(ABC):
         except BaseException:
             self.rollback()
             raise
+
+    def together(self, work: Callable[[Sequence[_I]], Sequence[_T]], items: Sequence[_I]) -> Sequence[_T | Exception]:
+        """Do `work` for items in one transaction, and return the outcome of each: a result, or an error.
+
+        If one of them is at fault, each has a transaction of its own. Raises an error that concerns all of them, such
+        as a full disk; then none is done.
+        """
+        try:
+            with self.transaction():
+                return work(items)
+        except Exception as exc:
+            if not self.is_own_fault(exc):
+                raise
+            if len(items) > 1:
+                return [outcome for each in items for outcome in self.together(work, [each])]
+            return [self.translated(exc)]
 
     def own_faults(self, limit: int) -> Sequence[str]:
         """Return the faults that the database finds in its own file, as at most `limit` sentences, if it can check."""

@@ -47,19 +47,8 @@ _SETTLE = "UPDATE inbox SET state = ?, reason = ? WHERE request_id = ? AND event
 
 
 def send_all(database: Database, events: Sequence[Event]) -> Sequence[InboxReceipt | Exception]:
-    """Send inputs in one transaction: see `Inbox.send`. Return the receipt of each, or its error.
-
-    Raises an error that concerns all of them, such as a full disk; then none is sent.
-    """
-    try:
-        with database.transaction():
-            return _Sending(database, events).send()
-    except Exception as exc:
-        if not database.is_own_fault(exc):
-            raise
-        if len(events) > 1:
-            return [outcome for each in events for outcome in send_all(database, [each])]
-        return [database.translated(exc)]
+    """Send inputs in one transaction: see `Inbox.send`, and `Database.together`."""
+    return database.together(lambda some: _Sending(database, some).send(), events)
 
 
 class _Sending:

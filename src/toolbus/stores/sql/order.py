@@ -51,21 +51,14 @@ class WantedTurn(NamedTuple):
 
 
 def take_all(database: Database, wanted: Sequence[WantedTurn]) -> Sequence[bool | Exception]:
-    """Take turns in one transaction. Return for each whether it was taken, or its error.
+    """Take turns in one transaction, and return for each whether it was taken: see `Database.together`."""
 
-    Raises an error that concerns all of them, such as a full disk; then none is taken.
-    """
-    try:
-        with database.transaction():
-            # Each process locks the rows in the same order, to avoid deadlocks.
-            taken = {each: take(database, each) for each in sorted({*wanted})}
-            return [taken[each] for each in wanted]
-    except Exception as exc:
-        if not database.is_own_fault(exc):
-            raise
-        if len(wanted) > 1:
-            return [outcome for each in wanted for outcome in take_all(database, [each])]
-        return [database.translated(exc)]
+    def take_some(some: Sequence[WantedTurn]) -> list[bool]:
+        # Each process locks the rows in the same order, to avoid deadlocks.
+        taken = {each: take(database, each) for each in sorted({*some})}
+        return [taken[each] for each in some]
+
+    return database.together(take_some, wanted)
 
 
 def take(database: Database, wanted: WantedTurn) -> bool:
