@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from support.journaled import JournaledStore
 from support.secret_scene import entry_bytes
-from toolbus import Compression, Runtime, Summarizer, tool
+from toolbus import Compression, Interceptor, Runtime, Summarizer, tool
 from toolbus.errors import ConfigurationError, ProviderRejected
 from toolbus.events import Event, encode
 from toolbus.messages import AssistantMessage, ToolMessage, UserMessage
@@ -184,6 +184,7 @@ async def test_a_request_s_value_goes_before_the_runtime_s_under_the_same_name_a
     assert USED == [OTHER, OTHER]
 
 
+@pytest.mark.guarantee("G36")
 @pytest.mark.parametrize("named", [VALUE, SecretStr(VALUE), ("mail", VALUE)], ids=["text", "secret", "pair"])
 @pytest.mark.parametrize("earlier", [[], [OTHER]], ids=["the first secret", "one more secret"])
 async def test_a_secret_that_only_a_later_turn_names_is_in_nothing_that_is_sent_stored_or_published(
@@ -210,6 +211,29 @@ async def test_a_secret_that_only_a_later_turn_names_is_in_nothing_that_is_sent_
     assert not [each for each in reported if VALUE.encode() in each]
     assert VALUE.encode() not in entry_bytes(store.entries)
     assert VALUE not in repr(await store.history("c"))
+
+
+@pytest.mark.guarantee("G36")
+async def test_an_interceptor_of_results_sees_references() -> None:
+    seen: list[str] = []
+
+    class Guard(Interceptor):
+        async def after_tool(self, call: Any, result: Any, context: Any) -> Any:
+            del call, context
+            seen.append(f"{result.content} {result.data}")
+            return result
+
+    @tool
+    async def look() -> dict[str, str]:
+        """Look."""
+        return {"found": f"{VALUE} is here"}
+
+    model = ScriptedProvider([calls(("look", {})), text("Done.")])
+    async with Runtime(model, tools=[look], secrets=[VALUE], interceptors=[Guard()]) as runtime:
+        await runtime.run("go")
+    assert len(seen) == 1
+    assert VALUE not in seen[0]
+    assert REFERENCE.search(seen[0])
 
 
 @pytest.mark.parametrize(

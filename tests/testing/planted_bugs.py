@@ -44,6 +44,8 @@ from toolbus.records import replace
 from toolbus.runtime import Runtime
 from toolbus.runtime import _conversations as conversations
 from toolbus.runtime._turns import Turns
+from toolbus.secrets import _log_filter as log_filter
+from toolbus.secrets._marks import PieceMask
 from toolbus.session import RequestSession
 from toolbus.session import _session as session_module
 from toolbus.session._crash import settle_broken
@@ -506,6 +508,31 @@ def what_a_model_costs_is_not_limited(patch: pytest.MonkeyPatch) -> None:
 def what_a_sub_request_spends_is_not_counted(patch: pytest.MonkeyPatch) -> None:
     """The limits of a request do not count what the requests of its tools have used."""
     patch.setattr(reducer, "add_spent", lambda state, spent: None)
+
+
+# -------------------------------------------------------------------------------------------- secrets
+
+
+@bug("G36")
+def a_secret_is_streamed_in_pieces(patch: pytest.MonkeyPatch) -> None:
+    """Nothing is held back of a text that streams, though it may be the beginning of a secret."""
+    patch.setattr(PieceMask, "feed", lambda self, text: text)
+
+
+@bug("G36")
+def a_traceback_has_a_secret(patch: pytest.MonkeyPatch) -> None:
+    """The log is written as it is."""
+    patch.setattr(log_filter, "_without_secrets", lambda request_id, text: None)
+
+
+@bug("G36")
+def an_interceptor_sees_a_secret(patch: pytest.MonkeyPatch) -> None:
+    """As toolbus was before: interceptors are given the results of tools as these return them."""
+
+    async def hasty(self: Any, job: Any, rendered: Any) -> Any:
+        return await screened(job.view.interceptors, job.request, rendered, self._tool_context(job))
+
+    patch.setattr(ToolDispatcher, "_screened", hasty)
 
 
 # -------------------------------------------------------------------------------------------- structured output

@@ -98,7 +98,7 @@ class Request:
     facts: list[Event] = field(default_factory=list[Event])
     answered: set[str] = field(default_factory=set[str])  # calls whose results have joined the transcript
     reply: Message | None = None  # the newest reply
-    spent: Spent = Spent()  # by its model calls and its sub-requests
+    spent: Spent = field(default_factory=Spent)  # by its model calls and its sub-requests
     provider: int = 0  # the position of the provider whose turn it is
     not_before: float = 0.0  # the time before which it does not want to be asked; infinite if it has refused
     whole: AssistantMessage | None = None  # the newest reply that a provider has given in this process, whole

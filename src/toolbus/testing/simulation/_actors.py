@@ -21,6 +21,7 @@ from ...events import (
     ToolCallProgress,
     ToolCallRequested,
 )
+from ...records import replace
 from ._chance import Chance
 from ._people import People
 from ._tools import EXTERNAL
@@ -91,13 +92,15 @@ class Actors:
     async def _steer(self, begun: Event, moment: float) -> None:
         await anyio.sleep_until(moment)
         if self._bus.arbitration.view(begun.request_id) is not None:
-            self._faults["steered"] += self._bus.publish(SteeringAdded(**self._addressed(begun), text="hurry"))
+            self._faults["steered"] += self._bus.publish(
+                SteeringAdded(**self._addressed(begun), text=f"hurry {self._world.secret}")
+            )
 
     async def _cancel(self, begun: Event, moment: float) -> None:
         await anyio.sleep_until(moment)
         if self._bus.arbitration.view(begun.request_id) is not None:
             self._faults["cancelled"] += self._bus.publish(
-                CancelRequested(**self._addressed(begun), reason="never mind")
+                CancelRequested(**self._addressed(begun), reason=f"never mind {self._world.secret}")
             )
 
     def _addressed(self, begun: Event) -> dict[str, Any]:
@@ -149,11 +152,15 @@ class Actors:
             self._process.group.start_soon(self._publish, answer, moment)
 
     def _answer(self, event: ToolCallRequested, chance: Chance) -> _Answer:
-        return event.completed(OUTSIDE) if chance.says(0.8) else event.failed("gone", reason="lost")
+        return (
+            event.completed(OUTSIDE) if chance.says(0.8) else event.failed(f"gone {self._world.secret}", reason="lost")
+        )
 
     async def _publish(self, event: _Answer, moment: float = 0.0) -> None:
         """Publish an answer, and check that it is accepted, becomes a dead letter, or is dropped as requested."""
         await anyio.sleep_until(moment)
+        if isinstance(event, ToolCallFailed) and self._bus.arbitration.view(event.request_id) is None:
+            event = replace(event, error="gone")  # Nobody masks an answer that comes after the end.
         letters = self._process.watch.letters
         if not self._bus.publish(event):
             self._faults["answered too late, or to nobody"] += 1

@@ -17,6 +17,7 @@ from ...records import replace
 from ...tool_results import RenderedResult
 from ...tools import ToolContext
 from ._chance import Chance
+from ._tools import PROCESS
 from ._watch import OUTSIDE, Watch
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Guard(Interceptor):
             await anyio.sleep(chance.below(_SECONDS))
         if chance.says(_DENIES):
             self._world.faults["denied by a guard"] += 1
-            raise Denied("not here")
+            raise Denied(f"not here {self._world.secret}")
         return chance
 
     def _edits(self, chance: Chance, given: T, edited: T) -> T:
@@ -83,6 +84,7 @@ class Guard(Interceptor):
         self, call: ToolCallRequested, result: RenderedResult, context: ToolContext[Any]
     ) -> RenderedResult:
         """Implement `Interceptor`."""
+        PROCESS.get().watch.hides(result, "an interceptor sees")
         edited = self._edits(await self._chance(context), result, replace(result, content="looked at"))
         self._passed.setdefault(call.call_id, set()).add(edited.content)
         return edited

@@ -25,7 +25,7 @@ from ._findings import Broken
 from ._inbox import InboxHandle
 from ._loop import SteadyLoop
 from ._plans import Plan
-from ._tools import BACKGROUND, EXTERNAL, IDEMPOTENT, NEEDS_APPROVAL, PROCESS, RETRIES, TOOLS
+from ._tools import BACKGROUND, EXTERNAL, IDEMPOTENT, NEEDS_APPROVAL, PROCESS, RETRIES
 from ._watch import Watch
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class Process:
             idempotent=IDEMPOTENT,
             external=EXTERNAL,
             background=BACKGROUND,
+            secrets=world.secrets,
             journal=self.handle if world.disk.journals else None,
         )
         self.next_may_begin = anyio.Event()
@@ -144,7 +145,9 @@ class Process:
         world = self.world
         return Runtime(
             providers=world.models,
-            tools=TOOLS,
+            tools=world.tools,
+            secrets=[("key", world.secret)] if world.secrets else None,
+            instructions=f"The key is {world.secret}." if world.secrets else None,
             interceptors=world.interceptors,
             store=self.handle,
             bus=self.bus,
@@ -172,11 +175,11 @@ class Process:
             world.faults["host cancelled"] += 1
             host.deadline = world.moment(chance, world.tool_seconds)
         with host, self.asking():
-            options = world.options(name)
+            options, prompt = world.options(name), f"q{number} {world.secret}"
             if chance.says(0.8 if self._watches else 0.3):
-                await self.ask(f"q{number}", conversation_id=conversation, **options)
+                await self.ask(prompt, conversation_id=conversation, **options)
             else:
-                self._take(await runtime.run(f"q{number}", conversation_id=conversation, **options))
+                self._take(await runtime.run(prompt, conversation_id=conversation, **options))
 
     async def ask(self, prompt: str, **options: Any) -> None:
         """Run a request in a task of the runtime."""

@@ -16,6 +16,7 @@ import anyio
 
 from ...bus import EventBus
 from ...core.limits import Limits
+from ...core.message_list import Messages
 from ...core.output import FINAL_ANSWER
 from ...core.result_notes import TICKET
 from ...core.transcript import validate
@@ -38,6 +39,7 @@ from ...events import (
     RoundStarted,
     Spent,
     SteeringAdded,
+    TextDelta,
     ToolCallCompleted,
     ToolCallFailed,
     ToolCallLate,
@@ -72,8 +74,9 @@ class Watch:
     `epoch` is the wall clock's time when the event loop's time is 0. `needs_approval` names the tools whose calls
     all need a person's approval; `retries` has the number of retries by tool, `idempotent` the tools whose calls
     may run once more after a crash, and `external` those whose calls are then requested again. The calls of
-    `background` tools do not hold their request up. `journal` is the journal's state, if there is one.
-    `slack_seconds` is the time for which the process has been paused. Once `is_over`, nothing is checked any more.
+    `background` tools do not hold their request up. `journal` is the journal's state, if there is one. Nobody may learn
+    the `secrets`. `slack_seconds` is the time for which the process has been paused. Once `is_over`, nothing is checked
+    any more.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class Watch:
         idempotent: frozenset[str] = frozenset(),
         external: frozenset[str] = frozenset(),
         background: frozenset[str] = frozenset(),
+        secrets: Sequence[str] = (),
         journal: JournalState | None = None,
     ) -> None:
         self._bus = bus
@@ -97,6 +101,8 @@ class Watch:
         self._idempotent = idempotent
         self._external = external
         self._background = background
+        self._secrets = secrets
+        self._streams: dict[str, str] = {}  # by message: the pieces of its text
         self.journal = journal
         self._position = bus.statistics().position
         self._ids: set[str] = set()
@@ -131,6 +137,10 @@ class Watch:
         if self.is_over:
             return  # the world is being stopped, in any order
         self.heard.append((self._now() - self._epoch, event))
+        self.hides(event, "listeners hear")
+        if isinstance(event, TextDelta) and self._secrets:
+            self._streams[event.message_id] = self._streams.get(event.message_id, "") + event.text
+            self.hides(self._streams[event.message_id], "listeners hear in pieces")
         try:
             self._position += 1
             self.check("G01", self._bus.statistics().position == self._position, "the bus's position is not dense")
@@ -604,6 +614,13 @@ class Watch:
                 self.check("G28", not is_early, f"{request_id} asks provider {number} before {request.not_before:g}")
         except Broken as exc:
             self.fail(exc)
+
+    def hides(self, given: object, who: str) -> None:
+        """Check that something which leaves the process has references instead of secrets."""
+        if self._secrets:
+            text = repr([*given] if isinstance(given, Messages) else given)
+            at = next((text.index(each) for each in self._secrets if each in text), None)
+            self.note("G36", at is None, f"{who} a secret: {text[max(0, (at or 0) - 300) : (at or 0) + 40]}")
 
     def refused(self, request_id: str, seconds: float) -> None:
         """Note that the model does not want to be asked again for so long; for ever if the request was at fault."""
