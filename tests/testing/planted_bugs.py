@@ -39,6 +39,7 @@ from toolbus.events import (
     ToolCallFailed,
     ToolCallRequested,
 )
+from toolbus.handles._exchange import LiveEvents
 from toolbus.interceptors import screened
 from toolbus.records import replace
 from toolbus.runtime import Runtime
@@ -640,3 +641,15 @@ def a_reader_misses_a_fact(patch: pytest.MonkeyPatch) -> None:
         return events if is_first else events[1:]
 
     patch.setattr(ReadAlong, "read", forgetful)
+
+
+@bug("G31")
+def a_lost_message_is_passed_over(patch: pytest.MonkeyPatch) -> None:
+    """A reader over a relay continues with whatever comes next."""
+    hear = LiveEvents.hear
+
+    def deaf(self: LiveEvents, message: Any, rest: bytes) -> None:
+        message.n = self._next
+        hear(self, message, rest)
+
+    patch.setattr(LiveEvents, "hear", deaf)

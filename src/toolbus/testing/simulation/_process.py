@@ -157,7 +157,8 @@ class Process:
             drain_seconds=self._grace,
             grace_seconds=1.0,
             lease_seconds=world.lease_seconds,
-            inbox_poll_seconds=0.5 if world.has_inbox else None,
+            relay=world.relay,
+            inbox_poll_seconds=0.5 if world.has_inbox and world.relay is None else None,
             park_after_seconds=world.park_after_seconds,
             on_store_failure="warn" if self.on_store_failure == "warn" else "stop",
         )

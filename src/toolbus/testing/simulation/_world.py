@@ -27,6 +27,7 @@ from ...secrets import REFERENCE
 from ._chance import Chance
 from ._disk import Disk
 from ._guard import Guard
+from ._inbox import LossyRelay
 from ._plans import Plan, plans_of
 from ._tools import PROCESS, TOOLS, unlock
 
@@ -72,6 +73,7 @@ class World:
         self.window = chance.pick([None, None, None, 900, 2500])
         self.disk = Disk(self, journals=chance.says(0.45))
         self.has_inbox = self.disk.journals and chance.says(0.5)
+        self.relay = LossyRelay(self) if self.has_inbox and self.chance("relays").says(0.5) else None
         self.park_after_seconds = chance.pick([None, 0.1, 0.5]) if self.has_inbox else None
         self.commands: list[Command] = []  # through handles
         self.lease_seconds = chance.pick([2.0, 10.0, 30.0])
