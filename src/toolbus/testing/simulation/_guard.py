@@ -43,8 +43,12 @@ class Guard(Interceptor):
         self._passed: dict[str, set[str]] = {}  # by call: what was returned as its result
         self.edits_replies = world.chance("guard").says(0.5)
 
-    async def _chance(self, context: ToolContext[Any]) -> Chance:
-        """Return the chance for one decision, after the time that it takes, unless the decision is to deny."""
+    async def _chance(self, context: ToolContext[Any], given: object) -> Chance:
+        """Return the chance for one decision, after the time that it takes, unless the decision is to deny.
+
+        `given` is what the decision is about: it has no secret.
+        """
+        PROCESS.get().watch.hides(given, "an interceptor sees")
         request_id = context.request_id
         self._asked[request_id] += 1
         chance = self._world.chance(f"guard {request_id} {self._asked[request_id]}")
@@ -63,11 +67,11 @@ class Guard(Interceptor):
 
     async def on_prompt(self, prompt: UserMessage, context: ToolContext[Any]) -> UserMessage:
         """Implement `Interceptor`."""
-        return self._edits(await self._chance(context), prompt, replace(prompt, content="please"))
+        return self._edits(await self._chance(context, ()), prompt, replace(prompt, content="please"))
 
     async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Ask) -> ModelReply:
         """Implement `Interceptor`."""
-        chance = await self._chance(context)
+        chance = await self._chance(context, request.messages)
         noted = replace(request, messages=(*request.messages, SystemMessage(text="Be careful.")))
         return await ask(self._edits(chance, request, noted))
 
@@ -78,14 +82,13 @@ class Guard(Interceptor):
         context: ToolContext[Any],
     ) -> dict[str, Any]:
         """Implement `Interceptor`."""
-        return self._edits(await self._chance(context), arguments, {**arguments, "n": EDITED})
+        return self._edits(await self._chance(context, arguments), arguments, {**arguments, "n": EDITED})
 
     async def after_tool(
         self, call: ToolCallRequested, result: RenderedResult, context: ToolContext[Any]
     ) -> RenderedResult:
         """Implement `Interceptor`."""
-        PROCESS.get().watch.hides(result, "an interceptor sees")
-        edited = self._edits(await self._chance(context), result, replace(result, content="looked at"))
+        edited = self._edits(await self._chance(context, result), result, replace(result, content="looked at"))
         self._passed.setdefault(call.call_id, set()).add(edited.content)
         return edited
 
@@ -97,5 +100,5 @@ class Guard(Interceptor):
 
     async def on_answer(self, text: str, context: ToolContext[Any]) -> str:
         """Implement `Interceptor`."""
-        chance = await self._chance(context)
+        chance = await self._chance(context, text)
         return self._edits(chance, text, f"{text}!") if self.edits_replies else text

@@ -39,7 +39,7 @@ __all__ = ["Verdict", "World"]
 _BEATS = 2  # times in a second at which many things happen at once
 _ARGUMENTS = {"good": 8.0, "wrong": 0.5, "broken": 0.5, "more": 0.3}
 _PRICES = {"*": Price(input_per_million=10_000.0, output_per_million=100_000.0)}
-_MODES = ["auto", "tool"]
+_MODES = ["auto", "tool", "native"]
 _ANSWERS = {'{"n":%d}': 6.0, 'It is:\n```json\n{"n":%d}\n```': 1.0, '{"n":-%d}': 1.0, '{"n":%d': 1.0}
 
 
@@ -62,9 +62,7 @@ class World:
         self.tool_seconds = chance.pick([0.5, 2.0, 5.0])
         self.model_seconds = chance.pick([1.0, 4.0, 10.0])
         self.approval_seconds = chance.pick([3.0, 20.0])
-        self.favourite = chance.pick(
-            [each.name for each in TOOLS]
-        )  # the model's favourite tool, so that a world shows much of one kind
+        self.favourite = chance.pick(TOOLS).name  # the model's favourite tool, so that a world shows much of one kind
         self.is_quiet = chance.says(0.4)  # strangers do not race with tools and people
         self.requests = chance.whole(1, 5)
         self.conversations = chance.whole(1, 2)
@@ -86,11 +84,11 @@ class World:
         self.has_archivist = self.chance("archivist").says(0.3)
         self.interceptors = [Guard(self)] if self.chance("guard").says(0.2) else []
         self.tools_below = TOOLS[:3] if chance.says(0.7) else TOOLS
-        chance = self.chance("output")
         # The application names the first secret, and a tool returns the second one.
         self.secrets: Sequence[str] = (f"swordfish{seed}", f"marlin{seed}") if self.chance("secrets").says(0.2) else ()
         self.secret = self.secrets[0] if self.secrets else ""
         self.tools = (*TOOLS, unlock) if self.secrets else TOOLS
+        chance = self.chance("output")
         self.output = Verdict if chance.says(0.3) else None  # of most requests
         self.native: NativeOutput = chance.pick(["", "alone", "with_tools"])
 
@@ -134,7 +132,7 @@ class World:
             "prices": _PRICES,
             "metadata": {"key": self.secret} if self.secrets else None,
             "output": self.output if self.chance(f"output {name}").says(0.8) else None,
-            "output_mode": "native" if self.native == "with_tools" else self.chance(f"mode {name}").pick(_MODES),
+            "output_mode": self.chance(f"mode {name}").pick(_MODES[: 3 if self.native == "with_tools" else 2]),
         }
 
     @property
@@ -228,7 +226,7 @@ class Model:
         )
 
     def _call(self, request: ModelRequest, chance: Chance, index: int) -> ToolCall:
-        name = self._world.favourite if chance.says(0.3) else chance.pick([each.name for each in self._world.tools])
+        name = self._world.favourite if chance.says(0.3) else chance.pick(self._world.tools).name
         if chance.says(0.04):
             name = "unknown"
         arguments = orjson.dumps({"n": chance.whole(0, 3)}).decode()
