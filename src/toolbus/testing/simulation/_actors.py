@@ -21,7 +21,6 @@ from ...events import (
     ToolCallProgress,
     ToolCallRequested,
 )
-from ...records import replace
 from ._chance import Chance
 from ._people import People
 from ._tools import EXTERNAL
@@ -152,15 +151,14 @@ class Actors:
             self._process.group.start_soon(self._publish, answer, moment)
 
     def _answer(self, event: ToolCallRequested, chance: Chance) -> _Answer:
-        return (
-            event.completed(OUTSIDE) if chance.says(0.8) else event.failed(f"gone {self._world.secret}", reason="lost")
-        )
+        secret = self._world.secret
+        if chance.says(0.8):
+            return event.completed(f"{OUTSIDE} {secret}".strip())
+        return event.failed(f"gone {secret}", reason="lost")
 
     async def _publish(self, event: _Answer, moment: float = 0.0) -> None:
         """Publish an answer, and check that it is accepted, becomes a dead letter, or is dropped as requested."""
         await anyio.sleep_until(moment)
-        if isinstance(event, ToolCallFailed) and self._bus.arbitration.view(event.request_id) is None:
-            event = replace(event, error="gone")  # Nobody masks an answer that comes after the end.
         letters = self._process.watch.letters
         if not self._bus.publish(event):
             self._faults["answered too late, or to nobody"] += 1

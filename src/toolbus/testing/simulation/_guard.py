@@ -94,7 +94,7 @@ class Guard(Interceptor):
 
     def check(self, watch: Watch, event: ToolCallCompleted) -> None:
         """Check that the result of a tool is published as it was returned here, unless somebody outside answered."""
-        is_other = event.content == OUTSIDE or event.name == FINAL_ANSWER
+        is_other = event.content.startswith(OUTSIDE) or event.name == FINAL_ANSWER
         is_passed = is_other or event.content in self._passed.get(event.call_id, ())
         watch.note("G08", is_passed, f"the result of {event.call_id} has passed no interceptor")
 
