@@ -120,7 +120,8 @@ class StoredRequests:
         record = await self.record(answer.request_id)
         if record is None or record.ending is None:
             return False
-        state = (await self.restore(record)).session.snapshot().view.state
+        view = (await self.restore(record)).session.snapshot().view
+        state, answer = view.state, view.secrets.mask(answer)
         calls = [each for current in state.rounds for each in current.calls if each.call.call_id == answer.call_id]
         spec = state.tools.get(answer.name)
         if not calls or calls[0].call.name != answer.name or not (spec is None or spec.external):
