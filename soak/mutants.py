@@ -89,7 +89,7 @@ def mutants_of(source: str, path: str) -> list[Mutant]:
     """All changes of a file, in the order of its text."""
     found: list[Mutant] = []
     tree, lines = ast.parse(source), source.splitlines()
-    bounds = {"monotonic()", *_large_names(tree)}
+    bounds = {"monotonic()", "time.monotonic()", "time.time()", *_large_names(tree)}
     for node, place, where, names in _nodes(tree, (), "", ()):
         for kind, change in _changes(node):
             if isinstance(node, ast.Compare) and _moves_bound(node, int(kind.split()[1]), bounds):

@@ -116,9 +116,10 @@ def _seconds(key: str, record: Record) -> float:
 def _tests_of(mutant: Mutant, record: Record, by_function: Mapping[str, set[str]]) -> tuple[list[str], list[str]]:
     """The tests that run the changed line, or its function if the line itself was not recorded.
 
-    For a change outside of functions, or in one that runs only when its module is imported: the tests that run a
-    function which mentions a name that the statement binds, or else any function of the file. The first list has those
-    that are likely to notice the change: those that run a function of its own file, if there are any.
+    For a change outside of functions, or in one that runs only when its module is imported: the tests of the mirrored
+    folder, which may only read what is made then, and those that run a function which mentions a name that the
+    statement binds, or else any function of the file. The first list has those that are likely to notice the change:
+    those of the folder, and those that run a function of its own file, if there are any.
     """
     function = mutant.where
     if function and not function.endswith("."):
@@ -133,7 +134,9 @@ def _tests_of(mutant: Mutant, record: Record, by_function: Mapping[str, set[str]
     found = {key for name in users for key in by_function.get(name, ())}
     if not found:
         found = {key for name, keys in by_function.items() if name.startswith(f"{mutant.path}:") for key in keys}
-    return sorted(own or found), sorted(found)
+    depth = mutant.path.count("/") - 1
+    mirrored = {key for key in record.seconds if depth and nearness(mutant.path, key) == depth}
+    return sorted((own or found) | mirrored), sorted(found | mirrored)
 
 
 def _where_known(mutant: Mutant) -> list[str]:

@@ -2,9 +2,10 @@
 
 The module is a pytest plugin (`-p soak.recording`) and the reader of its record. A line is identified by its function
 and its text, so that it is recognised after other changes have moved it. For each line, only the cheapest tests of each
-file are kept, most of them from the folder of tests that mirrors the line's, and only their runs on asyncio. From
-Python 3.12 on, the lines that run in processes which a test has started are recorded for that test, too (see
-`soak/children`). If other tests use such a process as well, they are not known to do so.
+file are kept, most of them from the folder of tests that mirrors the line's, and only their runs on asyncio, except of
+the files about code that only trio runs. From Python 3.12 on, the lines that run in processes which a test has started
+are recorded for that test, too (see `soak/children`). If other tests use such a process as well, they are not known to
+do so.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ LEFT_OUT = (
     "tests/testing/test_pytest_plugin.py",
 )
 """The tests that take long and run toolbus only in other processes, or not at all: folders and files."""
+_ON_TRIO_TOO = ("tests/test_timers.py", "tests/dispatcher/test_dispatch_left_open.py")
 _CHILDREN = str(Path(__file__).with_name("children"))
 _LONGEST_SECONDS = 60.0  # a test that takes longer is not used
 _OWN_TESTS = 600  # how many tests of the mirrored folder come first
@@ -253,7 +255,8 @@ class _Lines:
         add = self.seen.add
 
         def trace(frame: FrameType, _event: str, _argument: Any) -> _Tracer:
-            add((which, frame.f_lineno))
+            if (number := frame.f_lineno) is not None:  # pyright: ignore[reportUnnecessaryComparison] -- code of no line
+                add((which, number))
             return trace
 
         return trace
@@ -294,8 +297,12 @@ def _parameters(item: pytest.Item) -> Mapping[str, object]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the runs on trio, which run the same lines a second time."""
-    on_trio = [item for item in items if "trio" in str(_parameters(item).get("anyio_backend"))]
+    """Leave out the runs on trio, which run the same lines a second time, but for a few files."""
+    on_trio = [
+        item
+        for item in items
+        if "trio" in str(_parameters(item).get("anyio_backend")) and not item.nodeid.startswith(_ON_TRIO_TOO)
+    ]
     if on_trio:
         config.hook.pytest_deselected(items=on_trio)
         gone = {*map(id, on_trio)}

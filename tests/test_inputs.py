@@ -80,6 +80,10 @@ def test_a_history_that_is_no_list_of_messages_is_refused(given: Any, reported: 
         (["a"], "messages[0] is a str ('a'); give a message there"),
         ([UserMessage(content=123)], "the prompt is an int (123); give text, a UserMessage, or a list"),  # type: ignore[arg-type]
         ([UserMessage(content=None)], "the prompt is a NoneType (None); give text"),  # type: ignore[arg-type]
+        (
+            [UserMessage(content=(ImagePart(url="photo.png"),))],
+            "the url of the ImagePart is a str ('photo.png'), and not a URL; for a file, give ImagePart.from_bytes(",
+        ),
         ([UserMessage(content=[7])], "the prompt is a list with an int (7) in it; its parts are text, TextPart("),  # type: ignore[arg-type]
         ([UserMessage(content=[HELLO])], "in it; give the newest question as text or as a UserMessage, and the"),  # type: ignore[arg-type]
         ([UserMessage(content=[WIRE])], "the prompt is a list with a dict ({'content': 'Hello', 'role': 'user'})"),  # type: ignore[arg-type]
@@ -292,6 +296,26 @@ def test_replies_that_anthropics_sdk_dumped_are_its_own(kind: str | None):
     result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "clear"}]}
     read = read_messages([WIRE, {name: each for name, each in reply.items() if each}, result])
     assert [each.role for each in read] == ["user", "assistant", "tool"]
+
+
+SEEN_AT = ImagePart(url="https://a/b.png")
+NOTE = "data:text/plain;base64,aGk="
+
+
+@pytest.mark.parametrize(
+    ("part", "read"),
+    [
+        ({"type": "image_url", "image_url": {"url": SEEN_AT.url}}, SEEN_AT),
+        ({"type": "input_image", "image_url": SEEN_AT.url}, SEEN_AT),
+        ({"type": "image", "source": {"type": "url", "url": SEEN_AT.url}}, SEEN_AT),
+        ({"type": "image", "image": SEEN_AT.url}, SEEN_AT),
+        ({"type": "file", "file": {"file_data": NOTE}}, FilePart(url=NOTE, media_type="text/plain")),
+        ({"type": "file", "data": "aGk=", "mediaType": "text/plain"}, FilePart(url=NOTE, media_type="text/plain")),
+        ({"type": "text", "text": "hi", "providerOptions": {"openai": {}}}, TextPart(text="hi")),
+    ],
+)
+def test_one_part_shows_of_which_vendor_a_history_is(part: dict[str, Any], read: Any):
+    assert read_messages([{"role": "user", "content": [part]}]) == [UserMessage(content=(read,))]
 
 
 def test_images_that_a_gateway_puts_beside_a_reply_make_no_other_form_of_it():

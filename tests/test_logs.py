@@ -113,6 +113,14 @@ def test_a_second_call_replaces_the_first() -> None:
     assert "too quiet" not in second.getvalue()
 
 
+def test_the_lines_do_not_reach_the_handlers_of_the_root_logger_as_well(caplog: pytest.LogCaptureFixture) -> None:
+    stream = io.StringIO()
+    logs.configure(stream=stream)
+    LOGGER.warning("once")
+    assert "once" in stream.getvalue()
+    assert caplog.records == []
+
+
 def test_wrong_options_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="level"):
         logs.configure(level="LOUD")

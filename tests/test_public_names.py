@@ -12,11 +12,14 @@ import pytest
 import toolbus
 from toolbus import errors
 from toolbus.errors import (
+    ConversationBusy,
+    InboxFull,
     MissingExtra,
     Overloaded,
     ProviderError,
     StoreDamaged,
     StoreError,
+    StoreUnavailable,
     ToolbusError,
     ToolError,
 )
@@ -144,4 +147,6 @@ def test_errors_carry_their_fields_and_say_what_to_do() -> None:
     assert (provider.vendor, provider.status, provider.retryable, provider.retry_after_seconds) == ("v", 503, True, 2.0)
     unless_told = [ToolbusError("x"), StoreError("x"), ProviderError("x", vendor="v"), ToolError("x")]
     assert [each.retryable for each in unless_told] == [False] * 4
+    may_pass = [overloaded, InboxFull("x"), ConversationBusy("x"), StoreUnavailable("x")]
+    assert [each.retryable for each in may_pass] == [True] * 4
     assert (StoreDamaged("x").request_id, StoreDamaged("x").seq) == ("", 0)

@@ -214,6 +214,15 @@ def test_pydantic_has_a_schema_of_every_record(kind: type[Record]) -> None:
     assert set(kind.__struct_fields__) <= set(schema["properties"])
 
 
+@pytest.mark.parametrize("levels", [255, 1_100, 5_000])
+def test_what_is_nested_too_deep_to_be_read_back_is_refused(levels: int) -> None:
+    value: Any = 10**30
+    for _ in range(levels):
+        value = [value]
+    with pytest.raises(TypeError):
+        json_bytes({"a": value})
+
+
 def test_a_tool_may_take_a_record() -> None:
     @tool
     def look(picture: ImagePart) -> str:

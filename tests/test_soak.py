@@ -143,6 +143,10 @@ def test_the_cheapest_tests_that_run_the_changed_line_come_first_those_of_each_f
     assert [job.tests.index(each) for each in near] == [5, 6], "after the first few, those of the mirrored folder"
     [job] = jobs_for([nine], Record({}, seconds, {other: ["b.py::other"]}))
     assert job.tests == ["b.py::other"], "where nobody is seen on the line, whoever runs its function"
+    [default] = [each for each in mutants_of(SOURCE, "toolbus/core/x.py") if each.where == "Worker."]
+    seconds = dict.fromkeys(["tests/core/test_x.py::a", "tests/core/turn/test_y.py::a", "tests/bus/test_z.py::a"], 0.1)
+    [job] = jobs_for([default], Record({}, seconds, {}))
+    assert job.tests == ["tests/core/test_x.py::a", "tests/core/turn/test_y.py::a"], "a test may only read a default"
 
 
 def test_a_seed_gives_the_same_mutants_in_the_same_order():

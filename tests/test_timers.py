@@ -46,10 +46,11 @@ async def test_a_timer_that_is_moved_fires_at_its_new_deadline_and_once(first: f
     assert not timer.scope.cancelled_caught
 
 
-async def test_a_deadline_that_has_passed_cancels_at_once() -> None:
+@pytest.mark.parametrize("seconds", [1, 0])
+async def test_a_deadline_that_has_passed_cancels_at_once(seconds: float) -> None:
     timer = timers().timer()
     timer.scope = anyio.CancelScope()
-    timer.set(anyio.current_time() - 1)
+    timer.set(anyio.current_time() - seconds)
     assert timer.scope.cancel_called
 
 

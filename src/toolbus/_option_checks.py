@@ -20,6 +20,7 @@ from .errors import ConfigurationError
 __all__ = [
     "ABOVE_ZERO",
     "FLAG",
+    "NOT_BLANK",
     "NOT_NEGATIVE",
     "NUMBER",
     "POSITIVE",
@@ -66,6 +67,7 @@ NOT_NEGATIVE = Rule(
 )
 FLAG = Rule(lambda given: isinstance(given, bool), "say True or False")
 TEXT = Rule(lambda given: isinstance(given, str), "give a text")
+NOT_BLANK = Rule(lambda given: isinstance(given, str) and bool(given.strip()), "give a text that is not empty")
 
 
 def whole(least: int) -> Rule:

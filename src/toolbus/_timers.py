@@ -107,7 +107,7 @@ class Timers:
             timer.looked_at = math.inf
             if timer.deadline <= moment:
                 self._fire(timer)
-            elif timer.deadline < math.inf:
+            else:
                 timer.set(timer.deadline)
         if self._heap and self._heap[0][0] < self._armed_at:
             self._armed_at = self._heap[0][0]

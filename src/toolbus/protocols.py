@@ -125,9 +125,10 @@ class ToolSpec:
     order. `status` is the sentence for people while a call runs, such as "Looking {city} up". `control` tools are
     answered by the turn machine. An `idempotent` tool may run twice with the same key, as happens to a call during
     which a process was killed. The model continues without the results of a `background` tool, which come as notes.
-    Calls of a `repeatable` tool do not count for `max_repeats`. `kind` says how older
-    results may be shortened in the history, and with `keep_full_results` they are never shortened. `max_result_chars`
-    replaces the request's: longer results are cut for the model.
+    Calls of a `repeatable` tool do not count for `max_repeats`. The results of `return_direct` tools are the answer:
+    the request ends with them. `kind` says how older results may be shortened in the history, and with
+    `keep_full_results` they are never shortened. `max_result_chars` replaces the request's: longer results are cut for
+    the model.
     """
 
     name: str
@@ -147,6 +148,7 @@ class ToolSpec:
     idempotent: bool = False
     repeatable: bool = False
     background: bool = False
+    return_direct: bool = False
 
 
 class ToolSource(Protocol):

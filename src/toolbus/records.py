@@ -141,7 +141,10 @@ def json_bytes(value: Any, default: Callable[[Any], Any] | None = None) -> bytes
     try:
         return orjson.dumps(value, default=plain)
     except TypeError:
-        return orjson.dumps(_without_surrogates(value), default=plain)
+        try:
+            return orjson.dumps(_without_surrogates(value), default=plain)
+        except RecursionError:
+            raise TypeError("a value has more than 254 levels") from None
 
 
 def event_json(value: Any) -> bytes:

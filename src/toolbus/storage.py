@@ -227,7 +227,8 @@ class Store(Protocol):
         """Delete a conversation and its finished requests in the journal.
 
         Returns False if there is no such conversation. Raises `StoreError` while a request of it is unfinished, or has
-        its turn and is about to begin (`JournalStore.take_turn`): it would begin with the messages that are deleted.
+        its turn and is about to begin (`JournalStore.take_turn`): it would begin with the messages that are deleted. A
+        store without a journal knows no requests, so the messages of a turn that runs are remembered at its end.
         """
         ...
 

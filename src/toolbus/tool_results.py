@@ -6,10 +6,11 @@ Text is sent as it is, any other plain value as JSON; `None` is `{"ok": true}`. 
 `SecretStr`, `SecretBytes`, `Secret`), at any depth, is replaced by a mark; `settled` replaces the marks.
 
 Example:
-    from toolbus.tool_results import RenderedResult, ToolResult, failure_content, render, with_summary
+    from toolbus.tool_results import RenderedResult, ToolResult, answer_in, failure_content, render, with_summary
 
     result: RenderedResult = render(ToolResult(message="Two orders.", data={"orders": [7, 8]}))
     print(result.content)  # {"ok":true,"message":"Two orders.","data":{"orders":[7,8]}}
+    print(answer_in(result.content))  # Two orders.
     print(with_summary(render([7, 8]), lambda orders: f"{len(orders)} orders").content)  # 2 orders
     print(failure_content("timeout", "after 30 s"))  # {"ok":false,"reason":"timeout","error":"after 30 s"}
 """
@@ -37,6 +38,7 @@ from .records import Record, fields_of, replace
 __all__ = [
     "RenderedResult",
     "ToolResult",
+    "answer_in",
     "clean",
     "failure_content",
     "render",
@@ -78,6 +80,7 @@ class RenderedResult(Record, frozen=True):
 
 
 _OK = '{"ok":true}'
+_ENVELOPE = {"ok", "message", "affected", "data"}
 _PARTS = (ImagePart, FilePart)
 _ANY_PART = frozenset[type[Any]]({ImagePart, FilePart, TextPart})
 _BESIDE = _ANY_PART | {str}
@@ -230,6 +233,23 @@ def with_summary(rendered: RenderedResult, summarize: Callable[[Any], str]) -> R
     return replace(rendered, content=orjson.dumps(payload).decode())
 
 
+def answer_in(content: str) -> str:
+    """Return what people read of the content of a result that is the answer; empty for that of `None`.
+
+    Of a `ToolResult`, this is the message or, without one, the data. Any other content is for people as it is.
+    """
+    if not content.startswith(_OK[:-1]):
+        return content
+    try:
+        payload = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        return content
+    if not payload.keys() <= _ENVELOPE:
+        return content
+    text = payload.get("message") or payload.get("data", "")
+    return text if isinstance(text, str) else orjson.dumps(text).decode()
+
+
 def _are_parts(value: Sequence[Any]) -> bool:
     """Return whether a list consists of texts and at least one part, rather than of data."""
     if not value or type(value[0]) not in _BESIDE or _ANY_PART.isdisjoint(map(type, value)):
@@ -331,7 +351,8 @@ def _holds_part(value: Any, written: str) -> bool:
             return None
         if is_dataclass(each) and not isinstance(each, type):
             return {inside.name: getattr(each, inside.name) for inside in fields(each)}
-        return _default(each, _Secrets())
+        # Pydantic itself would write a part in a model as an object.
+        return dict(each) if isinstance(each, BaseModel) else _default(each, _Secrets())
 
     # A part that is found before an error still counts.
     with contextlib.suppress(TypeError, RecursionError):

@@ -281,6 +281,18 @@ async def test_the_bus_wants_what_a_subscriber_to_one_request_listens_to_for_tha
     assert not bus.arbitration.wants(TextDelta, "mine")
 
 
+async def test_the_bus_wants_what_a_subscriber_to_a_request_and_those_below_it_listens_to_for_those_alone():
+    bus = EventBus()
+    async with bus.subscribe(TextDelta, request_id="mine", sub_requests=True):
+        bus.arbitration.open_mailbox("below", parent_id="mine")
+        bus.arbitration.open_mailbox("other")
+        wanted = [bus.arbitration.wants(TextDelta, each) for each in ("mine", "below", "other")]
+        assert wanted == [True, True, False]
+        assert not bus.arbitration.wants(ReasoningDelta, "below")
+        for each in ("below", "other"):
+            bus.arbitration.close_mailbox(bus.arbitration.mailboxes[each])
+
+
 # --------------------------------------------------------------------------------------------------- cost in counts
 
 

@@ -217,6 +217,16 @@ async def test_reading_without_waiting_tells_of_the_overflow_too():
             subscription.receive_nowait()
 
 
+async def test_nothing_is_read_after_aclose_and_no_overflow_is_reported():
+    bus = EventBus()
+    async with bus.subscribe(capacity=1, overflow="disconnect") as subscription:
+        bus.publish(signal("a"))
+        bus.publish(signal("b"))
+    await subscription.aclose()
+    assert subscription.receive_nowait() is None
+    assert [each async for each in subscription] == []
+
+
 @pytest.mark.guarantee("G02")
 async def test_an_overflow_wakes_a_reader_that_waits():
     """A reader that has been woken, but has not run yet, is behind by as much as is published meanwhile."""

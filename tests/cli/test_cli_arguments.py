@@ -103,6 +103,12 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _own_parser() -> None:
+    """Build the parser in each test here, while all other tests share one."""
+    cast("Any", _arguments._parser).cache_clear()
+
+
 def usages(parser: argparse.ArgumentParser) -> Iterator[str]:
     """The usage of a parser and of its commands, each in one line."""
     yield " ".join(parser.format_usage().split()).removeprefix("usage: toolbus ")
@@ -122,3 +128,22 @@ def test_what_is_not_given_is_the_default(line: str):
     given = vars(_arguments._parser().parse_args(line.split()))
     assert " ".join(filter(None, (given.pop("command"), given.pop("store_command", "")))) in line
     assert given == {"version": False, "debug": False, **DEFAULTS[line]}
+
+
+def test_options_are_written_whole(capsys: pytest.CaptureFixture[str]):
+    for line in ("ask --verb", "store list --js"):
+        with pytest.raises(SystemExit):
+            _arguments.parse(line.split())
+        assert "unrecognized arguments: --" in capsys.readouterr().err
+
+
+def test_a_price_is_that_of_what_is_read_and_that_of_what_is_written():
+    assert _arguments.parse(["ask", "--price", "0.25/2"]).price == (0.25, 2.0)
+    assert _arguments.parse(["ask", "--price", "0/0"]).price == (0.0, 0.0)
+
+
+def test_the_help_of_the_store_has_a_line_for_each_command(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        _arguments.parse(["store", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "stats show how much is kept list list conversations, the newest first show show a conversation" in shown

@@ -10,11 +10,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import pytest
 import scenes
 from desk import Command, Terminal
 
-from toolbus import Runtime
+from toolbus import Limits, Runtime
 from toolbus.cli import _host, main
 from toolbus.cli._host import Host
 from toolbus.cli._terminal.screen import Screen
@@ -177,6 +178,26 @@ class TestByHand:
         monkeypatch.setitem(__import__("sys").modules, "readline", None)
         scenes.play(text("First."))
         assert "> one\nFirst.\n" in by_hand("one")[1]
+
+
+def test_the_live_line_is_drawn_again_while_a_request_runs(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(_host, "_FRAME_SECONDS", 0.001)
+    waiting: list[anyio.Event] = []
+
+    async def wait() -> str:
+        """Wait for the next frame."""
+        waiting.append(anyio.Event())
+        await waiting[0].wait()
+        return "drawn"
+
+    def tick() -> None:
+        for each in waiting:
+            each.set()
+
+    script = ScriptedProvider([calls(("wait", {})), text("Done.")])
+    runtime = Runtime(script, tools=[wait], limits=Limits(tool_timeout_seconds=5))
+    with Host(runtime, Screen(None, None), lambda _event: None, tick) as host:
+        assert [call.content for call in host.ask("q").tool_calls] == ["drawn"]
 
 
 class TestSignals:

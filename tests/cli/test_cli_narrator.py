@@ -116,6 +116,16 @@ def test_a_call_that_nobody_timed_shows_how_long_it_was_under_way():
     assert desk.err.getvalue().endswith("✓ Search Text  3.0 s\n")
 
 
+def test_a_text_that_comes_whole_begins_a_paragraph_of_its_own():
+    desk = Desk()
+    call = ToolCall(name="search_text", arguments="{}", call_id="c1")
+    desk.tell(
+        [ROUND, replied("One.", call), RoundStarted(round=1, message_count=3), replied("\nTwo.", message_id="m2")]
+    )
+    desk.tell([RequestCompleted(text="\nTwo.")])
+    assert desk.out.getvalue() == "One.\n\nTwo.\n"
+
+
 def test_a_retry_is_reported_with_its_cause():
     desk = Desk()
     retrying = ToolCallRetrying(call_id="c1", name="search_text", attempt=1, error="busy\nnow", delay_seconds=1.0)

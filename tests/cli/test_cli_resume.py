@@ -26,6 +26,7 @@ from toolbus.cli._commands import resume as _resume
 from toolbus.cli._open_store import holder_of
 from toolbus.cli._terminal.progress_of_many import NarratorOfMany
 from toolbus.cli._terminal.screen import Line, Screen
+from toolbus.core.plain_text import clean
 from toolbus.errors import StoreError
 from toolbus.events import ApprovalRequested, RequestCancelled, RequestFailed, RequestResumed, ToolCallRequested
 from toolbus.messages import ToolMessage, Usage
@@ -109,6 +110,19 @@ def test_of_several_there_is_a_line_for_each_and_the_answers_with_their_ids(tool
         assert f"→ {request_id}  {prompt}\n" in ended.err
         assert f"✓ {request_id}  {prompt}  completed  " in ended.err
         assert f"request {request_id}: {prompt}\nYes.\n" in ended.out
+    assert ended.out.count("Yes.\n\nrequest ") == 1
+
+
+def test_on_a_terminal_each_answer_is_shown_to_its_end(
+    kept: Path, folder: Path, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+):
+    for each in ("one?", "two?"):
+        cut_off(kept, ("fetch", {"what": each}), each)
+    scenes.play(text("- Yes."))
+    monkeypatch.setattr("sys.stdout", terminal)
+    monkeypatch.setattr("sys.stderr", terminal)
+    assert main(RESUME) == 0
+    assert clean(terminal.getvalue()).count(" • Yes.\n") == 2
 
 
 def test_each_is_one_object_with_json(toolbus: Command, kept: Path):

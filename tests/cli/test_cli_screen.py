@@ -10,7 +10,7 @@ from desk import Terminal
 
 from toolbus.cli import main
 from toolbus.cli._terminal.live_screen import LiveScreen
-from toolbus.cli._terminal.screen import Line, Screen, open_screen
+from toolbus.cli._terminal.screen import Line, Screen, is_terminal, open_screen
 from toolbus.cli._terminal.text import cells
 from toolbus.core.plain_text import clean
 from toolbus.errors import ConfigurationError
@@ -127,6 +127,22 @@ def test_a_stdout_that_fails_is_reported_once_and_written_no_more():
     assert reported == [True]
 
 
+def test_a_stderr_that_fails_is_written_no_more_and_the_answer_all_the_same():
+    tried: list[str] = []
+
+    class Broken(Full):
+        def write(self, text: str) -> int:
+            tried.append(text)
+            return super().write(text)
+
+    out = io.StringIO()
+    screen = Screen(out, Broken())
+    for each in ("a", "b"):
+        screen.report(each)
+    screen.say("answer")
+    assert (tried, out.getvalue(), screen.failure) == (["a\n"], "answer", None)
+
+
 def test_a_stream_that_is_closed_is_one_that_nobody_reads():
     out, err = io.StringIO(), io.StringIO()
     screen = Screen(out, err)
@@ -135,6 +151,7 @@ def test_a_stream_that_is_closed_is_one_that_nobody_reads():
     screen.say("a")
     screen.report("b")
     assert not open_screen(out, err, {}).live
+    assert not is_terminal(err)
     assert isinstance(screen.failure, BrokenPipeError)
 
 

@@ -1,8 +1,10 @@
 """What the command costs before it does anything, and how the process ends."""
+# pyright: reportPrivateUsage=false
 
 from __future__ import annotations
 
 import errno
+import functools
 import io
 import os
 import subprocess
@@ -10,6 +12,7 @@ import sys
 import threading
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -145,3 +148,15 @@ class TestTheEnd:
     def test_without_one_it_ends_by_itself(self, ends: list[int]):
         assert cli.main() == 0
         assert ends == []
+
+
+@pytest.mark.parametrize("alive", [[True, False], [False, False]])
+def test_all_threads_that_are_left_have_one_time_together(alive: list[bool], monkeypatch: pytest.MonkeyPatch):
+    waited: list[float] = []
+    threads = [
+        SimpleNamespace(daemon=False, join=waited.append, is_alive=functools.partial(bool, each)) for each in alive
+    ]
+    daemon = SimpleNamespace(daemon=True)
+    monkeypatch.setattr(threading, "enumerate", lambda: [threading.current_thread(), daemon, *threads])
+    assert cli._threads_are_left() is any(alive)
+    assert sum(waited) == pytest.approx(cli._THREAD_SECONDS)

@@ -230,6 +230,7 @@ class TestUpkeep:
         kept.parent.write_text("a file", encoding="utf-8")
         ended = toolbus("store", "import", "a.jsonl")
         assert (ended.status, ended.err.count("\n")) == (1, 1)
+        assert f"{kept.parent} cannot be created: " in ended.err
 
 
 class TestErrors:
@@ -267,6 +268,10 @@ class TestErrors:
             (("stats",), "Nothing is kept yet: toolbus ask and toolbus chat keep their conversations here.\n"),
             (("list", "--json"), "[]\n"),
             (("verify", "--json"), "{}\n"),
+            (
+                ("export", "--to", "a.jsonl"),
+                "Nothing is kept yet: toolbus ask and toolbus chat keep their conversations here.\n",
+            ),
         ):
             ended = toolbus("store", *arguments)
             assert (ended.status, ended.out, ended.err) == (0, reported, "")

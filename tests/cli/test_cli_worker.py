@@ -278,11 +278,14 @@ def shown(screen: Screen, monkeypatch: pytest.MonkeyPatch, *more: str) -> tuple[
 
 def test_a_terminal_has_a_live_line(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     serving, worker, clock = shown(LiveScreen(io.StringIO(), terminal), monkeypatch)
-    worker.now, clock.now = WorkerStatistics(running=3, answered=1_204, broker_unavailable=False), 61.0
+    clock.now = 5.0
+    serving._ready()
+    worker.now, clock.now = WorkerStatistics(running=3, answered=1_204, broker_unavailable=False), 66.0
     before = terminal.getvalue()
     serving._look()
     drawn = terminal.getvalue().removeprefix(before)
     assert "3 running, 1,204 answered" in drawn
+    assert "1 min 1 s" in drawn
     assert "\n" not in drawn
 
 

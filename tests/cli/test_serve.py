@@ -1,4 +1,5 @@
 """`toolbus serve`: the page in a real Chromium, the continued request of a server that was killed, and wrong usage."""
+# pyright: reportPrivateUsage=false
 
 from __future__ import annotations
 
@@ -14,8 +15,12 @@ import pytest
 import support
 from support import browser, npm_servers
 from support.environments import importing_from
-from toolbus.cli import main
+from toolbus.cli import _requests, main
+from toolbus.cli._arguments import parse
 from toolbus.cli._commands import serve as _serve
+from toolbus.cli._open_store import COMMAND
+from toolbus.cli._terminal.screen import Screen
+from toolbus.storage import RequestRecord
 
 TESTS = Path(__file__).parents[1]
 MODULE = '''
@@ -124,7 +129,7 @@ def test_the_page_asks_decides_stops_and_continues_after_its_server_was_killed(t
 def test_the_page_is_opened_if_asked_for_and_the_servers_of_tools_are_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, opens: bool
 ) -> None:
-    class Ends(_serve._Server):  # pyright: ignore[reportPrivateUsage]
+    class Ends(_serve._Server):
         """It ends as soon as it has begun."""
 
         async def main_loop(self) -> None:
@@ -169,3 +174,14 @@ def test_wrong_usage_is_one_line(
     assert written.out == ""
     assert len([line for line in written.err.splitlines() if words in line]) == 1, written.err
     assert len(written.err.splitlines()) == 1
+
+
+def test_only_what_an_equal_command_has_served_is_continued_without_being_asked(kept: Path) -> None:
+    stores = [
+        found.store
+        for command in (["serve"], ["serve", "--dir", "/"], ["ask", "q"])
+        if (found := _requests._kept(parse(command), Screen(None, None), "extractive"))
+    ]
+    records = [RequestRecord(request_id="r", conversation_id="c", agreed={COMMAND: each._command}) for each in stores]
+    found = [[store.continues(record) for record in records] for store in stores]
+    assert found == [[True, False, False], [False, True, False], [False, False, False]]

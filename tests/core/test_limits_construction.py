@@ -58,7 +58,14 @@ def refused(name: str, value: object) -> str:
 @pytest.mark.parametrize("name", NUMBERS)
 @pytest.mark.parametrize("value", [0, -1, 0.0, -0.5, math.nan, math.inf, -math.inf])
 def test_zero_negative_nan_and_infinite_are_refused_by_name(name: str, value: float) -> None:
-    assert refused(name, value) == f"{name} is {value!r}; it must be a finite number above 0"
+    if name != "max_output_repairs":
+        assert refused(name, value) == f"{name} is {value!r}; it must be a finite number above 0"
+    elif value != 0:
+        assert refused(name, value) == f"{name} is {value!r}; it must be a finite number of at least 0"
+
+
+def test_an_output_may_be_refused_without_asking_for_a_repair() -> None:
+    assert Limits(max_output_repairs=0).max_output_repairs == 0
 
 
 @pytest.mark.parametrize("name", NUMBERS)

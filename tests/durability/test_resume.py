@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from support.resuming import Lab, Scene, assert_goes_on_everywhere, cut_off, model, virtual_walls
-from toolbus import Compression, Limits, ModelSettings, Price, Runtime, sub_request_tool
+from toolbus import Compression, Limits, ModelSettings, Price, Runtime, ToolResult, sub_request_tool
 from toolbus.core.compression import StubOldQueries
 from toolbus.errors import NativeOutputUnsupported, ProviderUnavailable
 from toolbus.events import ApprovalRequested
@@ -25,6 +25,10 @@ wall = virtual_walls()
 pytestmark = pytest.mark.guarantee("G08", "G19")
 
 SPENT = Usage(input_tokens=100, output_tokens=10)
+
+
+class Receipt(BaseModel):
+    number: int
 
 
 class People:
@@ -117,6 +121,31 @@ async def test_what_was_said_to_a_request_and_its_plan_stay() -> None:
         exact=False,
     )
     assert await assert_goes_on_everywhere(scene) > 4
+
+
+@pytest.mark.parametrize("wanted", [None, Receipt])
+async def test_tools_answer_where_they_would_have_and_a_call_that_was_interrupted_does_not(wanted: Any) -> None:
+    receipt = ToolResult(message="Paid: 7.", data={"number": 7})
+    last = calls(("final_answer", {"number": 0})) if wanted else text("It may be paid.")
+    scene = Scene(
+        lambda: [
+            model(
+                calls(("look", {"n": 1}), ("sure_receipt", {}), text="I look."),
+                calls(("receipt", {}), text="I pay."),
+                last,
+            )
+        ],
+        tools=lambda lab: [
+            *lab.standard(),
+            lab.tool("receipt", 2, receipt, return_direct=True),
+            lab.tool("sure_receipt", 2, receipt, return_direct=True, idempotent=True),
+        ],
+        options={"output": wanted} if wanted else {},
+        again={"output": wanted} if wanted else {},
+    )
+    assert await assert_goes_on_everywhere(scene, idempotent=("look", "sure_receipt")) > 4
+    whole = await scene.whole()
+    assert (whole.result.text, whole.result.rounds) == ("Paid: 7.", 2)
 
 
 async def test_a_cancel_that_was_asked_for_before_is_carried_out() -> None:

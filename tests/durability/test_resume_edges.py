@@ -446,7 +446,7 @@ async def test_who_has_lost_a_lease_stops_its_handlers_and_tells_no_ending(
         return [hang_on, lab.tool("pay", 1 if finds_out == "at a step" else 20)]
 
     hangs = scene(calls(("hang_on", {}), ("pay", {"n": 1})), text("Done."), tools=tools)
-    store, lab = MemoryStore(journal=True), Lab()
+    store, lab = JournaledStore(), Lab()
     seconds = 30 if finds_out == "at a step" else 3
     async with hangs.runtime(store, lab, lease_seconds=seconds) as stale, hangs.runtime(store, Lab()) as fresh:
         heard = listen(stale.bus)
@@ -474,6 +474,8 @@ async def test_who_has_lost_a_lease_stops_its_handlers_and_tells_no_ending(
     facts = await facts_of(store, session.request_id)
     assert [each.type for each in facts].count("request_completed") == 1
     assert len(lab.runs) == 1
+    refused = [each.seq for each in store.entries if each.epoch == 1]
+    assert len(refused) == len({*refused})  # A step that was refused is not sent again.
 
 
 async def test_leases_of_requests_that_cannot_go_on_are_given_back_whatever_fails() -> None:
@@ -499,6 +501,30 @@ async def test_leases_of_requests_that_cannot_go_on_are_given_back_whatever_fail
         assert (await journal.request(request_id)).owner != ""
         journal.facts, failing[0] = facts, False
         await advance(5)
+        assert (await journal.request(request_id)).owner == ""
+        (session,) = await runtime.resume()
+        assert (await session.result()).outcome == "completed"
+
+
+async def test_a_lease_that_is_taken_while_its_resumption_is_cancelled_is_given_back() -> None:
+    looks = scene(calls(("look", {"n": 1})), text("Done."))
+    store, request_id = await cut_behind(looks, "tool_call_requested")
+    journal: Any = store.journal
+    take, facts = journal.take, journal.facts
+
+    async def take_slowly(*args: Any) -> Any:
+        taken = await take(*args)
+        await anyio.sleep(1)
+        return taken
+
+    async def facts_later(*args: Any) -> Any:
+        await anyio.lowlevel.checkpoint()  # here the cancellation takes effect
+        return await facts(*args)
+
+    journal.take, journal.facts = take_slowly, facts_later
+    async with looks.runtime(store, Lab()) as runtime:
+        with anyio.move_on_after(0.5):
+            await runtime.resume()
         assert (await journal.request(request_id)).owner == ""
         (session,) = await runtime.resume()
         assert (await session.result()).outcome == "completed"

@@ -43,7 +43,10 @@ WORK = Scene(
 
 
 class Faulty(JournaledStore):
-    """Appends number `first` to `last`, from 0, fail, hang, or are taken without a word; the rest is as it should be."""
+    """Appends number `first` to `last`, from 0, fail, hang, or are taken without a word; the rest is as it should be.
+
+    Or the first of them is taken without a word, and the others fail.
+    """
 
     def __init__(self, how: str, first: int, last: int | None = None) -> None:
         super().__init__(self._trouble)
@@ -54,7 +57,8 @@ class Faulty(JournaledStore):
 
         async def unanswered(entry: Entry) -> int:
             size = await append(entry)
-            if self.how == "loses the answer" and self.first <= self.count <= self.last:
+            last = self.last if self.how == "loses the answer" else self.first
+            if self.how.startswith("loses") and self.first <= self.count <= last:
                 await anyio.sleep_forever()
             return size
 
@@ -63,7 +67,7 @@ class Faulty(JournaledStore):
     async def _trouble(self, _entry: Entry) -> None:
         self.count += 1
         if self.first <= self.count <= self.last:
-            if self.how == "fails":
+            if self.how == "fails" or (self.how == "loses the answer, then fails" and self.count > self.first):
                 raise StoreError("the disk is full")
             if self.how == "breaks":
                 raise OSError("no such device")
@@ -149,6 +153,30 @@ async def test_a_result_says_nothing_of_a_journal_that_is_written_after_the_sess
     assert record.ending == "completed"
 
 
+async def test_a_request_that_failed_as_it_began_is_not_written_again_after_its_conversation_was_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The process has stood still for longer than its lease, as above, and others have ended the request meanwhile.
+    monkeypatch.setattr("toolbus.session._steps.WRITE_SECONDS", 4.0)
+    store = Faulty("loses the answer", 0)
+    journal: Any = store.journal
+    append = journal.append
+
+    async def deleted(entry: Entry) -> int:
+        try:
+            return await append(entry)
+        except BaseException:
+            if await journal.abandon(entry.request_id, entry.epoch):
+                await store.forget("c")
+            raise
+
+    journal.append = deleted
+    result, _ = await run(store, Lab(), "warn")
+    assert (result.outcome, result.resumable, result.journaled) == ("failed", False, False)
+    assert await journal.request(result.request_id) is None
+    assert await store.history("c") == ()
+
+
 @pytest.mark.guarantee("G19", "G21")
 async def test_a_request_whose_store_is_away_for_longer_than_its_lease_is_left_to_the_process_that_completes_it(
     wall: Wall, caplog: pytest.LogCaptureFixture
@@ -179,7 +207,7 @@ async def test_a_request_whose_store_is_away_for_longer_than_its_lease_is_left_t
 
 
 @pytest.mark.guarantee("G21")
-@pytest.mark.parametrize("how", ["fails", "hangs", "loses the answer"])
+@pytest.mark.parametrize("how", ["fails", "hangs", "loses the answer", "loses the answer, then fails"])
 @pytest.mark.parametrize("times", [1, 3, 100])
 async def test_with_warn_the_request_goes_on_and_its_journal_is_whole_in_the_end(how: str, times: int) -> None:
     for at in range(7):
@@ -459,6 +487,57 @@ async def test_a_pending_call_that_never_works_does_not_keep_the_others_from_the
         assert not written
         await pending.flush()
     assert (written, "a" in pending, "b" in pending) == (["this"], True, False)
+
+
+async def test_the_ends_of_turns_of_one_conversation_are_written_without_the_others() -> None:
+    pending, written = PendingCalls(), list[str]()
+
+    def add(name: str, conversation_id: str, error: StoreError | None = None) -> None:
+        async def call() -> None:
+            written.append(name)
+            if error is not None:
+                raise error
+
+        pending.add(name, call, conversation_id)
+
+    broken, damaged = StoreError("it is broken"), StoreError("it is damaged")
+    for name, error in (("a", broken), ("b", None), ("c", damaged)):
+        add(f"{name} of another", "another", error)
+        add(name, "this", error)
+    add("of none", "")
+    assert await pending.flush("this") is broken, "the first problem"
+    assert written == ["a", "b", "c"]
+    assert [each for each in ("a", "b", "c", "b of another", "of none") if each not in pending] == ["b"]
+
+
+async def test_a_pending_call_that_is_being_tried_is_waited_for() -> None:
+    pending, answers = PendingCalls(), anyio.Event()
+    tried = 0
+    found = list[StoreError | None]()
+
+    async def call() -> None:
+        nonlocal tried
+        tried += 1
+        await answers.wait()
+        if tried == 1:
+            raise StoreError("it is broken")
+
+    async def flush() -> None:
+        found.append(await pending.flush())
+
+    for expected in (2, 0):
+        if len(pending) == 0:
+            pending.add("a", call)
+        async with anyio.create_task_group() as group:
+            for _ in range(2):
+                group.start_soon(flush)
+            await settle()
+            assert len(found) == 0
+            answers.set()
+        assert len([each for each in found if each is not None]) == expected
+        found.clear()
+        answers = anyio.Event()
+    assert (tried, len(pending)) == (2, 0)
 
 
 async def test_a_pending_call_is_tried_once_a_second_and_the_outage_is_logged_once(

@@ -87,6 +87,40 @@ async def test_it_takes_no_more_than_it_may_hold() -> None:
         assert await journal_of(store).unfinished(limit=10) == []
 
 
+async def test_the_oldest_requests_are_tried_and_no_more_than_the_limit_also_if_they_cannot_continue() -> None:
+    store, lab, tried, listed = JournaledStore(), Lab(), list[str](), list[int]()
+    async with node(store, lab, drain_seconds=0) as old:
+        for _ in range(8):
+            old.start("go")
+            await settle()
+    journal, unfinished = journal_of(store), journal_of(store).unfinished
+    ids = [each.request_id for each in await unfinished(limit=8)]
+
+    async def counted(limit: int) -> Any:
+        listed.append(limit)
+        return await unfinished(limit=limit)
+
+    def options(record: RequestRecord) -> dict[str, Any]:
+        tried.append(record.request_id)
+        if record.request_id in ids[:3]:
+            raise ConfigurationError("its user has gone")
+        return {}
+
+    setattr(journal, "unfinished", counted)  # noqa: B010 -- a method of one object
+    async with node(store, lab, drain_seconds=0) as heir:
+        found = await heir.resume(limit=2, options=options)
+        assert (len(found), [each.request.request_id for each in found.problems]) == (0, ids[:2])
+        assert (tried, listed) == (ids[:2], [2])
+        tried.clear()
+        found = await heir.resume(limit=5, options=options)
+        assert ([each.request_id for each in found], len(found.problems), found.held) == (ids[3:5], 3, 0)
+        assert tried == ids[:5]
+    async with node(store, lab, max_sessions=1, max_queued=1, drain_seconds=0) as heir:
+        await heir.resume(watch=True, options=options, limit=1)
+        await advance(20)  # Those that cannot continue do not hide the others.
+        assert {*tried} == {*ids}
+
+
 async def test_a_request_whose_store_fails_at_once_is_tried_once_by_one_call() -> None:
     store, lab = JournaledStore(), Lab()
     async with node(store, lab, drain_seconds=0) as old:
@@ -109,7 +143,7 @@ async def test_a_request_whose_store_fails_at_once_is_tried_once_by_one_call() -
         assert {(await each.result()).resumable for each in found} == {True}
 
 
-async def test_a_request_that_cannot_continue_is_told_once_a_minute_and_in_nobodys_way(
+async def test_a_request_that_cannot_continue_is_reported_once_and_tried_each_minute_in_nobodys_way(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store, lab, given = JournaledStore(), Lab(), list[str]()
@@ -133,9 +167,10 @@ async def test_a_request_that_cannot_continue_is_told_once_a_minute_and_in_nobod
         assert given == [broken, second.request_id]
         await advance(53)
         assert given == [broken, second.request_id, broken]
-        assert [each.message for each in caplog.records if "cannot continue" in each.message] == [
+        said = [each for each in caplog.records if "cannot continue" in each.message]
+        assert [each.message for each in said if each.levelname == "WARNING"] == [
             f"request {broken} cannot continue: its user has gone"
-        ] * 2
+        ]
         await advance(63)
         continued = heir.session(broken)
         assert continued is not None

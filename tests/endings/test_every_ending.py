@@ -66,6 +66,13 @@ async def at_once(key: str) -> str:
     return f"{key} at once"
 
 
+@tool(return_direct=True)
+async def shown(key: str) -> str:
+    """Show a key, in a second."""
+    await anyio.sleep(1)
+    return f"{key}, as it is"
+
+
 @tool
 async def broken(key: str) -> str:
     """Fail."""
@@ -108,7 +115,7 @@ async def tried_again() -> str:
     raise OSError("for a moment")
 
 
-TOOLS = [look_up, at_once, broken, for_ever, swallows, delete, in_order, tried_again, task_complete, give_up]
+TOOLS = [look_up, at_once, shown, broken, for_ever, swallows, delete, in_order, tried_again, task_complete, give_up]
 AT_ONCE = ("at_once", {"key": "a"})
 LOOK_UP = ("look_up", {"key": "b"})
 FOR_EVER: tuple[str, dict[str, str]] = ("for_ever", {})
@@ -221,6 +228,8 @@ COMPLETED = [
     Case("an empty reply, then text", "completed", "", [text(""), text("Hi.")]),
     Case("an error, then text", "completed", "", [unavailable, text("Hi.")]),
     Case("task_complete", "completed", "", [calls(AT_ONCE, ("task_complete", {"answer": "Hi."}))], completed=2),
+    Case("an answer by a tool", "completed", "", [calls(("shown", {"key": "a"}), text="Look:")], completed=1),
+    Case("answers by tools", "completed", "", [calls(("shown", {"key": "a"}), ("shown", {"key": "b"}))], completed=2),
     Case("output by a call", "completed", "", [calls(("final_answer", {"celsius": 3}))], options={"output": Answer}, completed=1),
     Case("output by text", "completed", "", [text('{"celsius": 3}')], options={"output": Answer}),
     Case("output repaired", "completed", "", [text("3"), text('{"celsius": 3}')], options={"output": Answer}),

@@ -122,7 +122,7 @@ def decoded(data: bytes | str) -> None:
     try:
         again = encode(event)
     except TypeError as exc:
-        assert "64-bit" in str(exc)  # noqa: PT017 -- JSON has longer integers than we write
+        assert "64-bit" in str(exc) or "254 levels" in str(exc)  # noqa: PT017 -- JSON has more than we write
         return
     assert b"\n" not in again
     assert decode(again) == event

@@ -40,7 +40,7 @@ from toolbus.events import (
     ToolCallCompleted,
     ToolCallRequested,
 )
-from toolbus.handles import RequestHandle
+from toolbus.handles import RequestHandle, _handle  # pyright: ignore[reportPrivateUsage]
 from toolbus.handles._events import RequestEvents
 from toolbus.messages import UserMessage
 from toolbus.records import replace
@@ -632,7 +632,10 @@ async def test_a_store_without_an_inbox_is_named_when_a_command_has_to_go_elsewh
         assert await Client(store).request("unknown").cancel() == "unknown"
 
 
-async def test_a_command_that_is_too_large_is_refused_before_it_is_sent() -> None:
+async def test_a_command_that_is_too_large_is_refused_before_it_is_read_or_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_handle, "decode", None)
     store = store_of()
     async with node(store, calls(("look", {"n": 1})), text("Done.")) as runtime:
         session = runtime.start("go")

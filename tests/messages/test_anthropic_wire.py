@@ -296,6 +296,48 @@ def test_an_edited_reply_keeps_its_thinking_in_front() -> None:
     assert content[3]["text"] == "Edited."
 
 
+def test_a_reply_from_which_a_call_was_taken_keeps_its_thinking_in_front() -> None:
+    (message,) = from_anthropic([{"role": "assistant", "content": copy.deepcopy(THINKING)}])
+    assert isinstance(message, AssistantMessage)
+    content = to_anthropic([replace(message, tool_calls=message.tool_calls[1:])])["messages"][0]["content"]
+    assert [each["type"] for each in content] == ["thinking", "redacted_thinking", "thinking", "text", "tool_use"]
+    assert (content[3]["text"], content[4]["name"]) == ("First. Second.", "g")
+
+
+def test_a_text_with_more_than_text_or_after_a_call_is_kept_in_its_place() -> None:
+    call: dict[str, Any] = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {}}
+    cited = {"type": "text", "text": "So.", "citations": [{"type": "char_location"}]}
+    for content in ([cited], [call, {"type": "text", "text": "So."}]):
+        found = from_anthropic([{"role": "assistant", "content": content}])
+        assert to_anthropic(found)["messages"][0]["content"] == content
+
+
+def test_instructions_that_are_given_go_before_those_of_the_dictionary() -> None:
+    assert from_anthropic(SAMPLE, "Be brief.")[0] == SystemMessage(text="Be brief.")
+
+
+def test_a_document_is_of_the_type_that_its_source_and_its_context_say() -> None:
+    url, data = {"type": "url", "url": "https://a/b"}, {"type": "base64", "data": "aGk="}
+    for document, file in (
+        ({"source": url}, FilePart(url="https://a/b", media_type="application/pdf")),
+        ({"source": url, "context": "see page 3/4"}, FilePart(url="https://a/b", media_type="application/pdf")),
+        (
+            {"source": url, "context": "text/html; charset=x"},
+            FilePart(url="https://a/b", media_type="text/html; charset=x"),
+        ),
+        (
+            {"source": data},
+            FilePart(url="data:application/octet-stream;base64,aGk=", media_type="application/octet-stream"),
+        ),
+    ):
+        read = from_anthropic([{"role": "user", "content": [{"type": "document", **document}]}])
+        assert read == [UserMessage(content=(file,))]
+    json_file = FilePart(url="data:application/json;base64,e30=", media_type="application/json")
+    assert to_anthropic([UserMessage(content=(json_file,))])["messages"][0]["content"] == [
+        {"type": "document", "source": {"type": "base64", "media_type": "application/json", "data": "e30="}}
+    ]
+
+
 def test_images_and_documents_go_both_ways() -> None:
     content = (
         ImagePart(url="https://example.com/cat.png"),

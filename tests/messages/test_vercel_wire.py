@@ -609,6 +609,7 @@ def test_repeated_ids_are_paired_by_position() -> None:
             "content[0] has neither a URL nor base64",
         ),
         ({"role": "assistant", "content": [{"type": "text", "text": 7}]}, "a part's text must be text, not int"),
+        ({"role": "system", "content": [{"type": "text", "text": 7}]}, "a part's text must be text, not int"),
     ],
 )
 def test_what_is_not_known_is_refused_by_name(message: dict[str, Any], problem: str) -> None:

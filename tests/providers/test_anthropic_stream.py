@@ -163,15 +163,22 @@ def test_a_message_that_was_not_streamed_is_understood() -> None:
             "content": [
                 {"type": "text", "text": "Look:"},
                 {"type": "tool_use", "id": "x", "name": "a", "input": {"n": 1}},
+                {"type": "tool_use", "id": "y", "name": "b", "input": {}},
             ],
             "stop_reason": "tool_use",
             "usage": {"input_tokens": 3, "output_tokens": 2},
         }
     )
     found = reply.finish()
-    assert (found.message.text, found.message.tool_calls[0].arguments) == ("Look:", '{"n":1}')
+    assert (found.message.text, [call.arguments for call in found.message.tool_calls]) == ("Look:", ['{"n":1}', ""])
     assert (found.usage, found.model) == (Usage(input_tokens=3, output_tokens=2), "claude-9")
     assert deltas == [TextPiece("Look:")]
+
+
+def test_a_message_that_was_not_streamed_needs_no_reason_for_its_end() -> None:
+    reply = builder()
+    reply.whole({"type": "message", "content": [{"type": "text", "text": "Look."}]})
+    assert reply.finish().message.text == "Look."
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=20), st.integers(1, 4))

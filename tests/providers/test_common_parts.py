@@ -14,6 +14,7 @@ from toolbus.providers import OllamaProvider
 from toolbus.providers._shared.clients import Clients, make_client
 from toolbus.providers._shared.errors import ErrorTranslator, read_body
 from toolbus.providers._shared.options import check_limits, secrets_in
+from toolbus.providers._shared.wire_text import Characters, WholeObject
 
 ERRORS = ErrorTranslator(vendor="stub", where="http://stub/v1", hint="look")
 SECRETS = {"Authorization": "Bearer a-key", "X-Api-Key": "another-key"}
@@ -79,3 +80,28 @@ def test_a_server_that_cannot_be_reached_has_the_systems_reason_for_the_first_at
     for attempts in ((refused,), (refused, OSError(errno.ECONNREFUSED, "another"))):
         error = str(ERRORS.connection(failed_attempts(*attempts)))
         assert error == f"could not reach stub at http://stub/v1 ({os.strerror(errno.EPERM)}): look"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "whole"),
+    [
+        (["{", "}"], [False, True]),
+        (["{}", " ", "}"], [True, True, False]),
+        (["{}", "x", " "], [True, False, False]),
+        (["[", "]", "{}"], [False, False, False]),
+        (['{"a', "}\\", '"', '"', ":1}"], [False, False, False, False, True]),
+        (['{"a}\\', '""', ":1}"], [False, False, True]),
+    ],
+)
+def test_pieces_are_an_object_until_more_than_space_follows(pieces: list[str], whole: list[bool]) -> None:
+    test = WholeObject()
+    assert [test.is_whole(pieces[: count + 1]) for count in range(len(pieces))] == whole
+
+
+def test_half_a_character_is_a_mark_only_as_long_as_its_other_half_is_missing() -> None:
+    text = Characters()
+    assert [text.add(each) for each in ("a\ud83d", "\ude00")] == ["a", "\U0001f600"]
+    text.add("\ud83d")
+    assert [text.whole(), text.whole()] == ["a\U0001f600\ufffd"] * 2
+    text.add("\ude00")
+    assert text.whole() == "a\U0001f600\U0001f600"

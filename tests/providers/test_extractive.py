@@ -65,6 +65,21 @@ async def test_it_quotes_the_fields_of_the_class_that_was_asked_for(kiln: Path) 
     assert NO_MODEL in talk.answer
 
 
+@pytest.mark.parametrize(
+    ("question", "line"),
+    [
+        ("默认的超时时间是多少?", "请求的超时时间默认是三十秒。"),
+        ("ログの形式は何ですか", "ログの形式は、一行ずつです。"),
+        ("猫?", "这里有猫。"),
+    ],
+)
+async def test_words_without_spaces_between_them_are_found(question: str, line: str, kiln: Path) -> None:
+    (kiln / "page.md").write_text(f"# Kiln\n\n{line}\n", encoding="utf-8")
+    talk = conversation_over(kiln)
+    await talk.ask(question)
+    assert [text for path, _, text in talk.quoted() if path == "page.md"][-1] == line
+
+
 async def test_every_quoted_line_stands_at_the_place_that_it_names(kiln: Path) -> None:
     talk = conversation_over(kiln)
     await talk.ask("How does FiringPlan cool down, and when is venting an error?")

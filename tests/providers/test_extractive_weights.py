@@ -63,6 +63,7 @@ def soak(plan, minutes=SOAK_MINUTES, retries=3):
     "  drawPeak(angle) {\n    return rotate(angle)\n  }\n}\n\nexport const soakGauge = async (url) => {\n  return fetch(url)\n}\n",
     "web/index.js": "import { soak } from './gauge.js'\nprecompress(soak) // " + "x" * 300 + "\n",
 }
+METHODS = "".join(f"\n    def other_{number}(self):\n        return {number}\n" for number in range(12))
 COUNTED = {"soak": 4, "peak": 5, "limit": 3, "kiln": 2, "vent": 1}
 
 
@@ -128,9 +129,43 @@ def found(question: str) -> list[str]:
                 "web/gauge.js drawPeak 0.8411 8,9,10,11",
             ],
         ),
+        (
+            "Soaking minutes",
+            [
+                "kiln/firing.py soak 2.7343 35,36,38,39,40",
+                "kiln/firing.py - 2.5006 6,7",
+                "README.md Soaking 2.1341 5,7,8",
+                "kiln/soaker.py count_pots 2.1341 1,2",
+                "kiln/firing.py __init__ 1.6670 22,23",
+            ],
+        ),
         ("the stock, and notes on it", ["README.md Soaking 0.7000 5,10,11,12,13,14,15,16,17,18,19,20,21"]),
         ("pots in the gauge module", ["web/gauge.js Gauge 3.1360 3", "web/gauge.js soakGauge 3.1360 13,14,15"]),
     ],
 )
 def test_the_passages_of_a_question_have_their_scores_and_lines(question: str, passages: list[str]) -> None:
     assert found(question) == passages
+
+
+def test_of_a_class_the_first_lines_of_the_methods_that_are_asked_for_are_quoted_with_their_summaries() -> None:
+    text = '''class Oven(Base):
+    """Bakes bread."""
+
+    # Heat rises.
+    def bake(
+        self,
+        loaf,
+    ):
+        """Bake a loaf.
+
+        Slowly, with steam.
+        """
+        return self.heat(loaf)
+
+    def heat(self, loaf):
+        return loaf
+'''
+    lines = {"oven.py": dict(enumerate(f"{text}{METHODS}".split("\n"), start=1))}
+    counted = {"oven": 1, "bake": 1}
+    (oven, *_) = best_passages(Weigher(read_question("What does Oven bake?"), counted, 8), lines)
+    assert [line.number for line in oven.lines] == [1, 2, 5, 9]

@@ -11,8 +11,9 @@ from support.openai_server import OpenAIServer, Reply, chunk, status, text
 from toolbus import Limits, RequestResult, Runtime, tool
 from toolbus.events import ModelRetrying
 from toolbus.messages import ToolCall, ToolMessage
+from toolbus.protocols import Delta, TextPiece
 from toolbus.providers import OpenAIProvider
-from toolbus.providers.openai._failed_generation import failed_calls
+from toolbus.providers.openai._failed_generation import INVALID_JSON, TOOL_USE_FAILED, FailedGeneration, failed_calls
 from toolbus.testing import Harness
 
 MESSAGE = "Failed to call a function. Please adjust your prompt. See 'failed_generation' for more details."
@@ -136,3 +137,22 @@ async def test_without_tools_there_is_no_call_to_go_back() -> None:
         async with Harness(provider) as harness:
             assert (await harness.start("Weather?").result()).text == "Sunny."
         await provider.aclose()
+
+
+@pytest.mark.parametrize(("said", "emitted", "whole"), [("", [TextPiece("{oh")], "{oh"), ("Well", [], "Well")])
+def test_an_answer_that_the_server_could_not_read_is_passed_on_unless_it_was_streamed(
+    said: str, emitted: list[Delta], whole: str
+) -> None:
+    failed = FailedGeneration("no", vendor="groq", status=400, codes={INVALID_JSON}, generation="{oh")
+    deltas: list[Delta] = []
+    reply = failed.reply(said, model="m", emit=deltas.append, offered=())
+    assert reply is not None
+    assert (deltas, reply.message.text, reply.finish_reason, reply.vendor_finish_reason) == (emitted, whole, "stop", "")
+
+
+@pytest.mark.parametrize("offered", [[], ["get_weather"]])
+def test_calls_that_the_server_could_not_read_count_only_where_tools_are_offered(offered: list[str]) -> None:
+    failed = FailedGeneration("no", vendor="groq", status=400, codes={TOOL_USE_FAILED}, generation=WRONG)
+    reply = failed.reply("", model="m", emit=lambda _delta: None, offered=offered)
+    assert (reply is not None) == bool(offered)
+    assert reply is None or (reply.finish_reason, reply.vendor_finish_reason) == ("tool_calls", TOOL_USE_FAILED)

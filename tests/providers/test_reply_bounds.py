@@ -265,10 +265,14 @@ def test_items_that_are_no_calls_are_bounded() -> None:
 
 
 LONG = "y" * 20_000
+SEALED = {"type": "reasoning.encrypted", "data": LONG}
+THOUGHT, SIGNED = ({"type": "reasoning.text", **more} for more in ({"text": "a"}, {"signature": LONG}))
 LARGE: list[tuple[str, Callable[[int], Frame]]] = [
     ("openai", lambda number: chat({"index": number % 900, "id": f"{number}", f"x{number}": LONG})),
     ("openai", lambda number: chat({"index": number, "function": {"name": LONG}})),
     ("openai", lambda number: chat({"index": number, "id": LONG, "function": {"name": "f"}})),
+    ("openai", lambda number: chat(reasoning_details=[{**SEALED, "index": number}])),
+    ("openai", lambda number: chat(reasoning_details=[{**THOUGHT, "index": number}, {**SIGNED, "index": number}])),
     ("responses", lambda number: item(number, {"type": "web_search_call", "query": LONG}, kind="added")),
     ("responses", lambda number: item(number, {"type": "reasoning", "encrypted_content": LONG})),
     ("anthropic", lambda number: begin(number, {"type": "redacted_thinking", "data": LONG})),

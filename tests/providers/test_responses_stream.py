@@ -254,10 +254,12 @@ def test_two_messages_of_a_reply_are_parted() -> None:
 
 
 def test_reasoning_that_a_server_shows_whole_is_read() -> None:
-    deltas: list[Delta] = []
     open_thought = {"type": "reasoning", "id": "rs", "content": [{"type": "reasoning_text", "text": "Hm, Paris."}]}
-    reply = read(*events_of(open_thought, SAID), ended(open_thought, SAID), deltas=deltas)
-    assert reply.message.reasoning == texts(deltas, ReasoningPiece) == "Hm, Paris."
+    for events in (events_of(open_thought, SAID), []):
+        deltas: list[Delta] = []
+        reply = read(*events, ended(open_thought, SAID), deltas=deltas)
+        assert reply.message.reasoning == texts(deltas, ReasoningPiece) == "Hm, Paris."
+        assert reply.message.text == texts(deltas, TextPiece) == "Look:"
 
 
 def test_a_reply_that_was_not_streamed_is_read_and_passed_on() -> None:
@@ -393,7 +395,7 @@ def test_errors_without_words_are_errors_too() -> None:
         builder = ResponseBuilder(model="m", emit=lambda _: None, limit_bytes=9, errors=ERRORS)
         with pytest.raises(ProviderUnavailable, match="ended its reply as"):
             builder.whole({"status": status})
-    with pytest.raises(ProviderUnavailable, match="busy"):
+    with pytest.raises(ProviderUnavailable, match="broke its reply off: busy"):
         builder.whole({"error": {"message": "busy"}})
 
 

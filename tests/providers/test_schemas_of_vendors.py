@@ -8,7 +8,10 @@ import pytest
 
 from toolbus.messages import UserMessage
 from toolbus.protocols import ModelRequest, ToolSpec
-from toolbus.providers._shared.tool_schema import offered_schema
+from toolbus.providers._shared.tool_schema import (
+    _MOST_PARTS,  # pyright: ignore[reportPrivateUsage]
+    offered_schema,
+)
 from toolbus.providers.anthropic._request import request_body as anthropic_body
 from toolbus.providers.openai._chat_request import request_body as chat_body
 from toolbus.providers.openai._responses_request import response_body
@@ -63,6 +66,7 @@ NAMED = {
             [{"kind": "file", "path": "a"}, {"kind": "page", "url": "b"}],
         ),
         (NAMED, {"name": TEXT, "size": {"type": "integer"}}, ["name", "size"], [{"name": "a", "size": 1}]),
+        ({"anyOf": [{"properties": {"a": TEXT}, "required": ["a"]}]}, {"a": TEXT}, ["a"], [{"a": "b"}]),
         (
             {"type": "object", "properties": {"a": TEXT}, "not": {"required": ["b"]}, "if": {}, "then": {}},
             {"a": TEXT},
@@ -85,11 +89,16 @@ def test_a_schema_is_offered_with_its_properties_at_the_top_and_allows_what_it_a
 def test_a_schema_that_is_accepted_is_sent_as_it_is() -> None:
     schema = {
         "type": "object",
-        "properties": {"a": {"type": "array", "items": {"$ref": "#/$defs/A"}}, "b": {"default": {"type": "array"}}},
+        "properties": {
+            "a": {"type": "array", "items": {"$ref": "#/$defs/A"}},
+            "b": {"default": {"type": "array"}},
+            "c": {"type": ["string", "null"], "allOf": [TEXT]},
+        },
         "$defs": {"A": {"anyOf": [TEXT, {"type": "null"}]}},
         "additionalProperties": False,
     }
     assert offered_schema(schema) == schema
+    assert offered_schema(schema)["properties"] is schema["properties"], "nothing is copied"
 
 
 def test_names_that_are_also_keywords_are_names() -> None:
@@ -120,6 +129,15 @@ def test_schemas_that_refer_to_themselves_or_multiply_are_cut() -> None:
     laughs["l0"] = {"properties": {"a": TEXT}}
     found = offered_schema({"type": "object", "$ref": "#/$defs/l5", "$defs": laughs})
     assert found["properties"] == {"a": TEXT}
+    endless = {
+        "properties": {"a": TEXT},
+        "allOf": [{"$ref": "#/$defs/endless"}],
+        "anyOf": [{"$ref": "#/$defs/endless"}],
+    }
+    offered = offered_schema({"type": "object", "$ref": "#/$defs/endless", "$defs": {"endless": endless}})
+    assert offered["properties"] == {"a": TEXT}
+    wide = {"type": "object", "allOf": [{"properties": {f"p{number}": TEXT}} for number in range(_MOST_PARTS)]}
+    assert len(offered_schema(wide)["properties"]) == _MOST_PARTS - 1, "the schema itself is a part, too"
     many = [{"properties": {"a": {"const": number}}} for number in range(30)]
     assert offered_schema({"type": "object", "anyOf": many})["properties"] == {"a": {}}
 

@@ -14,6 +14,7 @@ from toolbus.core.approval import definition_of
 from toolbus.errors import NotRunning
 from toolbus.events import ToolCallCompleted, ToolCallFailed, ToolCallRequested, decode, encode
 from toolbus.records import replace
+from toolbus.remote._bodies import Reference, large_call
 from toolbus.remote._transport import Begun, Key, Then, Unavailable
 from toolbus.remote._worker import Worker
 from toolbus.testing import virtual_backends
@@ -53,11 +54,18 @@ REQUESTED = ToolCallRequested(
 ACT = encode(replace(REQUESTED, name="act", definition=definition_of(TOOLS.specs["act"])))
 
 
+SMALL_BYTES = 250
+"""The bytes of a message that a reference fits into, and no answer."""
+
+
 class FakeBroker:
-    """Both a link and its only delivery. `outcomes` are what the broker says of an answer, one after the other."""
+    """Both a link and its only delivery. `outcomes` are what the broker says of an answer, one after the other.
+
+    It is away as often as `away` says of "find", "done", "keep" or "load".
+    """
 
     max_bytes = 1_000_000
-    name, payloads = "worker", None
+    name = "worker"
     lease_seconds = 60.0
     key, body, node, remaining_seconds, attempt, is_again = KEY, encode(REQUESTED), "node", 90.0, 1, False
 
@@ -71,10 +79,19 @@ class FakeBroker:
         self.at: list[float] = []  # the moments of writing an answer, and of renewing the lease
         self.over = anyio.Event()
         self.calls: list[Any] = [self]
+        self.left: list[Any] = []  # calls that come with the last fetch
         self.written = b""
+        self.payloads = self
+        self.away: dict[str, int] = {}
+
+    def _answer(self, what: str) -> None:
+        if self.away.get(what, 0) > 0:
+            self.away[what] -= 1
+            raise Unavailable("away")
 
     def listen(self, stopped: Any, heard: Any) -> None:
-        del stopped, heard
+        del heard
+        self.stop = stopped
 
     async def fetch(self, most: int) -> Sequence[Any]:
         del most
@@ -84,11 +101,29 @@ class FakeBroker:
         return found
 
     async def rest(self) -> Sequence[Any]:
-        return ()
+        return self.left
+
+    async def keep(self, key: Key, body: bytes) -> Reference:
+        self.did.append("keep")
+        self._answer("keep")
+        await anyio.sleep(1)
+        return Reference(*key, "d" * 64, len(body), 1)
+
+    async def load(self, reference: Reference) -> bytes:
+        del reference
+        self.did.append("load")
+        self._answer("load")
+        return encode(REQUESTED)
+
+    async def drop(self, key: Key, digest: str) -> None:
+        assert (key, digest) == (KEY, "d" * 64)
+        self.did.append("drop")
+        self.over.set()
 
     async def find(self, key: Key) -> bytes | None:
         assert key == KEY
         self.finds += 1
+        self._answer("find")
         if self.begun or not self.did:
             return None
         return self.written if self.kept == "own" else b"another"
@@ -103,7 +138,7 @@ class FakeBroker:
     def tell(self, node: str, body: bytes, *, may_be_lost: bool) -> None:
         assert node == "node"
         if not may_be_lost:
-            assert isinstance(decode(body), (ToolCallCompleted, ToolCallFailed))
+            assert body.startswith(b"@") or isinstance(decode(body), (ToolCallCompleted, ToolCallFailed))
             self.did.append("tell")
 
     async def flush(self) -> None:
@@ -114,11 +149,14 @@ class FakeBroker:
         self.at.append(anyio.current_time())
 
     async def done(self) -> None:
+        self._answer("done")
         self.did.append("done")
-        if self.kept != "own":
+        if self.kept != "own" and self.max_bytes > SMALL_BYTES:
             self.over.set()
 
-    async def give_back(self) -> None: ...
+    async def give_back(self) -> None:
+        self.did.append("give back")
+        self.over.set()
 
     async def begin(self) -> Begun:
         outcome = self.begun.pop(0)
@@ -177,6 +215,83 @@ async def test_an_answer_whose_acknowledgement_was_lost_is_this_worker_s_own_and
 @pytest.mark.guarantee("G24")
 async def test_an_answer_after_another_worker_s_is_not_told() -> None:
     assert await done_by(FakeBroker(False, kept="another's")) == ["answer", "done"]
+
+
+@pytest.mark.guarantee("G24")
+@pytest.mark.parametrize("what", ["find", "done"])
+async def test_what_the_broker_did_not_take_of_an_answer_is_done_again(what: str) -> None:
+    broker = FakeBroker(*[False, True] if what == "find" else [True])
+    broker.away = {what: 1}
+    assert await done_by(broker) == (["answer", "answer"] if what == "find" else ["answer"]) + ["done", "tell"]
+
+
+async def test_a_large_answer_is_kept_until_the_broker_takes_it_and_then_referred_to() -> None:
+    broker = FakeBroker(True)
+    broker.max_bytes, broker.away = SMALL_BYTES, {"keep": 2}
+    assert await done_by(broker) == ["keep", "keep", "keep", "answer", "done", "tell"]
+    assert broker.written.startswith(b"@")
+
+
+async def test_a_large_answer_that_does_not_count_is_not_kept_any_longer() -> None:
+    broker = FakeBroker(False, kept="another's")
+    broker.max_bytes = SMALL_BYTES
+    assert await done_by(broker) == ["keep", "answer", "done", "drop"]
+
+
+async def test_a_large_answer_whose_call_is_stopped_meanwhile_is_not_kept() -> None:
+    broker = FakeBroker()
+    broker.max_bytes = SMALL_BYTES
+    worker = worker_of(broker)
+    with anyio.fail_after(100):
+        async with anyio.create_task_group() as group:
+            group.start_soon(worker.run)
+            await anyio.sleep(50.5)
+            broker.stop(KEY)
+            assert not worker.running
+            await broker.over.wait()
+            worker.drain()
+    assert broker.did == ["keep", "drop"]
+
+
+async def test_a_call_whose_payload_cannot_be_read_now_is_left_for_its_next_delivery() -> None:
+    broker = FakeBroker(True)
+    broker.body, broker.away = large_call(REQUESTED, Reference(*KEY, "a" * 64, 1_000, 1)), {"load": 1}
+    worker = worker_of(broker)
+    with anyio.fail_after(200):
+        async with anyio.create_task_group() as group:
+            group.start_soon(worker.run)
+            await anyio.sleep(1)
+            assert (broker.did, worker.running) == (["load"], {})
+            broker.calls = [broker]
+            broker.over.set()
+            broker.over = anyio.Event()
+            await broker.over.wait()
+            worker.drain()
+    assert broker.did == ["load", "load", "answer", "done", "tell"]
+
+
+async def test_a_call_that_comes_while_the_worker_drains_is_given_back() -> None:
+    broker = FakeBroker()
+    broker.calls, broker.left = [], [broker]
+    worker = worker_of(broker)
+    worker.drain()
+    with anyio.fail_after(1):
+        await worker.run()
+    assert broker.did == ["give back"]
+
+
+async def test_a_call_that_is_delivered_again_while_it_runs_is_given_up_by_its_newest_delivery() -> None:
+    broker = FakeBroker(True)
+    again = FakeBroker()
+    broker.left = [again]  # The lease has ended while the call runs here.
+    worker = worker_of(broker)
+    with anyio.fail_after(100):
+        async with anyio.create_task_group() as group:
+            group.start_soon(worker.run)
+            await anyio.sleep(10)
+            worker.drain()
+            await broker.over.wait()
+    assert (broker.did, again.did) == (["answer", "tell"], ["done"])
 
 
 async def test_a_worker_that_runs_is_not_run_a_second_time_and_answers_as_before() -> None:

@@ -277,6 +277,26 @@ class _Distant(MemoryStore):
         return found
 
 
+class _Forgetful(MemoryStore):
+    """A store in which somebody deletes a conversation before it is read, once `deletes` is set."""
+
+    deletes = False
+
+    async def history(self, conversation_id: str) -> Sequence[Message]:
+        if self.deletes:
+            await self.forget(conversation_id)
+        return await super().history(conversation_id)
+
+
+async def test_a_late_result_does_not_bring_a_conversation_back_that_was_deleted_meanwhile() -> None:
+    store = _Forgetful(journal=True)
+    async with node(store) as runtime:
+        session, requested = await cancelled(runtime)
+        store.deletes = True
+        assert await runtime.request(session.request_id).inject(requested.completed("42")) == "ended"
+        assert await store.conversations() == []
+
+
 @pytest.mark.parametrize("is_published", [False, True], ids=["sent", "published-too"])
 async def test_a_late_result_that_comes_on_several_ways_at_once_is_noted_once(*, is_published: bool) -> None:
     store = _Distant(journal=True)

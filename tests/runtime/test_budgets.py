@@ -22,8 +22,8 @@ from toolbus import (
     ToolContext,
     tool,
 )
-from toolbus.errors import ConfigurationError
-from toolbus.messages import AssistantMessage, Message, Usage, UserMessage
+from toolbus.errors import ConfigurationError, ProviderUnavailable
+from toolbus.messages import AssistantMessage, Message, ToolCall, Usage, UserMessage
 from toolbus.protocols import Emit, ModelReply, ModelRequest, Provider, Summary
 from toolbus.records import replace
 from toolbus.stores.memory import MemoryStore
@@ -184,6 +184,73 @@ async def test_a_reply_that_may_not_be_used_counts():
     async with Runtime(answers(), budget=budget, prices=PRICES, interceptors=[Broken()]) as runtime:
         assert (await runtime.start("go").result()).outcome == "failed"
     assert (budget.tokens, budget.cost) == (100, pytest.approx(0.1))
+
+
+class Picky(Interceptor):
+    """Takes no reply before the third one."""
+
+    def __init__(self) -> None:
+        self.replies = 0
+
+    async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Any) -> ModelReply:
+        reply = await ask(request)
+        self.replies += 1
+        if self.replies < 3:
+            raise ProviderUnavailable("a bad reply", retryable=True)
+        return reply
+
+
+async def test_the_cost_of_a_request_counts_replies_that_could_not_be_used():
+    store = MemoryStore(journal=True)
+    async with Runtime(answers(), store=store, prices=PRICES, interceptors=[Picky()]) as runtime:
+        result = await runtime.run("go")
+    async with Runtime(answers(), store=store, prices=PRICES) as runtime:
+        recalled = await runtime.recall(result.request_id)
+    assert recalled is not None
+    assert (result.text, result.cost, recalled.cost) == ("ok", pytest.approx(0.3), pytest.approx(0.3))
+
+
+async def test_replies_that_could_not_be_used_count_for_max_cost_and_the_last_one_too():
+    store, limits = MemoryStore(journal=True), Limits(max_cost=0.15)
+    async with Runtime(answers(), store=store, prices=PRICES, interceptors=[Picky()]) as runtime:
+        result = await runtime.run("go", limits=limits)
+        recalled = await runtime.recall(result.request_id)
+    assert recalled is not None
+    assert how(result) == ("stopped", "max_cost=0.15", "max_cost")
+    assert result.cost == recalled.cost == pytest.approx(0.2)
+
+
+async def test_a_reply_counts_when_an_interceptor_asks_again_in_vain():
+    class Silent(ScriptedProvider):
+        async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
+            if len(self.requests) == 1:
+                await anyio.sleep_forever()
+            return await super().respond(request, emit)
+
+    class Twice(Interceptor):
+        async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Any) -> ModelReply:
+            await ask(request)
+            return await ask(request)
+
+    model, budget = Silent(lambda _request: text("ok", usage=USED)), Budget(max_cost=10.0)
+    limits = Limits(max_model_attempts=1)
+    async with Runtime(model, prices=PRICES, budget=budget, interceptors=[Twice()]) as runtime:
+        result = await runtime.start("go", limits=limits).result()
+    assert (result.reason, result.usage, result.cost) == ("provider_timeout", USED, pytest.approx(0.1))
+    assert budget.cost == pytest.approx(0.1)
+
+
+async def test_a_reply_with_arguments_that_are_no_text_counts():
+    class Odd:
+        vendor = "odd"
+
+        async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
+            call = ToolCall(name="step", arguments={"n": 1})  # pyright: ignore[reportArgumentType]
+            return ModelReply(message=AssistantMessage(tool_calls=(call,)), usage=USED)
+
+    async with Runtime(Odd(), prices=PRICES) as runtime:
+        result = await runtime.start("go").result()
+    assert (result.reason, result.cost) == ("application_error", pytest.approx(0.1))
 
 
 async def test_a_budget_of_money_needs_prices_and_a_price_for_the_model_that_answers():

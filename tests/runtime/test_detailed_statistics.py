@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import anyio
 import pytest
 
-from toolbus import EventBus, Runtime, ToolError, tool
+from toolbus import EventBus, Limits, Price, Runtime, ToolError, tool
 from toolbus.errors import ConfigurationError, ProviderUnavailable
-from toolbus.events import ToolCallCompleted
-from toolbus.messages import Usage
+from toolbus.events import ModelResponded, ModelRetrying, ToolCallCompleted
+from toolbus.messages import AssistantMessage, Usage
+from toolbus.protocols import Emit, ModelReply, ModelRequest
+from toolbus.records import replace
+from toolbus.runtime import ModelStatistics
 from toolbus.runtime._tally import Tally
 from toolbus.testing import ScriptedProvider, calls, error, text, virtual_backends
 
@@ -51,17 +55,44 @@ async def test_tools_are_counted_by_outcome_with_quantiles_of_their_time() -> No
     assert found["(others)"].p50_seconds == 0
 
 
-async def test_models_are_counted_by_the_name_under_which_they_are_asked() -> None:
-    class Dated(ScriptedProvider):
-        model = "small"
+class Dated(ScriptedProvider):
+    """A provider whose replies name the version of its model, as those of vendors do."""
 
-    provider = Dated([error(ProviderUnavailable("busy", retryable=True)), text("done", usage=USAGE)], vendor="maker")
-    async with Runtime(provider, detailed_statistics=True) as runtime:
+    def __init__(self, model: str, *script: Any) -> None:
+        super().__init__(script, vendor="maker")
+        self.model = model
+
+    async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
+        return replace(await super().respond(request, emit), model=f"{self.model}-2026-01")
+
+
+async def test_models_are_counted_by_the_name_under_which_they_are_asked() -> None:
+    busy = error(ProviderUnavailable("busy", retryable=True))
+    call = calls(("refusing", {}), usage=USAGE)
+    providers = [Dated("large", busy, busy), Dated("large-mini", busy, call, text("done", usage=USAGE))]
+    prices = {"*": Price(input_per_million=1e6, output_per_million=0)}
+    limits = Limits(max_model_attempts=2)
+    async with Runtime(
+        providers=providers, tools=[refusing], prices=prices, limits=limits, detailed_statistics=True
+    ) as runtime:
         await runtime.run("go")
         found = runtime.statistics().models
-    assert sum(each.calls for each in found.values()) == 1
-    assert found["maker:small"].retries == 1
-    assert sum((each.usage for each in found.values()), Usage()) == USAGE
+    assert found == {
+        "maker:large": ModelStatistics(0, 1, Usage(), 0.0),
+        "maker:large-mini": ModelStatistics(2, 2, USAGE + USAGE, 200.0),
+    }
+
+
+def test_a_reply_of_a_model_that_nobody_knows_is_counted_under_its_own_name() -> None:
+    tally = Tally(EventBus())
+    reply = ModelResponded(round=0, message=AssistantMessage(text="Hi"), vendor="maker", model="large", cost=0.5)
+    for _ in range(2):
+        tally(reply)
+    tally(ModelRetrying(round=0, reason="provider_error", error="busy"))
+    assert tally.models() == {"maker:large": ModelStatistics(2, 0, Usage(), 1.0)}
+    for number in range(2_000):
+        tally(replace(reply, model=f"model {number}"))
+    assert (len(tally.models()), tally.models()["(others)"].calls) == (1_001, 1_001)
 
 
 async def test_without_the_option_nothing_is_counted() -> None:

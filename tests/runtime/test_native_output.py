@@ -260,6 +260,7 @@ async def test_a_secret_in_a_native_answer_is_reported_nowhere() -> None:
 REFUSED = error(NativeOutputUnsupported("no schemas here", status=400))
 
 
+@pytest.mark.guarantee("G35")
 async def test_a_server_that_takes_no_schema_is_asked_again_by_the_tool_in_the_same_round() -> None:
     provider = native(REFUSED, text("Hm."), CALLED)
     heard: list[ModelRetrying] = []

@@ -15,6 +15,7 @@ from toolbus.events import Event, RequestStarted
 from toolbus.messages import SystemMessage, Usage
 from toolbus.protocols import ModelRequest
 from toolbus.testing import ScriptedProvider, calls, text, virtual_backends
+from toolbus.tools import ToolOptions
 from toolbus.toolsets.control import give_up
 
 anyio_backend = virtual_backends()
@@ -199,6 +200,18 @@ async def test_a_sub_request_may_give_structured_output() -> None:
     async with Runtime(BOSS, tools=tools) as runtime:
         (call,) = (await runtime.run("A coat?")).tool_calls
     assert call.data == {"celsius": 21}
+
+
+def test_a_sub_request_s_tool_takes_the_options_of_other_tools() -> None:
+    options: ToolOptions = {"idempotent": True, "status": "Asking about {task}", "timeout_seconds": 5}
+    for expert in (
+        Runtime(ScriptedProvider([])).as_tool("expert", "Knows.", tool_options=options),
+        sub_request_tool("expert", "Knows.", tool_options=options),
+    ):
+        assert (expert.spec.idempotent, expert.spec.status, expert.spec.timeout_seconds) == (*options.values(),)
+    assert sub_request_tool("expert", "Knows.", tool_options={"background": True}).spec.timeout_seconds == 601
+    with pytest.raises(ConfigurationError, match="cache_seconds is for handlers whose result depends only on"):
+        sub_request_tool("expert", "Knows.", tool_options={"cache_seconds": 5})
 
 
 def test_a_wrong_output_type_is_an_error_where_the_tool_is_made() -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from toolbus import Limits, Runtime, tool
 from toolbus.core.transcript import validate
 from toolbus.errors import InvalidOutput, LimitReached
-from toolbus.events import Event, RequestCompleted
+from toolbus.events import ApprovalRequested, Event, RequestCompleted
 from toolbus.messages import UserMessage
-from toolbus.protocols import ModelRequest
+from toolbus.protocols import ModelRequest, ToolSpec
 from toolbus.testing import ScriptedProvider, calls, text, virtual_backends
 
 anyio_backend = virtual_backends()
@@ -42,6 +44,7 @@ def asked_again(request: ModelRequest) -> str:
     return newest.text
 
 
+@pytest.mark.guarantee("G35")
 async def test_the_model_gives_its_answer_by_a_tool_and_the_result_has_the_type_that_was_asked_for() -> None:
     script = ScriptedProvider([calls(("get_weather", {"city": "Paris"})), calls(("final_answer", RIGHT))])
     heard: list[Event] = []
@@ -83,6 +86,7 @@ async def test_a_request_without_an_output_has_none() -> None:
 # ------------------------------------------------------------------------------------------------- repairs
 
 
+@pytest.mark.guarantee("G35")
 async def test_a_text_that_is_no_answer_is_sent_back_with_what_is_wrong() -> None:
     script = ScriptedProvider([text("About 21 degrees."), text('{"city": "Paris"}'), calls(("final_answer", RIGHT))])
     async with Runtime(script) as runtime:
@@ -103,7 +107,10 @@ async def test_a_call_with_a_wrong_answer_fails_like_any_other_and_the_model_can
     assert "$.celsius" in result.tool_calls[0].error
 
 
-@pytest.mark.parametrize(("limits", "asked"), [(Limits(), 3), (Limits(max_output_repairs=1), 2)])
+@pytest.mark.guarantee("G35")
+@pytest.mark.parametrize(
+    ("limits", "asked"), [(Limits(), 3), (Limits(max_output_repairs=1), 2), (Limits(max_output_repairs=0), 1)]
+)
 async def test_the_repairs_are_bounded_and_then_the_request_fails(limits: Limits, asked: int) -> None:
     script = ScriptedProvider(lambda _request: text("I would rather chat."))
     async with Runtime(script, limits=limits) as runtime:
@@ -172,3 +179,70 @@ async def test_a_conversation_goes_on_behind_a_structured_answer() -> None:
     assert second.messages[: len(first.messages)] == first.messages
     assert [spec.name for spec in script.requests[1].tools] == []
     validate(second.messages)
+
+
+class Known(BaseModel):
+    city: str
+
+    @field_validator("city")
+    @classmethod
+    def exists(cls, city: str, info: ValidationInfo) -> str:
+        deps: Any = info.context
+        if city not in deps["cities"]:
+            raise ValueError(f"there is no {city}")
+        return city
+
+
+@pytest.mark.parametrize("by_call", [True, False])
+async def test_validators_of_the_output_get_the_deps_and_the_model_reads_their_errors(by_call: bool) -> None:
+    def answers(request: ModelRequest) -> Any:
+        answer = {"city": "Paris" if request.round else "Pariss"}
+        return calls(("final_answer", answer)) if by_call else text(json.dumps(answer))
+
+    async with Runtime(ScriptedProvider(answers), deps={"cities": {"Paris"}}) as runtime:
+        result = await runtime.run("Where?", output=Known)
+    assert result.output == Known.model_construct(city="Paris")
+    assert "there is no Pariss" in str(result.messages[2])
+
+
+@pytest.mark.parametrize("by_call", [True, False])
+async def test_a_bug_in_a_validator_of_the_output_is_logged_with_its_traceback(
+    by_call: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = calls(("final_answer", {"city": "Paris"})) if by_call else text('{"city": "Paris"}')
+    limits = Limits(max_rounds=1, on_limit="stop")
+    async with Runtime(ScriptedProvider([answer]), limits=limits, deps={"towns": ()}) as runtime:
+        result = await runtime.start("Where?", output=Known).result()
+    (line,) = [each for each in caplog.records if each.levelname == "ERROR"]
+    whose = f"call {result.tool_calls[0].call_id}: a validator of tool final_answer" if by_call else "the output"
+    assert (whose in line.message, line.exc_info is not None and line.exc_info[0]) == (True, KeyError)
+    assert line.__dict__["request_id"] == result.request_id
+
+
+async def test_a_bug_in_a_validator_of_arguments_or_in_a_policy_is_logged_with_its_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @tool
+    async def travel(to: Known) -> str:
+        """Travel to a city."""
+        return "arrived"
+
+    def policy(spec: ToolSpec, arguments: Mapping[str, Any]) -> bool:
+        raise KeyError("limit")
+
+    both = calls(("travel", {"to": {"city": "Paris"}}), ("get_weather", {"city": "Paris"}))
+    script = ScriptedProvider([both, text("Sorry.")])
+    async with Runtime(script, tools=[travel, get_weather], needs_approval=policy) as runtime:
+        result = await runtime.run("Go.", on_approval=approve)
+    assert [each.ok for each in result.tool_calls] == [False, True]
+    broken = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert [each.message.partition(": ")[2] for each in broken] == [
+        "a validator of tool travel failed",
+        "needs_approval of tool get_weather failed, so a person has to approve the call",
+    ]
+    assert [each.exc_info[0] for each in broken if each.exc_info] == [TypeError, KeyError]
+    assert [each.__dict__["call_id"] for each in broken] == [each.call_id for each in result.tool_calls]
+
+
+async def approve(_question: ApprovalRequested) -> bool:
+    return True

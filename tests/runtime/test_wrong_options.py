@@ -54,8 +54,8 @@ EITHER: list[tuple[dict[str, Any], str]] = [
     ({"interceptors": [Fine(), Fine]}, "give a list of objects whose classes derive from toolbus.Interceptor"),
     ({"limits": {}}, r"limits is a dict .*; give Limits, for example Limits\(max_rounds=3\)"),
     ({"limits": 3}, r"give Limits, for example Limits\(max_rounds=3\)"),
-    ({"on_busy": "later"}, "on_busy is .*; it must be 'queue' or 'refuse'"),
-    ({"on_busy": True}, "on_busy is .*; it must be 'queue' or 'refuse'"),
+    ({"on_busy": "later"}, "on_busy is .*; it must be one of 'queue', 'refuse', 'replace'"),
+    ({"on_busy": True}, "on_busy is .*; it must be one of 'queue', 'refuse', 'replace'"),
     ({"provider": 3}, "3 is not a provider: give 'openai:MODEL'"),
     ({"provider": "nonsense:x"}, "there is no provider 'nonsense:x': give 'openai:MODEL'"),
     ({"providers": ["nonsense:x"]}, "there is no provider 'nonsense:x': give 'openai:MODEL'"),
@@ -266,6 +266,10 @@ def test_a_scripted_call_that_is_no_pair_is_refused_with_the_form_that_it_has(gi
 async def test_steering_and_cancelling_with_what_is_no_text_are_refused_and_the_request_goes_on() -> None:
     async with Runtime(ScriptedProvider([text("ok")])) as runtime:
         session = runtime.start("hi")
+        with pytest.raises(ConfigurationError, match=r"text is ' '; give a text that is not empty"):
+            session.steer(" ")
+        with pytest.raises(ConfigurationError, match=r"text is ''; give a text that is not empty"):
+            await runtime.request(session.request_id).steer("")
         with pytest.raises(ConfigurationError, match=r"text is 3; give a text"):
             session.steer(cast("Any", 3))
         with pytest.raises(ConfigurationError, match=r"reason is None; give a text"):

@@ -362,6 +362,11 @@ def test_what_cannot_be_checked_within_bounds_is_refused_when_the_tool_is_made(s
         ({"items": {"enum": [1.5] * 999}}, [1.5] * 99, "since it is too big for a schema of so many parts"),
         ({}, [1] * 100_001, "since there are more than 100000 values in it"),
         ({}, nested(65, lambda inside: [inside], 1), "since it is nested deeper than 64 levels"),
+        (
+            {"properties": {f"p{number}": {"$ref": "#/properties/x"} for number in range(900)}},
+            nested(60, lambda inside: {"p1": inside}, {}),
+            "since it is nested too deeply for a schema of this size",
+        ),
         ({"items": {"type": "string"}}, [1] * 9_000, "it does not fit the schema, and is too big to say where"),
     ],
 )

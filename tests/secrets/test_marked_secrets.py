@@ -458,11 +458,12 @@ def test_arguments_that_are_too_big_to_be_looked_through_are_hidden_whole() -> N
     assert hidden_arguments({"a": [f"token-{i}" for i in range(5_000)], "b": 1}, marks, vault) == {"a": MASK, "b": MASK}
 
 
-def test_an_answer_that_is_too_big_to_be_looked_through_is_hidden_whole() -> None:
-    marks = find_marks({"properties": {"a": {"items": MARKED}}})
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_an_answer_that_is_too_big_to_be_looked_through_is_hidden_whole(wrapped: bool) -> None:
+    marks = find_marks({"properties": {"value": {"items": MARKED}}})
     assert marks is not None
-    answer = json.dumps({"a": [f"token-{i}" for i in range(5_000)]})
-    assert _hidden_answer(answer, marks, Vault()).startswith("(hidden: ")
+    answer = [f"token-{i}" for i in range(5_000)]
+    assert _hidden_answer(json.dumps({"value": answer} if wrapped else answer), marks, Vault()).startswith("(hidden: ")
 
 
 @pytest.mark.repeats("it measures CPU time, which tracing multiplies")

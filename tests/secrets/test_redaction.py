@@ -6,13 +6,14 @@ import base64
 import json
 import random
 import string
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolbus.secrets import MASK, is_secret_name, masked, redacted
+from toolbus.secrets import MASK, hide, is_secret_name, masked, redacted
 
 NAMES = [
     "password", "userPassword", "PASSWORD", "passwd", "db_passwd2", "secret", "client-secret", "token", "accessToken",
@@ -38,6 +39,7 @@ SECRETS = [
     ("https://me:hunter2@host/a", f"https://me:{MASK}@host/a"),
     ("curl -u me:hunter2 https://x", f"curl -u me:{MASK} https://x"),
     ("mysql --password hunter2 shop", f"mysql --password {MASK} shop"),
+    ("tokens=4x8y2z next, tokens=1-2", f"tokens={MASK} next, tokens={MASK}"),
     ("password=hunter2 next", f"password={MASK} next"),
     ('{"api_key": "hunter2", "city": "Paris"}', '{"api_key": "' + MASK + '", "city": "Paris"}'),
     ("Cookie: a=b; c=d", f"Cookie{MASK}"),
@@ -56,6 +58,7 @@ PLAIN = [
     "getUserAccountBalanceForCustomer",
     "https://docs.example.com/how-to/test-with-events.html#read-a-failure",
     "SELECT * FROM tokens WHERE id = 1",
+    "max_output_tokens=100000, budget.max_tokens=250.5, 'max_tokens': 200",
     "gpt-5-mini-2025-08-07",
     "1234567890123456789012345",
     "Donaudampfschifffahrtsgesellschaft",
@@ -109,6 +112,14 @@ def test_the_value_of_a_pair_is_hidden_when_its_name_is_a_secret_s():
     }
 
 
+def test_numbers_of_tokens_are_no_secrets():
+    assert redacted({"max_tokens": 200, "tokens": ["x"], "token": 7}) == {
+        "max_tokens": 200,
+        "tokens": MASK,
+        "token": MASK,
+    }
+
+
 def test_values_that_are_no_text_stay_and_what_is_no_json_is_hidden():
     given_ = {"n": 1, "x": 1.5, "no": None, "yes": True, "list": (1, "a")}
     assert redacted(given_) == {"n": 1, "x": 1.5, "no": None, "yes": True, "list": [1, "a"]}
@@ -131,6 +142,23 @@ def test_a_copy_is_bounded_however_large_the_arguments_are():
     assert len(json.dumps(copy)) < 10_000
 
 
+def _in_list(inner: Any) -> Any:
+    return [inner]
+
+
+def _in_object(inner: Any) -> Any:
+    return {"in": inner}
+
+
+@pytest.mark.parametrize("nest", [_in_list, _in_object])
+def test_what_is_nested_in_twelve_levels_is_shown_and_what_is_deeper_is_left_out(nest: Callable[[Any], Any]):
+    value: Any = "bottom"
+    for _ in range(11):
+        value = nest(value)
+    assert redacted({"a": value}) == {"a": value}
+    assert "bottom" not in json.dumps(redacted({"a": nest(value)}))
+
+
 def test_a_key_that_is_cut_by_the_bound_is_hidden_all_the_same():
     copy = redacted({"text": "x " * 495 + KEY + KEY})
     assert "sk-" not in copy["text"]
@@ -142,6 +170,12 @@ anything = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=8,
 )
+
+
+def test_json_in_a_text_of_an_event_is_hidden_by_its_names_as_objects_are():
+    shown = hide({"arguments": '{"pin":"1234","n":1}', "text": '\n [{"pin": 7}]', "content": "pin 1234"})
+    assert shown == {"arguments": f'{{"pin":"{MASK}","n":1}}', "text": f'[{{"pin":"{MASK}"}}]', "content": "pin 1234"}
+    assert hide({"text": '{"n": 1}'}) == {"text": '{"n": 1}'}
 
 
 @given(before=texts, after=texts, name=texts, value=anything)

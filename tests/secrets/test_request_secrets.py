@@ -11,9 +11,17 @@ import pytest
 from pydantic import Secret, SecretStr
 
 from toolbus.errors import ConfigurationError, InvalidArguments
-from toolbus.events import ApprovalDecided
-from toolbus.messages import UserMessage
-from toolbus.protocols import SecretHandling, ToolSpec
+from toolbus.events import ApprovalDecided, Event, ReasoningDelta, TextDelta, ToolArgumentsDelta
+from toolbus.messages import AssistantMessage, UserMessage
+from toolbus.protocols import (
+    ArgumentsPiece,
+    Delta,
+    Heartbeat,
+    ReasoningPiece,
+    SecretHandling,
+    TextPiece,
+    ToolSpec,
+)
 from toolbus.secrets import MASK, NO_SECRETS, REFERENCE, GivenSecrets, RequestSecrets, find_marks, marked_in
 from toolbus.tool_results import render
 
@@ -24,7 +32,7 @@ REF = "secret:0123456789abcdef"
 
 
 def own(*, keeps: bool) -> RequestSecrets:
-    state: Any = SimpleNamespace(request_id="r")
+    state: Any = SimpleNamespace(request_id="r", output=None)
     secrets = RequestSecrets(state)
     if keeps:
         secrets.keep()
@@ -113,10 +121,16 @@ def test_a_worker_knows_the_secrets_with_a_name_and_masks_all_others() -> None:
         secrets.deliver({"password": REF}, MARKS)
 
 
-def test_a_worker_hides_the_secrets_that_it_was_given_in_its_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_worker_hides_the_secrets_that_it_was_given_in_its_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger = logging.getLogger("toolbus.dispatcher")
+    monkeypatch.setattr(logger, "filters", [])
     secrets = given("of a worker")
-    logging.getLogger("toolbus.dispatcher").warning("it is %s", VALUE, extra={"request_id": "of a worker"})
+    logger.warning("it is %s", VALUE, extra={"request_id": "of a worker"})
     assert secrets.vault is not None
+    given("of another worker")
+    assert len(logger.filters) == 1
     assert caplog.messages == [f"it is {secrets.vault.shown(VALUE)}"]
     assert VALUE not in caplog.text
 
@@ -133,3 +147,31 @@ def test_a_request_and_the_one_above_it_share_a_vault_once_either_has_one(above_
     below.join(above)
     assert below.vault is above.vault
     assert (below.vault is None) is not (above_keeps or below_keeps)
+
+
+@pytest.mark.parametrize(
+    ("piece", "has_output", "kind"),
+    [
+        (TextPiece("{"), True, TextDelta),
+        (ReasoningPiece("Well"), True, ReasoningDelta),
+        (ArgumentsPiece(0, "log", "{"), False, ToolArgumentsDelta),
+        (ArgumentsPiece(0, "log", ""), False, None),
+        (Heartbeat(), True, None),
+    ],
+)
+def test_pieces_that_are_not_published_still_show_that_the_model_answers(
+    piece: Delta, has_output: bool, kind: type[Event] | None
+) -> None:
+    """Otherwise the timer of a stalled stream would end a long structured output."""
+    secrets, published, fed, kinds = own(keeps=True), list[Delta](), list[Delta](), list[type[Event]]()
+    assert MARKS is not None
+    secrets.marked, secrets.answer = {"login": MARKS}, MARKS if has_output else None
+    mask = secrets.reply({}, emit=published.append, feed=fed.append, note_kind=kinds.append)
+    mask.emit(piece)
+    assert (published, fed, kinds) == ([], [piece], [] if kind is None else [kind])
+
+
+def test_what_a_vendor_keeps_beside_a_text_goes_with_the_secret_in_the_text() -> None:
+    said = AssistantMessage(text=f"It is {VALUE}.", vendor_data={"vendor": ["signature of the text"]})
+    assert given().mask(said).vendor_data is None
+    assert NO_SECRETS.mask(said) is said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -320,20 +321,22 @@ async def test_a_reply_is_cleaned_to_one_short_sentence(reply: str, said: str):
         assert here.said[-1] == said
 
 
-async def test_a_reply_that_was_cut_short_loses_its_last_word():
+@pytest.mark.parametrize("most", [10, 4])
+async def test_a_reply_that_was_cut_short_loses_its_last_word(most: int):
     model = ScriptedProvider([text("Looking up the weath", finish_reason="length")])
-    async with desk(model) as here:
+    async with desk(model, max_words=most) as here:
         await here.harness.expect(ToolCallRequested)
         await settle()
         assert here.said[-1] == "Looking up the..."
 
 
-async def test_bounds_of_its_own_are_kept():
-    model = ScriptedProvider([text("one two three four")])
+@pytest.mark.parametrize(("reply", "said"), [("one two three four", "one two three..."), ("one two", "one two")])
+async def test_bounds_of_its_own_are_kept(reply: str, said: str):
+    model = ScriptedProvider([text(reply)])
     async with desk(model, max_words=3, max_tokens=7) as here:
         await here.harness.expect(ToolCallRequested)
         await settle()
-        assert here.said[-1] == "one two three..."
+        assert here.said[-1] == said
     assert model.requests[0].settings.max_output_tokens == 7
     assert "at most 3 words" in asked(model.requests[0])
 
@@ -375,7 +378,8 @@ def test_no_secret_is_in_any_prompt(arguments: dict[str, Any], secrets: dict[str
 # ------------------------------------------------------------------------------------- beginning and ending
 
 
-async def test_leaving_cancels_what_runs_and_leaves_nothing_behind():
+async def test_leaving_cancels_what_runs_and_leaves_nothing_behind(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.DEBUG, "toolbus.narrator")
     model = Slow(1000)
     bus = EventBus()
     async with Harness([calls(LOOKUP), text("Found.")], tools=["lookup_tool"], bus=bus) as harness:
@@ -387,6 +391,7 @@ async def test_leaving_cancels_what_runs_and_leaves_nothing_behind():
             assert model.running == 1
             began = anyio.current_time()
         assert (model.running, model.cancelled, anyio.current_time()) == (0, 1, began)
+        assert not [each for each in caplog.records if each.name == "toolbus.narrator"]
         assert bus.statistics().receivers == before + 2, "the status line hears progress and retries meanwhile"
         harness.complete(harness.pending[0])
         await harness.sessions[0].result()
@@ -416,9 +421,10 @@ async def test_one_narrator_serves_two_buses_and_one_bus_again():
 
 async def test_it_is_entered_once_at_a_time():
     entered = Narrator(ScriptedProvider([])).attach(EventBus())
-    async with entered:
-        with pytest.raises(ConfigurationError, match="already"):
-            await entered.__aenter__()
+    for _ in range(2):
+        async with entered:
+            with pytest.raises(ConfigurationError, match="already"):
+                await entered.__aenter__()
 
 
 @pytest.mark.parametrize(
@@ -434,3 +440,4 @@ async def test_it_is_entered_once_at_a_time():
 def test_bounds_that_leave_nothing_are_refused(options: dict[str, Any]):
     with pytest.raises(ConfigurationError, match="too low"):
         Narrator(ScriptedProvider([]), **options)
+    Narrator(ScriptedProvider([]), **dict.fromkeys(options, 1))

@@ -147,6 +147,15 @@ async def test_while_nobody_listens_nothing_is_built_and_nothing_is_heard():
     assert not desk.bus.statistics().subscriptions
 
 
+async def test_a_status_that_was_only_read_once_keeps_nobody_listening_to_tools():
+    desk = Desk()
+    desk.start()
+    desk.request("a")
+    assert desk.publisher.status == LOOKING
+    desk.publish(SteeringAdded, text="Be quick.")  # which changes no status
+    assert not desk.bus.arbitration.wants(ToolCallProgress, "r")
+
+
 async def test_whoever_begins_to_listen_midway_hears_the_next_change_right():
     desk = Desk()
     desk.start()
@@ -242,6 +251,15 @@ async def test_what_was_said_to_nobody_who_still_listens_is_said_again():
     disconnect = desk.bus.connect(StatusChanged, said.append)
     desk.start()
     assert [each.text for each in said] == ["Analyzing request..."] * 2
+
+
+async def test_whoever_begins_to_listen_while_a_reply_arrives_hears_so_with_its_next_piece():
+    desk = Desk()
+    desk.start()
+    desk.publish(RoundStarted, round=0, message_count=1)
+    said = desk.listen()
+    desk.publisher.take_piece(TextDelta, "r")
+    assert said == [("streaming", "Formulating final response...")]
 
 
 async def test_pieces_of_the_reply_are_reported_by_their_first_of_each_kind():

@@ -1,7 +1,10 @@
 """A conversation is the same over every store: what a later turn sends is what the earlier ones were, tools and all."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -9,8 +12,9 @@ from typing import Any, TypeAlias
 import pytest
 
 from toolbus import Runtime, ToolError, tool
-from toolbus.messages import ImagePart, Message, ToolMessage, to_openai
-from toolbus.storage import Store
+from toolbus.messages import AssistantMessage, ImagePart, Message, ToolMessage, UserMessage, to_openai
+from toolbus.storage import Entry, Store
+from toolbus.stores import _encoding, _threaded_store
 from toolbus.stores.memory import MemoryStore
 from toolbus.stores.sqlite import SqliteStore
 from toolbus.testing import ScriptedProvider, calls, text
@@ -89,3 +93,22 @@ async def test_in_mongodb(mongo_database: tuple[str, str]) -> None:
 
     url, name = mongo_database
     check(*await talk(lambda: MongoStore(url, name)))
+
+
+async def test_the_messages_of_a_long_history_are_not_encoded_in_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[bool] = []
+    encoded = _encoding.written
+
+    def watched(entry: Entry) -> Any:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return encoded(entry)
+
+    monkeypatch.setattr(_threaded_store, "written", watched)
+    history = [UserMessage(content="question " * 100_000), AssistantMessage(text="answer " * 100_000)]
+    async with Runtime(ScriptedProvider([text("ok")]), store=SqliteStore(tmp_path / "store.db")) as runtime:
+        result = await runtime.run("And now?", history=history)
+        stored = await runtime.store.history(result.conversation_id)
+    assert (threads[0], threads[-1]) == (False, False)  # the beginning has the history, and the ending the turn
+    assert list(stored[:2]) == history

@@ -8,7 +8,7 @@ import asyncio
 import gc
 import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from time import monotonic, sleep
 from typing import Any, cast
 
@@ -40,7 +40,7 @@ class Fake(Database):
     def rows(self, statement: str, values: Row = ()) -> Sequence[Row]:
         return ()
 
-    run = run_many = begin = commit = rollback = lock_blobs = scan = rows  # type: ignore[assignment]
+    run = run_many = insert = begin = commit = rollback = lock_blobs = scan = rows  # type: ignore[assignment]
 
     def close(self) -> None:
         Fake.closed += 1
@@ -237,6 +237,120 @@ async def test_a_connection_that_broke_is_made_again_for_the_same_job_unless_in_
         assert (Fake.opened, Fake.closed) == (3, 2)
 
 
+async def test_a_connection_that_breaks_twice_fails_the_job_and_not_the_next_one() -> None:
+    tried = 0
+
+    def breaks(_database: Fake) -> int:
+        nonlocal tried
+        tried += 1
+        raise Broken(f"the {tried}. time")
+
+    async with running() as thread:
+        with pytest.raises(StoreUnavailable, match=r"broken: the 2\. time"):
+            await thread.run(breaks)
+        assert await thread.run(lambda _database: 3) == 3
+        assert (tried, Fake.opened, Fake.closed) == (2, 3, 2)
+
+
+async def test_a_job_that_failed_when_its_time_was_over_is_not_done_again() -> None:
+    tried = 0
+
+    def breaks_late(database: Fake) -> int:
+        nonlocal tried
+        tried += 1
+        while monotonic() < database.deadline:
+            sleep(0.001)
+        raise Broken("late")
+
+    async with running(seconds=0.02) as thread:
+        with pytest.raises(StoreUnavailable, match="broken: late"):
+            await thread.run(breaks_late)
+    assert tried == 1
+
+
+async def test_entries_that_are_refused_are_not_counted_and_a_group_without_others_is_no_commit() -> None:
+    def refuses_odd_ones(_database: Fake, entries: Sequence[int]) -> Sequence[int | StoreError]:
+        return [StoreError("it is odd") if each % 2 else each for each in entries]
+
+    async def append(number: int) -> None:
+        with suppress(StoreError):
+            await thread.append(number)
+
+    thread: Thread = Thread("fake", lambda _deadline: Fake(), refuses_odd_ones)
+    for numbers in ([1], [2], [3, 4, 6]):
+        gate = Gate()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(thread.run, gate)
+            await gate.reached()
+            for each in numbers:
+                tasks.start_soon(append, each)
+            await anyio.wait_all_tasks_blocked()
+            gate.opens.set()
+    await thread.aclose()
+    assert (thread.appends, thread.commits, thread.queued_peak) == (3, 2, 3)
+
+
+async def test_groups_are_bounded_and_of_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_thread, "_GROUP", 3)
+    gate, groups = Gate(), list[tuple[str, int]]()
+
+    def other(_database: Fake, entries: Sequence[int]) -> Sequence[int]:
+        groups.append(("other", len(entries)))
+        return entries
+
+    def own(_database: Fake, entries: Sequence[int]) -> Sequence[int]:
+        groups.append(("own", len(entries)))
+        return entries
+
+    thread: Thread = Thread("fake", lambda _deadline: Fake(), own)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(thread.run, gate)
+        await gate.reached()
+        for number in range(4):
+            tasks.start_soon(thread.append, number)
+            await anyio.wait_all_tasks_blocked()
+        for number in range(2):
+            tasks.start_soon(thread.together, other, number)
+            await anyio.wait_all_tasks_blocked()
+        gate.opens.set()
+    await thread.aclose()
+    assert groups == [("own", 3), ("own", 1), ("other", 2)]
+    assert (thread.appends, thread.commits) == (4, 2)
+    assert thread.queued_peak == 6
+
+
+async def test_a_reading_that_is_cancelled_is_hurried_and_the_one_after_it_is_not() -> None:
+    gate, running_one = Gate(), Gate()
+    deadlines = list[float]()
+
+    def waits(database: Fake) -> None:
+        running_one(database)
+        deadlines.append(database.deadline)
+
+    async def read(scope: anyio.CancelScope, what: Callable[[Fake], object]) -> None:
+        with scope:
+            await thread.run(what)
+
+    scopes = [anyio.CancelScope() for _ in range(3)]
+    async with running(writes=False) as thread, anyio.create_task_group() as tasks:
+        tasks.start_soon(thread.run, gate)
+        await gate.reached()
+        for scope, what in zip(
+            scopes, (waits, waits, lambda database: deadlines.append(database.deadline)), strict=True
+        ):
+            tasks.start_soon(read, scope, what)
+            await anyio.wait_all_tasks_blocked()
+        gate.opens.set()
+        await running_one.reached()
+        for scope in scopes[:2]:
+            scope.cancel()
+        await anyio.wait_all_tasks_blocked()
+        running_one.opens.set()
+    assert deadlines[0] == 0
+    assert len(deadlines) == 2, "the second one was taken from the queue, and not begun"
+    assert deadlines[1] > monotonic()
+
+
 async def test_a_database_that_cannot_be_opened_says_why_each_time_until_it_can() -> None:
     left = [1, 2]
 
@@ -280,6 +394,26 @@ def test_a_loop_that_is_gone_before_its_answer_harms_nobody() -> None:
     cast("Any", task.get_coro()).close()
     cast("Any", task)._log_destroy_pending = False
     assert anyio.run(thread.append, 1) == 10
+    thread.finish(5)
+
+
+def test_a_task_that_is_cancelled_in_the_moment_of_its_answer_does_not_wait_for_another_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    thread, settle_all = Thread("fake", lambda _deadline: Fake(), write), _thread._settle_all
+
+    async def main() -> None:
+        task = asyncio.ensure_future(thread.run(lambda _database: 1))
+
+        def settle_and_cancel(jobs: Any) -> None:
+            settle_all(jobs)
+            task.cancel()
+
+        monkeypatch.setattr(_thread, "_settle_all", settle_and_cancel)
+        assert await asyncio.wait({task}, timeout=5) == ({task}, set())
+        assert task.cancelled()
+
+    asyncio.run(main())
     thread.finish(5)
 
 

@@ -35,12 +35,17 @@ from toolbus.errors import (
     StoreUnavailable,
     UnsupportedStoreFormat,
 )
+from toolbus.events import CancelRequested
 from toolbus.messages import ToolMessage
-from toolbus.storage import Durability, JournalStore, Store
-from toolbus.stores import sqlite
+from toolbus.storage import Durability, InboxReceipt, JournalStore, Store
+from toolbus.stores import _encoding, sqlite
+from toolbus.stores._encoding import written
 from toolbus.stores.archive import Archive, verify
+from toolbus.stores.sql import append
 from toolbus.stores.sql import schema as _schema
 from toolbus.stores.sql.database import Database
+from toolbus.stores.sql.inbox import send_all
+from toolbus.stores.sql.order import WantedTurn, take_all
 from toolbus.stores.sqlite import SqliteStore, has_reset_race
 
 RECORDED = Path(__file__).parent.parent / "data" / "stores" / "format-1.sqlite"
@@ -243,6 +248,78 @@ async def test_entries_that_are_refused_do_not_harm_those_that_share_their_commi
         assert isinstance(causes["half a character"], (TypeError, UnicodeError))
         assert (await store.statistics()).facts == 5
         await store.append(entry("a", 2))
+
+
+async def test_turns_and_inputs_that_are_refused_do_not_harm_those_that_share_their_commit(path: Path) -> None:
+    half = "\ud83d"
+    inputs = [CancelRequested(request_id=each, event_id=each) for each in ("a", half, "x")]
+    turns = [WantedTurn(each, each, "owner", 60) for each in ("b", half, "a", "b")]
+    async with aclosing(SqliteStore(path)) as store:
+        await store.append(entry("a"))
+        sent = await store._writer.run(lambda database: send_all(database, inputs))
+        assert [each.state if isinstance(each, InboxReceipt) else type(each) for each in sent] == [
+            *("waiting", StoreError, "unknown"),
+        ]
+        taken = await store._writer.run(lambda database: take_all(database, turns))
+        assert [each if isinstance(each, bool) else type(each) for each in taken] == [True, StoreError, True, True]
+        assert not await store.take_turn("b", "another", "another", 60)
+        with pytest.raises(StoreError, match="cannot take a value"):
+            await store.take_turn(half, "r", "owner", 60)
+
+
+async def test_a_disk_that_fails_while_entries_are_written_one_by_one_fails_them_all(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, groups = append._Group.write, list[int]()
+
+    def fails(group: append._Group) -> None:
+        groups.append(len(group.outcomes))
+        write(group)
+        if len(groups) == 3:
+            raise sqlite3.OperationalError("disk I/O error")
+
+    async with aclosing(SqliteStore(path)) as store:
+        await store.append(entry("a"))
+        monkeypatch.setattr(append._Group, "write", fails)
+        entries = [written(each) for each in (entry("a"), entry("b"), entry("c"))]
+        with pytest.raises(StoreError, match="disk I/O error"):
+            await store._writer.run(lambda database: append.append_all(database, entries))
+        assert groups == [3, 1, 1]
+        assert await store.request_ids() == ["a"]
+
+
+async def test_an_entry_that_is_refused_without_a_reason_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(_group: append._Group) -> None:
+        raise append._Refused
+
+    async with aclosing(SqliteStore(path)) as store:
+        await store.append(entry("a"))
+        monkeypatch.setattr(append._Group, "write", refuses)
+        with pytest.raises(StoreError, match="request a cannot be written, for an unknown reason"):
+            await store.append(entry("a", 1))
+
+
+async def test_the_ends_of_journals_are_remembered_up_to_a_bound(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_encoding, "_MOST_HEADS", 2)
+    async with aclosing(SqliteStore(path)) as store:
+        for each in "abc":
+            await store.append(entry(each))
+        assert await store._writer.run(lambda database: [*database.heads]) == ["b", "c"]
+        await store.append(entry("a", 1))
+        await store.append(entry("c", 1, ending="completed"))
+        assert await store._writer.run(lambda database: [*database.heads]) == ["a"]
+
+
+async def test_a_file_that_cannot_have_a_log_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect: Any = sqlite3.connect
+
+    def in_memory(_path: Path, **options: Any) -> Any:
+        return connect(":memory:", **options)
+
+    monkeypatch.setattr(sqlite3, "connect", in_memory)
+    async with aclosing(SqliteStore(path)) as store:
+        with pytest.raises(StoreError, match=r"cannot have a write-ahead log \(its journal mode stays memory\)"):
+            await store.open()
 
 
 async def run_program(program: str, path: Path) -> int:

@@ -1,12 +1,16 @@
 """All that a store has, to a file and into another store, of another kind as well."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import stat
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager, closing
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,7 @@ import pytest
 from support.store_entries import entry, turn, write_whole
 from toolbus.errors import StoreDamaged, StoreError, UnsupportedStoreFormat
 from toolbus.messages import AssistantMessage, UserMessage
+from toolbus.stores import archive
 from toolbus.stores.archive import export_to, import_from, verify
 from toolbus.stores.postgres import PostgresStore
 from toolbus.stores.sql.engine import DatabaseStore
@@ -217,3 +222,88 @@ async def test_a_conversation_without_messages_does_not_keep_an_archive_from_bei
         await import_from(two, tmp_path / "all.jsonl")
         assert [await two.history(each) for each in "cd"] == [turn("hello"), []]
         assert (await verify(two)).problems == []
+
+
+async def test_an_export_is_the_same_in_whatever_batches_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with aclosing(SqliteStore(tmp_path / "a.db", durability="process")) as store:
+        await write_whole(store)
+        await export_to(store, tmp_path / "at once.jsonl")
+        monkeypatch.setattr(archive, "_BATCH_LINES", 2)
+        await export_to(store, tmp_path / "in batches.jsonl")
+    assert (tmp_path / "in batches.jsonl").read_bytes() == (tmp_path / "at once.jsonl").read_bytes()
+
+
+async def test_a_file_that_cannot_be_created_or_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with aclosing(SqliteStore(tmp_path / "a.db", durability="process")) as store:
+        await write_whole(store)
+        with pytest.raises(StoreError, match=r"nowhere/all.jsonl cannot be created: No such file or directory"):
+            await export_to(store, tmp_path / "nowhere" / "all.jsonl")
+
+        def full(_number: int) -> None:
+            raise OSError(ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(StoreError, match=r"all.jsonl cannot be written: No space left on device"):
+            await export_to(store, tmp_path / "all.jsonl")
+
+
+async def test_a_request_whose_record_is_damaged_is_reported_and_the_others_are_exported(tmp_path: Path) -> None:
+    async with two_stores(tmp_path) as (store, target):
+        await write_whole(store, "r")
+        await write_whole(store, "s", "d")
+        with closing(sqlite3.connect(store.path, isolation_level=None)) as database:
+            database.execute("UPDATE requests SET epoch = 'one' WHERE request_id = 'r'")
+        for report in (await verify(store), await export_to(store, tmp_path / "all.jsonl")):
+            assert (report.requests, [type(each) for each in report.problems]) == (1, [StoreDamaged])
+        await import_from(target, tmp_path / "all.jsonl")
+        assert await target.request_ids() == ["s"]
+
+
+HEADER: dict[str, Any] = {"toolbus": "archive", "format": 1, "version": "0"}
+NOTHING = {"requests": 0, "facts": 0, "conversations": 0, "messages": 0}
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind", "words"),
+    [
+        ([HEADER | {"toolbus": "other"}], StoreError, "is not an archive of a toolbus store"),
+        ([HEADER | {"format": "1"}], StoreError, "is not an archive of a toolbus store"),
+        ([HEADER, {"end": NOTHING | {"facts": 1}}], StoreDamaged, "'facts': 0.* but its end says .*'facts': 1"),
+        ([HEADER, {"request": {"soul": 1}, "facts": 0}, {"end": NOTHING}], UnsupportedStoreFormat, "line 2 or a later"),
+        ([HEADER, {"conversation": {"conversation_id": "c"}}, {"end": NOTHING}], UnsupportedStoreFormat, "line 2 or a"),
+    ],
+)
+async def test_a_file_that_something_else_has_written_is_refused(
+    tmp_path: Path, lines: list[dict[str, Any]], kind: type[StoreError], words: str
+) -> None:
+    writer = archive._Writer(tmp_path / "all.jsonl")
+    for each in lines:
+        await writer.add(each)
+    writer.finish()
+    writer.close()
+    async with aclosing(SqliteStore(tmp_path / "a.db", durability="process")) as store:
+        with pytest.raises(kind, match=words) as caught:
+            await import_from(store, tmp_path / "all.jsonl")
+        assert type(caught.value) is kind
+        assert (await store.statistics()).requests == 0
+
+
+async def test_what_a_store_has_already_is_not_restored_again(tmp_path: Path) -> None:
+    async with two_stores(tmp_path) as (store, target):
+        await write_whole(store)
+        record, facts, turns = await store.request("r"), await store.facts("r"), await store.turns("c")
+        [conversation] = await store.conversation_records()
+        assert record is not None
+        with pytest.raises(StoreError, match="request r cannot be restored: its first facts are missing"):
+            await target.restore_request(record, facts[2:])
+        for attempt in (target.restore_request(record, facts), target.restore_conversation(conversation, turns)):
+            await attempt
+        with pytest.raises(StoreError, match="request r is in the store already"):
+            await target.restore_request(record, facts)
+        with pytest.raises(StoreError, match="conversation 'c' is in the store already"):
+            await target.restore_conversation(conversation, turns)
+        assert await contents(target) == await contents(store)

@@ -14,9 +14,11 @@ import pytest
 from support.store_entries import entry, text_of, turn, write_whole
 from toolbus import Runtime
 from toolbus.cli._open_store import CommandStore
-from toolbus.errors import StoreDamaged, StoreError
-from toolbus.stores._encoding import chained
+from toolbus.errors import StoreDamaged, StoreError, UnsupportedStoreFormat
+from toolbus.events import Event
+from toolbus.stores._encoding import Fetch, chained, fact_from
 from toolbus.stores.archive import verify
+from toolbus.stores.sql import read
 from toolbus.stores.sqlite import SqliteStore
 from toolbus.testing import ScriptedProvider, hang, text
 
@@ -127,6 +129,51 @@ async def test_a_request_whose_journal_was_cut_back_to_what_is_whole_goes_on(
         assert (await verify(store)).problems == []
 
 
+async def test_a_journal_whose_first_fact_is_damaged_is_cut_back_to_its_beginning(
+    tmp_path: Path, anyio_backend: str
+) -> None:
+    async with aclosing(SqliteStore(tmp_path / "store.db")) as store:
+        await store.append(entry("r", 0, "zero", "one"))
+        with closing(sqlite3.connect(store.path, isolation_level=None)) as database:
+            database.execute("UPDATE facts SET hash = zeroblob(32) WHERE seq = 0")
+        assert await store.cut("r", 1) == 0
+        record = await store.request("r")
+        assert record is not None
+        assert (record.fact_count, record.size_bytes, await store.facts("r")) == (0, 0, [])
+        assert (await verify(store)).problems == []
+
+
+async def test_damage_before_the_facts_that_are_read_is_named_with_its_place(
+    tmp_path: Path, anyio_backend: str
+) -> None:
+    async with aclosing(SqliteStore(tmp_path / "store.db")) as store:
+        await write_whole(store)
+        with closing(sqlite3.connect(store.path, isolation_level=None)) as database:
+            database.execute("DELETE FROM facts WHERE seq = 1")
+            with pytest.raises(StoreDamaged, match="damaged at fact 1: the fact is missing"):
+                await store.facts("r", start=2)
+            database.execute("UPDATE requests SET next_seq = 'five'")
+            with pytest.raises(StoreDamaged, match="damaged at fact 2: its row cannot be read"):
+                await store.facts("r", start=2)
+
+
+async def test_a_fact_of_a_newer_toolbus_is_no_damage_and_what_is_before_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, anyio_backend: str
+) -> None:
+    def unknown(data: bytes, fetch: Fetch, where: str) -> Event:
+        if b"three" in data:
+            raise UnsupportedStoreFormat(f"{where} is newer")
+        return fact_from(data, fetch, where)
+
+    monkeypatch.setattr(read, "fact_from", unknown)
+    async with aclosing(SqliteStore(tmp_path / "store.db")) as store:
+        await write_whole(store)
+        with pytest.raises(UnsupportedStoreFormat, match="fact 3 of request r is newer"):
+            await store.facts("r")
+        salvaged = await store.salvage("r")
+        assert ([each.seq for each in salvaged.facts], type(salvaged.damage)) == ([0, 1], UnsupportedStoreFormat)
+
+
 @pytest.mark.parametrize("gone", ["agreements", "requests"])
 async def test_a_request_of_which_nothing_is_whole_is_not_cut_back(
     tmp_path: Path, gone: str, anyio_backend: str
@@ -223,6 +270,7 @@ async def test_a_conversation_that_was_changed_is_not_given(tmp_path: Path, anyi
     path = tmp_path / "store.db"
     statements = {
         "UPDATE messages SET data = replace(data, 'first', 'other') WHERE position = 0": 0,
+        "UPDATE messages SET data = 5 WHERE position = 1": 1,
         "DELETE FROM messages WHERE position = 1": 1,
         "DELETE FROM messages WHERE position = 3": 3,
         "UPDATE conversations SET hash = zeroblob(32)": 4,

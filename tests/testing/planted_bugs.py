@@ -20,10 +20,12 @@ from toolbus.bus._broadcast import Broadcast
 from toolbus.bus._buffer import EventBuffer
 from toolbus.clock import SessionClock
 from toolbus.core.approval import needs_approval
+from toolbus.core.output import OutputType
 from toolbus.core.turn import Phase
 from toolbus.core.turn import _apply as reducer
 from toolbus.core.turn import _call_verdicts as judging
 from toolbus.core.turn import _decide as deciding
+from toolbus.core.turn import _replies as replying
 from toolbus.core.turn import _resumed as resuming
 from toolbus.dispatcher import ToolDispatcher
 from toolbus.dispatcher import _dispatcher as dispatcher_module
@@ -46,6 +48,7 @@ from toolbus.session import RequestSession
 from toolbus.session import _session as session_module
 from toolbus.session._crash import settle_broken
 from toolbus.session._model_call import ModelCall
+from toolbus.session._model_request import Asker
 from toolbus.session._start import Earlier, RequestBeginning
 from toolbus.stores.memory._journal import MemoryJournal
 
@@ -224,7 +227,7 @@ def a_place_is_not_given_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Schedule, "leave", keeping)
 
 
-@bug("G13", first_seed=385)
+@bug("G13", first_seed=530)
 def a_retry_passes_its_deadline(patch: pytest.MonkeyPatch) -> None:
     """Whether the next attempt comes before the deadline is not looked at."""
 
@@ -424,13 +427,13 @@ def a_turn_is_remembered_beside_its_journal(patch: pytest.MonkeyPatch) -> None:
 def a_turn_is_not_asked_for(patch: pytest.MonkeyPatch) -> None:
     """As toolbus was before: each process puts only its own turns of a conversation into an order."""
 
-    async def hasty(self: JournalWriter, request_id: str, conversation_id: str, stand_aside: object) -> None:
-        del self, request_id, conversation_id, stand_aside
+    async def hasty(self: JournalWriter, request_id: str, conversation_id: str, *others: object) -> None:
+        del self, request_id, conversation_id, others
 
     patch.setattr(JournalWriter, "take_turn", hasty)
 
 
-@bug("G18", first_seed=971)
+@bug("G18", first_seed=1125)
 def a_call_ends_with_its_runtime(patch: pytest.MonkeyPatch) -> None:
     """As toolbus was before an application found it: what a cancelled runtime stops is told, and counts as a result."""
     patch.setattr(ToolDispatcher, "_begin_closing", lambda self: None)
@@ -466,6 +469,62 @@ def the_model_never_reads_a_result_from_the_background(patch: pytest.MonkeyPatch
 
     for phase in Phase:
         patch.setitem(phase.changes, ToolCallCompleted, forgetful)
+
+
+# -------------------------------------------------------------------------------------------- providers
+
+
+@bug("G28")
+def a_refusal_is_asked_again(patch: pytest.MonkeyPatch) -> None:
+    """A provider is asked once more, whatever its error says."""
+    asked_again = replying._asked_again
+
+    def stubborn(state: Any, failed: Any, facts: Any, now: float) -> Any:
+        return asked_again(state, replace(failed, retryable=True), facts, now)
+
+    patch.setattr(replying, "_asked_again", stubborn)
+
+
+@bug("G28")
+def a_failover_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """The first provider is asked, also after the request has turned to another one."""
+
+    def first(self: Any, command: Any) -> Any:
+        del command
+        return self.providers[0]
+
+    patch.setattr(Asker, "_provider", first)
+
+
+@bug("G10")
+def what_a_model_costs_is_not_limited(patch: pytest.MonkeyPatch) -> None:
+    """The limits of tokens and cost are not looked at after a reply with calls."""
+    patch.setattr(reducer, "over_budget", lambda limits, usage, cost: None)
+
+
+@bug("G10")
+def what_a_sub_request_spends_is_not_counted(patch: pytest.MonkeyPatch) -> None:
+    """The limits of a request do not count what the requests of its tools have used."""
+    patch.setattr(reducer, "add_spent", lambda state, spent: None)
+
+
+# -------------------------------------------------------------------------------------------- structured output
+
+
+@bug("G35")
+def a_wrong_answer_is_sent_back_without_end(patch: pytest.MonkeyPatch) -> None:
+    """The requests to repair a structured output are not counted."""
+
+    def another(state: Any) -> str:
+        return f"{state.request_id}_o{state.facts}"
+
+    patch.setattr(deciding, "repair_id", another)
+
+
+@bug("G35")
+def any_json_is_an_output(patch: pytest.MonkeyPatch) -> None:
+    """A structured output is not checked before the request ends."""
+    patch.setattr(OutputType, "_check", lambda self, arguments: None)
 
 
 # -------------------------------------------------------------------------------------------- interceptors
@@ -516,10 +575,22 @@ def an_approval_outlives_its_conversation(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(conversations, "_key", lambda conversation_id, messages: conversation_id)
 
 
+@bug("G10", first_seed=11)
+def an_answer_by_tools_is_read_by_the_model(patch: pytest.MonkeyPatch) -> None:
+    """A request continues although all results of a reply are to be returned directly."""
+    ends = deciding._complete_by_call
+
+    def asking(state: Any, *others: Any) -> bool:
+        specs = [state.tools.get(each.call.name) for each in state.calls]
+        return not any(each is not None and each.return_direct for each in specs) and ends(state, *others)
+
+    patch.setattr(deciding, "_complete_by_call", asking)
+
+
 # ------------------------------------------------------------------------------------------- other processes
 
 
-@bug("G32")
+@bug("G32", first_seed=653)
 def a_command_is_refused_too_early(patch: pytest.MonkeyPatch) -> None:
     """A command is refused for a fact that is not in the journal yet."""
 

@@ -95,6 +95,12 @@ async def step(number: int) -> str:
     return f"step {number} is done"
 
 
+@tool(return_direct=True)
+async def measure(city: str, celsius: int) -> ToolResult:
+    """Measure the weather in a city, and say it."""
+    return ToolResult(message=f"{celsius} degrees", data={"city": city, "celsius": celsius if celsius < 50 else "hot"})
+
+
 class Weather(BaseModel):
     city: str
     celsius: int
@@ -313,6 +319,18 @@ async def structured_output_as_text_and_none(path: Path) -> None:
         with record(path, runtime):
             await runtime.run("Rome?", output=Weather)
             await runtime.start("Rome?", output=Weather).result()
+
+
+@scene
+async def answers_by_tools(path: Path) -> None:
+    good, bad = ("measure", {"city": "Rome", "celsius": 24}), ("measure", {"city": "Rome", "celsius": 99})
+    script = [calls(good), calls(good, good), calls(bad), calls(good), calls(good, ("get_weather", {})), text("Warm.")]
+    async with Runtime(ScriptedProvider(script), tools=[measure, get_weather]) as runtime:
+        with record(path, runtime):
+            await runtime.run("Rome?")
+            await runtime.run("Rome twice?")
+            await runtime.run("Rome?", output=Weather)
+            await runtime.run("Rome, and here?")
 
 
 @scene

@@ -57,6 +57,10 @@ class Pair(tuple[int, int]):
     __slots__ = ()
 
 
+class Report(BaseModel):
+    chart: ImagePart
+
+
 class Anything(BaseModel):
     inside: Any
 
@@ -193,6 +197,9 @@ def test_every_value_becomes_text_for_the_model_and_json_for_listeners(value: An
         ([{"rows": 1}, PLOT], "list with an image or a file inside"),
         ([{"deep": (Holder(PLOT),)}], "list with an image or a file inside"),
         ({"at": pathlib.PurePosixPath("a"), "chart": PLOT}, "dict with an image or a file inside"),
+        ({"charts": types.MappingProxyType({"May": PLOT})}, "dict with an image or a file inside"),
+        (Report(chart=PLOT), "Report with an image or a file inside"),
+        ([{"deep": [Report(chart=PLOT)]}], "list with an image or a file inside"),
         (ToolResult(data=[BILL]), "dict with an image or a file inside"),
         (ToolResult(parts=["text"]), "part of type str; use ImagePart or FilePart"),  # type: ignore[list-item]
         (ToolResult(parts=[TextPart(text="x")]), "part of type TextPart"),  # type: ignore[list-item]

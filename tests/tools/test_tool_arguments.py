@@ -202,6 +202,29 @@ def test_a_literal_of_an_enums_members_takes_their_values():
         turn.prepare({"unit": "f", "others": ["c"]}, None)
 
 
+def test_a_literal_of_members_whose_values_are_no_text_or_integer_takes_what_the_schema_shows():
+    class Paper(enum.Enum):
+        A4 = (210, 297)
+        HALF = 0.5
+        PLAIN = "plain"
+        ODD = object()
+
+    @tool
+    def put(paper: Literal[Paper.A4, Paper.HALF, Paper.PLAIN]) -> Any:
+        return paper
+
+    sent: list[Any] = [[210, 297], 0.5, "plain"]
+    assert put.parameters["properties"]["paper"]["enum"] == sent
+    assert [put.prepare({"paper": each}, None)() for each in sent] == [Paper.A4, Paper.HALF, Paper.PLAIN]
+    with pytest.raises(InvalidArguments, match=r"^\$\.paper: "):
+        put.prepare({"paper": [297, 210]}, None)
+
+    def odd(paper: Literal[Paper.ODD]) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="parameter 'paper' has no JSON schema"):
+        Tool(handler=odd)
+
+
 def test_each_handler_gets_its_own_copy_and_the_event_keeps_its_own():
     arguments = {"places": [{"name": "Paris"}], "span": {"first": 1, "tags": ["x"]}}
     one, other = bound(**arguments), bound(**arguments)

@@ -20,6 +20,7 @@ import anyio.to_thread
 import pytest
 
 from toolbus.errors import ConfigurationError, ToolError
+from toolbus.toolsets._files.tree import FileEntry
 from toolbus.toolsets.code_context import CodeIndex, _index, _storage
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="modes of files")
@@ -89,15 +90,26 @@ async def test_only_changed_files_are_read_again(tree: Path):
     (tree / "notes.md").unlink()
     report = await index_of(tree).refresh()
     assert (report.files, report.changed, report.removed, report.chunks) == (2, 1, 1, 2)
+    assert (await index.refresh()).removed == 0
     assert await ids(index, "post letter") == ["src/mail.py#1:1"]
     assert await ids(index, "message") == []
 
 
-async def test_a_file_of_which_only_the_time_has_changed_keeps_its_chunks(tree: Path):
+async def test_a_file_of_which_only_the_time_has_changed_is_read_once_and_keeps_its_chunks(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+):
     index = index_of(tree)
     await index.refresh()
     os.utime(tree / "src/mail.py", ns=(LONG_AGO_NS + 5, LONG_AGO_NS + 5))
-    assert (await index.refresh()).changed == 0
+    read, really = list[str](), FileEntry.read
+
+    def reading(entry: FileEntry, *bounds: Any) -> bytes | None:
+        read.append(entry.path)
+        return really(entry, *bounds)
+
+    monkeypatch.setattr(FileEntry, "read", reading)
+    assert [(await index.refresh()).changed for _ in range(2)] == [0, 0]
+    assert read == ["src/mail.py"]
     assert await ids(index, "smtp") == ["src/mail.py#1:2"]
 
 

@@ -126,3 +126,13 @@ def test_the_vector_of_a_text_does_not_depend_on_what_was_read_before():
     assert model.embed("a lease") == first
     assert model.closeness(first, [first, first])[0] == pytest.approx(1, abs=0.01)
     assert _embedding.load_embedder() is model
+    long = "lease " * 150
+    assert model.embed(f"{long} cats eat fish") == model.embed(long), "only the beginning is read"
+
+
+def test_short_texts_are_close_only_if_they_mean_the_same():
+    model = _embedding.load_embedder()
+    vectors = [model.embed(each) for each in ("renew the lease", "hold a lease for longer", "cats eat fish")]
+    _, same, other = model.closeness(vectors[0], vectors)
+    assert same > 0.7
+    assert other < 0.2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from typing import Any
 import anyio
 import pytest
 from mcp import MCPError, types
+from pydantic import ValidationError
 
 from support.mcp_server import ERAS, Caller, Era, FakeMcp, definition, said
 from toolbus import Limits, Runtime
@@ -353,6 +355,17 @@ async def test_a_server_that_tells_of_changes_all_the_time_is_read_four_times_a_
         assert server.lists - before <= 5
 
 
+@eras
+async def test_a_change_that_comes_just_after_a_check_is_read_at_once(era: Era):
+    server = FakeMcp([READS])
+    async with McpTools([server.named("s", era)], ping_seconds=10) as mcp:
+        await advance(10.3)
+        server.tools = [WRITES]
+        await server.tell_change()
+        await advance(0.1)
+        assert [each.name for each in mcp.registry] == ["s__write"]
+
+
 async def test_a_stream_of_changes_that_keeps_ending_is_opened_again_with_growing_waits_and_the_list_read_each_time():
     server = FakeMcp([READS])
     async with McpTools([server.named("s")], ping_seconds=1_000):
@@ -464,6 +477,33 @@ def test_a_list_of_tools_in_a_version_that_is_not_known_is_left_to_the_sdk() -> 
     left_out: list[str] = []
     assert repaired(item, lambda: "1999-01-01", lambda tool, _why: left_out.append(tool)) is item
     assert left_out == []
+
+
+ANSWER: dict[str, Any] = {"jsonrpc": "2.0", "id": 7, "result": {}}
+
+
+@pytest.mark.parametrize(
+    ("parts", "answers"),
+    [
+        ([ANSWER], True),
+        ([json.dumps(ANSWER)], True),
+        (["a log line", ANSWER], True),
+        (["[" * 100_000, ANSWER], True),
+        ([3, ANSWER], True),
+        ([{**ANSWER, "method": "ping"}, ANSWER], True),
+        ([{"jsonrpc": "2.0", "id": 7}, ANSWER], True),
+        ([{**ANSWER, "jsonrpc": "1.0"}, ANSWER], True),
+        ([{**ANSWER, "id": None}, {**ANSWER, "id": [7]}], False),
+    ],
+)
+def test_what_cannot_be_read_ends_the_call_that_any_part_of_it_answers(parts: list[Any], answers: bool) -> None:
+    problems: Any = [{"type": "missing", "loc": (), "input": each} for each in parts]
+    error = ValidationError.from_exception_data("message", problems)
+    found = repaired(error, str, lambda _tool, _why: None)
+    if not answers:
+        assert found is error
+        return
+    assert (found.message.id, found.message.error.message) == (7, "Failed to parse it: Field required")
 
 
 async def test_the_end_of_a_servers_stream_is_reported_and_reaches_the_client() -> None:

@@ -87,6 +87,14 @@ async def test_a_value_that_the_sdk_wraps_is_the_result_itself_and_an_error_has_
         assert REFERENCE.fullmatch((await call.completed("s__login")).content)
 
 
+async def test_a_wrapped_null_with_a_text_is_the_text():
+    output = wrapped({"type": "null"}, **{"x-fastmcp-wrap-result": True})
+    answer = said("nothing was found", structured_content={"result": None})
+    async with McpTools([answering(output, answer)]) as mcp:
+        ended = await Caller(mcp.registry).completed("s__do")
+    assert (ended.content, ended.data) == ("nothing was found", None)
+
+
 async def test_an_object_without_the_wrapped_value_is_the_result_itself():
     output = {"type": "object", "properties": {"result": {"type": "string"}}, "x-fastmcp-wrap-result": True}
     answer = types.CallToolResult(content=[], structured_content={"other": 1})

@@ -288,6 +288,15 @@ def test_a_file_of_many_lines_is_searched_only_while_there_is_time(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("ticking")
+def test_the_best_places_are_chosen_in_a_quarter_of_the_time(tmp_path: Path) -> None:
+    for name in "abc":
+        (tmp_path / name).write_text("a word or another\n" * 1_500)
+    result = call(tmp_path, "search_text", {"max_scan_seconds": 0.4}, query="word another", mode="words")
+    assert "stopped after 0.1 seconds" in result.data["stopped"]
+    assert result.data["matches"]
+
+
+@pytest.mark.usefixtures("ticking")
 def test_a_line_is_matched_in_parts_only_while_there_is_time(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("x" * 2_000_000)
     result = call(tmp_path, "search_text", {"max_scan_seconds": 0.1}, query="y{500}[xz]{2}q", mode="regex")

@@ -54,6 +54,12 @@ async def whoami(context: ToolContext[Any]) -> str:
     return str(context.deps)
 
 
+@tool(return_direct=True)
+async def receipt() -> str:
+    """Show the receipt."""
+    return "Paid: 7 euros."
+
+
 def _external(name: str) -> Tool:
     return Tool(name=name, description="Ask.", schema={"type": "object"}, external=True)
 
@@ -64,6 +70,7 @@ SCRIPTS: dict[str, list[Any]] = {
     "locate": [calls(("locate", {})), text("You are in Kyiv.")],
     "pay": [calls(("pay", {})), text("It is paid.")],
     "who": [calls(("whoami", {})), text("That is you.")],
+    "receipt": [calls(("receipt", {}), text="Here:")],
     "wait": [hang(after=text("I am beg"))],
     "busy": [error(ProviderUnavailable("it is away: secret-host"))],
 }
@@ -87,7 +94,7 @@ def user_of(request: Request) -> str | None:
 @contextmanager
 def client_of(backend: Backend, user: str = "ann", **options: Any) -> Generator[Client]:
     store = options.pop("store", None)
-    tools = [remove, whoami, _external("locate"), _external("pay")]
+    tools = [remove, whoami, receipt, _external("locate"), _external("pay")]
     runtime = Runtime(model(), tools=tools, on_approval="wait", store=store, drain_seconds=0, max_queued=0)
     app = cast("Any", create_app)(runtime, **{"authorize": user_of, "client_tools": ["locate"], **options})
     with Client(app, backend=backend) as client:
@@ -251,6 +258,15 @@ def test_a_page_decides_and_is_loaded_again_in_the_middle(client: Client):
     assert page["requests"][0]["outcome"] == "completed"
 
 
+def test_the_answer_of_a_tool_is_shown_at_once_and_after_a_page_is_loaded_again(client: Client):
+    assert client.post("/ask", json={"prompt": "receipt"}).json()["text"] == "Paid: 7 euros."
+    assert client.post("/ask/text", json={"prompt": "receipt"}).text.count("Paid: 7 euros.") == 1
+    assert texts_of(client.post("/chat", json=say("receipt")).text).endswith("Paid: 7 euros.")
+    *_, newest = client.get("/conversations/c1").json()["messages"]
+    texts = [each["text"] for each in newest["parts"] if each["type"] == "text"]
+    assert texts == ["Here:", "Paid: 7 euros."]
+
+
 async def test_a_page_that_is_loaded_again_is_asked_although_its_next_message_waits():
     async with Runtime(model(), tools=[remove], on_approval="wait") as runtime:
         app = create_app(runtime, authorize=lambda _: "ann")
@@ -321,6 +337,20 @@ async def test_only_a_page_of_the_newer_sdk_is_asked_to_reset_a_step(options: di
     busy = ProviderUnavailable("busy", retryable=True, retry_after_seconds=1)
     sent, _ = await ask_and_leave("/chat", 30, [error(busy, after="I beg"), text("Hello.")], **options)
     assert b"".join(each.get("body", b"") for each in sent).count(b'"reset-step"') == resets
+
+
+def test_a_client_may_choose_that_its_message_replaces_the_request_that_waits_for_an_answer(backend: Backend):
+    def chosen(http: Request, _user: str) -> Any:
+        return {"on_busy": http.headers["x-on-busy"]}
+
+    with client_of(backend, options=chosen) as client:
+        client.headers["x-on-busy"] = "replace"
+        asks = begun(client, "remove")
+        assert texts_of(client.post("/chat", json=say("hi")).text) == "Hello."
+        about = client.get(f"/requests/{asks}").json()
+        assert (about["outcome"], about["approvals"]) == ("cancelled", [])
+        ended = chunks_of(client.get(f"/requests/{asks}/events").text)[-1]
+        assert (ended["type"], ended["reason"]) == ("request_cancelled", "replaced by a newer message")
 
 
 def test_an_agent_of_ag_ui_asks_and_its_page_answers(client: Client):

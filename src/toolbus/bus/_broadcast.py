@@ -155,7 +155,7 @@ class Broadcast:
             if subscriptions:
                 for each in tuple(subscriptions):
                     each.offer(position, event)
-            if self._by_family and self.above:
+            if self._by_family:
                 for each in self._listening_above(event.request_id):
                     each.offer(position, event)
 

@@ -355,7 +355,6 @@ class Subscription(Generic[EventT_co]):
             if self._state != "open":
                 raise StopAsyncIteration
             self._check_single_reader()
-            self._batch = 0
             self._wake = anyio.Event()
             try:
                 await self._wake.wait()
@@ -367,6 +366,8 @@ class Subscription(Generic[EventT_co]):
             raise BusError(f"{self!r} is read by another task already; make a subscription for each task")
 
     def _raise_failure(self) -> None:
+        if self._state == "discarded":
+            return
         if self._buffer.failed_at is not None:
             raise SubscriptionOverflow(self._buffer.capacity, self._buffer.failed_at)
         if self._error is not None:
@@ -376,7 +377,10 @@ class Subscription(Generic[EventT_co]):
         return f"<Subscription {self.name!r}, {self._state}>"
 
     async def aclose(self) -> None:
-        """Stop listening and reading, for `contextlib.aclosing`: the events inside are not delivered any more."""
+        """Stop listening and reading, for `contextlib.aclosing`: the events inside are not delivered any more.
+
+        Iterating stops then, also after an overflow.
+        """
         self.close()
         self._state = "discarded"
 

@@ -15,6 +15,7 @@ other package of the library imports it. Its invariants:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -79,9 +80,7 @@ def _threads_are_left() -> bool:
 
 def _leave(status: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
-        try:
+        # The stream may be gone or closed, or the process was started without it.
+        with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
-        except (OSError, ValueError, AttributeError):
-            # The stream is gone or closed, or the process was started without it.
-            continue
     os._exit(status)

@@ -180,7 +180,7 @@ def load_object(reference: str, option: str) -> Any:
             found = getattr(found, name)
         except AttributeError as exc:
             names = [each for each in dir(found) if not each.startswith("_")]
-            near = difflib.get_close_matches(name, names, 1)
+            near = difflib.get_close_matches(name, names)
             hint = f"; is it {near[0]!r}?" if near else ""
             where = f"module {module_name!r}" if step == 0 else repr(path.rsplit(".", 1)[0])
             raise ConfigurationError(f"{option} {reference}: {where} has no {name!r}{hint}") from exc

@@ -258,8 +258,7 @@ def _is_running(number: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except OSError:
-        # The process exists and belongs to another user.
-        return True
+        pass  # The process exists and belongs to another user.
     return True
 
 

@@ -130,17 +130,11 @@ def definition_of(spec: ToolSpec) -> str:
 
 
 def needs_approval(policy: ApprovalPolicy | None, spec: ToolSpec, arguments: Mapping[str, Any]) -> bool:
-    """Return whether the call has to wait for a person.
-
-    A policy or rule that raises means True: a bug in it must not let a call run unapproved.
-    """
-    try:
-        if policy is not None:
-            return policy if isinstance(policy, bool) else bool(policy(spec, arguments))
-        rule = spec.needs_approval
-        return rule if isinstance(rule, bool) else bool(rule(arguments))
-    except Exception:  # A policy is the application's code, so it may raise anything.
-        return True
+    """Return whether the call has to wait for a person. Raises what the policy or the tool's rule raises."""
+    if policy is not None:
+        return policy if isinstance(policy, bool) else bool(policy(spec, arguments))
+    rule = spec.needs_approval
+    return rule if isinstance(rule, bool) else bool(rule(arguments))
 
 
 def bound(decided: ApprovalDecided) -> ApprovalDecided:

@@ -25,7 +25,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias, cast, get_args
 
-from .._option_checks import NUMBER, POSITIVE, Rule, check, hints_at_names, one_of, or_none, whole
+from .._option_checks import NOT_NEGATIVE, NUMBER, POSITIVE, Rule, check, hints_at_names, one_of, or_none, whole
 from ..errors import ConfigurationError
 from ..events import FailureReason
 from ..messages import Usage
@@ -109,7 +109,7 @@ class Limits:
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop_on", _read_reasons(self.stop_on))
         for each in fields(self):
-            check(each.name, getattr(self, each.name), *_RULES.get(str(each.type), ()))
+            check(each.name, getattr(self, each.name), *_RULES.get(each.name, _RULES.get(str(each.type), ())))
 
     @classmethod
     def brief(cls) -> Limits:
@@ -184,8 +184,10 @@ class Budget:
 
 
 # The rules of the fields, by their types.
+_WHOLE = Rule(lambda given: isinstance(given, int), "it must be a whole number")
 _RULES: dict[str, tuple[Rule, ...]] = {
-    "int": (NUMBER, POSITIVE, Rule(lambda given: isinstance(given, int), "it must be a whole number")),
+    "max_output_repairs": (NUMBER, NOT_NEGATIVE, _WHOLE),
+    "int": (NUMBER, POSITIVE, _WHOLE),
     "float": (NUMBER, POSITIVE),
     "float | None": (or_none(NUMBER), or_none(POSITIVE)),
     "OnLimit": (one_of(*get_args(OnLimit)),),

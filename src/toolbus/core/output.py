@@ -44,11 +44,15 @@ _OPENING = re.compile(r"```\w*$")
 
 
 class OutputType(Generic[T]):
-    """The type of a request's answer. Raises `ConfigurationError` for a type without a JSON schema in pydantic."""
+    """The type of a request's answer. Raises `ConfigurationError` for a type without a JSON schema in pydantic.
 
-    __slots__ = ("_adapter", "_checked", "_wrapped", "deliver", "spec")
+    Validators get `deps` as `info.context`.
+    """
 
-    def __init__(self, wanted: type[T]) -> None:
+    __slots__ = ("_adapter", "_checked", "_deps", "_wrapped", "deliver", "spec")
+
+    def __init__(self, wanted: type[T], deps: Any = None) -> None:
+        self._deps = deps
         # `deliver` replaces the marks for secrets in an answer by the secrets, where the request has any.
         self.deliver: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
         self._checked: tuple[bytes, T] | None = None  # the newest valid answer, and its value
@@ -89,7 +93,7 @@ class OutputType(Generic[T]):
 
     def _validated(self, written: bytes) -> T:
         try:
-            value = self._adapter.validate_json(written)
+            value = self._adapter.validate_json(written, context=self._deps)
         except ValidationError as exc:
             raise InvalidArguments(explain(exc)) from None
         except Exception as exc:  # A validator of the application may raise what pydantic does not translate.

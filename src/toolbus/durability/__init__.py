@@ -37,7 +37,7 @@ Invariants:
 
 Example:
     from toolbus import Runtime
-    from toolbus.durability import OptionsFor, Resumption
+    from toolbus.durability import REPLACED, OptionsFor, Resumption
     from toolbus.stores.memory import MemoryStore
     from toolbus.testing import ScriptedProvider
 
@@ -45,19 +45,21 @@ Example:
     async with Runtime(ScriptedProvider([]), store=MemoryStore(journal=True)) as runtime:
         resumption: Resumption = await runtime.resume(options=options_for)
     print(resumption.sessions, resumption.problems, resumption.held)  # () () 0
+    print(REPLACED)  # replaced by a newer message
 """
 
 from __future__ import annotations
 
 from ._agreed_options import FUNCTION, agreed_options, limits_in, messages_from, messages_to_json, options_in
 from ._inbox_reader import InboxReader, inbox_of
-from ._journal_writer import JournalWriter, OnStoreFailure, journal_of, journal_writer_of
+from ._journal_writer import REPLACED, JournalWriter, OnStoreFailure, journal_of, journal_writer_of
 from ._resume import Resumption, UnfinishedRequests
 from ._store_calls import call_store_in_time
 from ._stored_requests import Make, OptionsFor, ReadAlong, StoredRequests
 
 __all__ = [
     "FUNCTION",
+    "REPLACED",
     "InboxReader",
     "JournalWriter",
     "Make",

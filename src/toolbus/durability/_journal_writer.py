@@ -11,6 +11,7 @@ import os
 import random
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -18,9 +19,9 @@ import anyio
 
 from .._option_checks import POSITIVE, check, one_of, shown
 from .._timers import EARLY_SECONDS
-from ..clock import SessionClock
+from ..clock import SessionClock, wall_time
 from ..core.limits import Limits
-from ..errors import ConfigurationError, ConversationBusy, LeaseLost, StoreDamaged, StoreError
+from ..errors import ConfigurationError, ConversationBusy, InboxFull, LeaseLost, StoreDamaged, StoreError
 from ..events import Event, ToolCallRequested, new_id
 from ..records import event_json
 from ..session import RequestSession
@@ -28,10 +29,13 @@ from ..storage import ANSWER_SECONDS, Entry, Inbox, JournalStore, RequestRecord,
 from ._agreed_options import agreed_options, fields_of, messages_to_json, provider_name
 from ._store_calls import PendingCalls, call_store, call_store_in_time, no_answer
 
-__all__ = ["JournalWriter", "OnStoreFailure", "journal_of", "journal_writer_of"]
+__all__ = ["REPLACED", "JournalWriter", "OnStoreFailure", "journal_of", "journal_writer_of"]
 
 OnStoreFailure: TypeAlias = Literal["stop", "warn"]
 """The treatment of a request whose step the store does not take: see `JournalWriter`."""
+
+REPLACED = "replaced by a newer message"
+"""The reason for which a turn is cancelled that a newer one of its conversation replaces."""
 
 _logger = logging.getLogger("toolbus.store")
 # A lease is renewed this often in its time, so that a renewal that fails does no harm.
@@ -54,7 +58,9 @@ class _JournaledRequest:
     number of its facts in the store. `unwritten` is one entry with all facts that the store has not taken, also while
     the store is taking them. `is_unsure` is true while a write has no known outcome, so that some of `unwritten` may
     be in the store. `has_ended` and `is_abandoned` are true once the store has its ending, or has it as abandoned.
-    `has_turn` is true if the request was given the turn of its conversation, which other processes wait for.
+    `has_turn` is true if the request was given the turn of its conversation, which other processes wait for. `asked_at`
+    is the time at which it began to wait for the turn, and `replaces` true if it ends the turns before it. `known` are
+    the other requests of the conversation that it has found in the store, None until it has looked.
     `tries_since` is the time, on the loop's clock, at which the first step was first given to the store, and
     `began_at` the time at which the write under way was, also after a cancellation has cut it short. `refused_since` is
     the time at which the store first refused what is missing at the end, and `is_given_up` true once that is given up.
@@ -70,6 +76,9 @@ class _JournaledRequest:
     has_ended: bool = False
     is_abandoned: bool = False
     has_turn: bool = False
+    asked_at: float = 0.0
+    replaces: bool = False
+    known: set[str] | None = None
     tries_since: float = 0.0
     began_at: float | None = None
     refused_since: float | None = None
@@ -171,10 +180,16 @@ class JournalWriter:
         return None if request is None else request.session
 
     def register(
-        self, session: RequestSession, *, history_length: int = 0, resumed: RequestRecord | None = None
+        self,
+        session: RequestSession,
+        *,
+        history_length: int = 0,
+        replaces: bool = False,
+        resumed: RequestRecord | None = None,
     ) -> None:
         """Take a request on, before it runs. `history_length` is the number of messages that `history=` gave.
 
+        One that `replaces` ends the earlier turns of its conversation: see `make_way`.
         `resumed` is the store's record of a request that continues here, as it was when its lease was taken. Raises
         `ConfigurationError` for metadata that no journal can keep.
         """
@@ -184,20 +199,52 @@ class JournalWriter:
             except TypeError as exc:
                 raise ConfigurationError(f"metadata is not JSON, so the journal cannot keep it: {exc}") from exc
         limits = session.snapshot().view.state.limits
-        request = self._requests[session.request_id] = _JournaledRequest(session, limits, history_length)
+        request = _JournaledRequest(session, limits, history_length, asked_at=wall_time(), replaces=replaces)
+        self._requests[session.request_id] = request
         self._begun.set()
         if resumed is not None:
             request.epoch, request.written = resumed.epoch, resumed.fact_count
 
+    async def make_way(self, request_id: str, cancel: Callable[[str], Awaitable[object]]) -> None:
+        """Let the newest turn of a conversation that replaces others do so, in all processes.
+
+        Called for a turn that waits. Those that the store has when it looks first are older, by the order of the store
+        and not by clocks: if it replaces, it cancels them, each once. Later it cancels those that began since and have
+        waited for longer than itself; and if one of them replaces and has waited for less time, it is cancelled itself.
+        Where the store has no inbox, it only waits for the requests of other processes. Raises `StoreError`.
+        """
+        request = self._requests[request_id]
+        is_first, known = request.known is None, request.known or set()
+        request.known = known
+        conversation_id = request.session.conversation_id
+        found = await call_store_in_time(self.store.requests(conversation_id=conversation_id, is_unfinished=True))
+        if is_first:
+            request.asked_at = wall_time()
+        for each in found:
+            # Admission and the runtime have ordered those of this process.
+            if each.request_id in known or self.is_registered(each.request_id):
+                continue
+            with suppress(InboxFull):  # The next look tries again.
+                if is_first or each.agreed.get("asked_at", each.started_at) < request.asked_at:
+                    if request.replaces and isinstance(self.store, Inbox):
+                        await cancel(each.request_id)
+                elif each.agreed.get("replaces"):
+                    request.session.cancel(REPLACED)
+                known.add(each.request_id)
+
     async def take_turn(
-        self, request_id: str, conversation_id: str, stand_aside: Callable[[float], Awaitable[None]] | None
+        self,
+        request_id: str,
+        conversation_id: str,
+        stand_aside: Callable[[float], Awaitable[None]] | None,
+        cancel: Callable[[str], Awaitable[object]] | None = None,
     ) -> None:
         """Take the turn of its conversation for a request, which waits while other processes run turns of it.
 
         Called before the history is read, and before a request continues. `stand_aside` waits for so many seconds, in
         which this process may continue the request that the other processes wait for. Without it, raises
-        `ConversationBusy` instead of waiting. Raises `StoreError`, unless requests continue without their store: then
-        it continues without the turn.
+        `ConversationBusy` instead of waiting. A new turn gives `cancel`, to `make_way` while it waits. Raises
+        `StoreError`, unless requests continue without their store: then it continues without the turn.
         """
         request, seconds = self._requests[request_id], _TURN_SECONDS
         while True:
@@ -207,6 +254,8 @@ class JournalWriter:
                     raise problem
                 if await call_store_in_time(self._take_turn(request_id, conversation_id)):
                     break
+                if cancel is not None and stand_aside is not None:
+                    await self.make_way(request_id, cancel)
             except StoreError as exc:
                 if self._on_failure == "stop":
                     raise
@@ -286,6 +335,8 @@ class JournalWriter:
             "history": messages_to_json(state.messages[found.earlier : found.earlier + request.history_length]),
             "memo": None if memo is None else fields_of(memo),
             "output": None if state.output is None else state.output.spec.name,
+            "asked_at": request.asked_at if request.has_turn else None,
+            "replaces": request.replaces,
         }
         return {**agreed_options(found.view), **{name: value for name, value in more.items() if value}}
 
@@ -413,9 +464,10 @@ class JournalWriter:
     def _was_accepted(self, request: _JournaledRequest) -> bool:
         """Return whether the request was accepted, so that another process may continue it.
 
-        With "stop" it was accepted only if the store has taken its first step.
+        Its first step is in the store, or it has continued without its store. Any other first step is not repeated
+        later: the store may have had it, and lost it again when the conversation was deleted.
         """
-        return request.written > 0 or self._on_failure == "warn"
+        return request.written > 0 or request.session.is_accepted
 
     async def _end(self, request: _JournaledRequest) -> None:
         """Write the missing steps; then give the lease back, or abandon a request that nobody is to continue."""

@@ -5,6 +5,7 @@ Knows sessions, the requests of the store, and the journal writer. Must not know
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -44,9 +45,9 @@ class Resumption:
     because somebody else took them meanwhile or because this runtime itself has not finished with them.
     """
 
-    sessions: tuple[RequestSession, ...] = ()
-    problems: tuple[ResumeProblem, ...] = ()
-    held: int = 0
+    sessions: tuple[RequestSession, ...]
+    problems: tuple[ResumeProblem, ...]
+    held: int
 
     def __iter__(self) -> Iterator[RequestSession]:
         return iter(self.sessions)
@@ -71,6 +72,7 @@ class UnfinishedRequests:
     def __init__(self, requests: StoredRequests, writer: JournalWriter) -> None:
         self._requests = requests
         self._writer = writer
+        self._logged: dict[str, str] = {}  # the reasons for which requests could not continue, by their ids
 
     async def resume(
         self, start: Callable[[RequestSession, float], None], limit: int, *, without: Collection[str] = ()
@@ -129,7 +131,9 @@ class UnfinishedRequests:
                 if stops and not found.sessions:
                     raise
                 ids = {"request_id": record.request_id}
-                logger.warning("request %s cannot continue: %s", record.request_id, exc, extra=ids)
+                level = logging.DEBUG if self._logged.get(record.request_id) == str(exc) else logging.WARNING
+                logger.log(level, "request %s cannot continue: %s", record.request_id, exc, extra=ids)
+                self._logged[record.request_id] = str(exc)
                 found.problems.append(ResumeProblem(request=record, error=exc))
                 passed.add(record.request_id)
                 if stops:
@@ -137,6 +141,7 @@ class UnfinishedRequests:
                 done += 1
                 continue
             if session is not None:
+                self._logged.pop(record.request_id, None)
                 passed.add(record.request_id)  # It is free again if it has failed meanwhile, and is tried once.
                 found.sessions.append((record.started_at, record.request_id, session))
                 done += 1

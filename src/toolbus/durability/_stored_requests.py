@@ -32,7 +32,7 @@ from ..events import (
     ToolCallLate,
     new_id,
 )
-from ..messages import Message, UserMessage
+from ..messages import AssistantMessage, Message, UserMessage
 from ..request_result import RequestResult
 from ..session import Instructions, RequestOptions, RequestSession, Resumed, check_options
 from ..storage import WRITE_SECONDS, JournalStore, RequestRecord, Store, ending_of
@@ -114,7 +114,8 @@ class StoredRequests:
         """Put an answer to a background call, which came after its request has ended, before the next turn.
 
         It becomes a note in the stored conversation, once. Returns False, and does nothing, if `answer` is not for a
-        call that was given up at the end of a request. Raises what `restore` raises.
+        call that was given up at the end of a request, or if the conversation was deleted. Raises what
+        `restore` raises.
         """
         record = await self.record(answer.request_id)
         if record is None or record.ending is None:
@@ -134,10 +135,12 @@ class StoredRequests:
         while not await call_store_in_time(self.journal.take_turn(*turn)):  # noqa: ASYNC110 -- it may be elsewhere
             await anyio.sleep(_NOTE_SECONDS)
         history = await call_store_in_time(self._store.history(record.conversation_id))
-        if all(each.message_id != note.message_id for each in history):
+        # The conversation may have been deleted, and begun again under its id.
+        asked = [each for each in history if isinstance(each, AssistantMessage) and call in each.tool_calls]
+        if asked and all(each.message_id != note.message_id for each in history):
             await call_store_in_time(self._store.remember(record.conversation_id, [note]))
         await call_store_in_time(self.journal.return_turn(note.message_id, writer))
-        return True
+        return bool(asked)
 
     async def restore(self, record: RequestRecord) -> Restored:
         """Return a request restored from its facts.

@@ -99,10 +99,10 @@ class RequestResumed(Event, kw_only=True, frozen=True):
 class MessageAppended(Event, kw_only=True, frozen=True):
     """A message, with its `message_id`, was appended to the transcript.
 
-    Prompts, notes, steering and requests to repair an output are facts of their own. A reply and the results of its
-    calls are not: for them, listeners get an event that is derived from the `ModelResponded`, or from the event that
-    settles the last call of the round, and that follows it at once. Its `event_id` is that of its cause with `_m0`,
-    `_m1` and so on. Its `is_derived` is true.
+    Prompts, notes, steering, requests to repair an output and answers by `return_direct` tools are facts of their own.
+    A reply and the results of its calls are not: for them, listeners get an event that is derived from the
+    `ModelResponded`, or from the event that settles the last call of the round, and that follows it at once. Its
+    `event_id` is that of its cause with `_m0`, `_m1` and so on. Its `is_derived` is true.
     """
 
     message: Message
@@ -111,7 +111,9 @@ class MessageAppended(Event, kw_only=True, frozen=True):
     @property
     def is_derived(self) -> bool:
         """True for a reply or a result, which another fact has appended."""
-        return isinstance(self.message, (AssistantMessage, ToolMessage))
+        if isinstance(self.message, AssistantMessage):  # An answer by tools has the id of a fact.
+            return not self.event_id.rpartition("_f")[2].isdecimal()
+        return isinstance(self.message, ToolMessage)
 
 
 class RoundStarted(Event, kw_only=True, frozen=True):
@@ -153,8 +155,8 @@ class ModelRetrying(Event, kw_only=True, frozen=True):
 
     The pieces of its reply that were streamed so far are void. `reason` is an error code such as
     `provider_unavailable` or `empty_reply`. `provider_index` is the position, among the request's providers, of the
-    one that is asked next, from 0. `usage` is that of replies that arrived but could not be used, which no
-    `ModelResponded` reports.
+    one that is asked next, from 0. `usage` and `cost` are those of replies that arrived but could not be used, which
+    no `ModelResponded` reports.
     """
 
     round: int
@@ -163,6 +165,7 @@ class ModelRetrying(Event, kw_only=True, frozen=True):
     delay_seconds: float = 0.0
     provider_index: int = 0
     usage: Usage = Usage()
+    cost: float = 0.0
     is_fact: ClassVar[bool] = True
 
 
@@ -436,7 +439,8 @@ class RequestCompleted(Event, kw_only=True, frozen=True):
 
     `reason` is empty for `completed`; otherwise it names the limit with its value, or is the model's own term. `limit`
     is the limit's name, and empty for the model's own term. `output` is the structured output, as JSON values, where
-    the request asked for one and the model gave it.
+    the request asked for one and the model gave it. `usage` and `cost` are those of the whole request, as in every
+    ending.
     """
 
     outcome: Outcome = "completed"
@@ -445,6 +449,7 @@ class RequestCompleted(Event, kw_only=True, frozen=True):
     text: str = ""
     output: Any = None
     usage: Usage = Usage()
+    cost: float = 0.0
     is_fact: ClassVar[bool] = True
 
 
@@ -455,6 +460,7 @@ class RequestFailed(Event, kw_only=True, frozen=True):
     error: str
     retryable: bool = False
     usage: Usage = Usage()
+    cost: float = 0.0
     outcome: ClassVar[Literal["failed"]] = "failed"
     is_fact: ClassVar[bool] = True
 
@@ -464,6 +470,7 @@ class RequestCancelled(Event, kw_only=True, frozen=True):
 
     reason: str = ""
     usage: Usage = Usage()
+    cost: float = 0.0
     outcome: ClassVar[Literal["cancelled"]] = "cancelled"
     is_fact: ClassVar[bool] = True
 

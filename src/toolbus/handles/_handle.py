@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 import anyio
 
-from .._option_checks import POSITIVE, TEXT, check
+from .._option_checks import NOT_BLANK, POSITIVE, TEXT, check
 from ..bus import Cursor, TextStream
 from ..clock import wall_time
 from ..core.approval import question_of
@@ -200,8 +200,8 @@ class RequestHandle:
         return await self._command(CancelRequested(request_id=self.request_id, reason=reason, at=wall_time()))
 
     async def steer(self, text: str) -> CommandStatus:
-        """Add a user message at the next round boundary."""
-        check("text", text, TEXT)
+        """Add a user message at the next round boundary. Raises `ConfigurationError` for an empty one."""
+        check("text", text, NOT_BLANK)
         return await self._command(SteeringAdded(request_id=self.request_id, text=text, at=wall_time()))
 
     async def approve(
@@ -276,13 +276,14 @@ class RequestHandle:
             # A sub-request has no record in the store: its question is answered through the request above it.
             command = replace(command, request_id=self.request_id)
         try:
-            size = len(written := encode(command))
-            decode(written)  # The process that takes it has to read it.
+            written = encode(command)
+            if len(written) <= _MAX_BYTES:
+                decode(written)  # The process that takes it has to read it.
         except DecodeError as exc:
             raise BusError(f"this {command.type} is refused: {exc}") from exc
         except TypeError as exc:
             raise BusError(f"this {command.type} is refused: it is not JSON: {exc}") from exc
-        if size > _MAX_BYTES:
+        if len(written) > _MAX_BYTES:
             raise ConfigurationError(f"this {command.type} has over {_MAX_BYTES:,} bytes; give a shorter one")
         if not isinstance(journal, Inbox):
             record = await self._stored.record(self.request_id)

@@ -324,7 +324,7 @@ def _kept(index: int, block: Mapping[str, Any]) -> Mapping[str, Any]:
         try:
             orjson.dumps(block)
         except TypeError:
-            block = {**block, "input": {MALFORMED: arguments_text(index, block.get("input") or {})}}
+            block = {**block, "input": {MALFORMED: arguments_text(index, block.get("input"))}}
     return storable(index, block)
 
 
@@ -370,7 +370,7 @@ def _part_back(index: int, block: Mapping[str, Any]) -> Part:
     media_type = text_at(index, source.get("media_type"), "media_type")
     if source.get("type") == "url":
         url = text_at(index, source.get("url"), "a source's url")
-        media_type = _PDF if kind == "document" else media_type
+        media_type = _PDF
     elif source.get("type") == "base64":
         url = data_url(media_type or _UNKNOWN_TYPE, text_at(index, source.get("data"), "a source's data"))
     elif source.get("type") == "text":

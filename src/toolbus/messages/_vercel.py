@@ -122,15 +122,16 @@ def _reply(message: AssistantMessage, ids: OutgoingIds) -> list[_Wire]:
     kept: list[_Wire] = data.get("content") or []
     own = [part for part, is_own in _own_calls(kept) if is_own]
     same_calls = [part["toolName"] for part in own] == [call["toolName"] for call in calls]
-    if kept and same_calls and _joined(kept, "text") == message.text:
+    text = "".join(part.get("text") or "" for part in kept if part["type"] == "text")
+    if kept and same_calls and text == message.text:
         fresh = iter(calls)
         return [{**part, **next(fresh)} if is_own else part for part, is_own in _own_calls(kept)]
     # The message comes from another vendor, or was edited since.
     reasoning = [part for part in kept if part["type"] == "reasoning"]
     if not reasoning and message.reasoning:
         reasoning = [{"type": "reasoning", "text": message.reasoning}]
-    text = [{"type": "text", "text": message.text}] if message.text else []
-    return [*reasoning, *text, *calls]
+    said = [{"type": "text", "text": message.text}] if message.text else []
+    return [*reasoning, *said, *calls]
 
 
 def _result(message: ToolMessage, ids: OutgoingIds) -> _Wire:
@@ -212,7 +213,7 @@ def from_vercel(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
 def _back(index: int, wire: Mapping[str, Any], ids: IncomingIds) -> list[Message]:
     role, content = label(wire.get("role")), wire.get("content")
     if role == "system":
-        return [SystemMessage(text=_joined([part for _, part in _parts(index, content)], "text"))]
+        return [SystemMessage(text=_joined(index, [part for _, part in _parts(index, content)], "text"))]
     if role == "user":
         files = list_at(index, wire.get("experimental_attachments"), "experimental_attachments")
         if not files and (content is None or isinstance(content, str)):
@@ -264,14 +265,14 @@ def _reply_back(index: int, wire: Mapping[str, Any], ids: IncomingIds) -> Assist
     plain = kinds == order and max(kinds.count("reasoning"), kinds.count("text")) < 2
     plain = plain and all(set(part) == _PLAIN[part["type"]] for part in parts)
     return AssistantMessage(
-        text=_joined(parts, "text", index),
+        text=_joined(index, parts, "text"),
         tool_calls=tuple(calls),
-        reasoning=_joined(parts, "reasoning", index, "\n\n"),
+        reasoning=_joined(index, parts, "reasoning", "\n\n"),
         vendor_data=None if plain else {_VENDOR: {"content": storable(index, parts)}},
     )
 
 
-def _joined(parts: Iterable[Mapping[str, Any]], kind: str, index: int = 0, between: str = "") -> str:
+def _joined(index: int, parts: Iterable[Mapping[str, Any]], kind: str, between: str = "") -> str:
     texts = (text_at(index, part.get("text"), "a part's text") for part in parts if part.get("type") == kind)
     return between.join(text for text in texts if text)
 

@@ -12,6 +12,7 @@ Example:
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import re
 from collections import deque
@@ -129,13 +130,9 @@ class IncomingIds:
 def _unused(stem: str, taken: set[str], legal: Callable[[str], str] = str) -> str:
     """Return an id that is not taken, made of `stem` and a number. A stem that is too long for both is cut."""
     stem = stem or "call"
-    number = len(taken)
-    while True:
-        suffix = f"_{number}"
-        made = legal(stem[: len(legal(stem + suffix)) - len(suffix)] + suffix)
-        if made not in taken:
-            return made
-        number += 1
+    suffixes = (f"_{number}" for number in itertools.count(len(taken)))
+    made = (legal(stem[: len(legal(stem + suffix)) - len(suffix)] + suffix) for suffix in suffixes)
+    return next(each for each in made if each not in taken)
 
 
 def legal_name(name: str, longest: int = 64) -> str:

@@ -173,13 +173,14 @@ class Asking:
         requested: ToolCallRequested,
         node: Callable[[], str],
         mask: Callable[[Record], Record],
+        deps: Any,
         prompt: PromptLike,
         options: Mapping[str, Any],
     ) -> _Question:
         """Return the question of a handler, to be run in its task. Raises `ConfigurationError`.
 
-        `node` returns the process to ask, and `mask` a record without the secrets of the worker. This is called in the
-        context of the handler, whose trace goes with the question.
+        `node` returns the process to ask, and `mask` a record without the secrets of the worker, whose `deps`
+        validators get. This is called in the context of the handler, whose trace goes with the question.
         """
         wrong = [name for name in options if name not in _MAY_BE_GIVEN and options[name]]
         if wrong:
@@ -192,7 +193,7 @@ class Asking:
         if not isinstance(instructions, str):
             raise ConfigurationError("instructions of context.ask() of a handler on a worker have to be a text")
         wanted: Any = options.get("output")
-        output: OutputType[Any] | None = None if wanted is None else OutputType(wanted)
+        output: OutputType[Any] | None = None if wanted is None else OutputType(wanted, deps)
         asked = _Asked(
             prompt=read_prompt(prompt),
             history=tuple(read_messages(options.get("history") or ())),

@@ -378,7 +378,7 @@ class Worker:
     def _adopt(self, key: Key, call: _Running, requested: ToolCallRequested) -> None:
         delivery = call.delivery
         secrets = self._secrets_of(requested)
-        question = partial(self._asking.question, requested, lambda: call.delivery.node, secrets.mask)
+        question = partial(self._asking.question, requested, lambda: call.delivery.node, secrets.mask, self._deps)
         view = _View(requested, self._deps, self._tools, self._instrumentation, call.messages, question, secrets)
         seconds, attempt = delivery.remaining_seconds, delivery.attempt
         # The handler runs in the context in which its call is adopted.

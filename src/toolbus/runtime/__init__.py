@@ -17,7 +17,8 @@ Invariants:
    turn begin without the messages of this one.
 3. One turn at a time runs in a conversation; others wait in the order in which they were started, or are refused with
    `ConversationBusy`. Two turns at once would read the same history, and each would miss what the other adds. With a
-   journal, a turn waits for those of other runtimes too, after it has its slot.
+   journal, a turn waits for those of other runtimes too, after it has its slot. A turn that replaces others cancels
+   them, and then waits as any other: if it began before they have ended, it would not have what they add.
 4. A slot that becomes free is handed to the request that has waited longest. If it were only set free, a request that
    starts at that moment could take it, and one that waits could wait forever.
 5. Draining begins with refusing new requests. Running ones get `drain_seconds`; then they are cancelled, or with a

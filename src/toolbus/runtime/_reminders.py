@@ -61,16 +61,11 @@ class Reminders:
 
     def _report(self, bus: EventBus) -> float:
         """Report what is overdue. Return when the next question is, on the event loop's clock."""
-        now, next_at = bus.clock(), math.inf
-        questions = bus.arbitration.pending_approvals()
-        self._reported.intersection_update([each.event_id for each in questions])
-        for each in questions:
-            if each.event_id in self._reported:
-                continue
-            if now < each.at + self.seconds:
-                next_at = min(next_at, each.at + self.seconds)
-                continue
-            self._reported.add(each.event_id)
+        now = bus.clock()
+        due_at = [(each.at + self.seconds, each) for each in bus.arbitration.pending_approvals()]
+        overdue = [each for moment, each in due_at if moment <= now]
+        before, self._reported = self._reported, {each.event_id for each in overdue}
+        for each in [each for each in overdue if each.event_id not in before]:
             ids = {"request_id": each.request_id, "call_id": each.call_id, "metadata": each.metadata}
             words = each.call_id, each.name, now - each.at
             _logger.warning("call %s: tool %s has waited for a person's decision for %.0f s", *words, extra=ids)
@@ -86,4 +81,4 @@ class Reminders:
                     seconds=now - each.at,
                 )
             )
-        return bus.clock.on_loop(next_at)
+        return bus.clock.on_loop(min([moment for moment, _ in due_at if moment > now], default=math.inf))

@@ -18,6 +18,7 @@ from ..core.tokens import Calibration
 from ..core.transcript import repair
 from ..dispatcher import ToolDispatcher
 from ..durability import (
+    REPLACED,
     JournalWriter,
     OnStoreFailure,
     OptionsFor,
@@ -53,7 +54,7 @@ from ..session import (
 from ..status import Narrator
 from ..storage import WRITE_SECONDS, Journal, RequestRecord, Store
 from ..stores.memory import MemoryStore
-from ..tools import DepsT, Tool, ToolLike, ToolRegistry
+from ..tools import DepsT, Tool, ToolLike, ToolOptions, ToolRegistry
 from ..toolsets.sub_request import sub_request_tool
 from ._admission import Admission, Ticket
 from ._ended import EndedRequests
@@ -101,7 +102,8 @@ class Runtime(Generic[DepsT]):
     `Runtime[Deps](...)` where only the requests are given them.
 
     At most `max_sessions` requests run at once and `max_queued` wait; one more raises `Overloaded`. A turn of a
-    conversation that is busy waits, or is refused with `on_busy="refuse"`. `max_concurrency`, `max_threads` and
+    conversation that is busy waits; with `on_busy="refuse"` it is refused, and with "replace" it ends the turns before
+    it, with the outcome `cancelled`. `max_concurrency`, `max_threads` and
     `max_processes` bound the handlers of tools (see `ToolDispatcher`). A handler that still runs `grace_seconds` after
     it was cancelled is logged. Without a journal, a request that has ended is kept for `keep_ended_seconds`, so that a
     reader that comes late misses nothing (`request`, `recall`); at most 10,000 are kept, and 64 MiB of them.
@@ -227,7 +229,8 @@ class Runtime(Generic[DepsT]):
         self._executors = tuple(executors)
         self._narrator = self._models.narrator(narrator)
         writer = self._journal_writer
-        self._turns = Turns(self.store, writer, None if writer is None else partial(self._stored, writer, None))
+        stored = None if writer is None else partial(self._stored, writer, None)
+        self._turns = Turns(self.store, writer, stored, self.request)
         self._start = SessionStart(calibration=Calibration())
         self._admission = Admission(max_sessions, max_queued)
         self._sessions: dict[str, RequestSession] = {}
@@ -460,13 +463,16 @@ class Runtime(Generic[DepsT]):
             )
         return anyio.run(once, backend=backend)
 
-    def as_tool(self, name: str, description: str) -> Tool:
+    def as_tool(self, name: str, description: str, *, tool_options: ToolOptions | None = None) -> Tool:
         """Return a tool that hands a task to a sub-request with this runtime's model, tools and defaults.
 
         The sub-requests run on the caller's bus and dispatcher; this runtime need not be entered for them. See
         `sub_request_tool`.
         """
-        return sub_request_tool(name, description, provider=self.providers, tools=self.tools, **self._merged({}))
+        given = self._merged({})
+        return sub_request_tool(
+            name, description, provider=self.providers, tools=self.tools, tool_options=tool_options, **given
+        )
 
     def session(self, request_id: str) -> RequestSession | None:
         """Return the session of a request that runs or waits in this runtime; None for any other: see `request`."""
@@ -651,7 +657,7 @@ class Runtime(Generic[DepsT]):
         request_id = new_id()
         own_id = conversation_id or f"c{request_id}"
         on_busy = get("on_busy", self._on_busy)
-        ticket = self._admission.take(own_id, queue=on_busy == "queue")
+        ticket = self._admission.take(own_id, queue=on_busy != "refuse")
 
         prepare = partial(
             self._turns.begin,
@@ -659,7 +665,7 @@ class Runtime(Generic[DepsT]):
             own_id,
             ticket,
             is_named=conversation_id is not None,
-            waits=on_busy == "queue",
+            on_busy=on_busy,
             has_history=bool(given),
         )
         try:
@@ -668,10 +674,14 @@ class Runtime(Generic[DepsT]):
             newest = read_prompt(prompt)
             session = self._make([*given, newest] if given else newest, output, options, request_id, start)
             if self._journal_writer is not None:
-                self._journal_writer.register(session, history_length=len(given))
+                self._journal_writer.register(session, history_length=len(given), replaces=on_busy == "replace")
         except BaseException:
             ticket.give_back()
             raise
+        if on_busy == "replace" and not ticket.is_lined_up:  # The conversation has other requests here.
+            for each in [*self._sessions.values()]:
+                if each.conversation_id == own_id:
+                    each.cancel(REPLACED)
         self._sessions[request_id] = session
         return session, ticket
 

@@ -53,15 +53,13 @@ class StoreLink:
                 "use SqliteStore, PostgresStore or MongoStore"
             )
         self._reader = None if inbox is None or writer is None else InboxReader(inbox, writer, self.inbox_poll_seconds)
-        if relay is not None and (writer is None or self._reader is None):
-            raise ConfigurationError(
-                "relay needs a store that processes share; use SqliteStore, PostgresStore or MongoStore"
-            )
-        self.exchange = (
-            None
-            if relay is None or writer is None or self._reader is None
-            else Exchange(relay, writer.owner, local=session, look=self._reader.look)
-        )
+        self.exchange: Exchange | None = None
+        if relay is not None:
+            if writer is None or self._reader is None:
+                raise ConfigurationError(
+                    "relay needs a store that processes share; use SqliteStore, PostgresStore or MongoStore"
+                )
+            self.exchange = Exchange(relay, writer.owner, local=session, look=self._reader.look)
         self._session = session
         self._tasks: anyio.CancelScope | None = None
 

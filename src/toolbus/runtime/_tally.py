@@ -45,7 +45,8 @@ class ToolStatistics:
 class ModelStatistics:
     """The replies of one model. `retries` counts how often it was asked again, or instead of a model that had failed.
 
-    `usage` is the sum of the replies' tokens, and `cost` that of their costs, by the requests' `prices`.
+    `usage` is the sum of the replies' tokens, and `cost` that of their costs, by the requests' `prices`. Replies that
+    could not be used are in neither.
     """
 
     calls: int
@@ -167,12 +168,13 @@ class Tally:
         return getattr(self._bus.arbitration.view(event.request_id), "providers", ())
 
     def _name_of(self, event: ModelResponded) -> str:
-        """Return the name under which the model was asked: a reply may name a version of it."""
-        for each in self._providers(event):
-            model: str = getattr(each, "model", "") or ""
-            if each.vendor == event.vendor and model and event.model.startswith(model):
-                return _name(each)
-        return f"{event.vendor}:{event.model}"
+        """Return the name under which the model was asked: a reply may name a version of it.
+
+        The longest such name counts, because another model's name may begin with it.
+        """
+        given = f"{event.vendor}:{event.model}"
+        names = [_name(each) for each in self._providers(event) if getattr(each, "model", "")]
+        return max((each for each in names if given.startswith(each)), key=len, default=given)
 
 
 def _name(provider: Any) -> str:

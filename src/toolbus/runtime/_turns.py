@@ -9,9 +9,10 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 
-from ..durability import JournalWriter, StoredRequests, call_store_in_time
+from ..durability import REPLACED, JournalWriter, StoredRequests, call_store_in_time
 from ..errors import ApplicationError, ConfigurationError, ResumeMismatch, StoreDamaged, StoreError, UnknownRequest
-from ..session import Earlier, RequestSession, SessionSnapshot
+from ..handles import RequestHandle
+from ..session import Earlier, OnBusy, RequestSession, SessionSnapshot
 from ..storage import Store
 from ._admission import Ticket
 from ._conversations import ConversationState
@@ -29,23 +30,38 @@ class Turns:
         store: Store,
         writer: JournalWriter | None,
         stored: Callable[[], StoredRequests] | None,
+        handle: Callable[[str], RequestHandle],
     ) -> None:
         self.conversations = ConversationState()
         self._store = store
         self._writer = writer
         self._stored = stored
+        self._handle = handle
 
     async def begin(
-        self, request_id: str, conversation_id: str, ticket: Ticket, *, is_named: bool, waits: bool, has_history: bool
+        self,
+        request_id: str,
+        conversation_id: str,
+        ticket: Ticket,
+        *,
+        is_named: bool,
+        on_busy: OnBusy,
+        has_history: bool,
     ) -> Earlier:
         """Wait for the turn of a new request. Return the conversation so far, and what else its last turn hands over.
 
-        `is_named` is false for a conversation that only this request knows. Unless it `waits`, raises
-        `ConversationBusy`. Raises `ConfigurationError` if the application has given a history and there is another.
+        `is_named` is false for a conversation that only this request knows. With "refuse", raises `ConversationBusy`
+        instead of waiting for another process. Raises `ConfigurationError` if the application has given a history and
+        there is another.
         """
+        writer = self._writer if is_named else None
+        if writer is not None and (on_busy == "replace" or not ticket.running):
+            with suppress(StoreError):  # The turn cannot be taken either, which is reported there.
+                await writer.make_way(request_id, self._replace)
         await ticket.ready()
-        if self._writer is not None and is_named:
-            await self._writer.take_turn(request_id, conversation_id, ticket.stand_aside if waits else None)
+        if writer is not None:
+            stand_aside = None if on_busy == "refuse" else ticket.stand_aside
+            await writer.take_turn(request_id, conversation_id, stand_aside, self._replace)
         late = self.conversations.late.of(conversation_id)
         if self._stored is not None:
             # An answer may also be given through a handle, in any process: so the store has it, once.
@@ -59,6 +75,10 @@ class Turns:
                 f"conversation {conversation_id!r} has a history already; give history= or its id, not both"
             )
         return self.conversations.for_next_turn(conversation_id, earlier, late)
+
+    async def _replace(self, request_id: str) -> None:
+        """Cancel a request in any process, as a newer turn of its conversation replaces it."""
+        await self._handle(request_id).cancel(REPLACED)
 
     async def resume(self, request_id: str, conversation_id: str, ticket: Ticket) -> Earlier:
         """Wait for the turn of a request that another process has begun. Its messages are in its journal."""

@@ -18,6 +18,7 @@ Invariants:
 Example:
     from toolbus.errors import InvalidArguments
     from toolbus.schemas import JsonSchema, json_schema_validator, matcher, without_schema
+    from toolbus.schemas import as_object, as_objects, way_to
 
     schema = {"type": "object", "properties": {"order": {"type": "integer"}}, "required": ["order"]}
     validate = json_schema_validator(schema)
@@ -27,6 +28,7 @@ Example:
         print("order" in str(error))  # True
     JsonSchema(schema).check({"order": 7})
     print(matcher("[a-z]+")("abc"))  # True
+    print(way_to("#/properties/order", schema)[-1], as_object("no"), as_objects([7, {"a": 1}]))
     print("no type; use" in without_schema("f", TypeError("no type. See pydantic.")))  # True
 """
 

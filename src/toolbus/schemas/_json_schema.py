@@ -68,7 +68,7 @@ class JsonSchema:
         matches: dict[str, Callable[[str], bool]] = {}
         for each in self._bounds.patterns:
             try:
-                matches[each] = maker({"pattern": each}, pattern_options=linear, offline=True).is_valid
+                matches[each] = maker({"pattern": each}, pattern_options=linear).is_valid
             except jsonschema_rs.ValidationError:
                 raise ConfigurationError(f"{cannot}: its pattern {_line(each)!r} {_NOT_LINEAR}") from None
         self._meter = Meter()

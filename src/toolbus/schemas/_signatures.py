@@ -305,7 +305,7 @@ def checkable(annotation: Any) -> Any:
     if origin is typing.Literal:
         return _literal(annotation, arguments)
     if isinstance(annotation, enum.EnumMeta):
-        return _enum(annotation)
+        return _taking(annotation, cast("Iterable[enum.Enum]", annotation), every=False)
     if origin is Annotated:
         return Annotated[(checkable(arguments[0]), *arguments[1:])]
     inner = tuple(map(checkable, arguments))
@@ -319,21 +319,22 @@ def checkable(annotation: Any) -> Any:
 def _literal(annotation: Any, given: tuple[Any, ...]) -> Any:
     members = [each for each in given if isinstance(each, enum.Enum)]
     if not all(type(each.value) in (str, int, bool) for each in members):
-        return annotation  # The values are not JSON, or pydantic does not compare them.
+        return _taking(annotation, members, every=True)  # Pydantic does not compare such values.
     known: dict[Any, Any] = {(type(each.value), each.value): each for each in members}
     plain = tuple([each.value if isinstance(each, enum.Enum) else each for each in given])
     take = AfterValidator(lambda value: known.get((type(value), value), value))
     return Annotated[typing.Literal[plain], take] if members else annotation
 
 
-def _enum(annotation: Any) -> Any:
+def _taking(annotation: Any, members: Iterable[enum.Enum], *, every: bool) -> Any:
+    """Return a type that takes the JSON of each member, or only of those whose value is not plain JSON."""
     known: dict[bytes, enum.Enum] = {}
-    for member in cast("Iterable[enum.Enum]", annotation):
+    for member in members:
         try:
             shown = to_jsonable_python(member.value)
         except ValueError:  # The value has no form in JSON, which pydantic reports when it makes the schema.
             return annotation
-        if shown != member.value and not isinstance(shown, float):
+        if (every or shown != member.value) and _is_json(shown):
             known.setdefault(orjson.dumps(shown), member)
     take = BeforeValidator(lambda value: known.get(orjson.dumps(value), value))
     return Annotated[annotation, take] if known else annotation
@@ -377,7 +378,7 @@ _WORDS = {"unexpected_keyword_argument": "There is no such argument"}  # instead
 
 def explain(error: ValidationError) -> str:
     """Return a validation error as one line for a model: the JSON path and the expectation of up to eight problems."""
-    problems = error.errors(include_url=False, include_input=False, include_context=False)
+    problems = error.errors(include_url=False, include_input=False)
     lines = [f"{path_of(problem['loc'])}: {_WORDS.get(problem['type'], problem['msg'])}" for problem in problems[:8]]
     return joined(lines, len(problems))
 

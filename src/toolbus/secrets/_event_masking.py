@@ -195,9 +195,9 @@ def _hidden_answer(text: str, marks: Marks, vault: Vault) -> str:
         return text
     try:
         after = replaced(answer, marks, vault.hide)
+        # The model may have written only the wrapped value, for example a list.
+        if marks.names.keys() == {"value"}:
+            after = replaced({"value": after}, marks, vault.hide)["value"]
     except InvalidArguments:
         return _UNREADABLE
-    # The model may have written only the wrapped value, for example a list.
-    if marks.names.keys() == {"value"}:
-        after = replaced({"value": after}, marks, vault.hide)["value"]
     return text if after is answer else text.replace(written, orjson.dumps(after).decode())

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, cast
 
 import orjson
 
-from ._redaction import MASK, is_secret_name, masked
+from ._redaction import MASK, counts_tokens, is_secret_name, masked
 
 __all__ = ["Mask", "hide"]
 
@@ -57,7 +57,7 @@ def _object(value: Mapping[str, Any], mask: Mask, ids: frozenset[str]) -> dict[s
     binary = value.get("encoding") == "base64"
     return {
         name: each
-        if name in ids or (binary and name == "content") or _counts(name, each)
+        if name in ids or (binary and name == "content") or counts_tokens(name, each)
         else MASK
         if is_secret_name(name)
         else _hidden(each, mask, _ids_in(name, ids))
@@ -65,14 +65,9 @@ def _object(value: Mapping[str, Any], mask: Mask, ids: frozenset[str]) -> dict[s
     }
 
 
-def _counts(name: str, value: Any) -> bool:
-    """Return whether a field is a number of tokens, and not a secret."""
-    return name.endswith("_tokens") and isinstance(value, (int, float))
-
-
 def _text(text: str, mask: Mask) -> str:
     """Mask a text. JSON is masked value by value, so that a call's arguments are equal as text and as an object."""
-    if text[:1] in ("{", "[") and len(text) <= _PARSED:
+    if text.lstrip()[:1] in ("{", "[") and len(text) <= _PARSED:
         try:
             read: Any = orjson.loads(text)
         except orjson.JSONDecodeError:

@@ -22,7 +22,7 @@ from typing import Any, cast
 from ..core.plain_text import clip
 from ._marks import REFERENCE
 
-__all__ = ["MASK", "is_secret_name", "masked", "redacted"]
+__all__ = ["MASK", "counts_tokens", "is_secret_name", "masked", "redacted"]
 
 MASK = "•••"
 """The text that is shown instead of a secret."""
@@ -49,7 +49,11 @@ _WHOLE = frozenset({"pass", "session", "connectsid", "certificate"})  # too comm
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _NAMED = ("name", "key", "header", "field")  # names in a pair such as {"name": "Authorization", "value": "..."}
 
-_SAID = r"passw(?:or)?d|passphrase|passcode|secret|token|api[_-]?key|(?:access|private|secret|auth|account)[_-]?key"
+_NUMBER_OF = r"s[\"']?\s{0,9}[:=]\s{0,9}[\d.]+(?![^\s\"',;)}\]])"  # after "token": how many there are
+_SAID = (
+    rf"passw(?:or)?d|passphrase|passcode|secret|token(?!{_NUMBER_OF})|api[_-]?key|"
+    r"(?:access|private|secret|auth|account)[_-]?key"
+)
 _PATTERNS = (
     REFERENCE,  # a reference, which says nothing to people
     re.compile(r"-----BEGIN [^-]{0,60}-----.*?(?:-----END [^-]{0,60}-----|\Z)", re.DOTALL),  # PEM
@@ -84,6 +88,11 @@ def is_secret_name(name: str) -> bool:
         return True
     joined = "".join(words)
     return joined in _WHOLE or any(part in joined for part in _JOINED)
+
+
+def counts_tokens(name: str, value: object) -> bool:
+    """Return whether a value is a number of tokens, such as `max_tokens=200`, and not a secret."""
+    return name.lower().endswith("tokens") and type(value) in (int, float)
 
 
 def masked(text: str) -> str:
@@ -132,7 +141,8 @@ class _Copy:
             if self._is_enough(depth):
                 break
             name = clip(masked(str(key)[:200]), 100)
-            hidden = is_secret_name(str(key)) or (is_pair and key not in _NAMED)
+            is_secret = is_secret_name(str(key)) and not counts_tokens(str(key), each)
+            hidden = is_secret or (is_pair and key not in _NAMED)
             copy[name] = MASK if hidden else self.of(each, depth)
         return copy
 

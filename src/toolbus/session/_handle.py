@@ -11,7 +11,7 @@ from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 import anyio
 
-from .._option_checks import TEXT, check
+from .._option_checks import NOT_BLANK, TEXT, check
 from ..bus import Cursor, EventBus, EventT, Mailbox, Overflow, Subscription, TextStream
 from ..core.approval import question_of
 from ..core.turn import Phase, TurnState, ends_at_once, with_messages
@@ -265,9 +265,9 @@ class SessionHandle:
         """Add a user message at the next round boundary. Return False if the request has already ended.
 
         `steer` and `cancel` are called on the event loop's thread; from another thread, publish the event
-        thread-safely. Both raise `ConfigurationError` for anything that is not a text.
+        thread-safely. Both raise `ConfigurationError` for anything that is not a text, and `steer` for an empty one.
         """
-        return self._ask(SteeringAdded, text=text)
+        return self._ask(SteeringAdded, text=check("text", text, NOT_BLANK))
 
     def inject(self, answer: Event) -> bool:
         """Answer a call of an `external` tool with an event that came from outside of the application.

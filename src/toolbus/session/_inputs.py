@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
@@ -40,6 +41,7 @@ __all__ = [
 
 _MESSAGES = (SystemMessage, UserMessage, AssistantMessage, ToolMessage)
 _PARTS = (TextPart, ImagePart, FilePart)
+_URL = re.compile(r"[A-Za-z][\w+.-]+:")
 
 Instructions: TypeAlias = str | Callable[[ToolContext[Any]], str | Awaitable[str]]
 """A system prompt, or a function (sync or async) of the context that is called before every call of the model."""
@@ -177,6 +179,12 @@ def _check_content(content: Any) -> None:
             raise ConfigurationError(
                 f"the prompt is a list with {shown(cast('object', part))} in it; its parts are text, "
                 "TextPart(text=...), ImagePart(...) or FilePart(...)"
+            )
+        if not isinstance(part, TextPart) and not _URL.match(part.url):
+            kind = type(part).__name__
+            raise ConfigurationError(
+                f"the url of the {kind} is {shown(part.url)}, and not a URL; for a file, give "
+                f"{kind}.from_bytes(path.read_bytes(), ...)"
             )
 
 

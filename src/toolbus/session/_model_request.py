@@ -272,7 +272,7 @@ class Asker:
                 spent.append(reply.usage)
                 for each in reply.message.tool_calls:
                     if type(each.arguments) is not str:
-                        raise _not_text(each)  # noqa: TRY301 -- a function that checks would cost more than this
+                        return self._not_taken(reply, _not_text(each))
                 self._window.answered(reply.usage)
                 if self._state.needs_price:
                     _check_usage(reply, call)
@@ -315,12 +315,12 @@ class Asker:
                 work.ended(reply)
             return reply
 
-    def _not_taken(self, given: object) -> ModelFailed:
-        """Return the failure for something that is not a reply, or for a reply with too many calls."""
+    def _not_taken(self, given: object, why: ToolbusError | None = None) -> ModelFailed:
+        """Return the failure for something that is not a reply, or for a reply with calls that are not taken."""
         if not isinstance(given, ModelReply):
             return ModelFailed("application_error", f"the provider gave a {type(given).__name__}, not a ModelReply")
         cost = cost_of(given.usage, given.vendor, given.model, self._state.prices or {})
-        return self._failed(too_many_calls(given.vendor), given.usage, cost or 0.0)
+        return self._failed(why or too_many_calls(given.vendor), given.usage, cost or 0.0)
 
     def _failed(self, exc: BaseException, spent: Usage, cost: float = 0.0) -> ModelFailed:
         """Return the failure for an exception. `spent` and `cost` are those of replies that have come and are lost."""

@@ -35,8 +35,8 @@ ProviderForRound: TypeAlias = Callable[[int], Provider | str | None]
 """The model to ask in a round, by its number from 0; None for the usual one."""
 
 
-OnBusy: TypeAlias = Literal["queue", "refuse"]
-"""The treatment of a turn while an earlier turn of its conversation runs: it waits, or is refused."""
+OnBusy: TypeAlias = Literal["queue", "refuse", "replace"]
+"""The treatment of a turn while an earlier turn of its conversation runs: it waits, is refused, or replaces that."""
 
 
 class SessionOptions(TypedDict, Generic[DepsT], total=False):
@@ -119,7 +119,7 @@ class RequestOptions(SessionOptions[DepsT], Generic[DepsT], total=False):
     """Repair a `history` that breaks the rules of tool calling (`core.transcript.repair`), instead of refusing it."""
     on_busy: OnBusy
     """The treatment of the request while an earlier turn of the conversation runs: "queue" waits for it, "refuse"
-    raises `ConversationBusy`."""
+    raises `ConversationBusy`, and "replace" cancels it, and all that wait for it, and begins after it has ended."""
 
 
 def merged_options(

@@ -68,8 +68,9 @@ class RequestSession(SessionSteps):
     `messages` is the user's prompt, or a transcript that ends with the prompt (toolbus messages or a vendor's
     dictionaries; copied, never changed; invalid ones raise `InvalidHistory`). `tools` are tools, their specs or a
     registry, which may change while the request runs. `output` is a type for the answer, such as a pydantic model; then
-    `RequestResult.output` is a validated value of that type. `options` are those of `SessionOptions`. `start` is used
-    only by other parts of toolbus. Nothing happens before `run`, which is called once, in any task.
+    `RequestResult.output` is a validated value of that type, whose validators get `deps` as `info.context`. `options`
+    are those of `SessionOptions`. `start` is used only by other parts of toolbus. Nothing happens before `run`, which
+    is called once, in any task.
 
     Example:
         from toolbus import EventBus, RequestSession
@@ -112,7 +113,9 @@ class RequestSession(SessionSteps):
         providers = provider_list(provider)
         state = new_state(options, request_id, conversation_id or f"c{request_id}", history, prompt, start.granted)
         state.providers = len(providers)
-        state.output = output if output is None or isinstance(output, OutputType) else OutputType(output)
+        state.output = (
+            output if output is None or isinstance(output, OutputType) else OutputType(output, options.get("deps"))
+        )
         window = ContextWindow(state, options) if start.window is None else start.window(state)
         window.calibration = start.calibration
         self._asker = Asker(state, providers, options, window)
@@ -430,7 +433,9 @@ class RequestSession(SessionSteps):
         self._settle_broken()
         self._error = self._masked_error(exc)
         envelope = state.envelope(self._clock())
-        state.ending = RequestFailed(**envelope, reason=self._error.code, error=str(self._error), usage=state.usage)
+        state.ending = RequestFailed(
+            **envelope, reason=self._error.code, error=str(self._error), usage=state.usage, cost=state.cost
+        )
         # After a lost lease, another process carries out the request and publishes its ending.
         if not isinstance(exc, LeaseLost):
             self._end_unwritten()

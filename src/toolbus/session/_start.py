@@ -172,8 +172,8 @@ class RequestBeginning:
     `prompt` is None while interceptors screen it. `notes` are the messages from `prepare` that the model is shown
     before the prompt, `earlier` is the number of messages that it has put in front, and `stored` the number that the
     store had before they were repaired. `asked` are the approvals of a resumed request that a person has still to
-    decide. `has_joined` is whether its turn in its conversation has come, and `error` the reason why the prompt was
-    refused.
+    decide. `has_joined` is whether its turn in its conversation has come, in any process, and `error` the reason why
+    the prompt was refused.
     """
 
     __slots__ = (
@@ -207,7 +207,7 @@ class RequestBeginning:
         self, state: TurnState, mailbox: Mailbox, window: ContextWindow, secrets: RequestSecrets
     ) -> None:
         """Await `prepare` and take what it returns, unless somebody cancels the request meanwhile."""
-        if self.prepare is None:
+        if self.prepare is None or mailbox.has(CancelRequested):
             return
         with mailbox.unless_cancelled():
             try:
@@ -240,7 +240,8 @@ class RequestBeginning:
         assert isinstance(started, RequestStarted)
         repaired = repair(earlier)
         state.messages[:0] = repaired
-        self.is_resumed, self.earlier, self.stored = True, len(repaired), len(earlier)
+        self.is_resumed = self.has_joined = True
+        self.earlier, self.stored = len(repaired), len(earlier)
         if len(state.messages) != started.history_count:
             raise ResumeMismatch(
                 f"request {state.request_id} cannot be resumed: it began with {started.history_count} earlier "

@@ -5,15 +5,17 @@ The actor, which derives from this class, says when a step is to be made, and of
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
 import anyio
 
+from .._logs import logger
 from .._timers import EARLY_SECONDS, Timer
 from ..clock import SessionClock
-from ..core.turn import Input, ModelFailed, Resume, advance, with_messages
+from ..core.turn import Elapsed, Input, ModelFailed, Resume, advance, with_messages
 from ..errors import StoreUnavailable
 from ..events import (
     ApprovalRequested,
@@ -28,6 +30,7 @@ from ..events import (
     ToolCallFailed,
     ToolCallRequested,
 )
+from ..failures import log_exception
 from ..storage import ANSWER_SECONDS, WRITE_SECONDS, Journal
 from ._approval_answers import ApprovalAnswers, deny_unheard
 from ._fact_log import LOGGED, WARNINGS, log_fact
@@ -85,6 +88,8 @@ class SessionSteps(SessionHandle):
             # A person's decision, and a call that another process began, are judged by the tools as they are now.
             state.tools = self._asker.known(self._view.tools.specs)
         facts, own = advance(state, inputs, now, follows=follows, mask=None if secrets.vault is None else secrets.mask)
+        if state.raised:
+            self._log_raised()
         if self._view.budgets:
             self._spend([*inputs, *own])
         if self._journal is not None and (given := [each for each in inputs if isinstance(each, Event)]):
@@ -96,10 +101,25 @@ class SessionSteps(SessionHandle):
                 self._arbitrate(fact)
         return facts, own
 
+    def _log_raised(self) -> None:
+        """Log the bugs in the application's validators and policies that the step has met."""
+        state = self._state
+        raised, state.raised = state.raised, ()
+        for call, is_policy, cause in raised:
+            ids = {"request_id": state.request_id}
+            if call is None:
+                text, words = "request %s: a validator of the output failed", (state.request_id,)
+            else:
+                ids["call_id"], words = call.call_id, (call.call_id, call.name)
+                text = "call %s: a validator of tool %s failed"
+                if is_policy:
+                    text = "call %s: needs_approval of tool %s failed, so a person has to approve the call"
+            log_exception(logger, logging.ERROR, text, *words, cause=cause, ids=ids)
+
     def _spend(self, happened: Sequence[Any]) -> None:
         """Count the model calls of a step for the budgets, whether their replies could be used or not."""
         for each in happened:
-            if isinstance(each, (ModelFailed, ModelResponded, HistoryCompressed)):
+            if isinstance(each, (ModelFailed, Elapsed, ModelResponded, HistoryCompressed)):
                 for budget in self._view.budgets:
                     budget.spend(each.usage, each.cost or 0.0)
 

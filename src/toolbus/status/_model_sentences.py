@@ -153,7 +153,6 @@ class NarratorOnBus:
             await self._stranded.leave()
         finally:
             self._group = None
-            self._asking.clear()
 
     @property
     def asking(self) -> int:
@@ -210,26 +209,9 @@ class NarratorOnBus:
             key = (event.request_id, event.call_id)
             if self._asking.get(key) is scope:
                 del self._asking[key]
-        if text and self._is_wanted(event):
-            self._publish(event, text)
-
-    def _publish(self, event: ToolCallRequested, text: str) -> None:
-        """Publish the sentence, if possible through the request's session, which knows the other calls that run."""
         view = self._bus.arbitration.view(event.request_id)
-        if view is not None:
+        if view is not None:  # It ignores an empty text, and a call that has ended.
             view.narrate(event.call_id, text)
-            return
-        self._bus.arbitration.announce(
-            StatusChanged(
-                request_id=event.request_id,
-                conversation_id=event.conversation_id,
-                parent_id=event.parent_id,
-                metadata=event.metadata,
-                at=self._bus.clock(),
-                stage="executing",
-                text=text,
-            )
-        )
 
 
 def _ignore(_delta: Delta) -> None:

@@ -178,8 +178,7 @@ class DatabaseThread(Generic[_D, _A]):
         self._append = append
         self._answer_seconds = answer_seconds
         self._lock = threading.Lock()
-        self._queue: _Queue | None = None
-        self._thread: threading.Thread | None = None
+        self._begun: tuple[_Queue, threading.Thread] | None = None
         self.appends = 0
         self.commits = 0
         self.queued_peak = 0
@@ -187,7 +186,7 @@ class DatabaseThread(Generic[_D, _A]):
     @property
     def is_running(self) -> bool:
         """Return whether the thread runs; it may have a connection then."""
-        return self._thread is not None
+        return self._begun is not None
 
     async def run(self, function: Callable[[_D], _T], *, seconds: float | None = None) -> _T:
         """Call `function` with the connection in the thread, and return its result.
@@ -211,10 +210,9 @@ class DatabaseThread(Generic[_D, _A]):
 
     async def _done(self, job: _Job) -> Any:
         with self._lock:
-            if self._queue is None:
-                self._start()
-            assert self._queue is not None
-            queue = self._queue
+            if self._begun is None:
+                self._begun = self._start()
+            queue, _ = self._begun
             queue.put(job)
         try:
             await job.settled()
@@ -240,9 +238,10 @@ class DatabaseThread(Generic[_D, _A]):
     async def aclose(self) -> None:
         """End the thread after the queued jobs. A later call starts another thread."""
         with self._lock:
-            queue, thread, self._queue, self._thread = self._queue, self._thread, None, None
-        if queue is None or thread is None:
+            begun, self._begun = self._begun, None
+        if begun is None:
             return
+        queue, thread = begun
         last = _Job(_nothing, 0.0)
         queue.put(_End(last))
         # The wait is bounded, because each job has a deadline.
@@ -253,26 +252,28 @@ class DatabaseThread(Generic[_D, _A]):
     def finish(self, seconds: float) -> None:
         """Do the same as `aclose` outside of any event loop, and wait for at most `seconds`."""
         with self._lock:
-            queue, thread, self._queue, self._thread = self._queue, self._thread, None, None
-        if queue is not None and thread is not None:
+            begun, self._begun = self._begun, None
+        if begun is not None:
+            queue, thread = begun
             queue.put(_End())
             thread.join(seconds)
 
-    def _start(self) -> None:
-        queue = self._queue = _Queue()
+    def _start(self) -> tuple[_Queue, threading.Thread]:
+        queue = _Queue()
         me = weakref.ref(self)
         worker = _Worker(queue, self._connect, self._append, me)
         # The thread of a store that is garbage-collected without being closed ends too.
         weakref.finalize(self, queue.put, _End()).atexit = False
-        self._thread = threading.Thread(target=worker.serve, name=self._name, daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=worker.serve, name=self._name, daemon=True)
+        thread.start()
         _running.add(self)
+        return queue, thread
 
     def after_fork(self) -> None:
         """Start anew in a forked child, because the thread and the connection belong to the parent."""
-        _left_to_the_parent.append((self._queue, self._thread))
+        _left_to_the_parent.append(self._begun)
         self._lock = threading.Lock()
-        self._queue = self._thread = None
+        self._begun = None
 
 
 class _Worker(Generic[_D, _A]):

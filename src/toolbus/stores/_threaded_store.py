@@ -6,14 +6,18 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import anyio
+
 from ..events import Event
-from ..messages import Message
-from ..storage import ConversationRecord, InboxReceipt, RequestRecord, SettledState, StoredFact, StoreStatistics
+from ..messages import Message, size_of
+from ..storage import ConversationRecord, Entry, InboxReceipt, RequestRecord, SettledState, StoredFact, StoreStatistics
+from ._encoding import Written, written
 from ._thread import DatabaseThread
 
 __all__ = ["ThreadedStore"]
 
 _T = TypeVar("_T")
+_MOST_BYTES = 2**20  # of a turn that is encoded in the event loop
 
 
 class ThreadedStore:
@@ -28,6 +32,12 @@ class ThreadedStore:
         self._functions = functions
         self._writer = writer
         self._reader = reader
+
+    async def _encoded(self, entry: Entry) -> Written:
+        """Return the entry as it is stored. A thread encodes a long history or turn, which may take 100 ms and more."""
+        if (entry.agreed or {}).get("history") or size_of(entry.turn) > _MOST_BYTES:
+            return await anyio.to_thread.run_sync(written, entry, abandon_on_cancel=True)
+        return written(entry)
 
     async def aclose(self) -> None:
         """See `Store.aclose`. Ends both threads."""

@@ -27,9 +27,10 @@ Example:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -291,23 +292,24 @@ class _Writer:
 
     def _write(self) -> None:
         lines, self._lines = self._lines, []
-        try:
+        with self._reporting():
             self._file.writelines(lines)
-        except OSError as exc:
-            raise StoreError(f"{self._path} cannot be written: {exc.strerror or exc}") from exc
 
     def finish(self) -> None:
         """Write the remaining lines, and sync the file to the disk."""
         self._write()
-        try:
+        with self._reporting():
             self._file.flush()
             os.fsync(self._file.fileno())
-        except OSError as exc:
-            raise StoreError(f"{self._path} cannot be written: {exc.strerror or exc}") from exc
 
     def close(self) -> None:
-        try:
+        with self._reporting():
             self._file.close()
+
+    @contextlib.contextmanager
+    def _reporting(self) -> Generator[None]:
+        try:
+            yield
         except OSError as exc:
             raise StoreError(f"{self._path} cannot be written: {exc.strerror or exc}") from exc
 

@@ -54,6 +54,10 @@ class ToolOptions(TypedDict, total=False):
     """True for long work: the model gets a ticket at once, and continues. The result wakes the request, which does not
     end by itself before. The deadline of a call is then `timeout_seconds`, or the request's
     `background_timeout_seconds`. Not for sequential tools."""
+    return_direct: bool
+    """True if the result is the answer: the request ends with it, without another call of the model, if each call of
+    the reply succeeds and is of such a tool. Otherwise the model reads the results, as usual. Not for background
+    tools."""
     repeatable: bool
     """True for a poll: a model may make the same call with the same result again and again, beyond `max_repeats`."""
     retries: int
@@ -115,6 +119,8 @@ def check_options(name: str, options: ToolOptions) -> None:
         problem = "needs_transcript is for a worker, and the tool has no pool; leave it out"
     elif options.get("background") and options.get("sequential"):
         problem = "the calls after a sequential one wait for it, and nothing waits for background work; leave one out"
+    elif options.get("background") and options.get("return_direct"):
+        problem = "the model continues without the result of background work, so it cannot be the answer; leave one out"
     else:
         return
     raise ConfigurationError(f"tool {name!r}: {problem}")
@@ -194,6 +200,7 @@ _RULES: Mapping[str, Rule] = {
     "sequential": FLAG,
     "idempotent": FLAG,
     "repeatable": FLAG,
+    "return_direct": FLAG,
     "background": FLAG,
     "max_result_chars": or_none(whole(MIN_CHARS)),
     "include_data": or_none(FLAG),

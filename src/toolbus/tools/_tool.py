@@ -312,6 +312,7 @@ def _spec_of(name: str, description: str, binder: ArgumentBinder, options: ToolO
         idempotent=options.get("idempotent", False),
         repeatable=options.get("repeatable", False),
         background=options.get("background", False),
+        return_direct=options.get("return_direct", False),
     )
 
 
@@ -398,7 +399,7 @@ def _translated(validate: Callable[[Mapping[str, Any]], None]) -> Callable[[Mapp
         except InvalidArguments:
             raise
         except Exception as exc:
-            raise InvalidArguments(str(exc) or type(exc).__name__) from exc
+            raise InvalidArguments(str(exc) or type(exc).__name__) from None
 
     return check
 

@@ -11,7 +11,7 @@ from ..errors import ToolError
 from ..protocols import Provider
 from ..session import SessionOptions, ToolsLike, check_options, provider_list, tool_source
 from ..tool_results import ToolResult
-from ..tools import Tool, ToolContext
+from ..tools import Tool, ToolContext, ToolOptions
 
 if TYPE_CHECKING:
     from ..request_result import RequestResult
@@ -28,6 +28,7 @@ def sub_request_tool(
     provider: Provider | Sequence[Provider] | None = None,
     tools: ToolsLike = (),
     output: Any = None,
+    tool_options: ToolOptions | None = None,
     **options: Unpack[SessionOptions],
 ) -> Tool:
     """Return a tool `name(task)` that runs a sub-request: see `ToolContext.ask` for the options that it inherits.
@@ -35,8 +36,9 @@ def sub_request_tool(
     `description` tells the calling model what to hand over. The result is the answer's text, or with `output` its data;
     artifacts and affected names are passed on. A sub-request that was stopped returns its text so far and the reason;
     one that failed is a failed call. The call's deadline is a second after the `timeout_seconds` of `limits` (600 by
-    default), so that it can pass on what was done until then; at most the time that is left for the request. Raises
-    `ConfigurationError` for wrong options or an `output` that cannot be used.
+    default), so that it can pass on what was done until then; at most the time that is left for the request.
+    `tool_options` are those of the tool itself, as `@tool` takes them: `{"background": True, "status": "Asking"}`.
+    Raises `ConfigurationError` for wrong options or an `output` that cannot be used.
 
     Example:
         from toolbus import Runtime, sub_request_tool
@@ -73,4 +75,5 @@ def sub_request_tool(
             affected=result.affected,
         )
 
-    return Tool(name, description, handler=ask, timeout_seconds=limits.timeout_seconds + _TO_PASS_ON)
+    own: ToolOptions = {"timeout_seconds": limits.timeout_seconds + _TO_PASS_ON, **(tool_options or {})}
+    return Tool(name, description, handler=ask, **own)

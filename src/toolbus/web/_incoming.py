@@ -397,8 +397,8 @@ def _prompt(index: int, message: _Wire) -> UserMessage:
 def _checked(index: int, prompt: UserMessage) -> UserMessage:
     try:
         return read_prompt(prompt)
-    except ConfigurationError:
-        raise InvalidHistory(index, "the newest message is empty") from None
+    except ConfigurationError as exc:
+        raise InvalidHistory(index, str(exc)) from None
 
 
 def result_id(shown_id: str) -> str:

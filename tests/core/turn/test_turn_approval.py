@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from turn_driver import TOOLS, Turn, call, completed, decided, failed, of
 
-from toolbus.core.approval import definition_of, needs_approval
+from toolbus.core.approval import definition_of
 from toolbus.core.limits import Limits
 from toolbus.core.turn import AwaitCalls, CallModel, Elapsed
 from toolbus.errors import InvalidArguments
@@ -211,6 +211,23 @@ def test_an_approval_of_a_tool_that_has_changed_asks_again_and_runs_nothing(chan
     assert turn.state.deadline == turn.state.started_at + 600 + 10
 
 
+@pytest.mark.guarantee("G26")
+def test_a_decision_on_an_earlier_definition_asks_again_and_is_not_taken() -> None:
+    turn = asked()
+    facts = turn.approve("r_0_0", definition="that of an earlier question")
+    (question,) = facts
+    assert isinstance(question, ApprovalRequested)
+    assert (question.call_id, question.arguments, question.definition) == ("r_0_0", {"n": 1}, definition_of(PAY))
+    turn.approve("r_0_0", definition=question.definition)
+    assert requests(turn) == [("r_0_0", {"n": 1})]
+
+
+def test_a_decision_on_an_earlier_definition_of_a_tool_that_was_removed_refuses_the_call() -> None:
+    turn = asked()
+    turn.offer(TOOLS)
+    assert failures(turn.approve("r_0_0", definition="that of an earlier question"))[0][1] == "unknown_tool"
+
+
 def test_what_a_person_was_not_told_of_a_tool_is_no_part_of_its_definition() -> None:
     assert definition_of(replace(PAY, timeout_seconds=5, sequential=True, validate=print)) == definition_of(PAY)
     assert definition_of(replace(PAY, parameters=dict(PAY.parameters))) == definition_of(PAY)
@@ -330,7 +347,10 @@ def test_a_policy_of_the_request_stands_in_the_place_of_the_tools_marks(policy: 
 
 
 def test_a_rule_that_breaks_means_that_a_person_is_asked() -> None:
-    assert needs_approval(None, replace(SEND, needs_approval=_breaks), {}) is True
+    turn = Turn(tools={"send": replace(SEND, needs_approval=_breaks)})
+    turn.call(call("send", '{"n":1}'))
+    assert len(of(ApprovalRequested, turn.facts)) == 1
+    assert [(each[1], type(each[2])) for each in turn.state.raised] == [(True, KeyError)]
 
 
 def test_arguments_that_are_invalid_are_put_to_nobody() -> None:

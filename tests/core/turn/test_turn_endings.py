@@ -21,7 +21,7 @@ from toolbus.events import (
     ToolCallRequested,
 )
 from toolbus.messages import AssistantMessage, Usage, UserMessage
-from toolbus.protocols import ModelReply
+from toolbus.protocols import FinishReason, ModelReply
 
 
 def after_a_limit() -> Turn:
@@ -63,6 +63,16 @@ def test_a_second_empty_reply_fails_the_request() -> None:
     assert (ending.reason, ending.retryable) == ("empty_reply", False)
     assert ending.usage == turn.state.usage == Usage(input_tokens=3)
     assert turn.roles == ["user"]
+
+
+@pytest.mark.parametrize(
+    ("finish_reason", "why"),
+    [("content_filter", "its content filter withheld the reply"), ("refusal", "the model refused without a word")],
+)
+def test_an_empty_reply_that_was_withheld_fails_the_request_at_once(finish_reason: FinishReason, why: str) -> None:
+    turn = Turn()
+    (ending,) = of(RequestFailed, turn.reply(finish_reason=finish_reason))
+    assert (ending.reason, ending.error) == ("content_filtered", f"the provider gave no answer: {why}")
 
 
 def test_each_round_has_a_second_try_of_its_own() -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from turn_driver import Turn, call, completed, decided, failed, of, paused, replied, resumed
 from turn_rules import (
+    check_answers_by_tools,
     check_approvals,
     check_background,
     check_budget,
@@ -32,6 +33,7 @@ from turn_rules import (
     tickets_of,
 )
 from turn_strategies import (
+    DIRECT,
     HISTORIES,
     OFFERS,
     OWN_TOOLS,
@@ -233,6 +235,11 @@ class AnyTurn(RuleBasedStateMachine):
     @rule(data=st.data())
     def go_on_once_more(self, data: st.DataObject) -> None:
         self._go_on(data)
+
+    @precondition(lambda self: self.turn.state.phase is Phase.MODEL)
+    @rule(names=st.lists(st.sampled_from(sorted(DIRECT)), min_size=1, max_size=2), usage=usages)
+    def reply_with_calls_whose_results_are_the_answer(self, names: list[str], usage: Usage) -> None:
+        self.reply("", [call(name) for name in names], usage, OWN_TOOLS, {})
 
     @precondition(lambda self: self.turn.state.phase is Phase.MODEL)
     @rule(data=st.data(), names=st.lists(st.sampled_from(sorted({*SEQUENTIAL, "pay"})), min_size=2, max_size=5))
@@ -495,6 +502,7 @@ class AnyTurn(RuleBasedStateMachine):
         check_repeats(facts, turn.limits)
         check_interrupted(facts)
         check_background(facts)
+        check_answers_by_tools(facts, DIRECT)
         check_overflows(facts, turn.state.providers)
         usage, cost = check_budget(facts, turn.limits)
         assert turn.state.usage == usage

@@ -28,7 +28,7 @@ from toolbus.events import (
     ToolCallRequested,
     ToolCallResumed,
 )
-from toolbus.messages import SystemMessage, Usage
+from toolbus.messages import AssistantMessage, SystemMessage, Usage
 from toolbus.tool_results import failure_content
 
 BEGUN = (ToolCallRequested, ApprovalRequested)
@@ -280,6 +280,22 @@ def check_background(facts: Sequence[Event]) -> None:
     assert len(set(noted)) == len(noted)
     if isinstance(facts[-1], RequestEnding):
         assert set(noted) == tickets
+
+
+def check_answers_by_tools(facts: Sequence[Event], direct: set[str]) -> None:
+    """Tools answer with the results of all calls of a reply, which are then theirs, and have ended well."""
+    ends: dict[str, ToolCallCompleted] = {}
+    reply: ModelResponded | None = None
+    for fact in facts:
+        if isinstance(fact, ModelResponded):
+            reply = fact
+        elif isinstance(fact, ToolCallCompleted):
+            ends[fact.call_id] = fact
+        elif isinstance(fact, MessageAppended) and isinstance(fact.message, AssistantMessage):
+            assert reply is not None
+            made = [each for each in reply.message.tool_calls if each.name != "update_plan"]
+            assert {each.name for each in made} <= direct
+            assert fact.message.text == "\n\n".join(ends[each.call_id].content for each in made)
 
 
 def plan_of(facts: Sequence[Event]) -> tuple[Any, ...]:

@@ -58,11 +58,14 @@ OWN_TOOLS: Mapping[str, ToolSpec] = {
     "sign": ToolSpec(name="sign", sequential=True, needs_approval=True),
     "render": ToolSpec(name="render", background=True),
     "film": ToolSpec(name="film", background=True, needs_approval=True, timeout_seconds=5.0),
+    "show": ToolSpec(name="show", return_direct=True),
+    "hand_over": ToolSpec(name="hand_over", return_direct=True, needs_approval=True),
     **{each.spec.name: each.spec for each in (task_complete, give_up, update_plan)},
     READ_RESULT.name: READ_RESULT,
 }
 SEQUENTIAL = {"step", "sign"}
 BACKGROUND = {"render", "film"}
+DIRECT = {"show", "hand_over"}
 CHANGED = {name: replace(spec, description="It is another one now.") for name, spec in OWN_TOOLS.items()}
 OFFERS: list[Mapping[str, ToolSpec]] = [
     *[OWN_TOOLS] * 4,
@@ -134,6 +137,7 @@ tools = st.builds(
             *["pay", "send"] * 2,
             *["step", "sign"] * 3,
             *["render", "film"] * 2,
+            *["show", "hand_over"] * 2,
             "nothing",
             "to\ud800rn",
         ],

@@ -46,6 +46,7 @@ from toolbus.messages import (
     ToolMessage,
     Usage,
     UserMessage,
+    size_of,
 )
 from toolbus.testing import ScriptedProvider, text
 from toolbus.web.inspector import _event_log
@@ -165,6 +166,8 @@ def test_a_model_is_asked_again_after_a_delay():
 
 
 def test_tokens_and_cost_are_those_of_replies_summaries_and_sub_requests():
+    useless = ModelRetrying(request_id="r", round=0, reason="empty_reply", usage=Usage(input_tokens=8))
+    assert fold(started(), useless, responded(1)).summary()["tokens"]["input"] == 18
     spent = Spent(usage=Usage(input_tokens=100, output_tokens=30), cost=0.5)
     summary = HistoryCompressed(
         request_id="r", before_tokens=9, after_tokens=3, usage=Usage(input_tokens=1), cost=0.125
@@ -173,6 +176,12 @@ def test_tokens_and_cost_are_those_of_replies_summaries_and_sub_requests():
     assert found["tokens"] == {"input": 111, "output": 33, "cached": 4, "reasoning": 1}
     assert (found["cost"], found["models"]) == (0.875, ["openai:gpt"])
     assert fold(started(), responded(1)).summary()["cost"] is None
+    lost = ModelRetrying(request_id="r", round=0, reason="context_overflow", usage=Usage(input_tokens=1), cost=0.5)
+    tried = fold(started(), lost, responded(1, cost=0.25)).summary()
+    assert (tried["cost"], tried["tokens"]["input"]) == (0.75, 11)
+    # The ending counts a last reply that could not be used.
+    ending = RequestCompleted(request_id="r", cost=1.5)
+    assert fold(started(), requested(2), completed(3, spent=spent), lost, ending).summary()["cost"] == 1.5
 
 
 @pytest.mark.parametrize(
@@ -285,8 +294,8 @@ def test_what_was_compressed_is_shown():
 
 def test_a_sub_request_is_shown_below_its_call_and_its_question_is_one_of_the_request():
     below = started(2, "s", parent_request_id="r", parent_call_id="a")
-    pause = ToolCallPaused(request_id="r", call_id="a", at=3)
     question = asked(3, "b", request_id="s")
+    pause = ToolCallPaused(request_id="r", call_id="a", at=3, pending_approvals=(question,))
     found = fold(started(), requested(1), below, question, pause)
     rows = [(each["label"], each["depth"]) for each in found.view()["rows"]]
     assert rows == [("Hello", 0), ("look", 1), ("Hello", 2), ("look", 3)]
@@ -294,6 +303,18 @@ def test_a_sub_request_is_shown_below_its_call_and_its_question_is_one_of_the_re
     found.feed(question.decided(approved=False))
     found.feed(requested(4, "z", "unknown"))
     assert (found.view()["approvals"], found.summary()["sub_requests"]) == ([], 1)
+
+
+def test_the_open_calls_of_requests_below_are_those_that_have_not_ended():
+    below = [started(2, each, parent_request_id="r", parent_call_id="a") for each in "st"]
+    found = fold(started(), requested(1), *below, *(requested(3, f"of {each}", each) for each in "st"))
+
+    def still_open() -> set[str]:
+        return {each["call_id"] for each in found.view()["open_calls"]}
+
+    assert still_open() == {"a", "of s", "of t"}
+    found.feed(msgspec.structs.replace(completed(4, "of s"), request_id="s"))
+    assert still_open() == {"a", "of t"}
 
 
 def test_a_restart_ends_the_round_that_was_interrupted():
@@ -545,7 +566,7 @@ def test_events_are_filtered_by_kind_type_text_and_call():
     events = [started(), requested(1), ToolCallStarted(request_id="r", call_id="a", name="look", at=2), failed]
 
     def types(**wanted: Any) -> list[str]:
-        return [each["type"] for each in listed(events, EventFilter(**wanted))["events"]]
+        return [each["type"] for each in listed(events, EventFilter(**wanted), first=0)["events"]]
 
     assert types() == ["tool_call_failed", "tool_call_started", "tool_call_requested", "request_started"]
     assert types(kind="signals") == ["tool_call_started"]
@@ -567,10 +588,13 @@ def test_events_are_paged_from_the_newest_to_the_oldest():
     while True:
         page = listed(events, EventFilter(), first=10, before=before, most=3)
         seen += [each["number"] for each in page["events"]]
+        assert len(page["events"]) <= 3
         before = page["before"]
         if before is None:
             break
     assert seen == [16, 15, 14, 13, 12, 11, 10]
+    pages = [listed(events, EventFilter(), first=10, before=each)["events"] for each in (3, 10, 11, 99)]
+    assert [len(each) for each in pages] == [0, 0, 1, 7]
 
 
 def test_the_line_of_an_event_has_no_line_breaks_and_no_secrets():
@@ -578,9 +602,22 @@ def test_the_line_of_an_event_has_no_line_breaks_and_no_secrets():
     assert line_of(failed) == "look: no •••: error"
 
 
-def test_the_line_of_a_message_names_its_role():
-    assert line_of(MessageAppended(request_id="r", message=UserMessage(content="Hi"))) == "user: Hi"
-    assert line_of(MessageAppended(request_id="r", message=AssistantMessage(text="Yes"))) == "assistant: Yes"
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (MessageAppended(request_id="r", message=UserMessage(content="Hi")), "user: Hi"),
+        (MessageAppended(request_id="r", message=AssistantMessage(text="Yes")), "assistant: Yes"),
+        (MessageAppended(request_id="r", message=ToolMessage(call_id="a", name="look", content="x")), "tool: x"),
+        (responded(1), "Yes."),
+        (responded(1, message=AssistantMessage(tool_calls=(ToolCall(name="look", call_id="a"),))), "look"),
+        (RoundStarted(request_id="r", round=1, message_count=4), "round 2"),
+        (ToolCallProgress(request_id="r", call_id="a", name="look", message="page 2"), "look: page 2"),
+        (completed(1), "look: x"),
+        (started(prompt="a" * 300), "a" * 199 + "…"),
+    ],
+)
+def test_the_line_of_an_event_has_its_words(event: Event, line: str):
+    assert line_of(event) == line
 
 
 # ------------------------------------------------------------------------------------------------------- the log
@@ -682,6 +719,22 @@ def test_requests_are_dropped_only_beyond_the_bounds_and_the_newest_one_never():
     assert [each.fold.request_id for each in log.newest(9)] == ["d"]
     log.add(started(request_id="e"))
     assert len(log) == 2  # What was dropped does not count any more.
+
+
+def test_what_the_bound_in_bytes_just_holds_is_kept():
+    first = logged().add(started(request_id="a"))
+    assert first is not None
+    sent = [UserMessage(content="x" * 100)]
+    log = logged(max_bytes=2 * first.size_bytes + size_of(sent))
+    for name in ("a", "b"):
+        log.add(started(request_id=name))
+    log.keep("a", sent=sent)
+    assert len(log) == 2
+    log.keep("a", sent=[UserMessage(content="x" * 101)])
+    assert [each.fold.request_id for each in log.newest(9)] == ["a"]
+    log = logged(max_bytes=1)
+    log.add(started())
+    assert "r" in log  # One that is too large is kept until there is another one.
 
 
 async def test_a_row_is_made_again_only_after_something_new():

@@ -68,7 +68,7 @@ class Narrator:
         screen: Screen,
         *,
         show_text: bool = True,
-        show_calls: bool = True,
+        show_calls: bool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._screen = screen

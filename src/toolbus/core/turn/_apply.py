@@ -36,7 +36,7 @@ from ...events import (
     ToolCallRequested,
     ToolCallResumed,
 )
-from ...messages import Usage, UserMessage
+from ...messages import AssistantMessage, Usage, UserMessage
 from ..arguments import CONTAINERS, own_arguments
 from ..limits import Limits
 from ..result_notes import background_note_id
@@ -133,6 +133,8 @@ def _apply_message(state: TurnState, fact: MessageAppended) -> None:
         state.steered += 1
         if state.is_idle:
             _count_replies_anew(state)
+    elif isinstance(message, AssistantMessage):  # The results of tools that return them directly are the answer.
+        state.last_text = message.text
     state.messages.append(message)
 
 
@@ -208,6 +210,7 @@ def _apply_retrying(state: TurnState, fact: ModelRetrying) -> None:
     current.retries += (fact,)
     current.usage = current.usage + fact.usage
     state.usage = state.usage + fact.usage
+    state.cost += fact.cost
     state.model_deadline = min(state.not_before + state.limits.model_timeout_seconds, state.deadline)
 
 
@@ -480,7 +483,7 @@ def _apply_plan(state: TurnState, fact: PlanChanged) -> None:
 def _apply_ending(state: TurnState, fact: RequestEnding) -> None:
     state.phase = ENDED
     state.ending = fact
-    state.usage = fact.usage
+    state.usage, state.cost = fact.usage, fact.cost
 
 
 _Change: TypeAlias = Callable[[TurnState, Any], None]

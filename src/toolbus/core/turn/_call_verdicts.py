@@ -21,7 +21,7 @@ from ..arguments import CUT_OFF, own_arguments, parse_arguments
 from ..read_result import why_unreadable
 from ._apply import ends_at_once
 from ._control_tools import ENDINGS, answer_control
-from ._facts import Facts
+from ._facts import Facts, note_raised
 from ._repeats import is_repeat, was_warned
 from ._state import OPEN, REQUESTED, SETTLED, WAITING, CallState, TurnState
 
@@ -140,8 +140,10 @@ def _checked(state: TurnState, each: CallState, spec: ToolSpec | None) -> dict[s
         arguments = parse_arguments(call.arguments)
         each.bound = spec, spec.validate(arguments)
     except InvalidArguments as exc:
+        note_raised(state, call, exc)
         return "invalid_arguments", str(exc), ""
     except Exception as exc:  # The validator is the application's code. A bug in it must not end the whole request.
+        note_raised(state, call, exc)
         return "error", f"The arguments could not be checked: the validator raised {type(exc).__name__}.", ""
     if spec.control == "read" and (problem := why_unreadable(state.messages, arguments)):
         return "invalid_arguments", problem, ""
@@ -157,12 +159,21 @@ def _admit(
         answer_control(state, call, spec.control, arguments, facts)
     elif (
         (state.needs_approval is not None or spec.needs_approval is not False)
-        and needs_approval(state.needs_approval, spec, arguments)
+        and _needs_approval(state, call, spec, arguments)
         and not state.granted.get(definition_of(spec))
     ):
         _ask(state, call, spec, arguments, facts)
     else:
         request_call(state, call, spec, arguments, facts, now)
+
+
+def _needs_approval(state: TurnState, call: ToolCall, spec: ToolSpec, arguments: dict[str, Any]) -> bool:
+    """Return whether a person has to approve the call. A policy or rule that raises must not let it run unapproved."""
+    try:
+        return needs_approval(state.needs_approval, spec, arguments)
+    except Exception as exc:  # A policy is the application's code, so it may raise anything.
+        state.raised += ((call, True, exc),)
+        return True
 
 
 def request_call(
@@ -255,6 +266,7 @@ def decide_approval(state: TurnState, decided: ApprovalDecided, facts: Facts, no
                 # A validator may change its copy, but not what was approved.
                 each.bound = spec, spec.validate(own_arguments(arguments))
             except Exception as exc:
+                note_raised(state, call, exc)
                 wrong = str(exc)
         if wrong is None:
             request_call(state, call, spec, arguments, facts, now)

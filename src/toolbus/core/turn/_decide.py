@@ -6,7 +6,7 @@ tool calls, for the model and for requests that another process has begun.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import orjson
@@ -28,11 +28,12 @@ from ...events import (
     ToolCallResumed,
 )
 from ...messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
+from ...tool_results import answer_in
 from ..arguments import encodable
 from ..output import repair_prompt
 from ._apply import repair_id, used_up
 from ._call_verdicts import AT_ONCE, decide_approval, decide_pause, is_time_over, judge
-from ._facts import Facts, complete, keep_streamed
+from ._facts import Facts, complete, keep_streamed, note_raised
 from ._replies import decide_model_failed, decide_reply, decide_shaped, decide_withheld
 from ._resumed import decide_interrupted, decide_resume
 from ._state import ENDED, MODEL, NEW, READY, TOOLS, WAITING, CallState, TurnState
@@ -102,18 +103,19 @@ def _on_start(state: TurnState, start: Start, facts: Facts, _now: float) -> None
         facts.append(start.prompt)
 
 
-def _on_elapsed(state: TurnState, _elapsed: Elapsed, facts: Facts, now: float) -> None:
+def _on_elapsed(state: TurnState, elapsed: Elapsed, facts: Facts, now: float) -> None:
     if state.phase is TOOLS or state.phase is READY:
         for each in list(state.open_calls.values()):
             if each.deadline <= now:
                 _on_overdue(state, each, facts, now)
     elif state.phase is MODEL:
         if is_time_over(state, now):
-            complete(state, facts, _reason(state) or _timeout(state))
+            complete(state, facts, _reason(state) or _timeout(state), lost=elapsed)
         elif now >= state.model_deadline:
             limit = f"model_timeout_seconds={state.limits.model_timeout_seconds:g}"
             error = f"the model did not answer in time ({limit})"
-            decide_model_failed(state, ModelFailed("provider_timeout", error, retryable=True), facts, now)
+            failed = ModelFailed("provider_timeout", error, retryable=True, usage=elapsed.usage, cost=elapsed.cost)
+            decide_model_failed(state, failed, facts, now)
 
 
 def _on_out_of_budget(state: TurnState, given: OutOfBudget, facts: Facts, _now: float) -> None:
@@ -287,12 +289,23 @@ def _failure_note(state: TurnState) -> SystemMessage | None:
 
 
 def _complete_by_call(state: TurnState, facts: Facts, now: float) -> bool:
-    """End the request if the model has called a tool that ends it, and return whether it did; the first call counts."""
+    """End the request if the model has called a tool that ends it, and return whether it did; the first call counts.
+
+    Results that are returned directly end it only if nothing is left for the model to read: no other result, no
+    failure, and no background call.
+    """
+    direct: list[ToolCallCompleted] = []
+    is_direct = not (state.background or state.news)
     for each in state.calls:
-        if each.requested_at is not None or not isinstance(each.outcome, ToolCallCompleted):
-            continue  # The call was run by an executor, so its tool is not a control tool.
-        spec = state.tools.get(each.call.name)
-        if spec is None:
+        spec, outcome = state.tools.get(each.call.name), each.outcome
+        if spec is None or not isinstance(outcome, ToolCallCompleted):
+            is_direct = False
+            continue
+        if spec.return_direct:
+            direct.append(outcome)
+            continue
+        if each.requested_at is not None:  # The call was run by an executor, so its tool is not a control tool.
+            is_direct = False
             continue
         arguments = each.arguments or {}
         if spec.control == "complete":
@@ -303,15 +316,31 @@ def _complete_by_call(state: TurnState, facts: Facts, now: float) -> bool:
             reason = "" if state.tools_offered else _reason(state)
             complete(state, facts, reason, text=orjson.dumps(arguments).decode(), output=arguments)
         else:
+            is_direct = is_direct and spec.control == "plan"
             continue
+        return True
+    if is_direct and direct:
+        _return_direct(state, direct, facts, now)
         return True
     return False
 
 
-def _on_answer(state: TurnState, text: str, facts: Facts, now: float, reason: str | None = None) -> None:
-    """Decide on the model's answer `text`: end the request, unless a structured output is wanted and `text` is invalid.
+def _return_direct(state: TurnState, results: Sequence[ToolCallCompleted], facts: Facts, now: float) -> None:
+    """Answer with the results. The text joins the transcript, since some vendors accept only a reply after results."""
+    text = "\n\n".join(filter(str.strip, [answer_in(each.content) for each in results]))
+    if text:
+        facts.append(AssistantMessage(text=text, message_id=f"{state.request_id}_{state.round}_a"))
+    data = results[0].data if len(results) == 1 else None
+    _on_answer(state, text, facts, now, reason="", written=None if data is None else orjson.dumps(data).decode())
 
-    `reason` is the reason of the ending; by default it is the limit that has stopped the request, or empty.
+
+def _on_answer(
+    state: TurnState, text: str, facts: Facts, now: float, reason: str | None = None, written: str | None = None
+) -> None:
+    """Decide on the answer `text`: end the request, unless a structured output is wanted and the answer is invalid.
+
+    `reason` is the reason of the ending; by default it is the limit that has stopped the request, or empty. `written`
+    is the answer as JSON, if that is not in `text`.
     """
     if reason is None:
         reason = _reason(state)
@@ -321,8 +350,9 @@ def _on_answer(state: TurnState, text: str, facts: Facts, now: float, reason: st
         complete(state, facts, reason, text=text)
         return
     try:
-        output = state.output.read(text)
+        output = state.output.read(text if written is None else written)
     except InvalidArguments as exc:
+        note_raised(state, None, exc)
         stop = state.stop or used_up(state)
         if is_time_over(state, now):
             complete(state, facts, _reason(state) or _timeout(state), text=text)

@@ -7,14 +7,17 @@ from typing import Any
 
 from msgspec import Struct
 
+from ...errors import InvalidArguments
 from ...events import Event, MessageAppended, ModelResponded, RequestCompleted, Spent, ToolCallFailed
-from ...messages import AssistantMessage, Message, ToolCall, Usage
+from ...messages import AssistantMessage, Message, ToolCall
 from ..arguments import encodable
 from ._state import MODEL, CallState, TurnState
-from ._steps import reply_id
+from ._steps import Elapsed, ModelFailed, reply_id
 from ._transcript import background_note_of
 
-__all__ = ["Facts", "complete", "keep_streamed", "spent_so_far"]
+__all__ = ["Facts", "complete", "keep_streamed", "note_raised", "spent_so_far"]
+
+_NOTHING = Elapsed()
 
 
 class Facts(Struct, eq=False):
@@ -57,10 +60,10 @@ class Facts(Struct, eq=False):
             self._envelope = self._state.envelope(self._now)
         self.put(kind(event_id=self.next_id, **self._envelope, **fields))
 
-    def end(self, kind: Callable[..., Event], *, usage: Usage | None = None, **fields: Any) -> None:
+    def end(self, kind: Callable[..., Event], *, lost: ModelFailed | Elapsed = _NOTHING, **fields: Any) -> None:
         """End the request with a fact of `kind`. Its background calls are given up, and noted in the transcript.
 
-        `usage` is all that it has used, by default so far.
+        `lost` is a call of the model whose usage and cost no other fact has.
         """
         state = self._state
         for each in [*state.open_calls.values()] if state.background else ():
@@ -68,10 +71,10 @@ class Facts(Struct, eq=False):
             self.give_up(each, "cancelled", why)
         while state.news:
             self.append(background_note_of(state, state.news[0]))
-        self.emit(kind, usage=state.usage if usage is None else usage, **fields)
+        self.emit(kind, usage=state.usage + lost.usage, cost=state.cost + lost.cost, **fields)
 
     def append(self, message: Message) -> None:
-        """Append a message of the user or of the system to the transcript."""
+        """Append a message to the transcript that is neither a reply of the model nor a result."""
         self.emit(MessageAppended, message=message)
 
     @property
@@ -98,6 +101,13 @@ class Facts(Struct, eq=False):
             spent=spent_so_far(each),
             duration_seconds=self._now - each.requested_at,
         )
+
+
+def note_raised(state: TurnState, call: ToolCall | None, exc: Exception) -> None:
+    """Note an exception that shows a bug in a validator, for the log. `InvalidArguments` has it as its cause."""
+    cause = exc.__cause__ if isinstance(exc, InvalidArguments) else exc
+    if cause is not None:
+        state.raised += ((call, False, cause),)
 
 
 def spent_so_far(each: CallState) -> Spent | None:
@@ -128,11 +138,11 @@ def complete(
     by_model: bool = False,
     text: str = "",
     output: Any = None,
-    usage: Usage | None = None,
+    lost: ModelFailed | Elapsed = _NOTHING,
 ) -> None:
     """End the request: completed, or stopped by the limit in `reason`; with `by_model`, for the model's own reason.
 
-    `usage` is all that it has used, by default so far.
+    `lost` is a call of the model whose usage and cost no other fact has.
     """
     keep_streamed(state, facts)
     facts.end(
@@ -142,5 +152,5 @@ def complete(
         limit="" if by_model else reason.partition("=")[0],
         text=text or state.last_text,
         output=output,
-        usage=usage,
+        lost=lost,
     )

@@ -140,10 +140,11 @@ def decide_model_failed(state: TurnState, failed: ModelFailed, facts: Facts, now
     """Decide on a failed model call: retry it, turn to another provider, or end the request."""
     if state.phase is not MODEL:
         return
-    again, usage = _asked_again(state, failed, facts, now), state.usage + failed.usage
-    stop = state.stop if again is None else over_budget(state.limits, usage, state.cost)
+    again = _asked_again(state, failed, facts, now)
+    over = over_budget(state.limits, state.usage + failed.usage, state.cost + failed.cost)
+    stop = state.stop if again is None else over
     if stop is not None:  # The request ends because of the limit; a last answer was optional.
-        complete(state, facts, stop.reason, usage=usage)
+        complete(state, facts, stop.reason, lost=failed)
         return
     if again is not None:
         provider, delay = again
@@ -155,12 +156,13 @@ def decide_model_failed(state: TurnState, failed: ModelFailed, facts: Facts, now
             delay_seconds=delay,
             provider_index=provider,
             usage=failed.usage,
+            cost=failed.cost,
         )
         return
     # An overflow was retryable only within this request.
     retryable = failed.retryable and failed.code != ContextOverflow.code
     keep_streamed(state, facts)
-    facts.end(RequestFailed, reason=failed.code, error=failed.error, retryable=retryable, usage=usage)
+    facts.end(RequestFailed, reason=failed.code, error=failed.error, retryable=retryable, lost=failed)
 
 
 def _asked_again(state: TurnState, failed: ModelFailed, facts: Facts, now: float) -> tuple[int, float] | None:

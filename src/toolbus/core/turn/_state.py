@@ -165,7 +165,7 @@ class RoundState(Struct):
 class TurnState(_Compared, eq=False):
     """Everything that the machine knows about one request. All times are in seconds on the session's clock."""
 
-    _beside = frozenset({"streamed"})
+    _beside = frozenset({"raised", "streamed"})
 
     request_id: str
     conversation_id: str = ""
@@ -206,6 +206,9 @@ class TurnState(_Compared, eq=False):
     model_deadline: float = float("inf")
     # The pieces of text of the reply that is arriving, set by the session; no fact carries them.
     streamed: Sequence[str] = ()
+    # Bugs in the application's validators and policies, which the session logs after each step: the call, or None for
+    # the output in a text, then whether it was a policy that raised the exception.
+    raised: tuple[tuple[ToolCall | None, bool, BaseException], ...] = ()
 
     facts: int = 0  # the number of facts applied so far, which is the next fact's `seq`
     journal_bytes: int = 0  # the size of the request in the journal, if the journal reports it

@@ -100,7 +100,10 @@ class OutOfBudget(Record, frozen=True):
 
 
 class Elapsed(Record, frozen=True):
-    """The input for a pending command whose deadline has passed."""
+    """The input for a pending command whose deadline has passed. `usage` and `cost` are as those of `ModelFailed`."""
+
+    usage: Usage = Usage()
+    cost: float = 0.0
 
 
 Input: TypeAlias = (

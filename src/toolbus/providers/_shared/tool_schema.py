@@ -22,6 +22,7 @@ _REFUSED = _COMBINED | {"not", "enum", "const", "if", "then", "else"}  # at the 
 _VALUES = frozenset({"default", "const", "enum", "examples"})  # keywords with values, which are not schemas
 _BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 _MOST_PARTS = 1_000  # alternatives of alternatives multiply
+_DEEPEST = 50  # levels of them, since a reference may lead to itself
 _MOST_VARIANTS = 20
 
 
@@ -38,32 +39,27 @@ def offered_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 class _Flat:
     """The properties of an object's schema, wherever they are in it."""
 
-    __slots__ = ("_inside", "_left", "_root")
-
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
         self._left = _MOST_PARTS
-        self._inside: set[int] = set()  # the identities of the schemas that are being read, to which none may lead back
 
-    def fields(self, schema: Mapping[str, Any]) -> _Fields:
+    def fields(self, schema: Mapping[str, Any], depth: int = 0) -> _Fields:
         """Return the properties of a schema and of all parts that apply, and the names that are always required."""
         self._left -= 1
-        if self._left < 0 or id(schema) in self._inside:
+        if self._left < 0 or depth > _DEEPEST:
             return {}, []
-        self._inside.add(id(schema))
         properties = dict(as_object(schema.get("properties")))
         required = list(cast("list[str]", schema.get("required") or ()))
         for part in (*self._target(schema.get("$ref")), *as_objects(schema.get("allOf"))):
-            more, names = self.fields(part)
+            more, names = self.fields(part, depth + 1)
             properties = {**more, **properties}
             required += names
         for key in ("anyOf", "oneOf"):
-            branches = [self.fields(each) for each in as_objects(schema.get(key))]
+            branches = [self.fields(each, depth + 1) for each in as_objects(schema.get(key))]
             for name in dict.fromkeys(name for more, _ in branches for name in more):
                 properties.setdefault(name, _any_of([more[name] for more, _ in branches if name in more]))
             if branches:
                 required += [name for name in branches[0][1] if all(name in names for _, names in branches)]
-        self._inside.discard(id(schema))
         return properties, required
 
     def _target(self, reference: object) -> list[Mapping[str, Any]]:

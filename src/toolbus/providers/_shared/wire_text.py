@@ -61,10 +61,7 @@ class Characters:
 
     def whole(self) -> str:
         """Return all of the text; half a character at the end becomes a replacement mark."""
-        if self._half:
-            self.parts.append("\ufffd")
-            self._half = ""
-        return "".join(self.parts)
+        return "".join(self.parts) + ("\ufffd" if self._half else "")
 
 
 class TooManyValues(ValueError):

@@ -266,8 +266,7 @@ def _lines_of(weigher: Weigher, scope: Scope, max_lines: int) -> list[Line]:
             line
             for each in scope.inside
             if any(weigher.in_text(each.name))
-            for line in [*each.head[:1], *each.doc[:1]]
-            if line.kind != "comment"
+            for line in [*each.head[:1], *[line for line in each.doc if line.kind == "text"][:1]]
         ][: max_lines // 2]
         kept |= {line.number: line for line in wanted}
         max_lines = max(max_lines, len(kept) + 5)
@@ -327,5 +326,5 @@ def _part(question: Question, scope: Scope, line: Line) -> float:
     if scope.what in _FIELDS and line.kind == "assign":
         return 1.2 if question.wants_values else 0.5
     if scope.what == "section":
-        return 0.5 if line.number - scope.lines[0].number < 8 else 0.2
+        return 0.5
     return 0.0

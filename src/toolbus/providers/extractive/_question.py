@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from ...core.text_structure import words_in
+from ...core.text_structure import spaced, words_in
 
 __all__ = ["Question", "Term", "read_question", "stem"]
 
@@ -143,7 +143,7 @@ def _terms(text: str) -> list[Term]:
     quoted = {piece for span in re.findall(r"`([^`]+)`", text) for piece in _TOKEN.findall(span)}
     pointed_at = {match[1] or match[2] for match in _POINTED_AT.finditer(text)}
     named = set(_NAME.findall(text))
-    for token in _TOKEN.findall(text):
+    for token in _TOKEN.findall(spaced(text)):
         for term in _of_token(token, quoted=token in quoted or token in named):
             known = found.get(term.forms)
             weighed = replace(term, weight=1.4) if token in pointed_at and term.weight == 1.0 else term
@@ -163,7 +163,7 @@ def _of_token(token: str, *, quoted: bool) -> Iterable[Term]:
     elif "-" in name:
         for piece in name.split("-"):
             yield from _of_token(piece, quoted=False)
-    elif lowered in _STOP or (len(lowered) == 1 and not lowered.isdigit()):
+    elif lowered in _STOP or (len(lowered) == 1 and lowered != lowered.upper()):
         return
     else:
         weight = 0.4 if lowered in _WEAK else 0.7 if lowered in ("default", "defaults") else 1.0

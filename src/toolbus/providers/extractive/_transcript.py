@@ -5,6 +5,7 @@ The module reads messages and the JSON of the workspace tools' results; it decid
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -106,13 +107,10 @@ def _search(arguments: dict[str, Any], number: int, data: dict[str, Any]) -> Sea
     search = Search(arguments, number)
     matches = data.get("matches")
     for match in cast("list[Any]", matches) if isinstance(matches, list) else []:
-        try:
-            location = Location(
-                str(match["path"]), int(match["line"]), str(match["text"]), float(match.get("score", 0.0))
+        with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
+            search.locations.append(
+                Location(str(match["path"]), int(match["line"]), str(match["text"]), float(match.get("score", 0.0)))
             )
-        except (KeyError, TypeError, ValueError, AttributeError):
-            continue
-        search.locations.append(location)
     counts = _sub(data, "files_with_word")
     search.files_with_word = {word: count for word, count in counts.items() if isinstance(count, int)}
     searched = data.get("files_searched")

@@ -18,7 +18,7 @@ from ...errors import ConfigurationError, MissingExtra, StoreError
 from ...events import Event
 from ...messages import Message
 from ...storage import Durability, Entry, InboxReceipt, PruneReport, RequestRecord
-from .._encoding import searchable, turn_of, written
+from .._encoding import searchable, turn_of
 from .._thread import ANSWER_SECONDS, DatabaseThread
 from .._threaded_store import ThreadedStore
 
@@ -170,7 +170,7 @@ class MongoStore(ThreadedStore):
         """See `JournalStore.append`. All waiting entries are sent together."""
         _check_id(entry.request_id)
         _check_id(entry.conversation_id)
-        return await self._writer.append(self._engine.Step(written(entry), _token()))
+        return await self._writer.append(self._engine.Step(await self._encoded(entry), _token()))
 
     async def take(self, request_id: str, owner: str, seconds: float) -> RequestRecord | None:
         """See `JournalStore.take`."""

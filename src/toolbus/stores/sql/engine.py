@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from ...messages import Message
 from ...storage import ConversationRecord, Entry, PruneReport, RequestRecord, StoredFact
-from .._encoding import Written, turn_of, written
+from .._encoding import Written, turn_of
 from .._thread import ANSWER_SECONDS, DatabaseThread
 from .._threaded_store import ThreadedStore
 from . import archive as _archiving
@@ -100,7 +100,7 @@ class DatabaseStore(ThreadedStore):
 
     async def append(self, entry: Entry) -> int:
         """See `JournalStore.append`."""
-        return await self._writer.append(written(entry))
+        return await self._writer.append(await self._encoded(entry))
 
     async def salvage(self, request_id: str) -> Salvage:
         """Return a request's facts up to the last whole step before the first damage, and the damage, if any."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import anyio
@@ -22,11 +22,13 @@ from ...errors import Denied, InvalidArguments, ToolbusError
 from ...events import (
     ApprovalDecided,
     ApprovalRequested,
+    Event,
     HistoryCompressed,
     MessageAppended,
     ModelResponded,
     RequestCompleted,
     RequestFailed,
+    ToolCallCompleted,
     ToolCallFailed,
 )
 from ...interceptors import Interceptor
@@ -136,19 +138,31 @@ class Facts:
     def _read_answer(self, request: RecordedRequest, position: int) -> None:
         """Record the output, or the error, of a text that was read as a structured output."""
         fact = request.facts[position]
-        before = request.facts[position - 1] if position else None
+        given: tuple[dict[str, Any] | None, str]
         if isinstance(fact, RequestCompleted) and fact.output is not None:
-            self.texts[fact.text] = (fact.output, "")
-            return
-        answer = before.message if isinstance(before, ModelResponded) else None
-        if answer is None or answer.tool_calls or not answer.text.strip():
-            return
-        text = answer.text
-        if isinstance(fact, MessageAppended) and isinstance(fact.message, UserMessage):
+            given = fact.output, ""
+            self.texts[fact.text] = given
+        elif isinstance(fact, MessageAppended) and isinstance(fact.message, UserMessage):
             content = str(fact.message.content)
-            self.texts[text] = (None, _between(content, _REPAIR, max(_WAYS, key=content.rfind)))
+            if not content.startswith(_REPAIR):
+                return
+            given = None, _between(content, _REPAIR, max(_WAYS, key=content.rfind))
         elif isinstance(fact, RequestFailed):
-            self.texts[text] = (None, _between(fact.error, *_NO_OUTPUT))
+            given = None, _between(fact.error, *_NO_OUTPUT)
+        else:
+            return
+        self.texts.update(dict.fromkeys(_answers_in(request.facts[:position]), given))
+
+
+def _answers_in(facts: Sequence[Event]) -> Iterator[str]:
+    """Yield the texts that may be the newest answer: those of the newest reply, and of tools that have answered."""
+    for fact in reversed(facts):
+        if isinstance(fact, ToolCallCompleted):
+            yield "" if fact.data is None else orjson.dumps(fact.data).decode()
+        elif isinstance(fact, (MessageAppended, ModelResponded)) and isinstance(fact.message, AssistantMessage):
+            yield fact.message.text
+        if isinstance(fact, ModelResponded):
+            return
 
 
 def _between(text: str, before: str, after: str) -> str:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ...core.limits import Limits
-from ...events import Event, RequestStarted, ToolCallCompleted, ToolCallFailed, ToolCallRequested
-from ...messages import Message
+from ...events import Event, RequestStarted, Spent, ToolCallCompleted, ToolCallFailed, ToolCallRequested
+from ...messages import AssistantMessage
 
 __all__ = ["Call", "JournalState", "Request"]
 
@@ -97,11 +97,16 @@ class Request:
     calls: dict[str, Call] = field(default_factory=dict[str, Call])
     facts: list[Event] = field(default_factory=list[Event])
     answered: set[str] = field(default_factory=set[str])  # calls whose results have joined the transcript
-    reply: Message | None = None  # the newest reply
+    reply: AssistantMessage | None = None  # the newest reply
+    spent: Spent = field(default_factory=Spent)  # by its model calls and its sub-requests
+    provider: int = 0  # the position of the provider whose turn it is
+    not_before: float = 0.0  # the time before which it does not want to be asked; infinite if it has refused
+    whole: AssistantMessage | None = None  # the newest reply that a provider has given in this process, whole
     replies: int = 0
     requested: int = 0
     # The conversation for which a person's decision is remembered: that of the topmost request.
     conversation: str = ""
+    wants_output: bool = False  # whether it was asked for a structured output
     is_trusted: bool = False  # no call of the request needs a person's approval
     is_sub_request: bool = False  # a sub-request: it works for a call of another request, and has no journal
     settled_at: float = -math.inf  # the time at which the newest call was settled

@@ -25,10 +25,11 @@ from ...messages import AssistantMessage, ToolMessage
 from ...request_result import RequestResult
 from ._accounts import Request
 from ._findings import Broken
+from ._guard import EDITED
 from ._process import Process
 from ._tools import EXTERNAL
 from ._watch import Watch, is_store_failure
-from ._world import World
+from ._world import Verdict, World
 
 __all__ = ["check_disk", "check_process", "check_results"]
 
@@ -69,6 +70,8 @@ def _check_result(process: Process, result: RequestResult[Any], request: Request
     watch.check("G06", asked == answered, f"the turn of {result.request_id} asks {asked} and answers {answered}")
     if request is None:
         return
+    if request.wants_output:
+        _check_output(watch, request, result)
     contents = {each.call_id: each for each in turn if isinstance(each, ToolMessage)}
     for call_id, call in request.calls.items():
         if isinstance(call.terminal, ToolCallCompleted):
@@ -89,6 +92,22 @@ def _check_result(process: Process, result: RequestResult[Any], request: Request
     watch.check("G10", request.ending is not None, f"the ending of {result.request_id} was not published")
     watch.check("G06", asked == list(request.calls), f"the replies of {result.request_id} call {list(request.calls)}")
     _replay(watch, request, result)
+
+
+def _check_output(watch: Watch, request: Request, result: RequestResult[Any]) -> None:
+    """Check that a structured output is what the model's newest reply says, and that repairs were bounded."""
+    request_id, most = request.request_id, request.limits.max_output_repairs
+    repairs = sum(each.message_id.startswith(f"{request_id}_o") for each in result.new_messages)
+    is_given_up = result.reason == "invalid_output"
+    watch.check("G35", repairs <= most, f"{request_id} is asked to repair its output {repairs} times of {most}")
+    watch.check("G35", repairs == most or not is_given_up, f"{request_id} gives up after {repairs} repairs of {most}")
+    if result.outcome != "completed" and result.output is None:
+        return
+    newest = [each for each in result.new_messages if isinstance(each, AssistantMessage)][-1]
+    said = [newest.text, *(each.arguments for each in newest.tool_calls)]
+    given = result.output.n if isinstance(result.output, Verdict) else None
+    is_said = given == EDITED or any(f'"n":{given}}}' in each for each in said)
+    watch.check("G35", is_said, f"{request_id} ends with the output {result.output}, and the model has said {said}")
 
 
 def _replay(watch: Watch, request: Request, result: RequestResult[Any]) -> None:
@@ -113,6 +132,7 @@ def _replay(watch: Watch, request: Request, result: RequestResult[Any]) -> None:
     except ProtocolViolation as exc:
         raise Broken("G01", f"the facts of {request.request_id} cannot be replayed: {exc}") from exc
     same = state.messages == result.messages and state.usage == result.usage
+    same = same and state.cost == result.cost
     same = same and (state.ending is request.ending or request.ending not in facts)
     watch.check("G01", same, f"the facts of {request.request_id}, applied again, give another turn")
 
@@ -129,8 +149,8 @@ def check_results(process: Process) -> None:
         if watch.journal is None or result.resumable:
             continue
         ends = (result.outcome,) if result.journaled else (result.outcome, "abandoned", None)
-        # A process that resumes the request cannot know a result that was not written.
-        is_unknown = not result.journaled and request_id in process.handle.given_up
+        # A process that resumes the request cannot know a result that was not written, nor this one what was deleted.
+        is_unknown = not result.journaled and request_id in process.handle.given_up | disk.archive.deleted
         holds = is_unknown or ending in ends
         watch.check("G19", holds, f"{request_id} ended {result.outcome}, and the journal says {ending}")
         known = result.journaled or process.handle.has_failed(request_id) or not disk.facts(request_id)

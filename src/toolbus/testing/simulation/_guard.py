@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
+from ...core.output import FINAL_ANSWER
 from ...errors import Denied
 from ...events import ToolCallCompleted, ToolCallRequested
 from ...interceptors import Ask, Interceptor
@@ -21,9 +22,12 @@ from ._watch import OUTSIDE, Watch
 if TYPE_CHECKING:
     from ._world import World
 
-__all__ = ["Guard"]
+__all__ = ["EDITED", "Guard"]
 
 T = TypeVar("T")
+
+EDITED = 5
+"""The number in arguments that were edited."""
 
 _DENIES = 0.04
 _SECONDS = 0.3
@@ -73,7 +77,7 @@ class Guard(Interceptor):
         context: ToolContext[Any],
     ) -> dict[str, Any]:
         """Implement `Interceptor`."""
-        return self._edits(await self._chance(context), arguments, {**arguments, "n": 5})
+        return self._edits(await self._chance(context), arguments, {**arguments, "n": EDITED})
 
     async def after_tool(
         self, call: ToolCallRequested, result: RenderedResult, context: ToolContext[Any]
@@ -84,8 +88,9 @@ class Guard(Interceptor):
         return edited
 
     def check(self, watch: Watch, event: ToolCallCompleted) -> None:
-        """Check that a result is published as it was returned here, unless somebody outside has answered the call."""
-        is_passed = event.content == OUTSIDE or event.content in self._passed.get(event.call_id, ())
+        """Check that the result of a tool is published as it was returned here, unless somebody outside answered."""
+        is_other = event.content == OUTSIDE or event.name == FINAL_ANSWER
+        is_passed = is_other or event.content in self._passed.get(event.call_id, ())
         watch.note("G08", is_passed, f"the result of {event.call_id} has passed no interceptor")
 
     async def on_answer(self, text: str, context: ToolContext[Any]) -> str:

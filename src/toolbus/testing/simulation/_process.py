@@ -25,7 +25,7 @@ from ._findings import Broken
 from ._inbox import InboxHandle
 from ._loop import SteadyLoop
 from ._plans import Plan
-from ._tools import BACKGROUND, EXTERNAL, IDEMPOTENT, NEEDS_APPROVAL, PROCESS, RETRIES, TOOLS
+from ._tools import BACKGROUND, DIRECT, EXTERNAL, IDEMPOTENT, NEEDS_APPROVAL, PROCESS, RETRIES
 from ._watch import Watch
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class Process:
             idempotent=IDEMPOTENT,
             external=EXTERNAL,
             background=BACKGROUND,
+            direct=DIRECT,
             journal=self.handle if world.disk.journals else None,
         )
         self.next_may_begin = anyio.Event()
@@ -143,8 +144,8 @@ class Process:
     def _runtime(self) -> Runtime:
         world = self.world
         return Runtime(
-            world.model,
-            tools=TOOLS,
+            providers=world.models,
+            tools=world.tools,
             interceptors=world.interceptors,
             store=self.handle,
             bus=self.bus,
@@ -236,8 +237,9 @@ class Process:
             self._note_session(session)
             self.group.start_soon(self._wait_for, session)
 
-    def _options(self, _record: RequestRecord) -> dict[str, Any]:
-        return {"compression": self.world.compression}
+    def _options(self, record: RequestRecord) -> dict[str, Any]:
+        output = self.world.output if record.agreed.get("output") else None
+        return {"compression": self.world.compression, "output": output}
 
     def _note_session(self, session: RequestSession) -> None:
         self._started.append(session)

@@ -18,7 +18,7 @@ from ...tools import Tool, ToolContext, tool
 if TYPE_CHECKING:
     from ._process import Process
 
-__all__ = ["BACKGROUND", "EXTERNAL", "IDEMPOTENT", "NEEDS_APPROVAL", "PROCESS", "RETRIES", "TOOLS"]
+__all__ = ["BACKGROUND", "DIRECT", "EXTERNAL", "IDEMPOTENT", "NEEDS_APPROVAL", "PROCESS", "RETRIES", "TOOLS", "show"]
 
 PROCESS: ContextVar[Process] = ContextVar("toolbus_simulated_process")
 
@@ -101,7 +101,7 @@ async def deep(n: int, context: ToolContext[Any]) -> Any:
     """Ask a request of its own."""
     world = PROCESS.get().world
     try:
-        result = await context.ask(f"part {n}", tools=world.tools_below)
+        result = await context.ask(f"part {n}", tools=world.tools_below, output=world.output if n > 1 else None)
     except ToolbusError as exc:
         raise ToolError(f"could not ask: {exc}") from exc
     return result.text or result.reason
@@ -131,9 +131,16 @@ async def brew(n: int, context: ToolContext[Any]) -> Any:
     return await _behave(context, f"brew {n}")
 
 
+@tool(return_direct=True)
+async def show(n: int, context: ToolContext[Any]) -> Any:
+    """Answer the person."""
+    return await _behave(context, f"show {n}")
+
+
 TOOLS: tuple[Tool, ...] = (work, flaky, serial, risky, shared, stubborn, deep, outside, afar, brew)
 NEEDS_APPROVAL = frozenset({"risky"})
 EXTERNAL = frozenset({"outside", "afar"})
 IDEMPOTENT = frozenset({"flaky", "shared", "stubborn", "brew"})
 BACKGROUND = frozenset({"afar", "brew"})
+DIRECT = frozenset({"show"})
 RETRIES = {"flaky": 2}

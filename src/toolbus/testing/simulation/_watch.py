@@ -16,9 +16,10 @@ import anyio
 
 from ...bus import EventBus
 from ...core.limits import Limits
+from ...core.output import FINAL_ANSWER
 from ...core.result_notes import TICKET
 from ...core.transcript import validate
-from ...errors import ToolbusError
+from ...errors import NativeOutputUnsupported, ToolbusError
 from ...events import (
     ApprovalDecided,
     ApprovalRequested,
@@ -35,6 +36,7 @@ from ...events import (
     RequestResumed,
     RequestStarted,
     RoundStarted,
+    Spent,
     SteeringAdded,
     ToolCallCompleted,
     ToolCallFailed,
@@ -46,7 +48,7 @@ from ...events import (
     ToolCallStarted,
 )
 from ...messages import AssistantMessage, Message, ToolMessage, UserMessage
-from ...tool_results import failure_content
+from ...tool_results import answer_in, failure_content
 from ._accounts import Call, JournalState, Request
 from ._findings import Broken
 
@@ -61,6 +63,7 @@ _ASKED = (CancelRequested, SteeringAdded, ApprovalDecided, ToolCallPaused, ToolC
 _GIVEN = (ToolCallCompleted, ToolCallFailed, *_ASKED)
 _AFTER_THE_END = (ToolCallLate, DeadLetter, ToolCallStarted, ToolCallRetrying)
 _DEFAULT_LIMITS = Limits()
+_REFUSED = NativeOutputUnsupported.code
 
 
 class Watch:
@@ -69,8 +72,9 @@ class Watch:
     `epoch` is the wall clock's time when the event loop's time is 0. `needs_approval` names the tools whose calls
     all need a person's approval; `retries` has the number of retries by tool, `idempotent` the tools whose calls
     may run once more after a crash, and `external` those whose calls are then requested again. The calls of
-    `background` tools do not hold their request up. `journal` is the journal's state, if there is one.
-    `slack_seconds` is the time for which the process has been paused. Once `is_over`, nothing is checked any more.
+    `background` tools do not hold their request up, and the results of `direct` tools are the answer. `journal` is the
+    journal's state, if there is one. `slack_seconds` is the time for which the process has been paused. Once `is_over`,
+    nothing is checked any more.
     """
 
     def __init__(
@@ -84,6 +88,7 @@ class Watch:
         idempotent: frozenset[str] = frozenset(),
         external: frozenset[str] = frozenset(),
         background: frozenset[str] = frozenset(),
+        direct: frozenset[str] = frozenset(),
         journal: JournalState | None = None,
     ) -> None:
         self._bus = bus
@@ -94,6 +99,7 @@ class Watch:
         self._idempotent = idempotent
         self._external = external
         self._background = background
+        self._direct = direct
         self.journal = journal
         self._position = bus.statistics().position
         self._ids: set[str] = set()
@@ -251,6 +257,7 @@ class Watch:
         limits = options.get("limits") or _DEFAULT_LIMITS
         request = self.requests[event.request_id] = Request(event.request_id, limits)
         request.is_trusted = options.get("needs_approval") is False
+        request.wants_output = getattr(getattr(view, "state", None), "output", None) is not None
         # A request that fails for its store before its first event here does not know what others have done.
         written = () if self.journal is None or is_store_failure(event) else self.journal.written(event.request_id)
         before = list(itertools.takewhile(lambda fact: fact.event_id != event.event_id, written))
@@ -282,7 +289,11 @@ class Watch:
 
     def _on_message(self, request: Request, event: MessageAppended) -> None:
         message = event.message
-        if isinstance(message, AssistantMessage):
+        if isinstance(message, AssistantMessage) and not event.is_derived:
+            self.check(
+                "G06", message.text == self._direct_answer(request), f"{event.event_id} is not its tools' answer"
+            )
+        elif isinstance(message, AssistantMessage):
             self.check("G01", message is request.reply, f"{event.event_id} is not the newest reply")
         elif isinstance(message, ToolMessage):
             call_state = request.calls.get(message.call_id)
@@ -306,8 +317,25 @@ class Watch:
         elif isinstance(message, UserMessage) and any(call.is_background for call in request.calls.values()):
             request.replies = 0  # Beside background calls, what a person says has as many rounds as a new turn.
 
+    def _direct_answer(self, request: Request) -> str | None:
+        """Return the answer that the results of the newest reply are; None if the model has to read them."""
+        calls = [] if request.reply is None else [request.calls[each.call_id] for each in request.reply.tool_calls]
+        results = [each.terminal for each in calls if each.name in self._direct]
+        done = [each for each in results if isinstance(each, ToolCallCompleted)]
+        if not calls or len(done) < len(calls):
+            return None
+        return "\n\n".join(filter(str.strip, [answer_in(each.content) for each in done]))
+
     def _on_reply(self, request: Request, event: ModelResponded) -> None:
+        if event.native_output:
+            refused = any(isinstance(each, ModelRetrying) and each.reason == _REFUSED for each in request.facts)
+            self.check("G35", not refused, f"{event.request_id} is asked natively again")
         request.reply = event.message
+        request.spent += Spent(usage=event.usage, cost=event.cost or 0.0)
+        whole = () if request.whole is None else request.whole.tool_calls
+        names = [each.name for each in event.message.tool_calls]  # Interceptors may have edited the arguments.
+        is_whole = not names or names == [each.name for each in whole]
+        self.check("G28", is_whole, f"{event.event_id} has calls of a reply that was not whole")
         for call in event.message.tool_calls:
             self.check("G06", call.call_id not in request.calls, f"call {call.call_id} was made twice")
             request.calls[call.call_id] = Call(call.name, is_background=call.name in self._background)
@@ -318,6 +346,10 @@ class Watch:
         self.check("G06", open_calls == background, f"round {event.round} begins while {open_calls} are open")
         for call_id in background:
             request.calls[call_id].ticket = "given"
+        since = itertools.takewhile(lambda fact: not isinstance(fact, ModelResponded), reversed(request.facts))
+        may_begin = background or any(isinstance(fact, MessageAppended) for fact in since)
+        answered = not may_begin and self._direct_answer(request) is not None
+        self.check("G10", not answered, f"round {event.round} begins after tools have answered")
         missing = set[str]() if self._is_replaying else request.calls.keys() - request.answered
         self.check("G09", not missing, f"round {event.round} begins without the results of {sorted(missing)}")
         if event.call_outcomes and not any(call.is_background for call in request.calls.values()):
@@ -393,6 +425,7 @@ class Watch:
         if isinstance(event, ToolCallFailed):
             self._check_given_up(request, call, event)
         call.terminal = event
+        request.spent += event.spent or Spent()
         call.settled_at, request.settled_at = self._time_without_pauses(), self._now()
         if call.requested is None:
             # Whoever answers a call from outside may do so before it is requested again.
@@ -479,9 +512,15 @@ class Watch:
             self.check("G13", ends < call.deadline + _EPSILON, f"{event.call_id} is to be retried past its deadline")
 
     def _on_model_retry(self, request: Request, event: ModelRetrying) -> None:
-        retried = sum(1 for each in request.facts if isinstance(each, ModelRetrying) and each.round == event.round)
-        most = request.limits.max_model_attempts * 2 + 2
+        number, before = event.provider_index, request.provider
+        retries = [each for each in request.facts if isinstance(each, ModelRetrying) and each.round == event.round]
+        retried = sum(each.provider_index == number for each in retries)
+        most = request.limits.max_model_attempts + 3  # It may be the next one, reply with nothing, or refuse a schema.
         self.check("G28", retried <= most, f"round {event.round} is asked for {retried} times more")
+        self.check("G28", number in (before, before + 1), f"provider {number} is asked after {before}")
+        request.provider = number
+        request.spent += Spent(usage=event.usage)
+        request.not_before = 0.0 if number != before else request.not_before
 
     def _on_late(self, request: Request, event: ToolCallLate) -> None:
         self.letters += 1
@@ -509,7 +548,7 @@ class Watch:
         if not is_store_failure(event):
             unread = [call_id for call_id, call in request.calls.items() if call.ticket == "given"]
             self.check("G33", not unread, f"{event.request_id} ends, and the model has not read of {unread}")
-        if isinstance(event, RequestCompleted) and event.outcome == "completed":
+        if isinstance(event, RequestCompleted) and event.outcome == "completed" and not _calls_output(request.reply):
             given_up = [
                 call_id
                 for call_id, call in request.calls.items()
@@ -569,12 +608,32 @@ class Watch:
 
     # ------------------------------------------------------------------------------------------------- the model
 
-    def sent(self, messages: Sequence[Message]) -> None:
-        """Check that the messages sent to a model are a valid transcript for all vendors."""
+    def sent(self, request_id: str, messages: Sequence[Message], number: int) -> None:
+        """Check that a model may be asked now, as number `number`, with a transcript that is valid for all vendors."""
         try:
             self.valid(messages, "the model was sent")
+            if (request := self.requests.get(request_id)) is not None:
+                mine, now = request.provider, anyio.current_time()
+                self.check("G28", number == mine, f"{request_id} asks provider {number}, and has turned to {mine}")
+                is_early = now < request.not_before - _EPSILON
+                limits, used = request.limits, request.spent.usage
+                is_left = used.input_tokens <= limits.max_input_tokens
+                is_left = is_left and used.output_tokens <= limits.max_output_tokens
+                is_left = is_left and (limits.max_cost is None or request.spent.cost <= limits.max_cost)
+                self.check("G10", is_left, f"{request_id} asks a model, and has spent {request.spent}")
+                self.check("G28", not is_early, f"{request_id} asks provider {number} before {request.not_before:g}")
         except Broken as exc:
             self.fail(exc)
+
+    def refused(self, request_id: str, seconds: float) -> None:
+        """Note that the model does not want to be asked again for so long; for ever if the request was at fault."""
+        if (request := self.requests.get(request_id)) is not None:
+            request.not_before = anyio.current_time() + seconds
+
+    def replied(self, request_id: str, reply: AssistantMessage) -> None:
+        """Note that the model has given a whole reply."""
+        if (request := self.requests.get(request_id)) is not None:
+            request.whole = reply
 
     def valid(self, messages: Sequence[Message], whose: str) -> None:
         self.checks["G08"] += 1
@@ -594,6 +653,10 @@ class Watch:
 def _is_given_up(terminal: Event | None, request_id: str) -> bool:
     is_own = terminal is not None and terminal.event_id.startswith(f"{request_id}_f")
     return is_own and isinstance(terminal, ToolCallFailed) and terminal.reason == "cancelled"
+
+
+def _calls_output(reply: Message | None) -> bool:
+    return isinstance(reply, AssistantMessage) and any(each.name == FINAL_ANSWER for each in reply.tool_calls)
 
 
 def is_store_failure(ending: Event) -> bool:

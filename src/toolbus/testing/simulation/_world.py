@@ -12,27 +12,40 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import orjson
+from pydantic import BaseModel, Field
 
 from ...core.compression import Compression
 from ...core.limits import Limits
-from ...errors import ProviderRejected, ProviderUnavailable
+from ...core.output import FINAL_ANSWER
+from ...core.prices import Price
+from ...errors import NativeOutputUnsupported, ProviderRejected, ProviderUnavailable
 from ...events import ToolCallCompleted, ToolCallFailed
 from ...messages import AssistantMessage, ToolCall, Usage
-from ...protocols import ArgumentsPiece, Emit, ModelReply, ModelRequest, TextPiece
+from ...protocols import ArgumentsPiece, Emit, ModelReply, ModelRequest, NativeOutput, TextPiece
+from ...records import replace
 from ._chance import Chance
 from ._disk import Disk
 from ._guard import Guard
 from ._plans import Plan, plans_of
-from ._tools import PROCESS, TOOLS
+from ._tools import PROCESS, TOOLS, show
 
 if TYPE_CHECKING:
     from ._people import Command
 
-__all__ = ["World"]
+__all__ = ["Verdict", "World"]
 
 _BEATS = 2  # times in a second at which many things happen at once
 _NAMES = [each.name for each in TOOLS]
 _ARGUMENTS = {"good": 8.0, "wrong": 0.5, "broken": 0.5, "more": 0.3}
+_PRICES = {"*": Price(input_per_million=10_000.0, output_per_million=100_000.0)}
+_MODES = ["auto", "tool"]
+_ANSWERS = {'{"n":%d}': 6.0, 'It is:\n```json\n{"n":%d}\n```': 1.0, '{"n":-%d}': 1.0, '{"n":%d': 1.0}
+
+
+class Verdict(BaseModel):
+    """The structured output of a request."""
+
+    n: int = Field(ge=0)
 
 
 class World:
@@ -63,10 +76,17 @@ class World:
         self.plans: list[Plan] = plans_of(self.chance("plans"), self.model_seconds, journals=self.disk.journals)
         if len(self.plans) > 1 and chance.says(0.3):
             self.favourite = "risky"  # a question is open when the process dies
-        self.model = Model(self)
+        models = self.chance("models")
+        self.models = [Model(self, number) for number in range(models.pick([1, 1, 2, 3]))]
+        self.outage = 0.08 if len(self.models) == 1 else models.pick([0.08, 0.6])  # the part of calls that fail
         self.has_archivist = self.chance("archivist").says(0.3)
         self.interceptors = [Guard(self)] if self.chance("guard").says(0.2) else []
-        self.tools_below = TOOLS[:3] if chance.says(0.7) else TOOLS
+        # Only some worlds have the tool that answers, since an answer ends what else might happen.
+        self.tools = (*TOOLS, show) if self.chance("show").says(0.3) else TOOLS
+        self.tools_below = TOOLS[:3] if chance.says(0.7) else self.tools
+        chance = self.chance("output")
+        self.output = Verdict if chance.says(0.3) else None  # of most requests
+        self.native: NativeOutput = chance.pick(["", "alone", "with_tools"])
 
     def chance(self, name: str) -> Chance:
         """Return the chance for decisions on `name`."""
@@ -74,7 +94,7 @@ class World:
 
     def limits(self, name: str) -> Limits:
         """Return limits for a request: narrow ones, so that requests reach them."""
-        chance = self.chance(f"limits {name}")
+        chance, spends = self.chance(f"limits {name}"), self.chance(f"spends {name}")
         return Limits(
             timeout_seconds=chance.pick([4.0, 30.0, 120.0]),
             tool_timeout_seconds=self.tool_seconds,
@@ -87,6 +107,11 @@ class World:
             max_tool_calls=chance.pick([1, 4, 100]),
             max_calls_per_round=chance.pick([2, 64]),
             max_consecutive_errors=chance.pick([1, 3, 9]),
+            max_input_tokens=spends.pick([1_000_000, 1_000_000, 150]),
+            max_output_tokens=spends.pick([100_000, 100_000, 15]),
+            max_cost=spends.pick([None, None, 2.0]),
+            max_model_attempts=self.chance(f"attempts {name}").pick([1, 3]),
+            max_output_repairs=self.chance(f"repairs {name}").whole(1, 2),
             on_limit=chance.pick(["answer", "stop"]),
             on_failure=chance.pick(["collect", "collect", "collect", "fail_fast"]),
         )
@@ -100,6 +125,9 @@ class World:
             "note_failures": chance.says(0.2),
             "needs_approval": chance.pick([None, None, False]) if chance.says(0.2) else None,
             "compression": self.compression,
+            "prices": _PRICES,
+            "output": self.output if self.chance(f"output {name}").says(0.8) else None,
+            "output_mode": "native" if self.native == "with_tools" else self.chance(f"mode {name}").pick(_MODES),
         }
 
     @property
@@ -114,31 +142,37 @@ class World:
 
 
 class Model:
-    """A model that returns any reply that a model may return, at any time."""
+    """A model that returns any reply that a model may return, at any time. `number` is its position, from 0."""
 
     vendor = "simulated"
-    model = "any"
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, number: int) -> None:
         self._world = world
+        self._number = number
+        self.model = f"model {number or ''}".strip()
         self._asked: Counter[str] = Counter()
+
+    def native_output(self, _schema: object) -> NativeOutput:
+        """Implement `NativeOutputProvider`."""
+        return self._world.native
 
     async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
         """Implement `Provider`."""
         world = self._world
         process = PROCESS.get()
-        process.watch.sent(request.messages)
+        watch = process.watch
+        watch.sent(request.request_id, request.messages, self._number)
         if process.has_turns:
-            world.disk.archive.check_sent(process.watch, request.request_id, request.messages)
+            world.disk.archive.check_sent(watch, request.request_id, request.messages)
         self._asked[request.request_id] += 1
-        chance = world.chance(f"model {request.request_id} {self._asked[request.request_id]}")
-        if chance.says(0.08):
-            await self._fail(chance)
+        chance = world.chance(f"{self.model} {request.request_id} {self._asked[request.request_id]}")
+        if chance.says(world.outage):
+            await self._fail(request, chance)
         if chance.says(0.2):
             await anyio.sleep_until(world.moment(chance, world.model_seconds))
         else:
             await anyio.sleep(chance.below(0.2))
-        reply = self._reply(request, chance)
+        reply = self._reply(request, chance, self._asked[request.request_id])
         for piece in (reply.message.text[:4], reply.message.text[4:]):
             if piece:
                 emit(TextPiece(piece))
@@ -146,25 +180,42 @@ class Model:
                     await anyio.sleep(chance.around(world.model_seconds / 2))
         for index, call in enumerate(reply.message.tool_calls):
             emit(ArgumentsPiece(index, call.name, call.arguments))
+        if chance.says(0.04):
+            await self._fail(request, chance)
+        watch.replied(request.request_id, reply.message)
         return reply
 
-    async def _fail(self, chance: Chance) -> None:
+    async def _fail(self, request: ModelRequest, chance: Chance) -> None:
         world = self._world
         world.faults["model failed"] += 1
         await anyio.sleep(chance.below(0.1))
+        if request.output_schema is not None and chance.says(0.5):
+            raise NativeOutputUnsupported("no schemas here", vendor="simulated")
         if chance.says(0.1):
+            world.faults["model refused"] += 1
+            PROCESS.get().watch.refused(request.request_id, math.inf)
             raise ProviderRejected("no such model", vendor="simulated", status=404)
         wait = chance.pick([None, None, 1.0, 100.0])
+        PROCESS.get().watch.refused(request.request_id, wait or 0.0)
         raise ProviderUnavailable("busy", vendor="simulated", retryable=True, retry_after_seconds=wait)
 
-    def _reply(self, request: ModelRequest, chance: Chance) -> ModelReply:
+    def _reply(self, request: ModelRequest, chance: Chance, number: int) -> ModelReply:
         usage = Usage(input_tokens=chance.whole(1, 99), output_tokens=chance.whole(1, 9))
         calls: tuple[ToolCall, ...] = ()
         text = ""
         if request.tools and chance.says(0.75):
             calls = tuple(self._call(chance, index) for index in range(chance.pick([1, 1, 2, 3, 4])))
+            if show.spec in request.tools and self._world.chance(f"show {request.request_id} {number}").says(0.3):
+                calls = tuple(replace(each, name=show.name) for each in calls)
         if not calls or chance.says(0.3):
             text = "" if chance.says(0.08) else f"said {request.round} " * chance.pick([1, 1, 40])
+        is_offered = any(each.name == FINAL_ANSWER for each in request.tools)
+        if (is_offered or request.output_schema is not None) and chance.says(0.7):
+            answer = chance.weighted(_ANSWERS) % chance.whole(10, 999)
+            is_call = is_offered and chance.says(0.6)
+            others = calls if is_call and chance.says(0.3) else ()
+            calls = (*others, ToolCall(name=FINAL_ANSWER, arguments=answer)) if is_call else ()
+            text = "" if is_call else answer
         return ModelReply(
             message=AssistantMessage(text=text, tool_calls=calls), usage=usage, vendor=self.vendor, model=self.model
         )

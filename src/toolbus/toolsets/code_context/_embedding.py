@@ -86,7 +86,7 @@ class _MiniLM:
             None, {"input_ids": ids, "attention_mask": numpy.ones_like(ids), "token_type_ids": numpy.zeros_like(ids)}
         )
         mean = states[0].mean(axis=0)
-        return (mean / max(float(numpy.linalg.norm(mean)), 1e-12)).astype("<f2").tobytes()
+        return (mean / numpy.linalg.norm(mean)).astype("<f2").tobytes()
 
     def closeness(self, query: bytes, vectors: Sequence[bytes]) -> list[float]:
         """Return the cosines."""

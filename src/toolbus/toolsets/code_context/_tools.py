@@ -118,6 +118,6 @@ def _cut(text: str, budget: int) -> tuple[str, int]:
         used += tokens
     if not kept:
         # Not even the first line fits.
-        kept = [beginning[: max(budget, 1)]]
+        kept = [beginning[:budget]]
         used = budget
     return "\n".join(kept) + _CUT, used

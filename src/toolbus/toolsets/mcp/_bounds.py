@@ -19,7 +19,8 @@ __all__ = ["LINES", "bounded_lines", "excess"]
 LINES = "toolbus_lines"
 """The name of an encoding: UTF-8 in lines that `bounded_lines` bounds."""
 
-_BOUND: ContextVar[tuple[int, Callable[[str], object]]] = ContextVar("toolbus_mcp_lines")
+_SHOWN_BYTES = 2_000  # of a line that is not a message
+_BOUND: ContextVar[tuple[int, Callable[[str], object], Callable[[str], object]]] = ContextVar("toolbus_mcp_lines")
 
 
 def excess(data: bytes | bytearray, most_bytes: int) -> str:
@@ -30,12 +31,15 @@ def excess(data: bytes | bytearray, most_bytes: int) -> str:
 
 
 @contextmanager
-def bounded_lines(most_bytes: int, on_excess: Callable[[str], object]) -> Generator[None]:
+def bounded_lines(
+    most_bytes: int, on_excess: Callable[[str], object], hear: Callable[[str], object]
+) -> Generator[None]:
     """Bound the lines of streams that tasks started here decode with the encoding `LINES`.
 
     `on_excess` is called for the first line that exceeds the bounds, with the reason; all that comes later is dropped.
+    `hear` is called with each line that is not a JSON object, also after the SDK has given up reading messages.
     """
-    token = _BOUND.set((most_bytes, on_excess))
+    token = _BOUND.set((most_bytes, on_excess, hear))
     try:
         yield
     finally:
@@ -47,7 +51,7 @@ class _Lines(codecs.IncrementalDecoder):
 
     def __init__(self, errors: str = "strict") -> None:
         super().__init__(errors)
-        self._most, self._on_excess = _BOUND.get()
+        self._most, self._on_excess, self._hear = _BOUND.get()
         self._line = bytearray()  # the beginning of the line that has not ended yet
         self._is_over = False
 
@@ -65,6 +69,9 @@ class _Lines(codecs.IncrementalDecoder):
             return ""
         if not others:
             return ""
+        for line in (self._line, *others[:-1]):
+            if line[:1] != b"{" and not (start := line[:_SHOWN_BYTES].lstrip()).startswith(b"{"):
+                self._hear(start.decode("utf-8", "replace"))
         whole = b"\n".join((self._line, *others[:-1], b""))
         self._line = bytearray(others[-1])
         return whole.decode("utf-8", self.errors)

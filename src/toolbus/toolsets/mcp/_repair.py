@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from ...records import replace
 
-__all__ = ["MOST_TOOLS", "broken", "not_json", "repaired"]
+__all__ = ["MOST_TOOLS", "broken", "repaired"]
 
 MOST_TOOLS = 1_000
 """The most tools of a server."""
@@ -23,15 +23,6 @@ MOST_TOOLS = 1_000
 _MOST_PARTS = 10_000  # of a result; the SDK takes 3 us for each, on the event loop
 _KINDS = frozenset({"text", "image", "audio", "resource", "resource_link"})
 _MOST_KIND_CHARS = 50
-
-
-def not_json(item: Any) -> str:
-    """Return the line for which the SDK's transport gives this error, if it is not even meant to be JSON, else ""."""
-    if not isinstance(item, ValidationError):
-        return ""
-    problem = item.errors(include_url=False, include_context=False)[0]
-    line = str(problem["input"]) if problem["type"] == "json_invalid" else ""
-    return "" if line.lstrip().startswith("{") else line
 
 
 def repaired(item: Any, version: Callable[[], str], left_out: Callable[[str, str], None]) -> Any:
@@ -82,27 +73,19 @@ def _good_tools(result: dict[str, Any], version: str, left_out: Callable[[str, s
 
     # One more is enough to notice that there are too many.
     kept = result["tools"][: MOST_TOOLS + 1]
-    positions = list(range(1, len(kept) + 1))
-    while True:
-        try:
-            methods.parse_server_result("tools/list", version, {**result, "tools": kept})
-            return kept
-        except ValidationError as exc:
-            problems = _problems(exc)
-        except (ValueError, KeyError):
-            # The version is unknown, or has no such method.
-            return kept
-        wrong: dict[int, str] = {}
-        for problem in problems:
+    wrong: dict[int, str] = {}
+    try:
+        methods.parse_server_result("tools/list", version, {**result, "tools": kept})
+    except ValidationError as exc:
+        for problem in _problems(exc):
             where = problem["loc"]
-            if where[:1] == ("tools",) and len(where) > 1:
-                wrong.setdefault(cast("int", where[1]), _said(where[2:], problem["msg"]))
-        if not wrong:
-            return kept
-        for index, why in wrong.items():
-            left_out(_name(kept[index], positions[index]), f"its definition breaks the protocol: {why}")
-        kept = [each for index, each in enumerate(kept) if index not in wrong]
-        positions = [each for index, each in enumerate(positions) if index not in wrong]
+            if where[:1] == ("tools",):
+                wrong.setdefault(where[1], _said(where[2:], problem["msg"]))
+    except (ValueError, KeyError):
+        pass  # The version is unknown, or has no such method.
+    for index, why in wrong.items():
+        left_out(_name(kept[index], index + 1), f"its definition breaks the protocol: {why}")
+    return [each for index, each in enumerate(kept) if index not in wrong]
 
 
 def broken(error: ValidationError) -> str:
@@ -112,7 +95,7 @@ def broken(error: ValidationError) -> str:
 
 
 def _problems(error: ValidationError) -> list[Any]:
-    return [*error.errors(include_url=False, include_context=False, include_input=False)]
+    return [*error.errors(include_url=False, include_input=False)]
 
 
 def _said(path: Sequence[int | str], problem: str) -> str:
@@ -126,7 +109,7 @@ def _name(definition: Any, position: int) -> str:
 
 def _unreadable(error: ValidationError) -> Any:
     """Return a protocol error for the call that the unreadable message answers, or `error` if it answers none."""
-    for problem in error.errors(include_url=False, include_context=False):
+    for problem in error.errors():
         sent: Any = problem["input"]
         if isinstance(sent, (str, bytes)):
             try:

@@ -45,6 +45,7 @@ class McpToolOptions(TypedDict, total=False):
     status: str
     idempotent: bool
     repeatable: bool
+    return_direct: bool
     kind: ToolKind
     keep_full_results: bool
     max_result_chars: int | None

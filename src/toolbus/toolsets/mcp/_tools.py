@@ -131,7 +131,6 @@ class McpTools:
                 if prefix in first:
                     await self._take(prefix, first[prefix])
         except BaseException as exc:
-            self._group.cancel_scope.cancel()
             await self._group.__aexit__(type(exc), exc, exc.__traceback__)
             for name in tuple(self._known):
                 self._remove(name)

@@ -22,7 +22,7 @@ import anyio.lowlevel
 from ...errors import MissingExtra
 from ...network import check_allowed
 from ._bounds import LINES, bounded_lines
-from ._repair import not_json, repaired
+from ._repair import repaired
 from ._servers import McpServer, environment_of
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ HTTP: ContextVar[HttpStatus] = ContextVar("the HTTP status for the task that ask
 
 
 class LastWords:
-    """The last lines of a program: its stderr, and what is not JSON on its stdout.
+    """The last lines of a program: its stderr, and what is no JSON object on its stdout.
 
     At most 20 lines of 500 characters are kept.
     """
@@ -106,8 +106,6 @@ def client_for(
         await anyio.lowlevel.checkpoint()
 
     def repair(item: Any) -> Any:
-        if said := not_json(item):
-            words.add(said)
         return repaired(item, lambda: client.protocol_version, left_out)
 
     if server.connect is not None:
@@ -148,7 +146,7 @@ async def _stdio(server: McpServer, words: LastWords, on_end: Callable[[], None]
         # Our copy of the writing end is closed, so that the reader sees the end when the program ends.
         with contextlib.ExitStack() as ours:
             file = ours.enter_context(os.fdopen(errlog, "w"))
-            ours.enter_context(bounded_lines(server.max_response_bytes, give_up))
+            ours.enter_context(bounded_lines(server.max_response_bytes, give_up, words.add))
             async with stdio_client(parameters, errlog=file) as streams:
                 ours.close()
                 yield streams

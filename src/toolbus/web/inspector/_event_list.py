@@ -8,8 +8,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from ...core.plain_text import one_line
 from ...errors import ConfigurationError
-from ...events import EVENT_TYPES, Event, MessageAppended
-from ...messages import ToolMessage
+from ...events import EVENT_TYPES, Event, MessageAppended, ModelResponded, RoundStarted
 from ._shown import shown_event, shown_text
 
 __all__ = ["MOST_EVENTS", "EventFilter", "line_of", "listed"]
@@ -17,8 +16,9 @@ __all__ = ["MOST_EVENTS", "EventFilter", "line_of", "listed"]
 MOST_EVENTS = 100
 """The number of events in one answer."""
 _LINE_CHARS = 200
+_LOOKED_AT = 400  # characters of each text
 _KNOWN = frozenset(each.type for each in EVENT_TYPES)
-_SAID = ("text", "content", "error", "reason", "prompt", "outcome")
+_SAID = ("name", "message", "text", "content", "error", "reason", "prompt", "outcome")
 _ENVELOPE = ("type", "event_id", "request_id", "conversation_id", "parent_id", "at", "metadata")
 
 Kind: TypeAlias = Literal["all", "facts", "signals", "problems"]
@@ -70,21 +70,19 @@ def _is_of(kind: Kind, event: Event) -> bool:
 
 def line_of(event: Event) -> str:
     """Return the contents of an event on one line, without its ids and without secrets."""
-    said: list[str] = [name] if isinstance(name := getattr(event, "name", None), str) else []
-    if isinstance(event, MessageAppended):
-        message = event.message
-        said += [message.role, message.content if isinstance(message, ToolMessage) else message.text]
     own = [getattr(event, each) for each in _SAID if each in event.__struct_fields__]
-    said += [value for value in own if isinstance(value, str) and value]
-    if not said and (round_ := getattr(event, "round", None)) is not None:
-        said = [f"round {round_ + 1}"]
-    if (reply := getattr(event, "message", None)) is not None and event.type == "model_responded":
-        said = [reply.text, *(each.name for each in reply.tool_calls)]
-    return one_line(shown_text(": ".join(each[: 2 * _LINE_CHARS] for each in said if each), _LINE_CHARS))
+    said = [value for value in own if isinstance(value, str)]
+    if isinstance(event, MessageAppended):
+        said = [event.message.role, event.message.text]
+    elif isinstance(event, ModelResponded):
+        said = [event.message.text, *(each.name for each in event.message.tool_calls)]
+    elif isinstance(event, RoundStarted):
+        said = [f"round {event.round + 1}"]
+    return one_line(shown_text(": ".join(each[:_LOOKED_AT] for each in said if each), _LINE_CHARS))
 
 
 def listed(
-    events: Sequence[Event], wanted: EventFilter, *, first: int = 0, before: int | None = None, most: int = MOST_EVENTS
+    events: Sequence[Event], wanted: EventFilter, *, first: int, before: int | None = None, most: int = MOST_EVENTS
 ) -> dict[str, Any]:
     """Return the newest events that are wanted, at most `most`, the newest first, as JSON values.
 
@@ -92,7 +90,7 @@ def listed(
     answer is None if there are no older ones, and otherwise asks for these.
     """
     rows: list[dict[str, Any]] = []
-    end = len(events) if before is None else max(0, min(len(events), before - first))
+    end = len(events) if before is None else min(len(events), before - first)
     for position in range(end - 1, -1, -1):
         event = events[position]
         if wanted.wants(event):

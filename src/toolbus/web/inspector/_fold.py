@@ -180,6 +180,8 @@ class RequestFold:
 
     def _retrying(self, event: ModelRetrying) -> None:
         self.retries += 1
+        self._usage += event.usage
+        self._add_cost(event.cost or None)
         row = self._rows.get(f"{self.request_id}/model/{event.round}")
         if row is not None:
             row.begin("retry", event.at)
@@ -282,6 +284,8 @@ class RequestFold:
 
     def _ended(self, event: RequestEnding) -> None:
         self.ending, self.ended_at = event, event.at
+        if event.cost:  # of the whole request
+            self.cost, self._spent = event.cost, Spent()
         self.calls.clear()
         for row in self._rows.values():
             if row.is_open or row.state in ("running", "waiting"):

@@ -37,8 +37,8 @@ def transcript(stored: Sequence[Message], sent: Sequence[Message] | None, *, cou
         row["fate"] = "new"
     if sent is not None:
         own = {_key(each) for each in stored if _key(each)}
-        texts = {_text(each) for each in stored}
-        added = [each for each in sent if _key(each) not in own and _text(each) not in texts]
+        texts = {each.text for each in stored}
+        added = [each for each in sent if _key(each) not in own and each.text not in texts]
         rows = [{**_shown(each), "fate": "added"} for each in added[:MOST_MESSAGES]] + rows
     counts = {fate: sum(row.get("fate") == fate for row in rows) for fate in ("shortened", "omitted", "added")}
     return {
@@ -54,18 +54,14 @@ def _row(message: Message, known: dict[str, Message], sent: Sequence[Message]) -
     there = known.get(_key(message)) if _key(message) else next((each for each in sent if each == message), None)
     if there is None:
         return {**row, "fate": "omitted"}
-    if _text(there) == _text(message):
+    if there.text == message.text:
         return {**row, "fate": "whole"}
-    text = _text(there)
+    text = there.text
     return {**row, "fate": "shortened", "sent": shown_text(text, _TEXT_CHARS), "sent_omitted": _omitted(text)}
 
 
 def _key(message: Message) -> str:
     return f"call {message.call_id}" if isinstance(message, ToolMessage) else message.message_id
-
-
-def _text(message: Message) -> str:
-    return message.content if isinstance(message, ToolMessage) else message.text
 
 
 def _omitted(text: str) -> int:
@@ -74,7 +70,7 @@ def _omitted(text: str) -> int:
 
 
 def _shown(message: Message) -> dict[str, Any]:
-    text = _text(message)
+    text = message.text
     row: dict[str, Any] = {"role": message.role, "text": shown_text(text, _TEXT_CHARS), "omitted": _omitted(text)}
     if isinstance(message, ToolMessage):
         row |= {"name": shown_text(message.name, 80), "call_id": message.call_id, "is_error": message.is_error}

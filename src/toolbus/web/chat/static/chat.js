@@ -104,13 +104,24 @@ function draw(message) {
 
 const newMessage = (role, parts = []) => ({ role, parts, opened: new Set() });
 
+// The reason and the error of a failed call, whose text is the JSON that the model reads.
+function problemIn(text) {
+  try {
+    const { reason, error } = JSON.parse(text);
+    return { reason, error: error || text };
+  } catch {
+    return { error: text || "failed" };
+  }
+}
+
 // A message of the history: see UIMessage of the AI SDK.
 function stored(message) {
   const parts = message.parts.map((part) => {
     if (part.type === "text" || part.type === "reasoning") return part;
     if (!part.toolCallId) return { type: "" };
-    const state = { "output-error": "failed", "output-denied": "denied" }[part.state] ?? "done";
-    return { ...part, type: "call", name: part.toolName ?? part.type.slice(5), state, error: part.errorText };
+    const problem = part.state === "output-error" ? problemIn(part.errorText) : {};
+    const state = problem.reason === "denied" || part.state === "output-denied" ? "denied" : problem.error ? "failed" : "done";
+    return { ...part, type: "call", name: part.toolName ?? part.type.slice(5), state, error: problem.error };
   });
   return newMessage(message.role, parts);
 }

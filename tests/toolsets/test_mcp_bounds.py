@@ -1,0 +1,63 @@
+"""The bounds on lines that programs write: what is passed on, and from where on nothing is."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable
+
+import pytest
+
+from toolbus.toolsets.mcp._bounds import LINES, bounded_lines, excess
+
+VALUES = b"[%s]" % b",".join([b"1"] * 100_001)  # one value too many
+
+
+def decoder(most_bytes: int, reasons: list[str], errors: str = "strict") -> Callable[[bytes], str]:
+    with bounded_lines(most_bytes, reasons.append, lambda _line: None):
+        return codecs.getincrementaldecoder(LINES)(errors).decode
+
+
+@pytest.mark.parametrize(
+    ("pieces", "shown"),
+    [
+        ([b"ab\n"], ["ab\n"]),
+        ([b"a", b"b", b"\n"], ["", "", "ab\n"]),
+        ([b"a\nb\nc", b"d\ne"], ["a\nb\n", "cd\n"]),
+        ([b"\n", b""], ["\n", ""]),
+        (["ü".encode()[:1], "ü\n".encode()[1:]], ["", "ü\n"]),
+        ([b"0123456789\n0123456789", b"\n"], ["0123456789\n", "0123456789\n"]),
+    ],
+)
+def test_whole_lines_are_passed_on(pieces: list[bytes], shown: list[str]) -> None:
+    reasons = list[str]()
+    decode = decoder(10, reasons)
+    assert ([decode(each) for each in pieces], reasons) == (shown, [])
+
+
+@pytest.mark.parametrize("pieces", [[b"0123456789", b"x"], [b"0123456789x\n"], [b"01234\n", b"56789012345"]])
+def test_from_a_line_that_is_too_long_on_nothing_is_passed_on_and_it_is_reported_once(pieces: list[bytes]) -> None:
+    reasons = list[str]()
+    decode = decoder(10, reasons)
+    shown = [decode(each) for each in (*pieces, b"\n", b"more\n", b"x" * 20)]
+    assert (shown[-4:], reasons) == ([""] * 4, ["a line has more than 10 bytes"])
+
+
+def test_a_line_of_too_many_values_is_not_passed_on_either() -> None:
+    reasons = list[str]()
+    decode = decoder(1_000_000, reasons)
+    assert (decode(VALUES), reasons) == ("", []), "it may end later"
+    assert (decode(b"\n"), decode(b"more\n")) == ("", "")
+    assert reasons == ["a line has more than 100,000 values"]
+
+
+def test_characters_that_cannot_be_read_are_treated_as_the_stream_says() -> None:
+    assert decoder(10, [], "replace")(b"\xff\n") == "\ufffd\n"
+    with pytest.raises(UnicodeDecodeError):
+        decoder(10, [])(b"\xff\n")
+
+
+def test_a_text_may_have_as_many_bytes_as_the_bound_says_and_other_encodings_stay_unknown() -> None:
+    assert (excess(b"12345", 5), excess(b"123456", 5)) == ("", "has more than 5 bytes")
+    assert excess(VALUES, len(VALUES)) == "has more than 100,000 values"
+    with pytest.raises(LookupError):
+        codecs.lookup("toolbus_nothing")
