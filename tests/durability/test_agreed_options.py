@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from support.resuming import Wall, virtual_wall
+from support.resuming import virtual_walls
 from toolbus import Limits, ModelSettings, Runtime
 from toolbus.core.history import Memo
 from toolbus.core.prices import Price
@@ -25,12 +24,7 @@ from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, text, virtual_backends
 
 anyio_backend = virtual_backends()
-
-
-@pytest.fixture(autouse=True)
-def wall() -> Iterator[Wall]:
-    with virtual_wall() as wall:
-        yield wall
+wall = virtual_walls()
 
 
 def brief(_context: Any) -> str:

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import anyio
 import pytest
 
 from support.journaled import JournaledStore, journal_of
-from support.resuming import Wall, virtual_wall
+from support.resuming import virtual_walls
 from toolbus import Interceptor, RequestSession, Runtime, ToolContext, tool
 from toolbus.errors import ConfigurationError, ConversationBusy, StoreUnavailable
 from toolbus.messages import AssistantMessage, Message, UserMessage
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
 
 anyio_backend = virtual_backends()
+wall = virtual_walls()
 pytestmark = pytest.mark.guarantee("G34")
-
-
-@pytest.fixture(autouse=True)
-def wall() -> Iterator[Wall]:
-    with virtual_wall() as wall:
-        yield wall
 
 
 @tool(idempotent=True)

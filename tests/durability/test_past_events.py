@@ -5,6 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
+from support.resuming import facts_of
 from toolbus import Runtime, tool
 from toolbus.events import FACT_TYPES, Event, ModelResponded, RequestCompleted, RequestStarted, ToolCallCompleted
 from toolbus.stores.memory import MemoryStore
@@ -23,11 +24,6 @@ async def wait() -> str:
 def runtime_with(store: MemoryStore) -> Runtime:
     GATE.append(anyio.Event())
     return Runtime(ScriptedProvider([calls(("wait", {})), text("Done.")]), tools=[wait], store=store)
-
-
-async def facts_of(store: MemoryStore, request_id: str) -> list[Event]:
-    assert store.journal is not None
-    return [each.fact for each in await store.journal.facts(request_id)]
 
 
 def in_the_journal(heard: list[Event]) -> list[Event]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import anyio
 import pytest
 
 from support.journaled import JournaledStore, journal_of
-from support.resuming import Wall, virtual_wall
+from support.resuming import Wall, virtual_walls
 from toolbus import Interceptor, RequestResult, RequestSession, Runtime, ToolContext, tool
 from toolbus.core.transcript import validate
 from toolbus.errors import ConfigurationError, InboxFull, Overloaded, StoreUnavailable
@@ -22,13 +22,8 @@ from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
 
 anyio_backend = virtual_backends()
+wall = virtual_walls()
 REPLACED = "replaced by a newer message"
-
-
-@pytest.fixture(autouse=True)
-def wall() -> Iterator[Wall]:
-    with virtual_wall() as wall:
-        yield wall
 
 
 @tool(idempotent=True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import anyio
 import pytest
 from pydantic import BaseModel
 
-from support.resuming import Lab, Scene, assert_goes_on_everywhere, cut_off, model, virtual_wall
+from support.resuming import Lab, Scene, assert_goes_on_everywhere, cut_off, model, virtual_walls
 from toolbus import Compression, Limits, ModelSettings, Price, Runtime, ToolResult, sub_request_tool
 from toolbus.core.compression import StubOldQueries
 from toolbus.errors import NativeOutputUnsupported, ProviderUnavailable
@@ -22,15 +21,10 @@ from toolbus.testing import ScriptedProvider, calls, error, text, virtual_backen
 from toolbus.toolsets.control import task_complete, update_plan
 
 anyio_backend = virtual_backends()
+wall = virtual_walls()
 pytestmark = pytest.mark.guarantee("G08", "G19")
 
 SPENT = Usage(input_tokens=100, output_tokens=10)
-
-
-@pytest.fixture(autouse=True)
-def wall() -> Iterator[None]:
-    with virtual_wall():
-        yield
 
 
 class Receipt(BaseModel):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
 from typing import Any, cast
 
 import anyio
@@ -14,7 +13,7 @@ from pydantic import BaseModel
 
 from endings.ended_well import assert_valid, listen
 from support.journaled import JournaledStore
-from support.resuming import PROMPT, Lab, Scene, Wall, cut_off, facts_of, model, virtual_wall
+from support.resuming import PROMPT, Lab, Scene, Wall, cut_off, facts_of, model, virtual_walls
 from toolbus import Compression, Limits, ModelSettings, Runtime, Tool, ToolContext, tool
 from toolbus.errors import (
     ApplicationError,
@@ -46,12 +45,7 @@ from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, advance, calls, error, hang, settle, text, virtual_backends
 
 anyio_backend = virtual_backends()
-
-
-@pytest.fixture(autouse=True)
-def wall() -> Iterator[Wall]:
-    with virtual_wall() as wall:
-        yield wall
+wall = virtual_walls()
 
 
 def scene(*steps: Step, **options: Any) -> Scene:

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from support.resuming import Lab, Scene, Wall, cut_off, facts_of, model, virtual_wall
+from support.resuming import Lab, Scene, Wall, cut_off, facts_of, model, virtual_walls
 from toolbus import Limits
 from toolbus.events import RequestResumed, ToolCallRequested
 from toolbus.testing import calls, text, virtual_backends
 
 anyio_backend = virtual_backends()
-
-
-@pytest.fixture(autouse=True)
-def wall() -> Iterator[Wall]:
-    with virtual_wall() as wall:
-        yield wall
+wall = virtual_walls()
 
 
 async def resumed_an_hour_later(wall: Wall, limits: Limits | None) -> tuple[str, str, int, RequestResumed, str]:

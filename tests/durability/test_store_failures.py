@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any
@@ -17,7 +17,7 @@ import pytest
 from endings.ended_well import ENDINGS, assert_valid, listen
 from support.journaled import JournaledStore
 from support.results import result_of
-from support.resuming import PROMPT, Lab, Scene, Wall, facts_of, model, virtual_wall
+from support.resuming import PROMPT, Lab, Scene, Wall, facts_of, model, virtual_walls
 from toolbus import Compression, Limits, RequestResult, Runtime
 from toolbus.durability import _journal_writer
 from toolbus.durability._store_calls import PendingCalls
@@ -28,6 +28,7 @@ from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, advance, calls, hang, settle, text, virtual_backends
 
 anyio_backend = virtual_backends()
+wall = virtual_walls()
 
 WORK = Scene(
     lambda: [
@@ -39,12 +40,6 @@ WORK = Scene(
     ],
     wall=Wall(),
 )
-
-
-@pytest.fixture(autouse=True)
-def wall() -> Iterator[Wall]:
-    with virtual_wall() as wall:
-        yield wall
 
 
 class Faulty(JournaledStore):

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import anyio
 import pytest
 
 from support.journaled import JournaledStore, journal_of
-from support.resuming import Lab, Wall, virtual_wall
+from support.resuming import Lab, Wall, virtual_walls
 from toolbus import Runtime
 from toolbus.errors import ConfigurationError, NotRunning, StoreError, StoreUnavailable
 from toolbus.storage import Entry, RequestRecord
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
 
 anyio_backend = virtual_backends()
+wall = virtual_walls()
 pytestmark = pytest.mark.guarantee("G19")
-
-
-@pytest.fixture(autouse=True)
-def wall() -> Iterator[Wall]:
-    with virtual_wall() as wall:
-        yield wall
 
 
 def node(store: JournaledStore, lab: Lab, **options: Any) -> Runtime:

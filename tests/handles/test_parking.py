@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
 
-from support.resuming import Lab, Wall, virtual_wall
+from support.resuming import Lab, Wall, virtual_walls
 from toolbus import Limits, RequestSession, Runtime, Tool
 from toolbus.errors import ConfigurationError
 from toolbus.events import (
@@ -28,17 +27,12 @@ from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
 
 anyio_backend = virtual_backends()
+wall = virtual_walls()
 pytestmark = pytest.mark.guarantee("G32")
 
 LONG, DAY = 600.0, 86_400.0  # LONG has twenty leases, and the store is looked at each second of it
 LIMITS = Limits(timeout_seconds=10 * DAY, tool_timeout_seconds=10 * DAY, approval_timeout_seconds=10 * DAY)
 EXTERNAL: Tool = Tool("outside", "Ask outside.", {"type": "object"}, external=True, validate=lambda _arguments: None)
-
-
-@pytest.fixture(autouse=True)
-def wall() -> Iterator[Wall]:
-    with virtual_wall() as wall:
-        yield wall
 
 
 def node(store: MemoryStore, *steps: Any, lab: Lab | None = None, **options: Any) -> Runtime:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 
 from support.journaled import late_answers
 from support.local_relay import LocalRelay
-from support.resuming import Lab, Wall, virtual_wall
+from support.resuming import Lab, virtual_walls
 from toolbus import Runtime
 from toolbus.errors import ConfigurationError
 from toolbus.events import (
@@ -33,16 +33,11 @@ from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
 
 anyio_backend = virtual_backends()
+wall = virtual_walls()
 pytestmark = pytest.mark.guarantee("G32")
 
 SPOKEN = "One two three four five six seven eight nine ten."
 FORGED = encode(TextDelta(request_id="another", message_id="m", text="forged"))
-
-
-@pytest.fixture(autouse=True)
-def wall() -> Iterator[Wall]:
-    with virtual_wall() as wall:
-        yield wall
 
 
 def spoken() -> Any:

@@ -14,7 +14,7 @@ import pytest
 
 from support.journaled import late_answers
 from support.local_relay import LocalRelay
-from support.resuming import Lab, Wall, virtual_wall
+from support.resuming import Lab, virtual_walls
 from toolbus import RequestSession, Runtime, Tool
 from toolbus.bus import Cursor
 from toolbus.durability import InboxReader
@@ -51,15 +51,10 @@ from toolbus.stores.sqlite import SqliteStore
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
 
 anyio_backend = virtual_backends()
+wall = virtual_walls()
 pytestmark = pytest.mark.guarantee("G32")
 
 External: Tool = Tool("outside", "Ask outside.", {"type": "object"}, external=True, validate=lambda _arguments: None)
-
-
-@pytest.fixture(autouse=True)
-def wall() -> Iterator[Wall]:
-    with virtual_wall() as wall:
-        yield wall
 
 
 def store_of() -> MemoryStore:

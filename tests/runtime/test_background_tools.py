@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import anyio
 import pytest
 
-from support.resuming import Lab, Wall, virtual_wall
+from support.resuming import Lab, Wall, virtual_walls
 from toolbus import Limits, RequestSession, Runtime, Tool, ToolContext, tool
 from toolbus.core.transcript import validate
 from toolbus.errors import ConfigurationError
@@ -31,6 +31,7 @@ from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
 
 anyio_backend = virtual_backends()
+wall = virtual_walls()
 pytestmark = pytest.mark.guarantee("G33")
 
 HOUR, DAY = 3_600.0, 86_400.0
@@ -44,12 +45,6 @@ OUTSIDE: Tool = Tool(
     validate=lambda _arguments: None,
 )
 UNDER_WAY = text("It is under way.")
-
-
-@pytest.fixture(autouse=True)
-def wall() -> Iterator[Wall]:
-    with virtual_wall() as wall:
-        yield wall
 
 
 def notes_in(messages: Any) -> list[str]:

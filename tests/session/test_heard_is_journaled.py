@@ -8,8 +8,8 @@ from typing import Any
 import anyio
 import pytest
 
-from support.slow_journal import SlowJournal
-from toolbus import EventBus, RequestSession, Tool
+from support.slow_journal import SlowJournal, waiting_tool
+from toolbus import EventBus, RequestSession
 from toolbus.errors import LeaseLost, StoreUnavailable
 from toolbus.events import (
     ApprovalRequested,
@@ -29,11 +29,6 @@ anyio_backend = virtual_backends()
 pytestmark = pytest.mark.guarantee("G31")
 
 
-def external(**options: Any) -> Tool:
-    schema: dict[str, Any] = {"type": "object", "properties": {}}
-    return Tool("wait", "", schema, external=True, validate=lambda _arguments: None, **options)
-
-
 class Stage:
     """A request whose one call others answer, with a journal that needs a second for facts of `slow`."""
 
@@ -46,7 +41,7 @@ class Stage:
             self.bus,
             ScriptedProvider([calls(("wait", {})), text("Done.")]),
             "hi",
-            tools=[external(**options)],
+            tools=[waiting_tool(**options)],
             journal=self.journal,
         )
 
@@ -193,7 +188,7 @@ async def test_a_late_result_of_a_request_that_ends_here_unwritten_is_heard_all_
 async def test_without_a_journal_what_others_publish_is_heard_at_once_and_recorded_does_not_wait() -> None:
     bus, heard = EventBus(), list[Event]()
     bus.connect(Event, heard.append)
-    session = RequestSession(bus, ScriptedProvider([calls(("wait", {})), text("Done.")]), "hi", tools=[external()])
+    session = RequestSession(bus, ScriptedProvider([calls(("wait", {})), text("Done.")]), "hi", tools=[waiting_tool()])
     async with anyio.create_task_group() as group:
         group.start_soon(session.run)
         await anyio.sleep(1)
@@ -252,7 +247,7 @@ async def test_nobody_else_publishes_the_facts_of_a_request_that_runs() -> None:
 async def test_whoever_waits_for_the_record_of_an_event_is_not_answered_when_an_earlier_step_is_written() -> None:
     bus, journal = EventBus(), Listing(1)
     model = ScriptedProvider([calls(("wait", {})), text("Done.")])
-    session = RequestSession(bus, model, "hi", tools=[external()], journal=journal)
+    session = RequestSession(bus, model, "hi", tools=[waiting_tool()], journal=journal)
     requests: list[ToolCallRequested] = []
     bus.connect(ToolCallRequested, requests.append)
     async with anyio.create_task_group() as group:

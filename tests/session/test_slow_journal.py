@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
 
-from support.slow_journal import SlowJournal
-from toolbus import Compression, EventBus, Limits, RequestSession, Tool
+from support.slow_journal import SlowJournal, waiting_tool
+from toolbus import Compression, EventBus, Limits, RequestSession
 from toolbus.events import (
     ApprovalRequested,
     DeadLetter,
@@ -35,11 +34,6 @@ class SlowModel:
     async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
         await anyio.sleep(1)
         return await ScriptedProvider([text("an answer")]).respond(request, emit)
-
-
-def external(**options: Any) -> Tool:
-    schema: dict[str, Any] = {"type": "object", "properties": {}}
-    return Tool("wait", "", schema, external=True, validate=lambda _arguments: None, **options)
 
 
 @pytest.mark.guarantee("G16")
@@ -97,7 +91,7 @@ async def test_a_write_that_had_no_answer_is_repeated_before_anything_else_begin
     for number in range(20):
         history += [UserMessage(content=f"question {number} " * 30), AssistantMessage(text="answer " * 60)]
     messages, compression = [*history, UserMessage(content="hi")], Compression(max_context_tokens=1_000)
-    session = RequestSession(bus, Model(), messages, tools=[external()], journal=journal, compression=compression)
+    session = RequestSession(bus, Model(), messages, tools=[waiting_tool()], journal=journal, compression=compression)
     result = await session.run()
     assert result.ok
     assert before == ["history_compressed", "tool_call_requested", "round_started"]
@@ -110,7 +104,9 @@ async def test_nobody_hears_how_a_call_ended_that_the_journal_did_not_take() -> 
     reported: list[Event] = []
     bus.connect((ToolCallRequested, ToolCallFailed), reported.append)
     journal = SlowJournal("cancel_requested", 1, OSError("disk full"))
-    session = RequestSession(bus, ScriptedProvider([calls(("wait", {}))]), "hi", tools=[external()], journal=journal)
+    session = RequestSession(
+        bus, ScriptedProvider([calls(("wait", {}))]), "hi", tools=[waiting_tool()], journal=journal
+    )
     async with anyio.create_task_group() as group:
         group.start_soon(session.run)
         await anyio.sleep(1)
@@ -132,7 +128,7 @@ async def test_no_call_that_is_not_written_begins_when_the_host_gives_a_request_
     bus.connect(ToolCallRequested, reported.append)
     bus.connect(ApprovalRequested, asked.append)
     journal = SlowJournal("nothing", 0)
-    tools = [external(needs_approval=True)]
+    tools = [waiting_tool(needs_approval=True)]
     session = RequestSession(bus, ScriptedProvider([calls(("wait", {}))]), "hi", tools=tools, journal=journal)
     async with anyio.create_task_group() as group:
         group.start_soon(session.run)
@@ -152,7 +148,7 @@ async def test_a_journal_that_fails_is_the_reason_also_where_a_result_had_ended_
     bus.connect(ToolCallRequested, lambda event: bus.publish(event.failed("no")))
     journal = SlowJournal("request_completed", 0, OSError("disk full"))
     model, limits = ScriptedProvider([calls(("wait", {}))]), Limits(on_failure="fail_fast")
-    session = RequestSession(bus, model, "hi", tools=[external()], journal=journal, limits=limits)
+    session = RequestSession(bus, model, "hi", tools=[waiting_tool()], journal=journal, limits=limits)
     result = await session.run()
     assert (result.outcome, str(result.error)) == ("failed", "OSError: disk full")
     assert bus.statistics().open_calls == 0
@@ -174,7 +170,7 @@ async def test_a_request_that_ends_before_it_can_be_left_is_not_to_be_resumed() 
             await super().append(request_id, seq, facts)
 
     session = RequestSession(
-        bus, ScriptedProvider([calls(("wait", {}))]), "hi", tools=[external(needs_approval=True)], journal=Gate()
+        bus, ScriptedProvider([calls(("wait", {}))]), "hi", tools=[waiting_tool(needs_approval=True)], journal=Gate()
     )
     async with anyio.create_task_group() as group:
         group.start_soon(session.run)
@@ -198,7 +194,7 @@ async def test_whoever_follows_the_messages_hears_those_of_calls_that_may_not_be
     bus.connect(MessageAppended, lambda event: messages.append(event.message))
     journal = SlowJournal("tool_call_requested", 1)
     model = ScriptedProvider([calls(("nowhere", {}), ("wait", {}))])
-    session = RequestSession(bus, model, "hi", tools=[external(background=True)], journal=journal)
+    session = RequestSession(bus, model, "hi", tools=[waiting_tool(background=True)], journal=journal)
     async with anyio.create_task_group() as group:
         group.start_soon(session.run)
         await anyio.sleep(0.5)

@@ -13,7 +13,7 @@ import anyio
 import pytest
 from pydantic import BaseModel, field_validator
 
-from support.slow_journal import SlowJournal
+from support.slow_journal import SlowJournal, waiting_tool
 from toolbus import EventBus, Interceptor, Limits, RequestSession, Tool, ToolContext, ToolDispatcher, tool
 from toolbus.errors import LeaseLost, StoreError, StoreUnavailable
 from toolbus.events import (
@@ -46,15 +46,10 @@ class Journal(SlowJournal):
     with_sub_requests = True
 
 
-def external(**options: Any) -> Tool:
-    schema: dict[str, Any] = {"type": "object", "properties": {}}
-    return Tool("wait", "", schema, external=True, validate=lambda _arguments: None, **options)
-
-
 def waiting(bus: EventBus, journal: Journal | None = None, **options: Any) -> RequestSession:
     """A request whose only call waits for somebody."""
     model = ScriptedProvider([calls(("wait", {}), usage=USED), text("Done.", usage=USED)])
-    return RequestSession(bus, model, "hi", tools=[external(**options)], journal=journal)
+    return RequestSession(bus, model, "hi", tools=[waiting_tool(**options)], journal=journal)
 
 
 def asking(*tools: Any) -> Tool:
@@ -128,7 +123,7 @@ async def test_a_request_that_is_left_asks_a_journal_that_has_refused_something_
     requested: list[ToolCallRequested] = []
     bus.connect(ToolCallRequested, requested.append)
     model = ScriptedProvider([calls(("wait", {}), ("wait", {}))])
-    session = RequestSession(bus, model, "hi", tools=[external()], journal=journal)
+    session = RequestSession(bus, model, "hi", tools=[waiting_tool()], journal=journal)
     async with anyio.create_task_group() as group:
         group.start_soon(session.run)
         await settle()
@@ -242,7 +237,7 @@ async def test_a_request_whose_answer_cannot_be_loaded_any_more_has_a_result_tha
     over: list[bool] = []
     journal = Journal()
     model = ScriptedProvider([calls(("final_answer", {"number": 1}), ("wait", {}))])
-    first = RequestSession(EventBus(), model, "hi", tools=[external()], journal=journal, output=Answer)
+    first = RequestSession(EventBus(), model, "hi", tools=[waiting_tool()], journal=journal, output=Answer)
     async with anyio.create_task_group() as group:
         group.start_soon(first.run)
         await anyio.sleep(1)
@@ -251,7 +246,7 @@ async def test_a_request_whose_answer_cannot_be_loaded_any_more_has_a_result_tha
     bus = EventBus()
     bus.connect(ToolCallRequested, lambda requested: bus.publish(requested.completed("waited")))
     session = RequestSession(
-        bus, model, "hi", tools=[external()], journal=journal, output=Answer, request_id=first.request_id,
+        bus, model, "hi", tools=[waiting_tool()], journal=journal, output=Answer, request_id=first.request_id,
         start=SessionStart(resumed=Resumed(facts=journal.facts, history=[])),
     )  # fmt: skip
     with anyio.fail_after(30):
@@ -339,7 +334,7 @@ async def test_a_request_that_breaks_counts_what_its_sub_requests_have_spent_and
     journal = Journal("steering_added", 0, OSError("disk full"))
     model = ScriptedProvider([calls(("desk", {}), usage=USED)])
     async with ToolDispatcher(bus):
-        session = RequestSession(bus, model, "hi", tools=[asking(external())], journal=journal)
+        session = RequestSession(bus, model, "hi", tools=[asking(waiting_tool())], journal=journal)
         async with anyio.create_task_group() as group:
             group.start_soon(session.run)
             await anyio.sleep(1)
@@ -363,7 +358,7 @@ async def test_a_sub_request_that_breaks_while_it_waits_for_a_person_lets_its_ca
     model, limits = ScriptedProvider([calls(("desk", {}))]), Limits(timeout_seconds=5)
     async with ToolDispatcher(bus):
         session = RequestSession(
-            bus, model, "hi", tools=[asking(external(needs_approval=True))], journal=journal, limits=limits
+            bus, model, "hi", tools=[asking(waiting_tool(needs_approval=True))], journal=journal, limits=limits
         )
         async with anyio.create_task_group() as group:
             group.start_soon(session.run)
@@ -381,7 +376,7 @@ async def test_a_request_that_is_left_hears_nothing_of_sub_requests_that_waited(
     bus.connect(DeadLetter, letters.append)
     model = ScriptedProvider([calls(("desk", {}))])
     async with ToolDispatcher(bus):
-        session = RequestSession(bus, model, "hi", tools=[asking(external(needs_approval=True))], journal=Journal())
+        session = RequestSession(bus, model, "hi", tools=[asking(waiting_tool(needs_approval=True))], journal=Journal())
         async with anyio.create_task_group() as group:
             group.start_soon(session.run)
             await anyio.sleep(1)
@@ -427,7 +422,7 @@ async def test_what_comes_before_a_resumed_request_runs_is_written_also_if_it_is
     start = SessionStart(resumed=Resumed(facts=first.facts, history=()))
     ids: Any = {"request_id": earlier.request_id, "conversation_id": earlier.conversation_id}
     session = RequestSession(
-        EventBus(), ScriptedProvider([]), "hi", tools=[external()], journal=second, start=start, **ids
+        EventBus(), ScriptedProvider([]), "hi", tools=[waiting_tool()], journal=second, start=start, **ids
     )
     assert given(session, "not that one")
     assert session.release("closing")
@@ -441,7 +436,7 @@ async def test_an_input_that_an_earlier_process_has_taken_is_recorded_for_the_ne
     requested: list[ToolCallRequested] = []
     bus.connect(ToolCallRequested, requested.append)
     model = ScriptedProvider([calls(("wait", {}), ("wait", {}))])
-    earlier = RequestSession(bus, model, "hi", tools=[external()], journal=journal)
+    earlier = RequestSession(bus, model, "hi", tools=[waiting_tool()], journal=journal)
     async with anyio.create_task_group() as group:
         group.start_soon(earlier.run)
         await anyio.sleep(1)
@@ -455,7 +450,7 @@ async def test_an_input_that_an_earlier_process_has_taken_is_recorded_for_the_ne
     ids: Any = {"request_id": earlier.request_id, "conversation_id": earlier.conversation_id}
     later = Journal()
     session = RequestSession(
-        EventBus(), ScriptedProvider([]), "hi", tools=[external()], journal=later, start=start, **ids
+        EventBus(), ScriptedProvider([]), "hi", tools=[waiting_tool()], journal=later, start=start, **ids
     )
     async with anyio.create_task_group() as group:
         group.start_soon(session.run)
@@ -478,7 +473,7 @@ async def test_a_question_that_was_answered_while_a_resumption_is_written_is_not
     asked: list[ApprovalRequested] = []
     bus.connect(ApprovalRequested, asked.append)
     session = RequestSession(
-        bus, ScriptedProvider([text("Done.")]), "hi", tools=[external(needs_approval=True)], journal=journal,
+        bus, ScriptedProvider([text("Done.")]), "hi", tools=[waiting_tool(needs_approval=True)], journal=journal,
         request_id=first.request_id, start=SessionStart(resumed=Resumed(facts=journal.facts, history=[])),
     )  # fmt: skip
     question = next(fact for fact in journal.facts if isinstance(fact, ApprovalRequested))
@@ -514,6 +509,6 @@ async def test_a_last_answer_that_is_lost_is_paid_for_all_the_same() -> None:
     bus = EventBus()
     model = ScriptedProvider([calls(("wait", {}), usage=USED), text("Done.", usage=USED)])
     limits = Limits(max_rounds=1, tool_timeout_seconds=1)
-    session = RequestSession(bus, model, "hi", tools=[external()], interceptors=[Strict()], limits=limits)
+    session = RequestSession(bus, model, "hi", tools=[waiting_tool()], interceptors=[Strict()], limits=limits)
     result = await session.run()
     assert (result.outcome, result.limit, result.usage.output_tokens) == ("stopped", "max_rounds", 14)

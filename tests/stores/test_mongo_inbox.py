@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import aclosing
 from typing import Any
 
 import anyio
 import pytest
 
 from support.mongo_server import MongoServer
-from support.store_entries import closing, entry
+from support.store_entries import entry
 from toolbus import Runtime, tool
 from toolbus.errors import InboxFull
 from toolbus.events import CancelRequested, Event
@@ -79,7 +80,7 @@ async def test_an_approval_from_another_process_reaches_a_request_also_a_parked_
 async def test_an_input_that_a_step_has_taken_is_taken_although_its_process_died_before_marking_it(
     opened: Callable[[], Any],
 ) -> None:
-    async with closing(opened()) as store:
+    async with aclosing(opened()) as store:
         await store.append(entry("r"))
         for name in ("a", "b"):
             await store.send(cancel(name))
@@ -98,7 +99,7 @@ async def test_an_input_that_a_step_has_taken_is_taken_although_its_process_died
 async def test_an_input_whose_sender_died_before_waking_its_request_wakes_it_when_it_is_sent_again(
     opened: Callable[[], Any],
 ) -> None:
-    async with closing(opened()) as store:
+    async with aclosing(opened()) as store:
         await store.append(entry("r"))
         assert await store.park("r", 1, 3_600)
         await store.send(cancel("a"))
@@ -111,7 +112,7 @@ async def test_an_input_whose_sender_died_before_waking_its_request_wakes_it_whe
 async def test_inputs_that_cannot_be_read_are_logged_once_and_do_not_keep_the_others_waiting(
     opened: Callable[[], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with closing(opened()) as store:
+    async with aclosing(opened()) as store:
         await store.append(entry("r"))
         for each in ("a", "b", "c"):
             await store.send(cancel(each))
@@ -134,7 +135,7 @@ async def test_inputs_that_are_sent_at_once_keep_their_bound_and_their_order(ope
         except InboxFull:
             outcomes[name] = "full"
 
-    async with closing(opened()) as store:
+    async with aclosing(opened()) as store:
         await store.append(entry("r"))
         async with anyio.create_task_group() as tasks:
             for number in range(MAX_WAITING_INPUTS + 10):

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from time import monotonic
 from typing import Any
 
@@ -45,14 +45,6 @@ from toolbus.stores.mongo._upkeep import forget, prune_conversations, prune_requ
 NAMES = Names("sessionId", "sender", "content", "messageType", "timestamp", "data", "messages", "toolbus_")
 
 
-@asynccontextmanager
-async def closing(store: MongoStore) -> AsyncGenerator[MongoStore]:
-    try:
-        yield store
-    finally:
-        await store.aclose()
-
-
 @contextmanager
 def direct(database: tuple[str, str]) -> Generator[Any]:
     """The database, as another program has it."""
@@ -88,7 +80,7 @@ async def unavailable(*asked: Callable[[], Awaitable[object]]) -> list[StoreUnav
 
 @pytest.mark.guarantee("G11")
 async def test_many_appends_at_once_are_sent_together(mongo_database: tuple[str, str]) -> None:
-    async with closing(MongoStore(*mongo_database)) as store:
+    async with aclosing(MongoStore(*mongo_database)) as store:
         await store.open()
         async with anyio.create_task_group() as tasks:
             for number in range(200):
@@ -101,7 +93,7 @@ async def test_many_appends_at_once_are_sent_together(mongo_database: tuple[str,
 @pytest.mark.guarantee("G20")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_leases_go_by_the_servers_clock(mongo_database: tuple[str, str], anyio_backend: str) -> None:
-    async with closing(MongoStore(*mongo_database)) as ours, closing(MongoStore(*mongo_database)) as theirs:
+    async with aclosing(MongoStore(*mongo_database)) as ours, aclosing(MongoStore(*mongo_database)) as theirs:
         await ours.append(entry(lease_seconds=3_600))
         with wall_time_from(lambda: 4_000_000_000.0):
             assert await theirs.take("r", "other", 60) is None
@@ -124,7 +116,7 @@ async def test_entries_that_are_refused_do_not_harm_those_that_are_sent_with_the
         except StoreError as exc:
             refused[request_id] = str(exc)
 
-    async with closing(MongoStore(*mongo_database)) as store:
+    async with aclosing(MongoStore(*mongo_database)) as store:
         await store.append(entry("a"))
         await store.append(entry("b"))
         async with anyio.create_task_group() as tasks:
@@ -143,7 +135,7 @@ async def test_entries_that_are_refused_do_not_harm_those_that_are_sent_with_the
 async def test_a_server_that_is_started_again_is_unavailable_meanwhile_and_then_used_again(
     mongo: MongoServer, mongo_database: tuple[str, str], anyio_backend: str
 ) -> None:
-    async with closing(MongoStore(*mongo_database, answer_seconds=1.0)) as store:
+    async with aclosing(MongoStore(*mongo_database, answer_seconds=1.0)) as store:
         await write_whole(store)
         mongo.kill()
         caught = await unavailable(lambda: store.append(entry("s")), lambda: store.facts("r"))
@@ -162,7 +154,7 @@ async def test_a_server_that_is_started_again_is_unavailable_meanwhile_and_then_
 async def test_a_server_that_does_not_answer_is_given_up_in_time(
     mongo: MongoServer, mongo_database: tuple[str, str], anyio_backend: str
 ) -> None:
-    async with closing(MongoStore(*mongo_database, answer_seconds=1.5)) as store:
+    async with aclosing(MongoStore(*mongo_database, answer_seconds=1.5)) as store:
         await write_whole(store)
         with mongo.halted():
             await unavailable(lambda: store.append(entry("s")), lambda: store.history("c"))
@@ -175,11 +167,11 @@ async def test_a_server_that_does_not_answer_is_given_up_in_time(
 @pytest.mark.guarantee("G23")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_data_of_a_newer_format_are_refused_by_name(mongo_database: tuple[str, str], anyio_backend: str) -> None:
-    async with closing(MongoStore(*mongo_database)) as store:
+    async with aclosing(MongoStore(*mongo_database)) as store:
         await store.open()
     with direct(mongo_database) as database:
         database["toolbus_info"].update_one({"_id": "format"}, {"$set": {"number": 99}})
-    async with closing(MongoStore(*mongo_database)) as store:
+    async with aclosing(MongoStore(*mongo_database)) as store:
         with pytest.raises(UnsupportedStoreFormat, match=r"database .* was written by a newer toolbus, in format 99"):
             await store.history("c")
 
@@ -198,7 +190,7 @@ async def test_damage_is_named_with_its_place(mongo_database: tuple[str, str], a
         "empty": 3,
         "odd": 3,
     }
-    async with closing(MongoStore(*mongo_database)) as store:
+    async with aclosing(MongoStore(*mongo_database)) as store:
         for request_id in damages:
             await write_whole(store, request_id)
         with direct(mongo_database) as database:
@@ -227,7 +219,7 @@ async def test_damage_is_named_with_its_place(mongo_database: tuple[str, str], a
 async def test_a_request_whose_record_is_damaged_is_listed_with_the_others_and_never_held(
     mongo_database: tuple[str, str], damage: dict[str, object], anyio_backend: str
 ) -> None:
-    async with closing(MongoStore(*mongo_database)) as store:
+    async with aclosing(MongoStore(*mongo_database)) as store:
         for request_id in "ab":
             await store.append(entry(request_id, 0, "zero", lease_seconds=0))
         with direct(mongo_database) as database:
@@ -244,7 +236,7 @@ async def test_a_request_whose_record_is_damaged_is_listed_with_the_others_and_n
 async def test_damage_to_what_is_kept_of_a_conversation_is_named(
     mongo_database: tuple[str, str], anyio_backend: str
 ) -> None:
-    async with closing(MongoStore(*mongo_database)) as store:
+    async with aclosing(MongoStore(*mongo_database)) as store:
         await store.remember("c", turn("one"))
         with direct(mongo_database) as database:
             database["messages"].update_one({"content": "one"}, {"$set": {"data.toolbus.messages": "{}"}})
@@ -317,7 +309,7 @@ async def test_a_deletion_that_a_process_died_over_is_finished_by_whoever_comes_
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_what_toolbus_searches_for_has_an_index(mongo_database: tuple[str, str], anyio_backend: str) -> None:
-    async with closing(MongoStore(*mongo_database)) as store:
+    async with aclosing(MongoStore(*mongo_database)) as store:
         await store.open()
     with direct(mongo_database) as database:
         found = {
@@ -334,7 +326,7 @@ async def test_what_toolbus_searches_for_has_an_index(mongo_database: tuple[str,
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_the_size_of_a_journal_is_that_of_its_steps(mongo_database: tuple[str, str], anyio_backend: str) -> None:
-    async with closing(MongoStore(*mongo_database)) as store:
+    async with aclosing(MongoStore(*mongo_database)) as store:
         # Times have different numbers of digits.
         steps = [
             replace(step, facts=[replace(each, at=1.5) for each in step.facts]) for step in map(entry, "rrr", (0, 1, 2))
@@ -364,7 +356,7 @@ async def test_a_turn_that_a_process_died_over_is_listed(
     def die(*_given: object) -> None:
         raise OperationFailure("killed")
 
-    async with closing(MongoStore(*mongo_database)) as store:
+    async with aclosing(MongoStore(*mongo_database)) as store:
         with monkeypatch.context() as patch:
             patch.setattr(_turns, "complete", die)
             with pytest.raises(StoreError):
@@ -377,7 +369,7 @@ async def test_old_conversations_are_pruned_in_batches_unless_they_have_a_newer_
     mongo_database: tuple[str, str], anyio_backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_upkeep, "_BATCH", 2)
-    async with closing(MongoStore(*mongo_database)) as store:
+    async with aclosing(MongoStore(*mongo_database)) as store:
         for name in ("a", "b", "c", "d", "e", "new", "running", "ran"):
             await store.remember(name, turn(name))
         await store.append(entry("running", conversation_id="running"))
@@ -405,7 +397,7 @@ async def test_a_result_of_fifty_mebibytes_comes_back_and_goes_with_its_request(
 ) -> None:
     text = "line of a log 0123456789\n" * (50 * 2**20 // 25)
     result = ToolMessage(call_id="call", name="tool", content=text)
-    async with closing(MongoStore(*mongo_database, answer_seconds=20.0)) as store:
+    async with aclosing(MongoStore(*mongo_database, answer_seconds=20.0)) as store:
         await store.append(entry("r", 0, text))
         [stored] = await store.facts("r")
         assert text_of(stored.fact) == text
@@ -421,7 +413,7 @@ async def test_a_turn_of_many_messages_leaves_nothing_when_it_is_forgotten(
     mongo_database: tuple[str, str], anyio_backend: str
 ) -> None:
     messages = [UserMessage(content=f"{number}" + "x" * 100_000) for number in range(30)]
-    async with closing(MongoStore(*mongo_database)) as store:
+    async with aclosing(MongoStore(*mongo_database)) as store:
         await store.remember("c", messages)
         assert await store.history("c") == messages
         assert await store.forget("c")
@@ -435,7 +427,7 @@ async def test_a_step_of_many_small_texts_may_be_larger_than_a_document(
 ) -> None:
     texts = [f"{number} ".ljust(15_000, "x") for number in range(1_120)]  # 16.8 MB, none of which is long
     messages = [UserMessage(content=each) for each in texts[:80]]
-    async with closing(MongoStore(*mongo_database, answer_seconds=20.0)) as store:
+    async with aclosing(MongoStore(*mongo_database, answer_seconds=20.0)) as store:
         await store.append(entry("r", 0, *texts))
         await store.append(entry("r", 1_120, ending="completed", turn=messages))
         assert len(await store.facts("r", start=1_119)) == 2
@@ -458,7 +450,7 @@ async def test_a_large_step_that_is_not_sent_in_time_fails_nobody_else(
         except StoreUnavailable:
             refused.append(request_id)
 
-    async with closing(MongoStore(*mongo_database)) as store:
+    async with aclosing(MongoStore(*mongo_database)) as store:
         await store.open()
         async with anyio.create_task_group() as tasks:
             for request_id, text in (("a", "x"), ("large", "x" * 2**21), ("b", "x")):
@@ -678,7 +670,7 @@ def losing_a_reply(monkeypatch: pytest.MonkeyPatch, writes: int) -> Generator[li
 async def test_what_was_done_when_its_reply_was_lost_is_reported_as_done_and_done_once(
     mongo_database: tuple[str, str], monkeypatch: pytest.MonkeyPatch, anyio_backend: str
 ) -> None:
-    async with closing(MongoStore(*mongo_database, durability="process")) as store:
+    async with aclosing(MongoStore(*mongo_database, durability="process")) as store:
         await store.open()
         for writes in range(40):
             c, r = f"c{writes}", f"r{writes}"
@@ -705,7 +697,7 @@ async def test_what_was_done_when_its_reply_was_lost_is_reported_as_done_and_don
 async def test_a_step_whose_reply_was_lost_counts_though_another_process_has_gone_on_since(
     mongo_database: tuple[str, str], process: Process, anyio_backend: str
 ) -> None:
-    async with closing(MongoStore(*mongo_database)) as store:
+    async with aclosing(MongoStore(*mongo_database)) as store:
         first, other = process.open(), process.open()
         step = Step(written(entry("r", 0, lease_seconds=0)), "first")
         assert isinstance(append_all(first, [step])[0], int)
@@ -729,7 +721,7 @@ async def test_what_the_server_refuses_is_reported_with_its_code_and_without_wha
         ),
         "cannot take a value": InvalidDocument("too large"),
     }
-    async with closing(MongoStore(*mongo_database)) as store:
+    async with aclosing(MongoStore(*mongo_database)) as store:
         await store.open()
         for reported, fault in faults.items():
 
@@ -755,7 +747,7 @@ async def test_durability_is_whether_a_majority_has_it_on_disk(
 ) -> None:
     concerns: dict[Durability, dict[str, object]] = {"power": {"w": "majority", "j": True}, "process": {"w": 1}}
     for durability, concern in concerns.items():
-        async with closing(MongoStore(*mongo_database, durability=durability)) as store:
+        async with aclosing(MongoStore(*mongo_database, durability=durability)) as store:
             assert await store._write(lambda database: database.requests.write_concern.document) == concern
             await store.remember("c", turn(durability))
 
@@ -794,7 +786,7 @@ def test_what_cannot_be_a_store_is_refused_and_a_missing_driver_is_named(monkeyp
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_nobody_behind_the_address_is_reported_without_the_password(anyio_backend: str, password: str) -> None:
     url = f"mongodb://me:{password}@127.0.0.1:1/?retryWrites=false"
-    async with closing(MongoStore(url, answer_seconds=0.3)) as store:
+    async with aclosing(MongoStore(url, answer_seconds=0.3)) as store:
         with pytest.raises(
             StoreUnavailable, match=r"database toolbus at mongodb://127\.0\.0\.1:1 is out of reach"
         ) as caught:

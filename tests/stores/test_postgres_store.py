@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import aclosing
 from hashlib import sha256
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ import psycopg
 import pytest
 
 from support.postgres_server import PostgresServer
-from support.store_entries import closing, entry, turn, write_whole
+from support.store_entries import entry, turn, write_whole
 from toolbus.clock import wall_time_from
 from toolbus.errors import (
     ConfigurationError,
@@ -40,7 +41,7 @@ def run(url: str, statement: str) -> list[tuple[object, ...]]:
 
 @pytest.mark.guarantee("G11")
 async def test_many_appends_at_once_share_few_commits(postgres_url: str) -> None:
-    async with closing(PostgresStore(postgres_url)) as store:
+    async with aclosing(PostgresStore(postgres_url)) as store:
         await store.open()
         async with anyio.create_task_group() as tasks:
             for number in range(200):
@@ -52,7 +53,7 @@ async def test_many_appends_at_once_share_few_commits(postgres_url: str) -> None
 
 @pytest.mark.guarantee("G20")
 async def test_leases_go_by_the_servers_clock(postgres_url: str) -> None:
-    async with closing(PostgresStore(postgres_url)) as ours, closing(PostgresStore(postgres_url)) as theirs:
+    async with aclosing(PostgresStore(postgres_url)) as ours, aclosing(PostgresStore(postgres_url)) as theirs:
         await ours.append(entry(lease_seconds=3_600))
         with wall_time_from(lambda: 4_000_000_000.0):
             assert await theirs.take("r", "other", 60) is None
@@ -72,7 +73,7 @@ async def test_entries_that_are_refused_do_not_harm_those_that_share_their_commi
         except StoreError as exc:
             refused[request_id] = str(exc)
 
-    async with closing(PostgresStore(postgres_url)) as store:
+    async with aclosing(PostgresStore(postgres_url)) as store:
         await store.append(entry("a"))
         await store.append(entry("b"))
         async with anyio.create_task_group() as tasks:
@@ -90,7 +91,7 @@ async def test_entries_that_are_refused_do_not_harm_those_that_share_their_commi
 async def test_a_server_that_restarts_is_unavailable_meanwhile_and_then_used_again(
     postgres: PostgresServer, postgres_url: str, anyio_backend: str
 ) -> None:
-    async with closing(PostgresStore(postgres_url)) as store:
+    async with aclosing(PostgresStore(postgres_url)) as store:
         await write_whole(store)
         postgres.kill()
         for _ in range(2):
@@ -113,7 +114,7 @@ async def test_a_server_that_restarts_is_unavailable_meanwhile_and_then_used_aga
 async def test_a_server_that_does_not_answer_is_given_up_in_time(
     postgres: PostgresServer, postgres_url: str, anyio_backend: str
 ) -> None:
-    async with closing(PostgresStore(postgres_url, answer_seconds=0.3)) as store:
+    async with aclosing(PostgresStore(postgres_url, answer_seconds=0.3)) as store:
         await write_whole(store)
         with postgres.halted(), pytest.raises(StoreUnavailable, match="did not answer in time"), anyio.fail_after(2):
             await store.append(entry("s"))
@@ -127,7 +128,7 @@ async def test_a_row_that_somebody_else_locks_is_unavailable_until_he_lets_go(
     postgres_url: str, anyio_backend: str
 ) -> None:
     hasty = PostgresStore(postgres_url, answer_seconds=0.3)
-    async with closing(PostgresStore(postgres_url)) as store, closing(hasty):
+    async with aclosing(PostgresStore(postgres_url)) as store, aclosing(hasty):
         await store.append(entry())
         with psycopg.connect(postgres_url) as other:
             other.execute("SELECT * FROM toolbus.requests FOR UPDATE")
@@ -142,25 +143,25 @@ async def test_a_check_of_all_data_may_take_longer_than_a_request_waits(postgres
         names = "'statement_timeout', 'idle_in_transaction_session_timeout'"
         return {int(row[0]) for row in database.rows(f"SELECT setting FROM pg_settings WHERE name IN ({names})")}
 
-    async with closing(PostgresStore(postgres_url, answer_seconds=2)) as store:
+    async with aclosing(PostgresStore(postgres_url, answer_seconds=2)) as store:
         for seconds, least, most in ((None, 2_000, 2_000), (600, 500_000, 600_000), (None, 2_000, 2_000)):
             assert all(least <= each <= most for each in await store._read(limits, seconds))
 
 
 async def test_two_stores_make_the_tables_at_once_and_others_tables_are_left_alone(postgres_url: str) -> None:
     one, two = PostgresStore(postgres_url, schema="mine"), PostgresStore(postgres_url, schema="mine")
-    async with closing(one), closing(two), anyio.create_task_group() as tasks:
+    async with aclosing(one), aclosing(two), anyio.create_task_group() as tasks:
         tasks.start_soon(one.remember, "c", turn("a"))
         tasks.start_soon(two.remember, "c", turn("b"))
-    async with closing(PostgresStore(postgres_url, schema="mine")) as store:
+    async with aclosing(PostgresStore(postgres_url, schema="mine")) as store:
         assert len(await store.history("c")) == 4
     run(postgres_url, "CREATE TABLE public.things (x int)")
-    async with closing(PostgresStore(postgres_url, schema="public")) as store:
+    async with aclosing(PostgresStore(postgres_url, schema="public")) as store:
         with pytest.raises(StoreError, match=r"schema public of database .* has tables of another program"):
             await store.open()
     run(postgres_url, "CREATE ROLE visitor LOGIN")
     try:
-        async with closing(PostgresStore(postgres_url.replace("postgres@", "visitor@"), schema="mine")) as store:
+        async with aclosing(PostgresStore(postgres_url.replace("postgres@", "visitor@"), schema="mine")) as store:
             with pytest.raises(StoreError, match="permission denied for schema mine"):
                 await store.open()
     finally:
@@ -185,10 +186,10 @@ async def test_where_the_default_is_another_isolation_level_processes_do_not_fai
 
 @pytest.mark.guarantee("G23")
 async def test_tables_of_a_newer_format_are_refused_by_name(postgres_url: str) -> None:
-    async with closing(PostgresStore(postgres_url)) as store:
+    async with aclosing(PostgresStore(postgres_url)) as store:
         await store.open()
     run(postgres_url, "UPDATE toolbus.format SET number = 99")
-    async with closing(PostgresStore(postgres_url)) as store:
+    async with aclosing(PostgresStore(postgres_url)) as store:
         with pytest.raises(
             UnsupportedStoreFormat, match=r"schema toolbus of database .* was written by a newer .* in format 99"
         ):
@@ -197,7 +198,7 @@ async def test_tables_of_a_newer_format_are_refused_by_name(postgres_url: str) -
 
 @pytest.mark.guarantee("G22")
 async def test_damage_is_named_with_its_place(postgres_url: str) -> None:
-    async with closing(PostgresStore(postgres_url)) as store:
+    async with aclosing(PostgresStore(postgres_url)) as store:
         await write_whole(store)
         run(postgres_url, "UPDATE toolbus.facts SET data = data || ' '::bytea WHERE seq = 3")
         with pytest.raises(StoreDamaged) as caught:
@@ -213,12 +214,12 @@ async def test_damage_is_named_with_its_place(postgres_url: str) -> None:
 async def test_durability_is_whether_a_commit_waits_for_the_servers_disk(
     postgres_url: str, durability: Durability, setting: str, anyio_backend: str
 ) -> None:
-    async with closing(PostgresStore(postgres_url, durability=durability)) as store:
+    async with aclosing(PostgresStore(postgres_url, durability=durability)) as store:
         assert await store._writer.run(lambda database: database.rows("SHOW synchronous_commit")) == [(setting,)]
 
 
 async def test_old_requests_are_pruned_with_their_large_texts(postgres_url: str) -> None:
-    async with closing(PostgresStore(postgres_url)) as store:
+    async with aclosing(PostgresStore(postgres_url)) as store:
         await write_whole(store, "r", "c", "large " * 5_000)
         record = await store.request("r")
         assert record is not None
@@ -245,7 +246,7 @@ async def test_a_turn_that_comes_while_its_conversation_is_deleted_begins_it_ane
         return delete(database, ids)
 
     monkeypatch.setattr(upkeep, "_delete_conversations", slowly)
-    async with closing(PostgresStore(postgres_url)) as ours, closing(PostgresStore(postgres_url)) as theirs:
+    async with aclosing(PostgresStore(postgres_url)) as ours, aclosing(PostgresStore(postgres_url)) as theirs:
         await ours.remember("c", turn("old"))
         await theirs.open()
         [[now]] = run(postgres_url, "SELECT extract(epoch from clock_timestamp())::float")
@@ -301,5 +302,5 @@ async def test_a_host_that_hangs_leaves_time_for_those_after_it(
 
 
 async def _opened(conninfo: str) -> None:
-    async with closing(PostgresStore(conninfo)) as store:
+    async with aclosing(PostgresStore(conninfo)) as store:
         await store.open()

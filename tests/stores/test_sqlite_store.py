@@ -15,7 +15,7 @@ import stat
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing as closed
+from contextlib import aclosing, closing
 from itertools import chain
 from pathlib import Path
 from time import monotonic
@@ -26,7 +26,7 @@ import anyio.lowlevel
 import pytest
 
 from support.environments import importing_from
-from support.store_entries import closing, entry, text_of, turn, write_whole
+from support.store_entries import entry, text_of, turn, write_whole
 from toolbus.errors import (
     ConfigurationError,
     LeaseLost,
@@ -77,7 +77,7 @@ async def test_a_store_is_its_own_journal_and_archive(path: Path) -> None:
 
 
 async def test_the_file_and_its_logs_are_for_their_owner_alone(path: Path, narrow_umask: None) -> None:
-    async with closing(SqliteStore(path)) as store:
+    async with aclosing(SqliteStore(path)) as store:
         await store.append(entry())
         modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in path.parent.iterdir()}
         assert modes == {"store.db": 0o600, "store.db-wal": 0o600, "store.db-shm": 0o600}
@@ -102,7 +102,7 @@ async def test_each_path_that_cannot_be_used_is_named_at_the_start_with_what_to_
     assert await refusal(text) == f"{text} is not a SQLite database, or its beginning is damaged; give another path"
     assert text.read_text().startswith("This is a text")
     foreign = tmp_path / "foreign.db"
-    with closed(sqlite3.connect(foreign)) as database:
+    with closing(sqlite3.connect(foreign)) as database:
         database.execute("CREATE TABLE things (x)")
     assert f"{foreign} is a database of another program (application id 0, 1 tables" in await refusal(foreign)
     for wrong in ("", ":memory:", "file:x?mode=ro"):
@@ -135,9 +135,9 @@ async def test_a_file_that_may_not_be_written_is_refused_at_the_start(
 
 @pytest.mark.guarantee("G23")
 async def test_a_file_of_a_newer_format_is_refused_by_name_and_left_alone(path: Path) -> None:
-    async with closing(SqliteStore(path)) as store:
+    async with aclosing(SqliteStore(path)) as store:
         await store.append(entry())
-    with closed(sqlite3.connect(path)) as database:
+    with closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA user_version = 99")
     before = path.read_bytes()
     store = SqliteStore(path)
@@ -152,7 +152,7 @@ async def test_a_file_of_a_newer_format_is_refused_by_name_and_left_alone(path: 
 @pytest.mark.guarantee("G23")
 async def test_a_file_that_was_recorded_in_format_1_is_read_and_goes_on(path: Path) -> None:
     shutil.copy(RECORDED, path)
-    async with closing(SqliteStore(path)) as store:
+    async with aclosing(SqliteStore(path)) as store:
         assert [each.step_end for each in await store.facts("ended")] == [1, 1, 3, 3, 4]
         assert len(await store.history("talk")) == 2
         [left] = await store.unfinished()
@@ -184,9 +184,9 @@ async def test_an_older_format_is_brought_up_to_date_in_one_transaction(
     monkeypatch.setattr(_schema, "_STEPS", [*steps, fail])
     assert await refusal(path) == "the step failed"
     monkeypatch.setattr(_schema, "_STEPS", [*steps, do_nothing])
-    async with closing(SqliteStore(path)) as store:
+    async with aclosing(SqliteStore(path)) as store:
         assert len(await store.facts("ended")) == 5
-    with closed(sqlite3.connect(path)) as database:
+    with closing(sqlite3.connect(path)) as database:
         assert database.execute("PRAGMA user_version").fetchone() == (3,)
         assert "colour" in [row[1] for row in database.execute("PRAGMA table_info(requests)")]
 
@@ -196,7 +196,7 @@ async def test_an_older_format_is_brought_up_to_date_in_one_transaction(
 async def test_durability_is_how_far_sqlite_syncs(
     path: Path, durability: Durability, level: int, anyio_backend: str
 ) -> None:
-    async with closing(SqliteStore(path, durability=durability)) as store:
+    async with aclosing(SqliteStore(path, durability=durability)) as store:
         run = store._writer.run
         assert await run(lambda database: database.rows("PRAGMA synchronous")) == [(level,)]
         assert await run(lambda database: database.rows("PRAGMA journal_mode")) == [("wal",)]
@@ -207,7 +207,7 @@ async def test_durability_is_how_far_sqlite_syncs(
 
 @pytest.mark.guarantee("G11")
 async def test_a_thousand_appends_at_once_share_few_commits(path: Path) -> None:
-    async with closing(SqliteStore(path)) as store:
+    async with aclosing(SqliteStore(path)) as store:
         await store.open()
         async with anyio.create_task_group() as tasks:
             for number in range(1_000):
@@ -229,7 +229,7 @@ async def test_entries_that_are_refused_do_not_harm_those_that_share_their_commi
             outcomes[name] = type(exc), str(exc)
             causes[name] = exc.__cause__
 
-    async with closing(SqliteStore(path)) as store:
+    async with aclosing(SqliteStore(path)) as store:
         for known in ("a", "b", "c"):
             await store.append(entry(known))
         async with anyio.create_task_group() as tasks:
@@ -254,7 +254,7 @@ async def test_turns_and_inputs_that_are_refused_do_not_harm_those_that_share_th
     half = "\ud83d"
     inputs = [CancelRequested(request_id=each, event_id=each) for each in ("a", half, "x")]
     turns = [WantedTurn(each, each, "owner", 60) for each in ("b", half, "a", "b")]
-    async with closing(SqliteStore(path)) as store:
+    async with aclosing(SqliteStore(path)) as store:
         await store.append(entry("a"))
         sent = await store._writer.run(lambda database: send_all(database, inputs))
         assert [each.state if isinstance(each, InboxReceipt) else type(each) for each in sent] == [
@@ -278,7 +278,7 @@ async def test_a_disk_that_fails_while_entries_are_written_one_by_one_fails_them
         if len(groups) == 3:
             raise sqlite3.OperationalError("disk I/O error")
 
-    async with closing(SqliteStore(path)) as store:
+    async with aclosing(SqliteStore(path)) as store:
         await store.append(entry("a"))
         monkeypatch.setattr(append._Group, "write", fails)
         entries = [written(each) for each in (entry("a"), entry("b"), entry("c"))]
@@ -292,7 +292,7 @@ async def test_an_entry_that_is_refused_without_a_reason_says_so(path: Path, mon
     def refuses(_group: append._Group) -> None:
         raise append._Refused
 
-    async with closing(SqliteStore(path)) as store:
+    async with aclosing(SqliteStore(path)) as store:
         await store.append(entry("a"))
         monkeypatch.setattr(append._Group, "write", refuses)
         with pytest.raises(StoreError, match="request a cannot be written, for an unknown reason"):
@@ -301,7 +301,7 @@ async def test_an_entry_that_is_refused_without_a_reason_says_so(path: Path, mon
 
 async def test_the_ends_of_journals_are_remembered_up_to_a_bound(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_encoding, "_MOST_HEADS", 2)
-    async with closing(SqliteStore(path)) as store:
+    async with aclosing(SqliteStore(path)) as store:
         for each in "abc":
             await store.append(entry(each))
         assert await store._writer.run(lambda database: [*database.heads]) == ["b", "c"]
@@ -317,7 +317,7 @@ async def test_a_file_that_cannot_have_a_log_is_refused(path: Path, monkeypatch:
         return connect(":memory:", **options)
 
     monkeypatch.setattr(sqlite3, "connect", in_memory)
-    async with closing(SqliteStore(path)) as store:
+    async with aclosing(SqliteStore(path)) as store:
         with pytest.raises(StoreError, match=r"cannot have a write-ahead log \(its journal mode stays memory\)"):
             await store.open()
 
@@ -331,11 +331,12 @@ async def run_program(program: str, path: Path) -> int:
 
 TAKES_OVER = """
 import asyncio, sys
-from support.store_entries import closing, entry
+from contextlib import aclosing
+from support.store_entries import entry
 from toolbus.stores.sqlite import SqliteStore
 
 async def main():
-    async with closing(SqliteStore(sys.argv[1])) as store:
+    async with aclosing(SqliteStore(sys.argv[1])) as store:
         assert await store.take("r", "other", 3_600)
         await store.append(entry("r", 1, "theirs", epoch=2))
 
@@ -349,7 +350,7 @@ async def test_a_process_that_was_taken_over_by_another_one_cannot_write_any_mor
     path: Path, anyio_backend: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite, "_has_warned", [])
-    async with closing(SqliteStore(path)) as store:
+    async with aclosing(SqliteStore(path)) as store:
         await store.append(entry(lease_seconds=0))
         assert await run_program(TAKES_OVER, path) == 0
         with pytest.raises(LeaseLost):
@@ -372,7 +373,7 @@ async def test_a_connection_that_cannot_be_used_is_closed(path: Path, monkeypatc
 
     monkeypatch.setattr(sqlite3, "connect", functools.partial(sqlite3.connect, factory=Seen))
     path.write_bytes(b"no database " * 1_000)
-    async with closing(SqliteStore(path)) as store:
+    async with aclosing(SqliteStore(path)) as store:
         with pytest.raises(StoreError):
             await store.history("c")
     assert closings
@@ -384,7 +385,7 @@ async def test_one_warning_is_logged_and_only_after_another_process_has_written(
     monkeypatch.setattr(sqlite, "_has_warned", [])
     monkeypatch.setattr(sqlite, "has_reset_race", bool)  # whatever version is here
     reported: list[int] = []
-    async with closing(SqliteStore(path)) as store, closing(SqliteStore(path)) as other:
+    async with aclosing(SqliteStore(path)) as store, aclosing(SqliteStore(path)) as other:
         for writer in (store, other, other):
             await writer.append(entry(f"r{len(reported)}"))
             await store.renew("nobody", 60)
@@ -429,7 +430,7 @@ asyncio.new_event_loop().run_until_complete(main())
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_what_is_queued_when_the_program_ends_is_written(path: Path, anyio_backend: str) -> None:
     assert await run_program(ENDS_EARLY, path) == 3
-    async with closing(SqliteStore(path)) as store:
+    async with aclosing(SqliteStore(path)) as store:
         assert (await store.statistics()).requests == 51
 
 
@@ -468,7 +469,7 @@ async def test_of_a_killed_process_each_append_that_had_returned_is_there_and_wh
                 reported.append(await process.stdout.receive())
     lines = [line.split() for line in b"".join(reported).splitlines(keepends=True) if line.endswith(b"\n")]
     returned = {int(number): int(seq) for number, seq in lines}
-    async with closing(SqliteStore(path)) as store:
+    async with aclosing(SqliteStore(path)) as store:
         assert len(returned) == 8
         for number, seq in returned.items():
             assert len(await store.facts(f"r{number}")) in {
@@ -500,7 +501,7 @@ loop.run_until_complete(store.aclose())
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_forked_child_has_a_connection_of_its_own(path: Path, anyio_backend: str) -> None:
     assert await run_program(FORKS, path) == 0
-    async with closing(SqliteStore(path)) as store:
+    async with aclosing(SqliteStore(path)) as store:
         assert len(await store.facts("parent")) == 2
         assert len(await store.facts("child")) == 1
 
@@ -510,9 +511,9 @@ async def test_a_forked_child_has_a_connection_of_its_own(path: Path, anyio_back
 
 @pytest.mark.guarantee("G21")
 async def test_a_file_that_another_process_locks_is_unavailable_and_works_when_it_lets_go(path: Path) -> None:
-    async with closing(SqliteStore(path, answer_seconds=0.2)) as store:
+    async with aclosing(SqliteStore(path, answer_seconds=0.2)) as store:
         await store.append(entry())
-        with closed(sqlite3.connect(path, isolation_level=None)) as other:
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             with pytest.raises(StoreUnavailable, match=f"{path} is locked by another process") as caught:
                 await store.append(entry("r", 1))
@@ -530,7 +531,7 @@ async def test_a_file_that_another_process_locks_is_unavailable_and_works_when_i
 def test_a_lock_is_waited_for_until_the_deadline_also_where_the_job_before_had_a_little_less_time(path: Path) -> None:
     """Who gives up before it is not the one whose time is over: all that were to be written with him would fail."""
     database = sqlite._Sqlite(path, "process", monotonic() + 0.15, reads=False)
-    with closed(sqlite3.connect(path, isolation_level=None)) as other, closed(database):
+    with closing(sqlite3.connect(path, isolation_level=None)) as other, closing(database):
         other.execute("BEGIN IMMEDIATE")
         database.deadline = monotonic() + 0.23
         with pytest.raises(sqlite3.OperationalError, match="locked"):
@@ -550,9 +551,9 @@ async def test_two_that_open_one_new_file_at_once_both_work_on_it(path: Path, mo
         begin(self, reading=reading)
 
     monkeypatch.setattr(sqlite._Sqlite, "begin", begin_second)
-    async with closing(SqliteStore(path)) as store:
+    async with aclosing(SqliteStore(path)) as store:
         await store.append(entry())
-        with closed(first[0]) as other:
+        with closing(first[0]) as other:
             assert other.rows("SELECT request_id FROM requests") == [("r",)]
         assert len(await store.facts("r")) == 1
 
@@ -583,7 +584,7 @@ async def test_each_fault_of_sqlite_is_reported_by_its_own_error_and_the_store_w
     path: Path, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind, words, is_opened_anew = CODES[code]
-    async with closing(SqliteStore(path)) as store:
+    async with aclosing(SqliteStore(path)) as store:
         await store.append(entry())
         before = await store._writer.run(id)
 
@@ -605,7 +606,7 @@ async def test_each_fault_of_sqlite_is_reported_by_its_own_error_and_the_store_w
 
 @pytest.mark.guarantee("G21")
 async def test_a_full_disk_is_a_typed_error_and_work_goes_on_when_there_is_room_again(path: Path) -> None:
-    async with closing(SqliteStore(path)) as store:
+    async with aclosing(SqliteStore(path)) as store:
         await store.append(entry())
         pages = (await store._writer.run(lambda database: database.rows("PRAGMA page_count")))[0][0]
         await store._writer.run(lambda database: database.rows(f"PRAGMA max_page_count = {pages}"))
@@ -628,9 +629,9 @@ async def test_all_appends_of_a_commit_that_fails_are_reported_each_by_an_error_
         except StoreUnavailable as exc:
             errors.append(exc)
 
-    async with closing(SqliteStore(path, answer_seconds=0.2)) as store:
+    async with aclosing(SqliteStore(path, answer_seconds=0.2)) as store:
         await store.open()
-        with closed(sqlite3.connect(path, isolation_level=None)) as other:
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             async with anyio.create_task_group() as tasks:
                 for number in range(5):
@@ -641,7 +642,7 @@ async def test_all_appends_of_a_commit_that_fails_are_reported_each_by_an_error_
 
 async def test_a_reading_that_takes_too_long_is_given_up(path: Path) -> None:
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
-    async with closing(SqliteStore(path, answer_seconds=0.1)) as store:
+    async with aclosing(SqliteStore(path, answer_seconds=0.1)) as store:
         with pytest.raises(StoreUnavailable, match="did not answer in time: interrupted"):
             await store._read(lambda database: database.rows(endless))
         assert await store.history("c") == []
@@ -655,7 +656,7 @@ async def test_a_reading_that_is_cancelled_ends_however_long_it_would_have_taken
         begun.set()
         return database.rows(endless)
 
-    async with closing(SqliteStore(path)) as store, anyio.create_task_group() as tasks:
+    async with aclosing(SqliteStore(path)) as store, anyio.create_task_group() as tasks:
         tasks.start_soon(store._read, read, 600.0)
         while not begun.is_set():
             await anyio.lowlevel.checkpoint()
@@ -664,12 +665,12 @@ async def test_a_reading_that_is_cancelled_ends_however_long_it_would_have_taken
 
 @pytest.mark.guarantee("G22")
 async def test_a_file_whose_beginning_was_overwritten_is_reported_as_damaged(path: Path) -> None:
-    async with closing(SqliteStore(path)) as store:
+    async with aclosing(SqliteStore(path)) as store:
         await write_whole(store)
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(b"\xff" * 4096 * 3)
-    async with closing(SqliteStore(path)) as store:
+    async with aclosing(SqliteStore(path)) as store:
         with pytest.raises(StoreDamaged):
             for request in ("r", "x"):
                 await store.facts(request)
@@ -683,7 +684,7 @@ async def test_a_file_whose_beginning_was_overwritten_is_reported_as_damaged(pat
 
 async def test_pruning_deletes_old_requests_and_the_large_texts_that_nobody_else_has(path: Path) -> None:
     large, shared = "only here " * 5_000, "in the conversation too " * 2_000
-    async with closing(SqliteStore(path)) as store:
+    async with aclosing(SqliteStore(path)) as store:
 
         async def blobs() -> int:
             return (await store._read(lambda database: database.rows("SELECT count(*) FROM blobs")))[0][0]
@@ -715,26 +716,26 @@ async def test_pruning_deletes_old_requests_and_the_large_texts_that_nobody_else
 async def test_nothing_is_written_to_a_file_that_was_deleted_or_replaced_while_it_was_open(
     tmp_path: Path, how: str, anyio_backend: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with closing(SqliteStore(tmp_path / "store.db")) as store:
+    async with aclosing(SqliteStore(tmp_path / "store.db")) as store:
         await store.append(entry("before"))
         assert len(await store.requests()) == 1
         for each in tmp_path.iterdir():
             each.unlink()
         if how == "replaced":
-            async with closing(SqliteStore(store.path)) as other:
+            async with aclosing(SqliteStore(store.path)) as other:
                 await other.append(entry("of another"))
         await store.append(entry("after"))
         with pytest.raises(StoreError, match="request before is not in the journal"):
             await store.append(entry("before", 1))
         expected = {"after", "of another"} if how == "replaced" else {"after"}
         assert {each.request_id for each in await store.requests()} == expected
-        async with closing(SqliteStore(store.path)) as reader:
+        async with aclosing(SqliteStore(store.path)) as reader:
             assert {each.request_id for each in await reader.requests()} == expected
     assert "was deleted or replaced while it was open" in caplog.text
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_number_that_is_too_large_for_the_database_is_refused(tmp_path: Path, anyio_backend: str) -> None:
-    async with closing(SqliteStore(tmp_path / "store.db")) as store:
+    async with aclosing(SqliteStore(tmp_path / "store.db")) as store:
         with pytest.raises(StoreError, match="cannot take a value: Python int too large"):
             await store.conversations(limit=2**63)

@@ -9,15 +9,14 @@ import os
 import sqlite3
 import stat
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
-from contextlib import closing as closed
+from contextlib import aclosing, asynccontextmanager, closing
 from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.store_entries import closing, entry, turn, write_whole
+from support.store_entries import entry, turn, write_whole
 from toolbus.errors import StoreDamaged, StoreError, UnsupportedStoreFormat
 from toolbus.messages import AssistantMessage, UserMessage
 from toolbus.stores import archive
@@ -34,8 +33,8 @@ LONG = "a long text " * 2_000
 async def two_stores(folder: Path) -> AsyncGenerator[tuple[SqliteStore, SqliteStore]]:
     """A store to export from, and one to import into."""
     async with (
-        closing(SqliteStore(folder / "a.db", durability="process")) as store,
-        closing(SqliteStore(folder / "b.db", durability="process")) as target,
+        aclosing(SqliteStore(folder / "a.db", durability="process")) as store,
+        aclosing(SqliteStore(folder / "b.db", durability="process")) as target,
     ):
         yield store, target
 
@@ -74,9 +73,9 @@ async def test_what_is_exported_from_sqlite_is_the_same_in_postgresql_and_back(
 ) -> None:
     first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
     async with (
-        closing(SqliteStore(tmp_path / "a.db")) as one,
-        closing(PostgresStore(postgres_url)) as two,
-        closing(SqliteStore(tmp_path / "b.db")) as three,
+        aclosing(SqliteStore(tmp_path / "a.db")) as one,
+        aclosing(PostgresStore(postgres_url)) as two,
+        aclosing(SqliteStore(tmp_path / "b.db")) as three,
     ):
         await fill(one)
         done = await export_to(one, first)
@@ -98,7 +97,7 @@ async def test_what_is_exported_from_sqlite_is_the_same_in_postgresql_and_back(
 
 async def test_an_export_that_was_changed_or_breaks_off_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     path, other = tmp_path / "export.jsonl", tmp_path / "other.jsonl"
-    async with closing(SqliteStore(tmp_path / "a.db", durability="process")) as store:
+    async with aclosing(SqliteStore(tmp_path / "a.db", durability="process")) as store:
         await write_whole(store)
         await export_to(store, path)
         with pytest.raises(StoreError, match=f"{path} exists already"):
@@ -112,7 +111,7 @@ async def test_an_export_that_was_changed_or_breaks_off_is_refused_before_anythi
         "its line 1 is not what was exported": [b"{}\n"],
         "its line 5 is not what was exported": [*lines[:4], lines[4][:-9]],
     }
-    async with closing(SqliteStore(tmp_path / "b.db", durability="process")) as target:
+    async with aclosing(SqliteStore(tmp_path / "b.db", durability="process")) as target:
         for text, content in wrong.items():
             other.write_bytes(b"".join(content))
             with pytest.raises(StoreDamaged, match=text):
@@ -127,7 +126,7 @@ async def test_an_export_that_was_changed_or_breaks_off_is_refused_before_anythi
 @pytest.mark.guarantee("G23")
 async def test_an_export_of_a_newer_toolbus_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "export.jsonl"
-    async with closing(SqliteStore(tmp_path / "a.db", durability="process")) as store:
+    async with aclosing(SqliteStore(tmp_path / "a.db", durability="process")) as store:
         with monkeypatch.context() as patched:
             patched.setattr("toolbus.stores.archive._FORMAT", 9)
             await export_to(store, path)
@@ -145,7 +144,7 @@ async def test_of_a_damaged_request_what_is_whole_is_exported_and_the_rest_is_re
         await write_whole(store, "r")
         await write_whole(store, "s", "d")
         await store.remember("e", turn("lost"))
-        with closed(sqlite3.connect(store.path, isolation_level=None)) as database:
+        with closing(sqlite3.connect(store.path, isolation_level=None)) as database:
             database.execute("DELETE FROM facts WHERE request_id = 'r' AND seq = 3")
             database.execute("DELETE FROM messages WHERE conversation_id = 'e'")
         done = await export_to(store, path)
@@ -214,7 +213,7 @@ async def test_a_request_that_ends_during_an_export_has_its_turn_once_or_continu
 async def test_a_conversation_without_messages_does_not_keep_an_archive_from_being_read(
     tmp_path: Path, anyio_backend: str
 ) -> None:
-    async with closing(SqliteStore(tmp_path / "one.db")) as one, closing(SqliteStore(tmp_path / "two.db")) as two:
+    async with aclosing(SqliteStore(tmp_path / "one.db")) as one, aclosing(SqliteStore(tmp_path / "two.db")) as two:
         await one.remember("c", turn("hello"))
         await one.remember("d", [])
         for each in "cd":
@@ -228,7 +227,7 @@ async def test_a_conversation_without_messages_does_not_keep_an_archive_from_bei
 async def test_an_export_is_the_same_in_whatever_batches_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with closing(SqliteStore(tmp_path / "a.db", durability="process")) as store:
+    async with aclosing(SqliteStore(tmp_path / "a.db", durability="process")) as store:
         await write_whole(store)
         await export_to(store, tmp_path / "at once.jsonl")
         monkeypatch.setattr(archive, "_BATCH_LINES", 2)
@@ -239,7 +238,7 @@ async def test_an_export_is_the_same_in_whatever_batches_it_is_written(
 async def test_a_file_that_cannot_be_created_or_written_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with closing(SqliteStore(tmp_path / "a.db", durability="process")) as store:
+    async with aclosing(SqliteStore(tmp_path / "a.db", durability="process")) as store:
         await write_whole(store)
         with pytest.raises(StoreError, match=r"nowhere/all.jsonl cannot be created: No such file or directory"):
             await export_to(store, tmp_path / "nowhere" / "all.jsonl")
@@ -256,7 +255,7 @@ async def test_a_request_whose_record_is_damaged_is_reported_and_the_others_are_
     async with two_stores(tmp_path) as (store, target):
         await write_whole(store, "r")
         await write_whole(store, "s", "d")
-        with closed(sqlite3.connect(store.path, isolation_level=None)) as database:
+        with closing(sqlite3.connect(store.path, isolation_level=None)) as database:
             database.execute("UPDATE requests SET epoch = 'one' WHERE request_id = 'r'")
         for report in (await verify(store), await export_to(store, tmp_path / "all.jsonl")):
             assert (report.requests, [type(each) for each in report.problems]) == (1, [StoreDamaged])
@@ -286,7 +285,7 @@ async def test_a_file_that_something_else_has_written_is_refused(
         await writer.add(each)
     writer.finish()
     writer.close()
-    async with closing(SqliteStore(tmp_path / "a.db", durability="process")) as store:
+    async with aclosing(SqliteStore(tmp_path / "a.db", durability="process")) as store:
         with pytest.raises(kind, match=words) as caught:
             await import_from(store, tmp_path / "all.jsonl")
         assert type(caught.value) is kind

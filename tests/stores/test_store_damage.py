@@ -5,13 +5,13 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing as closed
+from contextlib import aclosing, closing
 from pathlib import Path
 
 import anyio
 import pytest
 
-from support.store_entries import closing, entry, text_of, turn, write_whole
+from support.store_entries import entry, text_of, turn, write_whole
 from toolbus import Runtime
 from toolbus.cli._open_store import CommandStore
 from toolbus.errors import StoreDamaged, StoreError, UnsupportedStoreFormat
@@ -64,11 +64,11 @@ async def test_each_kind_of_damage_is_named_with_its_place_and_what_is_before_it
 ) -> None:
     statement, seq, whole = DAMAGE[kind]
     path = tmp_path / "store.db"
-    async with closing(SqliteStore(path, durability="process")) as store:
+    async with aclosing(SqliteStore(path, durability="process")) as store:
         await write_whole(store, "r", "c", LONG)
         await write_whole(store, "s", "d")
         assert (await verify(store)).problems == []
-        with closed(sqlite3.connect(path, isolation_level=None)) as database:
+        with closing(sqlite3.connect(path, isolation_level=None)) as database:
             _swap_safely(database, statement)
         with pytest.raises(StoreDamaged) as caught:
             await store.facts("r")
@@ -98,10 +98,10 @@ async def test_steps_that_overlap_are_damage_although_each_hash_is_right(
     tmp_path: Path, seq: int, step_end: int, anyio_backend: str
 ) -> None:
     path = tmp_path / "store.db"
-    async with closing(SqliteStore(path, durability="process")) as store:
+    async with aclosing(SqliteStore(path, durability="process")) as store:
         await store.append(entry("r", 0, "zero", "one"))
         await store.append(entry("r", 2, "two", "three"))
-        with closed(sqlite3.connect(path, isolation_level=None)) as database:
+        with closing(sqlite3.connect(path, isolation_level=None)) as database:
             database.execute("UPDATE facts SET step_end = ? WHERE seq = ?", (step_end, seq))
             (digest,) = database.execute("SELECT hash FROM facts WHERE seq = ?", (seq - 1,)).fetchone()
             rows = database.execute("SELECT seq, step_end, data FROM facts WHERE seq >= ? ORDER BY seq", (seq,))
@@ -117,10 +117,10 @@ async def test_a_request_whose_journal_was_cut_back_to_what_is_whole_goes_on(
     tmp_path: Path, anyio_backend: str
 ) -> None:
     path = tmp_path / "store.db"
-    async with closing(SqliteStore(path)) as store:
+    async with aclosing(SqliteStore(path)) as store:
         await store.append(entry("r", 0, "zero", "one"))
         await store.append(entry("r", 2, "two", "three"))
-        with closed(sqlite3.connect(path, isolation_level=None)) as database:
+        with closing(sqlite3.connect(path, isolation_level=None)) as database:
             database.execute("DELETE FROM facts WHERE seq = 3")
         assert await store.cut("r", 7) is None
         assert await store.cut("r", 1) == 2
@@ -132,9 +132,9 @@ async def test_a_request_whose_journal_was_cut_back_to_what_is_whole_goes_on(
 async def test_a_journal_whose_first_fact_is_damaged_is_cut_back_to_its_beginning(
     tmp_path: Path, anyio_backend: str
 ) -> None:
-    async with closing(SqliteStore(tmp_path / "store.db")) as store:
+    async with aclosing(SqliteStore(tmp_path / "store.db")) as store:
         await store.append(entry("r", 0, "zero", "one"))
-        with closed(sqlite3.connect(store.path, isolation_level=None)) as database:
+        with closing(sqlite3.connect(store.path, isolation_level=None)) as database:
             database.execute("UPDATE facts SET hash = zeroblob(32) WHERE seq = 0")
         assert await store.cut("r", 1) == 0
         record = await store.request("r")
@@ -146,9 +146,9 @@ async def test_a_journal_whose_first_fact_is_damaged_is_cut_back_to_its_beginnin
 async def test_damage_before_the_facts_that_are_read_is_named_with_its_place(
     tmp_path: Path, anyio_backend: str
 ) -> None:
-    async with closing(SqliteStore(tmp_path / "store.db")) as store:
+    async with aclosing(SqliteStore(tmp_path / "store.db")) as store:
         await write_whole(store)
-        with closed(sqlite3.connect(store.path, isolation_level=None)) as database:
+        with closing(sqlite3.connect(store.path, isolation_level=None)) as database:
             database.execute("DELETE FROM facts WHERE seq = 1")
             with pytest.raises(StoreDamaged, match="damaged at fact 1: the fact is missing"):
                 await store.facts("r", start=2)
@@ -166,7 +166,7 @@ async def test_a_fact_of_a_newer_toolbus_is_no_damage_and_what_is_before_it_is_g
         return fact_from(data, fetch, where)
 
     monkeypatch.setattr(read, "fact_from", unknown)
-    async with closing(SqliteStore(tmp_path / "store.db")) as store:
+    async with aclosing(SqliteStore(tmp_path / "store.db")) as store:
         await write_whole(store)
         with pytest.raises(UnsupportedStoreFormat, match="fact 3 of request r is newer"):
             await store.facts("r")
@@ -179,9 +179,9 @@ async def test_a_request_of_which_nothing_is_whole_is_not_cut_back(
     tmp_path: Path, gone: str, anyio_backend: str
 ) -> None:
     path = tmp_path / "store.db"
-    async with closing(SqliteStore(path)) as store:
+    async with aclosing(SqliteStore(path)) as store:
         await store.append(entry("r", 0, "zero", "one"))
-        with closed(sqlite3.connect(path, isolation_level=None)) as database:
+        with closing(sqlite3.connect(path, isolation_level=None)) as database:
             database.execute("DELETE FROM facts")
             database.execute(f"DELETE FROM {gone}")
         with pytest.raises(StoreDamaged, match="the request's agreed options are missing"):
@@ -203,7 +203,7 @@ async def test_a_request_whose_record_is_damaged_keeps_no_other_from_going_on(
             session = hangs.session(each)
             assert session is not None
             await session.accepted()
-    with closed(sqlite3.connect(store.path, isolation_level=None)) as database:
+    with closing(sqlite3.connect(store.path, isolation_level=None)) as database:
         assert database.execute(statement, (left[1],)).rowcount == 1
     async with Runtime(ScriptedProvider([text("done")] * 2), store=store) as runtime:
         for goes_on in ({left[0], left[2]}, set[str]()):  # the second time, too, it is told and not held
@@ -219,10 +219,10 @@ async def test_a_request_whose_record_is_damaged_keeps_no_other_from_going_on(
 async def test_a_value_of_another_type_in_a_request_hides_no_other_request(
     tmp_path: Path, column: str, anyio_backend: str
 ) -> None:
-    async with closing(CommandStore(tmp_path / "store.db")) as store:
+    async with aclosing(CommandStore(tmp_path / "store.db")) as store:
         for each in ("r", "s"):
             await store.append(entry(each, conversation_id=each, lease_seconds=0))
-        with closed(sqlite3.connect(store.path, isolation_level=None)) as database:
+        with closing(sqlite3.connect(store.path, isolation_level=None)) as database:
             database.execute(f"UPDATE requests SET {column} = x'00' WHERE request_id = 'r'")
         found = await store.found_requests(is_unfinished=True)
         assert {each.record.request_id for each in found} == {"r", "s"}
@@ -232,10 +232,10 @@ async def test_a_value_of_another_type_in_a_request_hides_no_other_request(
 
 
 async def test_a_value_of_another_type_in_a_conversation_hides_no_other_one(tmp_path: Path, anyio_backend: str) -> None:
-    async with closing(CommandStore(tmp_path / "store.db")) as store:
+    async with aclosing(CommandStore(tmp_path / "store.db")) as store:
         for each in ("c", "d"):
             await store.remember(each, turn(each))
-        with closed(sqlite3.connect(store.path, isolation_level=None)) as database:
+        with closing(sqlite3.connect(store.path, isolation_level=None)) as database:
             database.execute("UPDATE conversations SET updated_at = 'x', messages = 'y' WHERE conversation_id = 'c'")
         listed = {each.conversation_id: each for each in await store.conversations()}
         assert [(each, listed[each].updated_at > 0, listed[each].message_count) for each in "cd"] == [
@@ -277,10 +277,10 @@ async def test_a_conversation_that_was_changed_is_not_given(tmp_path: Path, anyi
         "DELETE FROM conversations": 0,
     }
     for number, (statement, place) in enumerate(statements.items()):
-        async with closing(SqliteStore(path.with_name(f"{number}.db"))) as store:
+        async with aclosing(SqliteStore(path.with_name(f"{number}.db"))) as store:
             await store.remember("c", turn("first"))
             await store.remember("c", turn("second"))
-            with closed(sqlite3.connect(store.path, isolation_level=None)) as database:
+            with closing(sqlite3.connect(store.path, isolation_level=None)) as database:
                 assert database.execute(statement).rowcount == 1
             with pytest.raises(StoreDamaged, match=f"conversation 'c' is damaged at message {place}: "):
                 await store.history("c")
@@ -289,9 +289,9 @@ async def test_a_conversation_that_was_changed_is_not_given(tmp_path: Path, anyi
 
 async def test_rows_that_belong_to_nothing_are_reported(tmp_path: Path, anyio_backend: str) -> None:
     path = tmp_path / "store.db"
-    async with closing(SqliteStore(path)) as store:
+    async with aclosing(SqliteStore(path)) as store:
         await write_whole(store, "r", "c", LONG)
-        with closed(sqlite3.connect(path, isolation_level=None)) as database:
+        with closing(sqlite3.connect(path, isolation_level=None)) as database:
             for statement in ("DELETE FROM requests", "DELETE FROM conversations", "UPDATE blobs SET data = x'00'"):
                 database.execute(statement)
         texts = [str(each) for each in (await verify(store)).problems]
@@ -306,7 +306,7 @@ async def test_rows_that_belong_to_nothing_are_reported(tmp_path: Path, anyio_ba
 async def test_pages_that_were_overwritten_are_found_or_held_nothing(tmp_path: Path, anyio_backend: str) -> None:
     path = tmp_path / "store.db"
     ids = [f"r{number}" for number in range(12)]
-    async with closing(SqliteStore(path)) as store:
+    async with aclosing(SqliteStore(path)) as store:
         for each in ids:
             await write_whole(store, each, f"c{each}")
         before = [await store.facts(each) for each in ids]
@@ -314,7 +314,7 @@ async def test_pages_that_were_overwritten_are_found_or_held_nothing(tmp_path: P
     damaged = 0
     for page in range(1, len(pristine) // 4096):
         path.write_bytes(pristine[: page * 4096 + 3_000] + bytes(16) + pristine[page * 4096 + 3_016 :])
-        async with closing(SqliteStore(path, durability="process")) as store:
+        async with aclosing(SqliteStore(path, durability="process")) as store:
             try:
                 is_damaged = bool((await verify(store)).problems)
                 if not is_damaged:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import anyio
 import pytest
 
 from support.postgres_server import PostgresServer
-from support.store_entries import closing, entry
+from support.store_entries import entry
 from toolbus.errors import InboxFull, StoreError
 from toolbus.events import CancelRequested, Event
 from toolbus.storage import MAX_WAITING_INPUTS
@@ -25,11 +26,11 @@ from toolbus.stores.sqlite import SqliteStore
 @pytest.fixture(params=["sqlite", "postgres"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path, postgres: PostgresServer) -> AsyncIterator[Any]:
     if request.param == "sqlite":
-        async with closing(SqliteStore(tmp_path / "store.db", durability="process")) as made:
+        async with aclosing(SqliteStore(tmp_path / "store.db", durability="process")) as made:
             yield made
         return
     with postgres.database() as url:
-        async with closing(PostgresStore(url)) as made:
+        async with aclosing(PostgresStore(url)) as made:
             yield made
 
 
@@ -137,7 +138,7 @@ async def test_inputs_that_cannot_be_read_do_not_keep_the_others_waiting(
 
 
 async def test_an_input_with_a_text_in_place_of_its_bytes_does_not_keep_the_others_waiting(tmp_path: Path) -> None:
-    async with closing(SqliteStore(tmp_path / "store.db", durability="process")) as store:
+    async with aclosing(SqliteStore(tmp_path / "store.db", durability="process")) as store:
         await store.append(entry("r"))
         for event_id, data in (("a", "text"), ("b", 10**12), ("c", None)):
             await store.send(cancel("r", event_id))
@@ -147,7 +148,7 @@ async def test_an_input_with_a_text_in_place_of_its_bytes_does_not_keep_the_othe
 
 
 async def test_looking_for_free_requests_reads_no_others(tmp_path: Path) -> None:
-    async with closing(SqliteStore(tmp_path / "store.db", durability="process")) as store:
+    async with aclosing(SqliteStore(tmp_path / "store.db", durability="process")) as store:
         await store.append(entry("r"))
         plan = await rows(store, f"EXPLAIN QUERY PLAN {read._FREE.replace('{now}', '1e9').replace('?', '100')}")
     used = [str(row[3]) for row in plan]

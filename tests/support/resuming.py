@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
+import pytest
 
 from endings.ended_well import ENDINGS, TERMINAL, assert_valid, calls_in, listen
 from support.journaled import JournaledStore
@@ -36,7 +37,7 @@ from toolbus.storage import Entry
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider
 
-__all__ = ["PROMPT", "Lab", "Scene", "Wall", "cut_off", "model", "virtual_wall"]
+__all__ = ["PROMPT", "Lab", "Scene", "Wall", "cut_off", "facts_of", "model", "virtual_wall", "virtual_walls"]
 
 PROMPT = "Do it all."
 _BEGAN = 1_750_000_000.0
@@ -65,6 +66,17 @@ def virtual_wall() -> Generator[Wall]:
     with wall_time_from(wall):
         yield wall
     _walls.remove(wall)
+
+
+def virtual_walls() -> Any:
+    """Make the fixture `wall` of a module, whose tests all have a `virtual_wall` then."""
+
+    @pytest.fixture(autouse=True)
+    def wall() -> Iterator[Wall]:
+        with virtual_wall() as wall:
+            yield wall
+
+    return wall
 
 
 def model(*steps: Step, vendor: str = "scripted", native_output: NativeOutput = "") -> ScriptedProvider:

@@ -1,14 +1,16 @@
-"""A journal that is slow or fails when a test says so."""
+"""A journal that is slow or fails when a test says so, and a tool whose call waits for an answer meanwhile."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import anyio
 
+from toolbus import Tool
 from toolbus.events import Event
 
-__all__ = ["SlowJournal"]
+__all__ = ["SlowJournal", "waiting_tool"]
 
 
 class SlowJournal:
@@ -31,3 +33,9 @@ class SlowJournal:
     def written(self) -> list[str]:
         """The types of the written facts, in order."""
         return [fact.type for fact in self.facts]
+
+
+def waiting_tool(**options: Any) -> Tool:
+    """The external tool `wait`: others answer its calls."""
+    schema: dict[str, Any] = {"type": "object", "properties": {}}
+    return Tool("wait", "", schema, external=True, validate=lambda _arguments: None, **options)

@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from toolbus.events import Event, MessageAppended
 from toolbus.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from toolbus.storage import Ending, Entry
 from toolbus.stores.sql.engine import DatabaseStore
-
-_S = TypeVar("_S", bound=DatabaseStore)
-
-
-@asynccontextmanager
-async def closing(store: _S) -> AsyncGenerator[_S]:
-    """Yield the store, and close it after the block."""
-    try:
-        yield store
-    finally:
-        await store.aclose()
 
 
 def fact(text: str, request_id: str = "r", conversation_id: str = "c") -> MessageAppended:

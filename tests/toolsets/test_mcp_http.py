@@ -16,7 +16,7 @@ from mcp.server.mcpserver import Context
 from pydantic import Field
 
 from support.mcp_http import Served, response, written_down
-from support.mcp_server import ERAS, Caller, Era
+from support.mcp_server import ERAS, Caller, Era, until
 from toolbus.errors import ConfigurationError
 from toolbus.events import ToolCallFailed, ToolCallProgress
 from toolbus.toolsets.mcp import McpServer, McpTools
@@ -72,12 +72,6 @@ def served() -> Generator[Served]:
     served.start()
     yield served
     served.stop()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    with anyio.fail_after(10):
-        while not condition():  # noqa: ASYNC110 -- it is another thread that changes it
-            await anyio.sleep(0.02)
 
 
 @leaves_generators

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ import pytest
 
 from support import npm_servers
 from support.guarded_process import GuardedProcess
-from support.mcp_server import Caller
+from support.mcp_server import Caller, until
 from toolbus.events import ToolCallFailed, ToolCallProgress
 from toolbus.messages import ImagePart
 from toolbus.toolsets.mcp import McpServer, McpTools
@@ -48,12 +48,6 @@ def pid_of(part: str) -> int:
     """Of the child process that has `part` in its command line."""
     (found,) = [each.pid for each in psutil.Process().children(recursive=True) if part in " ".join(each.cmdline())]
     return found
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    with anyio.fail_after(10):
-        while not condition():  # noqa: ASYNC110 -- it is another process that changes it
-            await anyio.sleep(0.02)
 
 
 async def test_what_can_be_called_is_offered_and_gives_what_models_and_people_can_use(caplog: pytest.LogCaptureFixture):

@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import anyio
 import pytest
 
 import support
-from support.mcp_server import Caller
+from support.mcp_server import Caller, until
 from toolbus.events import ToolCallFailed
 from toolbus.toolsets.mcp import McpServer, McpTools
 from toolbus.toolsets.mcp._bounds import LINES, bounded_lines
@@ -30,12 +29,6 @@ def small(*args: str, **options: Any) -> McpServer:
 
 async def said(call: Caller, tool: str) -> Any:
     return json.loads((await call.completed(tool)).content)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    with anyio.fail_after(10):
-        while not condition():  # noqa: ASYNC110 -- it is another process that changes it
-            await anyio.sleep(0.02)
 
 
 async def test_a_program_gets_the_variables_that_are_allowed_and_those_that_are_given(

@@ -69,8 +69,8 @@ class Disk:
         self.holders: dict[str, Process] = {}  # by request, the process that took it last
         self.turns: dict[str, dict[str, Process]] = {}  # by conversation: the requests that run, and where
         self.endings: dict[str, str] = {}
-        self.broken: set[str] = set()  # requests with an append that failed, or was not answered
-        self.given_up: set[str] = set()  # those of `broken` that continued, because of `on_store_failure="warn"`
+        # The requests that continued after an append that failed or was not answered: `on_store_failure="warn"`.
+        self.given_up: set[str] = set()
         self.ran: dict[tuple[str, str], tuple[Process, str]] = {}  # by call, the first process, and its key
         self.reported: dict[tuple[str, str], str] = {}  # by call, the first terminal event of any process
         self.sent: dict[str, Event] = {}  # by id, what was sent to an inbox
@@ -99,10 +99,6 @@ class Disk:
     def facts(self, request_id: str) -> Sequence[Event]:
         """Return the facts of a request in the journal, in order."""
         return self._written.get(request_id, ())
-
-    def has_failed(self, request_id: str) -> bool:
-        """Return whether an append for this request has failed."""
-        return request_id in self.broken
 
     def has_given_up(self, request_id: str) -> bool:
         """Return whether any process has continued the request without its journal."""
@@ -342,7 +338,6 @@ class Handle:
         self._failed.add(request_id)
         if not isinstance(exc, LeaseLost):
             self._unanswered.add(request_id)
-        self._disk.broken.add(request_id)
         if self._continues and not isinstance(exc, LeaseLost):
             self._disk.given_up.add(request_id)
             if not passes(exc):

@@ -107,23 +107,21 @@ class Writing:
     ) -> int:
         """Begin the request with `facts` (by default one), and return its size in bytes."""
         written = facts or self.made(1)
-        entry = self.entry(written, owner=owner, lease_seconds=seconds, agreed=agreed, ending=ending, turn=turn)
-        size = await self.journal.append(entry)
-        self.steps.append(written)
-        return size
+        return await self._write(
+            self.entry(written, owner=owner, lease_seconds=seconds, agreed=agreed, ending=ending, turn=turn)
+        )
 
     async def step(self, *facts: Event) -> int:
         """Write a step of `facts` (by default one), and return the size of the request in bytes."""
-        written = facts or self.made(1)
-        size = await self.journal.append(self.entry(written))
-        self.steps.append(written)
-        return size
+        return await self._write(self.entry(facts or self.made(1)))
 
     async def end(self, *messages: Message, ending: Ending = "completed") -> int:
         """Write the last step, and return the size of the request in bytes."""
-        written = self.made(1)
-        size = await self.journal.append(self.entry(written, ending=ending, turn=messages))
-        self.steps.append(written)
+        return await self._write(self.entry(self.made(1), ending=ending, turn=messages))
+
+    async def _write(self, entry: Entry) -> int:
+        size = await self.journal.append(entry)
+        self.steps.append(entry.facts)
         return size
 
     async def record(self, journal: JournalStore | None = None) -> RequestRecord:
