@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -206,6 +207,27 @@ async def test_a_handler_on_a_worker_knows_its_request_and_its_conversation() ->
     answer = decode(broker.written)
     assert isinstance(answer, ToolCallCompleted)
     assert answer.content == "r talk {'user': 'Ada'}"
+
+
+async def test_a_worker_counts_its_answers_and_shows_the_requests_of_its_calls(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "toolbus.remote")
+    broker = FakeBroker(True)
+    worker = worker_of(broker)
+    with anyio.fail_after(100):
+        async with anyio.create_task_group() as group:
+            group.start_soon(worker.run)
+            await anyio.sleep(10)
+            view = worker.bus.arbitration.view(KEY[0])
+            assert view is not None
+            assert (view.request_id, view.conversation_id, view.metadata) == ("r", "talk", {"user": "Ada"})
+            assert (view.is_stopping, view.is_released) == (False, False)
+            assert (worker.answered, worker.broker_unavailable, len(worker.running)) == (0, False, 1)
+            await broker.over.wait()
+            worker.drain()
+    assert worker.answered == 1
+    assert caplog.records == [], "the broker was never away"
 
 
 async def test_an_answer_whose_acknowledgement_was_lost_is_this_worker_s_own_and_told() -> None:
