@@ -62,7 +62,7 @@ SMALL_BYTES = 250
 class FakeBroker:
     """Both a link and its only delivery. `outcomes` are what the broker says of an answer, one after the other.
 
-    It is away as often as `away` says of "find", "done", "keep" or "load".
+    It is away as often as `away` says of "fetch", "find", "done", "keep" or "load".
     """
 
     max_bytes = 1_000_000
@@ -81,6 +81,7 @@ class FakeBroker:
         self.over = anyio.Event()
         self.calls: list[Any] = [self]
         self.left: list[Any] = []  # calls that come with the last fetch
+        self.asked: list[int] = []  # how many calls were asked for
         self.written = b""
         self.payloads = self
         self.away: dict[str, int] = {}
@@ -95,7 +96,8 @@ class FakeBroker:
         self.stop = stopped
 
     async def fetch(self, most: int) -> Sequence[Any]:
-        del most
+        self.asked.append(most)
+        self._answer("fetch")
         if not self.calls:
             await self.over.wait()
         found, self.calls = self.calls, []
@@ -130,7 +132,7 @@ class FakeBroker:
         return self.written if self.kept == "own" else b"another"
 
     async def answer(self, key: Key, body: bytes, then: Then) -> None:
-        assert key == KEY
+        assert key[0] == KEY[0]
         self.written = body
         self.did.append("answer")
         self.at.append(anyio.current_time())
@@ -168,12 +170,12 @@ class FakeBroker:
         return outcome
 
 
-def worker_of(broker: FakeBroker) -> Worker:
+def worker_of(broker: FakeBroker, most: int = 1) -> Worker:
     @asynccontextmanager
     async def connect() -> AsyncGenerator[Any]:
         yield broker
 
-    return Worker(TOOLS, "gpu", connect, max_concurrency=1)
+    return Worker(TOOLS, "gpu", connect, max_concurrency=most)
 
 
 async def done_by(broker: FakeBroker) -> list[str]:
@@ -228,6 +230,49 @@ async def test_a_worker_counts_its_answers_and_shows_the_requests_of_its_calls(
             worker.drain()
     assert worker.answered == 1
     assert caplog.records == [], "the broker was never away"
+
+
+async def test_a_worker_asks_again_while_the_broker_is_away_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "toolbus.remote")
+    broker = FakeBroker(True)
+    broker.away = {"fetch": 5}
+    worker = worker_of(broker)
+    with anyio.fail_after(100):
+        async with anyio.create_task_group() as group:
+            group.start_soon(worker.run)
+            await anyio.sleep(0.9)
+            assert (len(broker.asked), worker.broker_unavailable) == (5, True)
+            await anyio.sleep(0.2)
+            assert (len(broker.asked), worker.broker_unavailable) == (6, False)
+            await broker.over.wait()
+            worker.drain()
+    assert [each.getMessage() for each in caplog.records] == [
+        "the broker does not answer: away",
+        "the broker answers again",
+    ]
+
+
+async def test_a_worker_asks_for_as_many_calls_as_it_has_room_for_and_drains_when_all_are_answered() -> None:
+    broker, slow = FakeBroker(True, True), FakeBroker(True)
+    slow.key = ("r", "d")
+    slow.body = encode(replace(REQUESTED, call_id="d"))
+    worker = worker_of(broker, most=3)
+    with anyio.fail_after(200):
+        async with anyio.create_task_group() as group:
+            group.start_soon(worker.run)
+            await anyio.sleep(1)
+            assert broker.asked == [3, 2]
+            broker.calls = [slow]
+            broker.over.set()
+            broker.over = anyio.Event()
+            await anyio.sleep(1)
+            assert broker.asked == [3, 2, 1]
+            worker.drain()
+            broker.over.set()
+            await anyio.sleep(49)
+            assert [*worker.running] == [slow.key]
+            assert broker.did[:1] == ["answer"]
+    assert (worker.answered, worker.running, worker.bus.statistics().receivers) == (2, {}, 0)
 
 
 async def test_an_answer_whose_acknowledgement_was_lost_is_this_worker_s_own_and_told() -> None:

@@ -150,7 +150,6 @@ class Worker:
             # The calls that were cancelled here are delivered again, and may run here, too.
             self._draining = False
             self.running.clear()
-            self._steps.clear()
 
     async def _run(self, ready: Callable[[], object]) -> None:
         async with (
