@@ -33,9 +33,9 @@ async def echo(context: ToolContext[Any]) -> str:
 
 
 @tool(pool="gpu")
-async def act(context: ToolContext[Any]) -> str:
+async def act(context: ToolContext[Any], word: str = "") -> str:
     """Answer at once."""
-    return context.call_id
+    return f"{context.call_id} {word}".strip()
 
 
 TOOLS = ToolRegistry([echo, act])
@@ -68,11 +68,13 @@ class FakeBroker:
     max_bytes = 1_000_000
     name = "worker"
     lease_seconds = 60.0
-    key, body, node, remaining_seconds, attempt, is_again = KEY, encode(REQUESTED), "node", 90.0, 1, False
+    body, node, remaining_seconds, attempt, is_again = encode(REQUESTED), "node", 90.0, 1, False
+    payload = encode(REQUESTED)
 
     def __init__(
         self, *outcomes: bool | Unavailable, kept: str = "own", begun: Sequence[Begun | Unavailable] = ()
     ) -> None:
+        self.key: Key = KEY
         self.begun: list[Begun | Unavailable] = [*begun]  # the broker's answers to a call that begins
         self.finds = 0
         self.outcomes, self.kept = [*outcomes], kept
@@ -116,7 +118,7 @@ class FakeBroker:
         del reference
         self.did.append("load")
         self._answer("load")
-        return encode(REQUESTED)
+        return self.payload
 
     async def drop(self, key: Key, digest: str) -> None:
         assert (key, digest) == (KEY, "d" * 64)
@@ -335,6 +337,46 @@ async def test_a_call_whose_payload_cannot_be_read_now_is_left_for_its_next_deli
             await broker.over.wait()
             worker.drain()
     assert broker.did == ["load", "load", "answer", "done", "tell"]
+    assert isinstance(decode(broker.written), ToolCallCompleted)
+
+
+@pytest.mark.parametrize(
+    "payload", [b"{", encode(replace(REQUESTED, name="act")), encode(replace(REQUESTED, call_id="d"))]
+)
+async def test_a_call_with_the_payload_of_another_one_is_lost_and_does_not_run(payload: bytes) -> None:
+    broker = FakeBroker(True)
+    broker.body, broker.payload = large_call(REQUESTED, Reference(*KEY, "a" * 64, 1_000, 1)), payload
+    assert await done_by(broker) == ["load", "answer", "done", "tell"]
+    answer = decode(broker.written)
+    assert isinstance(answer, ToolCallFailed)
+    assert (answer.reason, answer.outcome_unknown) == ("lost", False)
+
+
+async def test_a_call_with_a_payload_runs_with_its_arguments() -> None:
+    whole = replace(REQUESTED, name="act", arguments={"word": "hi"}, definition=definition_of(TOOLS.specs["act"]))
+    broker = FakeBroker(True, begun=["mine"])
+    broker.body, broker.payload = large_call(whole, Reference(*KEY, "a" * 64, 1_000, 1)), encode(whole)
+    assert await done_by(broker) == ["load", "answer", "done", "tell"]
+    answer = decode(broker.written)
+    assert isinstance(answer, ToolCallCompleted)
+    assert answer.content == "c hi"
+
+
+@pytest.mark.parametrize(("is_again", "resumed", "finds"), [(False, False, 0), (True, False, 1), (False, True, 1)])
+async def test_an_answer_is_looked_for_where_the_call_may_have_run_before(
+    is_again: bool, resumed: bool, finds: int
+) -> None:
+    broker = FakeBroker(True)
+    broker.is_again, broker.body = is_again, encode(replace(REQUESTED, resumed=resumed))
+    assert await done_by(broker) == ["answer", "done", "tell"]
+    assert broker.finds == finds
+
+
+async def test_a_call_that_cannot_be_read_is_not_delivered_again(caplog: pytest.LogCaptureFixture) -> None:
+    broker = FakeBroker()
+    broker.body, broker.kept = b"{", "another's"
+    assert await done_by(broker) == ["done"]
+    assert "a call for the pool 'gpu' was not run" in caplog.text
 
 
 async def test_a_call_that_comes_while_the_worker_drains_is_given_back() -> None:
