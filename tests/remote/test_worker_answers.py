@@ -38,7 +38,13 @@ async def act(context: ToolContext[Any], word: str = "") -> str:
     return f"{context.call_id} {word}".strip()
 
 
-TOOLS = ToolRegistry([echo, act])
+@tool(pool="other")
+async def elsewhere() -> str:
+    """Answer in another pool."""
+    return "said"
+
+
+TOOLS = ToolRegistry([echo, act, elsewhere])
 REQUESTED = ToolCallRequested(
     request_id=KEY[0],
     call_id=KEY[1],
@@ -372,11 +378,48 @@ async def test_an_answer_is_looked_for_where_the_call_may_have_run_before(
     assert broker.finds == finds
 
 
-async def test_a_call_that_cannot_be_read_is_not_delivered_again(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        encode(replace(REQUESTED, call_id="d")),
+        encode(REQUESTED.completed("said")),
+        large_call(REQUESTED, Reference("r", "d", "a" * 64, 1_000, 1)),
+    ],
+)
+async def test_what_is_not_the_call_of_its_delivery_is_not_delivered_again(
+    body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     broker = FakeBroker()
-    broker.body, broker.kept = b"{", "another's"
+    broker.body, broker.kept = body, "another's"
     assert await done_by(broker) == ["done"]
     assert "a call for the pool 'gpu' was not run" in caplog.text
+
+
+@pytest.mark.parametrize("changes", [{"name": "none"}, {"name": "elsewhere"}, {"definition": "older"}])
+async def test_calls_of_a_tool_that_the_worker_lacks_are_given_back_and_logged_once(
+    changes: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    deliveries = [FakeBroker() for _ in range(2)]
+    for number, each in enumerate(deliveries):
+        each.key = ("r", f"c{number}")
+        each.body = encode(replace(REQUESTED, call_id=f"c{number}", **changes))
+    deliveries[0].calls = [*deliveries]
+    worker = worker_of(deliveries[0], most=2)
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(worker.run)
+            for each in deliveries:
+                await each.over.wait()
+            worker.drain()
+    assert [each.did for each in deliveries] == [["give back"]] * 2
+    assert len([each for each in caplog.records if "are given back to the broker" in each.getMessage()]) == 1
+
+
+async def test_a_call_without_the_digest_of_its_tool_runs_by_its_name() -> None:
+    broker = FakeBroker(True)
+    broker.body = encode(replace(REQUESTED, definition=""))
+    assert await done_by(broker) == ["answer", "done", "tell"]
 
 
 async def test_a_call_that_comes_while_the_worker_drains_is_given_back() -> None:
