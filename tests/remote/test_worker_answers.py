@@ -89,8 +89,9 @@ class FakeBroker:
         self.over = anyio.Event()
         self.calls: list[Any] = [self]
         self.left: list[Any] = []  # calls that come with the last fetch
+        self.told: list[bytes] = []
         self.asked: list[int] = []  # how many calls were asked for
-        self.written = b""
+        self.written = self.known = b""  # its own answer, and one from before
         self.payloads = self
         self.away: dict[str, int] = {}
 
@@ -135,6 +136,8 @@ class FakeBroker:
         assert key == KEY
         self.finds += 1
         self._answer("find")
+        if self.known:
+            return self.known
         if self.begun or not self.did:
             return None
         return self.written if self.kept == "own" else b"another"
@@ -149,6 +152,7 @@ class FakeBroker:
     def tell(self, node: str, body: bytes, *, may_be_lost: bool) -> None:
         assert node == "node"
         if not may_be_lost:
+            self.told.append(body)
             assert body.startswith(b"@") or isinstance(decode(body), (ToolCallCompleted, ToolCallFailed))
             self.did.append("tell")
 
@@ -511,12 +515,29 @@ async def test_a_call_whose_beginning_was_not_acknowledged_is_begun_again_and_le
         assert getattr(answer, "reason", "") == ("interrupted" if taken else "")
 
 
-async def test_a_worker_that_cannot_begin_a_call_offers_it_to_others_after_the_time_of_a_lease() -> None:
+async def test_an_answer_that_is_kept_already_is_told_and_the_call_does_not_run_again() -> None:
+    broker = FakeBroker()
+    broker.is_again, broker.known = True, encode(REQUESTED.completed("before"))
+    assert await done_by(broker) == ["done", "tell"]
+    assert broker.told == [broker.known]
+
+
+async def test_the_lease_of_a_call_that_began_late_is_renewed_as_long_as_it_runs() -> None:
+    broker = FakeBroker(True)
+    broker.is_again, broker.lease_seconds, broker.away = True, 30.0, {"find": 2}
+    assert await done_by(broker) == ["answer", "done", "tell"]
+    assert broker.at == [10, 20, 30, 40, 50, 50.4]
+
+
+async def test_a_worker_that_cannot_begin_a_call_offers_it_to_others_after_the_time_of_a_lease(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     broker = FakeBroker(True, begun=[*[Unavailable("no permission")] * 400, "settled"])
     broker.body = ACT
     assert await done_by(broker) == []
     assert broker.at[:2] == [20, 40]
     assert broker.at[-1] <= 60, "80 seconds have passed"
+    assert [each.levelname for each in caplog.records] == ["WARNING"], "the first time only"
 
 
 async def test_a_worker_that_drains_leaves_a_call_that_it_could_not_begin() -> None:
