@@ -513,6 +513,7 @@ async def test_a_call_whose_beginning_was_not_acknowledged_is_begun_again_and_le
     if did:
         assert isinstance(answer := decode(broker.written), ToolCallFailed if taken else ToolCallCompleted)
         assert getattr(answer, "reason", "") == ("interrupted" if taken else "")
+        assert getattr(answer, "outcome_unknown", taken) is taken
 
 
 async def test_an_answer_that_is_kept_already_is_told_and_the_call_does_not_run_again() -> None:
