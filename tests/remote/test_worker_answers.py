@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -32,12 +33,18 @@ async def echo(context: ToolContext[Any]) -> str:
 
 
 @tool(pool="gpu")
-async def act(context: ToolContext[Any]) -> str:
+async def act(context: ToolContext[Any], word: str = "") -> str:
     """Answer at once."""
-    return context.call_id
+    return f"{context.call_id} {word}".strip()
 
 
-TOOLS = ToolRegistry([echo, act])
+@tool(pool="other")
+async def elsewhere() -> str:
+    """Answer in another pool."""
+    return "said"
+
+
+TOOLS = ToolRegistry([echo, act, elsewhere])
 REQUESTED = ToolCallRequested(
     request_id=KEY[0],
     call_id=KEY[1],
@@ -61,17 +68,19 @@ SMALL_BYTES = 250
 class FakeBroker:
     """Both a link and its only delivery. `outcomes` are what the broker says of an answer, one after the other.
 
-    It is away as often as `away` says of "find", "done", "keep" or "load".
+    It is away as often as `away` says of "fetch", "find", "done", "keep" or "load".
     """
 
     max_bytes = 1_000_000
     name = "worker"
     lease_seconds = 60.0
-    key, body, node, remaining_seconds, attempt, is_again = KEY, encode(REQUESTED), "node", 90.0, 1, False
+    body, node, remaining_seconds, attempt, is_again = encode(REQUESTED), "node", 90.0, 1, False
+    payload = encode(REQUESTED)
 
     def __init__(
         self, *outcomes: bool | Unavailable, kept: str = "own", begun: Sequence[Begun | Unavailable] = ()
     ) -> None:
+        self.key: Key = KEY
         self.begun: list[Begun | Unavailable] = [*begun]  # the broker's answers to a call that begins
         self.finds = 0
         self.outcomes, self.kept = [*outcomes], kept
@@ -80,7 +89,9 @@ class FakeBroker:
         self.over = anyio.Event()
         self.calls: list[Any] = [self]
         self.left: list[Any] = []  # calls that come with the last fetch
-        self.written = b""
+        self.told: list[bytes] = []
+        self.asked: list[int] = []  # how many calls were asked for
+        self.written = self.known = b""  # its own answer, and one from before
         self.payloads = self
         self.away: dict[str, int] = {}
 
@@ -94,7 +105,8 @@ class FakeBroker:
         self.stop = stopped
 
     async def fetch(self, most: int) -> Sequence[Any]:
-        del most
+        self.asked.append(most)
+        self._answer("fetch")
         if not self.calls:
             await self.over.wait()
         found, self.calls = self.calls, []
@@ -113,7 +125,7 @@ class FakeBroker:
         del reference
         self.did.append("load")
         self._answer("load")
-        return encode(REQUESTED)
+        return self.payload
 
     async def drop(self, key: Key, digest: str) -> None:
         assert (key, digest) == (KEY, "d" * 64)
@@ -124,12 +136,14 @@ class FakeBroker:
         assert key == KEY
         self.finds += 1
         self._answer("find")
+        if self.known:
+            return self.known
         if self.begun or not self.did:
             return None
         return self.written if self.kept == "own" else b"another"
 
     async def answer(self, key: Key, body: bytes, then: Then) -> None:
-        assert key == KEY
+        assert key[0] == KEY[0]
         self.written = body
         self.did.append("answer")
         self.at.append(anyio.current_time())
@@ -138,6 +152,7 @@ class FakeBroker:
     def tell(self, node: str, body: bytes, *, may_be_lost: bool) -> None:
         assert node == "node"
         if not may_be_lost:
+            self.told.append(body)
             assert body.startswith(b"@") or isinstance(decode(body), (ToolCallCompleted, ToolCallFailed))
             self.did.append("tell")
 
@@ -167,12 +182,12 @@ class FakeBroker:
         return outcome
 
 
-def worker_of(broker: FakeBroker) -> Worker:
+def worker_of(broker: FakeBroker, most: int = 1) -> Worker:
     @asynccontextmanager
     async def connect() -> AsyncGenerator[Any]:
         yield broker
 
-    return Worker(TOOLS, "gpu", connect, max_concurrency=1)
+    return Worker(TOOLS, "gpu", connect, max_concurrency=most)
 
 
 async def done_by(broker: FakeBroker) -> list[str]:
@@ -206,6 +221,70 @@ async def test_a_handler_on_a_worker_knows_its_request_and_its_conversation() ->
     answer = decode(broker.written)
     assert isinstance(answer, ToolCallCompleted)
     assert answer.content == "r talk {'user': 'Ada'}"
+
+
+async def test_a_worker_counts_its_answers_and_shows_the_requests_of_its_calls(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "toolbus.remote")
+    broker = FakeBroker(True)
+    worker = worker_of(broker)
+    with anyio.fail_after(100):
+        async with anyio.create_task_group() as group:
+            group.start_soon(worker.run)
+            await anyio.sleep(10)
+            view = worker.bus.arbitration.view(KEY[0])
+            assert view is not None
+            assert (view.request_id, view.conversation_id, view.metadata) == ("r", "talk", {"user": "Ada"})
+            assert (view.is_stopping, view.is_released) == (False, False)
+            assert (worker.answered, worker.broker_unavailable, len(worker.running)) == (0, False, 1)
+            await broker.over.wait()
+            worker.drain()
+    assert worker.answered == 1
+    assert caplog.records == [], "the broker was never away"
+
+
+async def test_a_worker_asks_again_while_the_broker_is_away_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "toolbus.remote")
+    broker = FakeBroker(True)
+    broker.away = {"fetch": 5}
+    worker = worker_of(broker)
+    with anyio.fail_after(100):
+        async with anyio.create_task_group() as group:
+            group.start_soon(worker.run)
+            await anyio.sleep(0.9)
+            assert (len(broker.asked), worker.broker_unavailable) == (5, True)
+            await anyio.sleep(0.2)
+            assert (len(broker.asked), worker.broker_unavailable) == (6, False)
+            await broker.over.wait()
+            worker.drain()
+    assert [each.getMessage() for each in caplog.records] == [
+        "the broker does not answer: away",
+        "the broker answers again",
+    ]
+
+
+async def test_a_worker_asks_for_as_many_calls_as_it_has_room_for_and_drains_when_all_are_answered() -> None:
+    broker, slow = FakeBroker(True, True), FakeBroker(True)
+    slow.key = ("r", "d")
+    slow.body = encode(replace(REQUESTED, call_id="d"))
+    worker = worker_of(broker, most=3)
+    with anyio.fail_after(200):
+        async with anyio.create_task_group() as group:
+            group.start_soon(worker.run)
+            await anyio.sleep(1)
+            assert broker.asked == [3, 2]
+            broker.calls = [slow]
+            broker.over.set()
+            broker.over = anyio.Event()
+            await anyio.sleep(1)
+            assert broker.asked == [3, 2, 1]
+            worker.drain()
+            broker.over.set()
+            await anyio.sleep(49)
+            assert [*worker.running] == [slow.key]
+            assert broker.did[:1] == ["answer"]
+    assert (worker.answered, worker.running, worker.bus.statistics().receivers) == (2, {}, 0)
 
 
 async def test_an_answer_whose_acknowledgement_was_lost_is_this_worker_s_own_and_told() -> None:
@@ -268,6 +347,83 @@ async def test_a_call_whose_payload_cannot_be_read_now_is_left_for_its_next_deli
             await broker.over.wait()
             worker.drain()
     assert broker.did == ["load", "load", "answer", "done", "tell"]
+    assert isinstance(decode(broker.written), ToolCallCompleted)
+
+
+@pytest.mark.parametrize(
+    "payload", [b"{", encode(replace(REQUESTED, name="act")), encode(replace(REQUESTED, call_id="d"))]
+)
+async def test_a_call_with_the_payload_of_another_one_is_lost_and_does_not_run(payload: bytes) -> None:
+    broker = FakeBroker(True)
+    broker.body, broker.payload = large_call(REQUESTED, Reference(*KEY, "a" * 64, 1_000, 1)), payload
+    assert await done_by(broker) == ["load", "answer", "done", "tell"]
+    answer = decode(broker.written)
+    assert isinstance(answer, ToolCallFailed)
+    assert (answer.reason, answer.outcome_unknown) == ("lost", False)
+
+
+async def test_a_call_with_a_payload_runs_with_its_arguments() -> None:
+    whole = replace(REQUESTED, name="act", arguments={"word": "hi"}, definition=definition_of(TOOLS.specs["act"]))
+    broker = FakeBroker(True, begun=["mine"])
+    broker.body, broker.payload = large_call(whole, Reference(*KEY, "a" * 64, 1_000, 1)), encode(whole)
+    assert await done_by(broker) == ["load", "answer", "done", "tell"]
+    answer = decode(broker.written)
+    assert isinstance(answer, ToolCallCompleted)
+    assert answer.content == "c hi"
+
+
+@pytest.mark.parametrize(("is_again", "resumed", "finds"), [(False, False, 0), (True, False, 1), (False, True, 1)])
+async def test_an_answer_is_looked_for_where_the_call_may_have_run_before(
+    is_again: bool, resumed: bool, finds: int
+) -> None:
+    broker = FakeBroker(True)
+    broker.is_again, broker.body = is_again, encode(replace(REQUESTED, resumed=resumed))
+    assert await done_by(broker) == ["answer", "done", "tell"]
+    assert broker.finds == finds
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        encode(replace(REQUESTED, call_id="d")),
+        encode(REQUESTED.completed("said")),
+        large_call(REQUESTED, Reference("r", "d", "a" * 64, 1_000, 1)),
+    ],
+)
+async def test_what_is_not_the_call_of_its_delivery_is_not_delivered_again(
+    body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = FakeBroker()
+    broker.body, broker.kept = body, "another's"
+    assert await done_by(broker) == ["done"]
+    assert "a call for the pool 'gpu' was not run" in caplog.text
+
+
+@pytest.mark.parametrize("changes", [{"name": "none"}, {"name": "elsewhere"}, {"definition": "older"}])
+async def test_calls_of_a_tool_that_the_worker_lacks_are_given_back_and_logged_once(
+    changes: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    deliveries = [FakeBroker() for _ in range(2)]
+    for number, each in enumerate(deliveries):
+        each.key = ("r", f"c{number}")
+        each.body = encode(replace(REQUESTED, call_id=f"c{number}", **changes))
+    deliveries[0].calls = [*deliveries]
+    worker = worker_of(deliveries[0], most=2)
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(worker.run)
+            for each in deliveries:
+                await each.over.wait()
+            worker.drain()
+    assert [each.did for each in deliveries] == [["give back"]] * 2
+    assert len([each for each in caplog.records if "are given back to the broker" in each.getMessage()]) == 1
+
+
+async def test_a_call_without_the_digest_of_its_tool_runs_by_its_name() -> None:
+    broker = FakeBroker(True)
+    broker.body = encode(replace(REQUESTED, definition=""))
+    assert await done_by(broker) == ["answer", "done", "tell"]
 
 
 async def test_a_call_that_comes_while_the_worker_drains_is_given_back() -> None:
@@ -357,14 +513,32 @@ async def test_a_call_whose_beginning_was_not_acknowledged_is_begun_again_and_le
     if did:
         assert isinstance(answer := decode(broker.written), ToolCallFailed if taken else ToolCallCompleted)
         assert getattr(answer, "reason", "") == ("interrupted" if taken else "")
+        assert getattr(answer, "outcome_unknown", taken) is taken
 
 
-async def test_a_worker_that_cannot_begin_a_call_offers_it_to_others_after_the_time_of_a_lease() -> None:
+async def test_an_answer_that_is_kept_already_is_told_and_the_call_does_not_run_again() -> None:
+    broker = FakeBroker()
+    broker.is_again, broker.known = True, encode(REQUESTED.completed("before"))
+    assert await done_by(broker) == ["done", "tell"]
+    assert broker.told == [broker.known]
+
+
+async def test_the_lease_of_a_call_that_began_late_is_renewed_as_long_as_it_runs() -> None:
+    broker = FakeBroker(True)
+    broker.is_again, broker.lease_seconds, broker.away = True, 30.0, {"find": 2}
+    assert await done_by(broker) == ["answer", "done", "tell"]
+    assert broker.at == [10, 20, 30, 40, 50, 50.4]
+
+
+async def test_a_worker_that_cannot_begin_a_call_offers_it_to_others_after_the_time_of_a_lease(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     broker = FakeBroker(True, begun=[*[Unavailable("no permission")] * 400, "settled"])
     broker.body = ACT
     assert await done_by(broker) == []
     assert broker.at[:2] == [20, 40]
     assert broker.at[-1] <= 60, "80 seconds have passed"
+    assert [each.levelname for each in caplog.records] == ["WARNING"], "the first time only"
 
 
 async def test_a_worker_that_drains_leaves_a_call_that_it_could_not_begin() -> None:

@@ -179,6 +179,14 @@ async def test_each_lease_of_an_owner_runs_out_at_its_own_time_and_a_renewal_sho
         assert await journal.renew("", 9) == 0
 
 
+async def test_a_request_does_not_wait_for_itself_and_a_later_one_for_it() -> None:
+    journal: Any = MemoryStore(journal=True).journal
+    await journal.append(entry("r"))
+    await journal.append(entry("later"))
+    assert not await journal.take_turn("c", "later", "another", 60)
+    assert await journal.take_turn("c", "r", "another", 60)
+
+
 async def test_inputs_wait_until_each_of_them_is_settled() -> None:
     journal: Any = MemoryStore(journal=True).journal
     for request_id in ("r", "s"):

@@ -150,7 +150,6 @@ class Worker:
             # The calls that were cancelled here are delivered again, and may run here, too.
             self._draining = False
             self.running.clear()
-            self._steps.clear()
 
     async def _run(self, ready: Callable[[], object]) -> None:
         async with (
@@ -332,15 +331,15 @@ class Worker:
         acknowledgement was lost does not end a call that has not run. After the time of a lease, it is offered to
         others too: this worker may lack a permission.
         """
-        delivery, attempts = call.delivery, 0
+        delivery, is_first = call.delivery, True
         call.until = anyio.current_time() + self._link.lease_seconds
-        while self.running.get(key) is call and not (attempts and self._draining):
+        while self.running.get(key) is call and (is_first or not self._draining):
             try:
-                await self._ask(key, call, requested, delivery, is_first=not attempts)
+                await self._ask(key, call, requested, delivery, is_first=is_first)
             except Unavailable as exc:
-                level = logging.DEBUG if attempts else logging.WARNING
+                level = logging.WARNING if is_first else logging.DEBUG
                 _logger.log(level, "call %s was not begun yet: %s", key[1], exc)
-                attempts += 1
+                is_first = False
                 await anyio.sleep(_RETRY_SECONDS)
             else:
                 call.until = math.inf
