@@ -384,6 +384,12 @@ def test_text_that_is_not_the_shortest_json_stays_as_it_is(content: str, form: V
     assert from_vercel(to_vercel(messages, form=form)) == messages
 
 
+@pytest.mark.parametrize("names", [("tool_call_id", "name"), ("toolCallId", "toolName")])
+def test_a_result_that_is_only_a_text_has_the_id_and_the_name_beside_it(names: tuple[str, str]) -> None:
+    wire = {"role": "tool", "content": "seen", **dict(zip(names, ("a", "look"), strict=True))}
+    assert from_vercel([wire]) == [ToolMessage(call_id="a", name="look", content="seen")]
+
+
 # --------------------------------------------------------------------------------------------- parts of a page
 
 INPUT: dict[str, Any] = {"type": "tool-look", "toolCallId": "a", "input": {"x": 1}}
