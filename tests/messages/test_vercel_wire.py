@@ -454,6 +454,10 @@ def test_arguments_that_could_not_be_read_are_kept_as_text() -> None:
             ImagePart(url="https://a"),
         ),
         (
+            {"type": "file", "data": {"type": "url", "url": "https://a", "text": "hi"}, "mediaType": "image"},
+            ImagePart(url="https://a"),
+        ),
+        (
             {"type": "file", "data": {"type": "text", "text": "hi"}, "mediaType": "text"},
             FilePart(url="data:text/plain;base64,aGk=", media_type="text/plain"),
         ),
@@ -608,6 +612,10 @@ def test_repeated_ids_are_paired_by_position() -> None:
         ),
         (
             {"role": "user", "content": [{"type": "image", "image": {"0": 137}}]},
+            "content[0] has neither a URL nor base64",
+        ),
+        (
+            {"role": "user", "content": [{"type": "file", "data": {"type": "text", "text": 7}, "mediaType": "a/b"}]},
             "content[0] has neither a URL nor base64",
         ),
         (
