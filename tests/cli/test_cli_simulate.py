@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -49,6 +50,19 @@ def test_the_line_is_gone_when_the_seeds_are_done(terminal: Terminal) -> None:
     assert "3 of 3 seeds" in terminal.getvalue()
     assert terminal.getvalue().endswith("\r\x1b[2K")
     assert out.getvalue().startswith("3 seeds held")
+
+
+@pytest.mark.usefixtures("always")
+def test_the_line_is_gone_after_ctrl_c(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    def simulate(*_: Any, on_seed: Callable[[SeedReport], None], **_more: Any) -> None:
+        on_seed(seed(1))
+        assert "1 of 1,000 seeds" in terminal.getvalue()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_simulate, "simulate", simulate)
+    with pytest.raises(KeyboardInterrupt):
+        _simulate.run_simulation(parse(["simulate"]), LiveScreen(io.StringIO(), terminal))
+    assert terminal.getvalue().endswith("\r\x1b[2K")
 
 
 @pytest.mark.usefixtures("always")

@@ -299,6 +299,16 @@ def test_a_log_has_a_line_for_each_minute_with_news(monkeypatch: pytest.MonkeyPa
     assert numbers == ["2", "4"]
 
 
+def test_a_line_says_how_long_the_worker_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = io.StringIO()
+    serving, worker, clock = shown(Screen(io.StringIO(), log), monkeypatch)
+    clock.now = 5.0
+    serving._ready()
+    worker.now, clock.now = WorkerStatistics(running=0, answered=1, broker_unavailable=False), 66.0
+    serving._look()
+    assert log.getvalue().endswith("0 running, 1 answered  1 min 1 s\n")
+
+
 def test_a_log_has_no_line_of_a_worker_that_has_done_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     log = io.StringIO()
     serving, _, clock = shown(Screen(io.StringIO(), log), monkeypatch)

@@ -384,6 +384,12 @@ def test_text_that_is_not_the_shortest_json_stays_as_it_is(content: str, form: V
     assert from_vercel(to_vercel(messages, form=form)) == messages
 
 
+@pytest.mark.parametrize("names", [("tool_call_id", "name"), ("toolCallId", "toolName")])
+def test_a_result_that_is_only_a_text_has_the_id_and_the_name_beside_it(names: tuple[str, str]) -> None:
+    wire = {"role": "tool", "content": "seen", **dict(zip(names, ("a", "look"), strict=True))}
+    assert from_vercel([wire]) == [ToolMessage(call_id="a", name="look", content="seen")]
+
+
 # --------------------------------------------------------------------------------------------- parts of a page
 
 INPUT: dict[str, Any] = {"type": "tool-look", "toolCallId": "a", "input": {"x": 1}}
@@ -445,6 +451,10 @@ def test_arguments_that_could_not_be_read_are_kept_as_text() -> None:
         ({"type": "file", "data": PNG, "mediaType": "image/*"}, IMAGE),
         (
             {"type": "file", "data": {"type": "url", "url": "https://a"}, "mediaType": "image"},
+            ImagePart(url="https://a"),
+        ),
+        (
+            {"type": "file", "data": {"type": "url", "url": "https://a", "text": "hi"}, "mediaType": "image"},
             ImagePart(url="https://a"),
         ),
         (
@@ -602,6 +612,10 @@ def test_repeated_ids_are_paired_by_position() -> None:
         ),
         (
             {"role": "user", "content": [{"type": "image", "image": {"0": 137}}]},
+            "content[0] has neither a URL nor base64",
+        ),
+        (
+            {"role": "user", "content": [{"type": "file", "data": {"type": "text", "text": 7}, "mediaType": "a/b"}]},
             "content[0] has neither a URL nor base64",
         ),
         (

@@ -99,7 +99,7 @@ def test_words_that_were_not_searched_are_searched_where_nothing_was_found() -> 
 
 
 def test_the_second_search_looks_for_what_the_best_passages_lack_and_for_the_constants_that_they_name() -> None:
-    lines = {"kiln/[x].py": dict(enumerate(SOURCE.split("\n"), start=1))}
+    lines: dict[str, dict[int, str]] = {"kiln/[x].py": dict(enumerate(SOURCE.split("\n"), start=1))}
     turn = turn_of(("words", [("kiln/[x].py", 3)]), lines=lines, rounds=2, read_rounds=1)
     calls = next_calls(read_question("How long is a soak at its peak?"), turn)
     exactly = "kiln/[[]x].py"

@@ -18,7 +18,7 @@ LOOPBACK = "127.0.0.1"
 def listening_on(port: int) -> Generator[socket.socket]:
     """Listen on a port of this machine, or on a free one for 0. Raises `ConfigurationError` for one that is taken."""
     with socket.socket() as listening:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, True)
         try:
             listening.bind((LOOPBACK, port))
         except (OSError, OverflowError) as exc:

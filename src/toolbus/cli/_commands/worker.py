@@ -107,7 +107,6 @@ class _Serving:
                     portal.start_task_soon(self._worker.drain)
                     self._note("start", f"takes no more calls; {self._counts()}; a second signal ends it at once")
                 self._look()
-            self._screen.busy(None)
             future.result()
         self._note("ok", f"drained; {self._worker.statistics().answered:,} answered")
 
