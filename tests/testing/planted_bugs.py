@@ -442,7 +442,7 @@ def a_call_ends_with_its_runtime(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ToolDispatcher, "_begin_closing", lambda self: None)
 
 
-@bug("G18")
+@bug("G18", "G11")
 def a_request_ends_with_its_runtime(patch: pytest.MonkeyPatch) -> None:
     """As toolbus was before an application found it: a request whose task is cancelled first, is cancelled."""
 
@@ -606,7 +606,7 @@ def an_approval_outlives_its_conversation(patch: pytest.MonkeyPatch) -> None:
 # ------------------------------------------------------------------------------------------- other processes
 
 
-@bug("G32")
+@bug("G32", first_seed=25)
 def a_command_is_refused_too_early(patch: pytest.MonkeyPatch) -> None:
     """A command is refused for a fact that is not in the journal yet."""
 
