@@ -253,7 +253,7 @@ async def test_large_agreed_options_come_back_and_without_them_a_request_is_dama
     mongo_database: tuple[str, str], anyio_backend: str
 ) -> None:
     agreed = {"instructions": ["x" * 15_000] * 100}  # No text is so large that it would be stored apart.
-    async with closing(MongoStore(*mongo_database)) as store:
+    async with aclosing(MongoStore(*mongo_database)) as store:
         await store.append(entry("r", agreed=agreed))
         record = await store.request("r")
         assert record is not None
@@ -271,7 +271,7 @@ async def test_large_agreed_options_come_back_and_without_them_a_request_is_dama
 async def test_a_document_without_its_fields_and_a_missing_large_text_are_damage(
     mongo_database: tuple[str, str], anyio_backend: str
 ) -> None:
-    async with closing(MongoStore(*mongo_database)) as store:
+    async with aclosing(MongoStore(*mongo_database)) as store:
         await store.append(entry("r"))
         await store.remember("c", turn("x" * 20_000))
         with direct(mongo_database) as database:
@@ -289,7 +289,7 @@ async def test_a_document_without_its_fields_and_a_missing_large_text_are_damage
 async def test_a_deletion_that_a_process_died_over_is_finished_by_whoever_comes_next(
     mongo_database: tuple[str, str], anyio_backend: str
 ) -> None:
-    async with closing(MongoStore(*mongo_database)) as store:
+    async with aclosing(MongoStore(*mongo_database)) as store:
         for each in ("c", "d", "e", "f"):
             await store.remember(each, turn("old"))
         with direct(mongo_database) as database:

@@ -442,7 +442,7 @@ def a_call_ends_with_its_runtime(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ToolDispatcher, "_begin_closing", lambda self: None)
 
 
-@bug("G18")
+@bug("G18", "G11")
 def a_request_ends_with_its_runtime(patch: pytest.MonkeyPatch) -> None:
     """As toolbus was before an application found it: a request whose task is cancelled first, is cancelled."""
 
@@ -618,7 +618,7 @@ def an_answer_by_tools_is_read_by_the_model(patch: pytest.MonkeyPatch) -> None:
 # ------------------------------------------------------------------------------------------- other processes
 
 
-@bug("G32", first_seed=653)
+@bug("G32", first_seed=25)
 def a_command_is_refused_too_early(patch: pytest.MonkeyPatch) -> None:
     """A command is refused for a fact that is not in the journal yet."""
 

@@ -243,6 +243,16 @@ def test_a_reader_that_begins_late_gets_what_follows():
         assert check(made().close()) == {}
 
 
+def test_a_call_that_is_answered_without_being_requested_shows_its_input_before_its_output():
+    """Control tools, such as `final_answer`, are answered by the request itself."""
+    answer = ToolCallCompleted(**R, call_id="r_0_0", name="final_answer", content="done", data={"n": 1})
+    chunks = fed(VercelEncoder(), *BEGIN, reply("r_r0", "final_answer"), answer, END)
+    shown = [each for each in chunks if each.get("toolCallId")]
+    assert [each["type"] for each in shown] == ["tool-input-start", "tool-input-available", "tool-output-available"]
+    assert shown[1]["input"] == {"n": 1}
+    check_vercel(chunks)
+
+
 def test_a_question_that_was_decided_is_not_asked_again():
     question = replace(asked("abc"), name="locate")
     encoder = VercelEncoder(client_tools=["locate"], answered=["x_0_0"])

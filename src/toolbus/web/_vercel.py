@@ -126,6 +126,8 @@ class VercelEncoder(EventEncoder):
         self._emit_of("tool-output-available", call, output=output, preliminary=True)
 
     def on_result(self, call: ShownCall, event: ToolCallCompleted) -> None:
+        if not call.is_open:  # The call of a control tool, such as `final_answer`, is not requested.
+            self._emit_of("tool-input-available", call, toolName=call.name, input=_parsed(call.text))
         output: Any = event.content if event.data is None else event.data
         if event.parts:  # The form that a page gets from `to_vercel` after a reload.
             message = ToolMessage(call_id=event.call_id, name=event.name, content=event.content, parts=event.parts)

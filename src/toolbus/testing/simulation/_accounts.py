@@ -10,7 +10,7 @@ from typing import Protocol
 
 from ...core.limits import Limits
 from ...events import Event, RequestStarted, Spent, ToolCallCompleted, ToolCallFailed, ToolCallRequested
-from ...messages import AssistantMessage
+from ...messages import AssistantMessage, ToolCall
 
 __all__ = ["Call", "JournalState", "Request"]
 
@@ -101,7 +101,7 @@ class Request:
     spent: Spent = field(default_factory=Spent)  # by its model calls and its sub-requests
     provider: int = 0  # the position of the provider whose turn it is
     not_before: float = 0.0  # the time before which it does not want to be asked; infinite if it has refused
-    whole: AssistantMessage | None = None  # the newest reply that a provider has given in this process, whole
+    whole: Sequence[ToolCall] | None = None  # the calls of the newest reply that is whole, once a provider was asked
     replies: int = 0
     requested: int = 0
     # The conversation for which a person's decision is remembered: that of the topmost request.

@@ -139,8 +139,8 @@ class Watch:
         if self.is_over:
             return  # the world is being stopped, in any order
         self.heard.append((self._now() - self._epoch, event))
-        if not (isinstance(event, ToolCallLate) and event.name in self._external):  # Nobody masks it after the end.
-            self.hides(event, "listeners hear")
+        if not (isinstance(event, ToolCallLate) and (event.content or event.error).startswith((OUTSIDE, "gone "))):
+            self.hides(event, "listeners hear")  # Nobody masks what strangers answer after the end.
         if isinstance(event, TextDelta) and self._secrets:
             self._streams[event.message_id] = self._streams.get(event.message_id, "") + event.text
             self.hides(self._streams[event.message_id], "listeners hear in pieces")
@@ -342,9 +342,8 @@ class Watch:
             self.check("G35", not refused, f"{event.request_id} is asked natively again")
         request.reply = event.message
         request.spent += Spent(usage=event.usage, cost=event.cost or 0.0)
-        whole = () if request.whole is None else request.whole.tool_calls
         names = [each.name for each in event.message.tool_calls]  # Interceptors may have edited the arguments.
-        is_whole = not names or names == [each.name for each in whole]
+        is_whole = not names or request.whole is None or names == [each.name for each in request.whole]
         self.check("G28", is_whole, f"{event.event_id} has calls of a reply that was not whole")
         for call in event.message.tool_calls:
             self.check("G06", call.call_id not in request.calls, f"call {call.call_id} was made twice")
@@ -357,7 +356,8 @@ class Watch:
         for call_id in background:
             request.calls[call_id].ticket = "given"
         since = itertools.takewhile(lambda fact: not isinstance(fact, ModelResponded), reversed(request.facts))
-        may_begin = background or any(isinstance(fact, MessageAppended) for fact in since)
+        # A result that is not the output that is wanted is no answer.
+        may_begin = background or request.wants_output or any(isinstance(fact, MessageAppended) for fact in since)
         answered = not may_begin and self._direct_answer(request) is not None
         self.check("G10", not answered, f"round {event.round} begins after tools have answered")
         missing = set[str]() if self._is_replaying else request.calls.keys() - request.answered
@@ -623,6 +623,7 @@ class Watch:
         try:
             self.valid(messages, "the model was sent")
             if (request := self.requests.get(request_id)) is not None:
+                request.whole = ()
                 mine, now = request.provider, anyio.current_time()
                 self.check("G28", number == mine, f"{request_id} asks provider {number}, and has turned to {mine}")
                 is_early = now < request.not_before - _EPSILON
@@ -650,7 +651,7 @@ class Watch:
     def replied(self, request_id: str, reply: AssistantMessage) -> None:
         """Note that the model has given a whole reply."""
         if (request := self.requests.get(request_id)) is not None:
-            request.whole = reply
+            request.whole = reply.tool_calls
 
     def valid(self, messages: Sequence[Message], whose: str) -> None:
         self.checks["G08"] += 1
