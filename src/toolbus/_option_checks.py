@@ -10,6 +10,7 @@ import difflib
 import functools
 import inspect
 import math
+import re
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -29,6 +30,7 @@ __all__ = [
     "check",
     "hints_at_names",
     "is_async",
+    "is_url",
     "no_option",
     "one_of",
     "option_meant",
@@ -39,6 +41,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+_SCHEME = re.compile(r"[A-Za-z][\w+.-]+:")
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 60
 
@@ -91,6 +94,11 @@ def or_none(rule: Rule, meaning: str = "") -> Rule:
     """Return the rule that also accepts None. `meaning` says in the error what None stands for."""
     advice = f"{rule.advice}, or None {meaning}" if meaning else rule.advice
     return Rule(lambda given: given is None or rule.holds(given), advice)
+
+
+def is_url(text: str) -> bool:
+    """Return whether a text begins with a scheme, as a URL does, and a path does not."""
+    return _SCHEME.match(text) is not None
 
 
 def takes(given: Any, count: int) -> bool:
