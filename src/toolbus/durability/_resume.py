@@ -72,6 +72,7 @@ class UnfinishedRequests:
     def __init__(self, requests: StoredRequests, writer: JournalWriter) -> None:
         self._requests = requests
         self._writer = writer
+        self._watches = False
         self._logged: dict[str, str] = {}  # the reasons for which requests could not continue, by their ids
 
     async def resume(
@@ -125,7 +126,14 @@ class UnfinishedRequests:
                 continue
             try:
                 session = await self._resumed(record, start)
-            except ToolbusError as exc:
+            except Exception as raised:
+                if isinstance(raised, ToolbusError):
+                    exc = raised
+                elif self._watches:  # Nobody else could get it, and the runtime must not end because of it.
+                    exc = ApplicationError(f"{type(raised).__name__}: {raised}")
+                    exc.__cause__ = raised
+                else:
+                    raise
                 stops = exc.retryable and isinstance(exc, StoreError)
                 # A store that is out of reach is not the fault of this request, and no other request could continue.
                 if stops and not found.sessions:
@@ -164,6 +172,7 @@ class UnfinishedRequests:
 
         A request that could not continue is tried again after a minute, also those of `seen`.
         """
+        self._watches = True
         problems, tried = seen.problems, dict[str, float]()
         is_away = False
         while True:
