@@ -439,8 +439,8 @@ class RequestCompleted(Event, kw_only=True, frozen=True):
 
     `reason` is empty for `completed`; otherwise it names the limit with its value, or is the model's own term. `limit`
     is the limit's name, and empty for the model's own term. `output` is the structured output, as JSON values, where
-    the request asked for one and the model gave it. `usage` is that of the whole request, as in every ending, and
-    `lost_cost` the cost of a last reply that arrived but could not be used, which no other fact has.
+    the request asked for one and the model gave it. `usage` and `cost` are those of the whole request, as in every
+    ending.
     """
 
     outcome: Outcome = "completed"
@@ -449,7 +449,7 @@ class RequestCompleted(Event, kw_only=True, frozen=True):
     text: str = ""
     output: Any = None
     usage: Usage = Usage()
-    lost_cost: float = 0.0
+    cost: float = 0.0
     is_fact: ClassVar[bool] = True
 
 
@@ -460,7 +460,7 @@ class RequestFailed(Event, kw_only=True, frozen=True):
     error: str
     retryable: bool = False
     usage: Usage = Usage()
-    lost_cost: float = 0.0
+    cost: float = 0.0
     outcome: ClassVar[Literal["failed"]] = "failed"
     is_fact: ClassVar[bool] = True
 
@@ -470,7 +470,7 @@ class RequestCancelled(Event, kw_only=True, frozen=True):
 
     reason: str = ""
     usage: Usage = Usage()
-    lost_cost: float = 0.0
+    cost: float = 0.0
     outcome: ClassVar[Literal["cancelled"]] = "cancelled"
     is_fact: ClassVar[bool] = True
 

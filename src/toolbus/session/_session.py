@@ -433,7 +433,9 @@ class RequestSession(SessionSteps):
         self._settle_broken()
         self._error = self._masked_error(exc)
         envelope = state.envelope(self._clock())
-        state.ending = RequestFailed(**envelope, reason=self._error.code, error=str(self._error), usage=state.usage)
+        state.ending = RequestFailed(
+            **envelope, reason=self._error.code, error=str(self._error), usage=state.usage, cost=state.cost
+        )
         # After a lost lease, another process carries out the request and publishes its ending.
         if not isinstance(exc, LeaseLost):
             self._end_unwritten()

@@ -180,7 +180,7 @@ def test_tokens_and_cost_are_those_of_replies_summaries_and_sub_requests():
     tried = fold(started(), lost, responded(1, cost=0.25)).summary()
     assert (tried["cost"], tried["tokens"]["input"]) == (0.75, 11)
     # The ending counts a last reply that could not be used.
-    ending = RequestCompleted(request_id="r", lost_cost=0.5)
+    ending = RequestCompleted(request_id="r", cost=1.5)
     assert fold(started(), requested(2), completed(3, spent=spent), lost, ending).summary()["cost"] == 1.5
 
 

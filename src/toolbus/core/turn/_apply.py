@@ -481,8 +481,7 @@ def _apply_plan(state: TurnState, fact: PlanChanged) -> None:
 def _apply_ending(state: TurnState, fact: RequestEnding) -> None:
     state.phase = ENDED
     state.ending = fact
-    state.usage = fact.usage
-    state.cost += fact.lost_cost
+    state.usage, state.cost = fact.usage, fact.cost
 
 
 _Change: TypeAlias = Callable[[TurnState, Any], None]

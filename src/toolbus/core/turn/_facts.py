@@ -71,7 +71,7 @@ class Facts(Struct, eq=False):
             self.give_up(each, "cancelled", why)
         while state.news:
             self.append(background_note_of(state, state.news[0]))
-        self.emit(kind, usage=state.usage + lost.usage, lost_cost=lost.cost, **fields)
+        self.emit(kind, usage=state.usage + lost.usage, cost=state.cost + lost.cost, **fields)
 
     def append(self, message: Message) -> None:
         """Append a message to the transcript that is neither a reply of the model nor a result."""

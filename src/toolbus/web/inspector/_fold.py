@@ -284,7 +284,8 @@ class RequestFold:
 
     def _ended(self, event: RequestEnding) -> None:
         self.ending, self.ended_at = event, event.at
-        self._add_cost(event.lost_cost or None)
+        if event.cost:  # of the whole request
+            self.cost, self._spent = event.cost, Spent()
         self.calls.clear()
         for row in self._rows.values():
             if row.is_open or row.state in ("running", "waiting"):
