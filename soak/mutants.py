@@ -8,7 +8,7 @@ changes that harm nobody:
   a tenth, and as right as before. Numbers in collections, equalities, powers and shifts are changed, because those are
   codes, or double. The same is true of a moment of the real clock;
 - `None` in place of `False`, of an empty text or of an empty collection, which is as false as they are;
-- `strict=` of `zip`, which is an assert, and `stacklevel=` of a warning;
+- `strict=` of `zip`, which is an assert, `stacklevel=` of a warning, and `repr=` of a field;
 - `del` of local names, which only frees memory.
 """
 
@@ -49,7 +49,7 @@ _OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 }
 _NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 _NEVER_READ = {"__all__", "__slots__"}
-_ASSERTING = {"strict", "stacklevel"}
+_ASSERTING = {"strict", "stacklevel", "repr"}
 _LARGE = 10
 _ARITHMETIC = (ast.Constant, ast.BinOp, ast.operator)
 _PASSED_OVER = {"annotation", "returns", "decorator_list", "bases"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import pytest
@@ -14,8 +15,12 @@ from toolbus._option_checks import (
     POSITIVE,
     Rule,
     check,
+    is_async,
+    no_option,
     one_of,
     or_none,
+    shown,
+    takes,
     whole,
 )
 from toolbus.errors import ConfigurationError
@@ -54,3 +59,46 @@ def test_the_advice_names_the_choices():
     assert one_of("a", "b").advice == "it must be 'a' or 'b'"
     assert one_of("a", "b", "c").advice == "it must be one of 'a', 'b', 'c'"
     assert or_none(whole(2), "for no window").advice == "it must be a whole number of at least 2, or None for no window"
+
+
+def test_a_function_is_asked_whether_it_takes_so_many_arguments() -> None:
+    def of_two(first: int, second: int) -> None: ...
+
+    def of_any(*given: int) -> None: ...
+
+    assert [takes(of_two, count) for count in (1, 2, 3)] == [False, True, False]
+    assert takes(of_any, 5)
+    assert not takes("a text", 1)
+    assert takes(dict.fromkeys, 2)
+    assert takes(max, 2), "it has no signature"
+
+
+def test_a_handler_is_async_if_calling_it_gives_a_coroutine() -> None:
+    async def find(name: str) -> str:
+        return name
+
+    class Finder:
+        async def __call__(self, name: str) -> str:
+            return name
+
+    partial = functools.partial
+    asynchronous = [find, partial(find, "a"), partial(partial(find), "a"), Finder(), partial(Finder(), "a")]
+    assert [is_async(each) for each in asynchronous] == [True] * 5
+    assert [is_async(each) for each in (str, str.upper, partial(str, "a"), "a text")] == [False] * 4  # type: ignore[arg-type]
+
+
+def test_an_option_of_another_name_is_answered_with_the_one_that_is_meant() -> None:
+    assert no_option(["output"], ["provider", "limits"]) == (
+        "there is no option output (did you mean run(..., output=...)?); the options are provider, limits"
+    )
+    assert "(did you mean output?)" in no_option(["output_type"], ["provider", "output"])
+    assert "(did you mean limits?)" in no_option(["limit"], ["provider", "limits"])
+    assert no_option(["x"], ["provider"], "field") == "there is no field x; the fields are provider"
+
+
+def test_a_value_is_shown_by_its_type_and_the_beginning_of_its_text() -> None:
+    assert shown("order") == "a str ('order')"
+    assert shown(int) == "the class int"
+    assert shown(3) == "an int (3)"
+    long = shown("x" * 30 + "y" * 100)
+    assert (len(long), long.count("x")) == (68, 27)

@@ -66,6 +66,7 @@ def test_the_values_of_a_record_are_those_of_its_json() -> None:
         "interrupted",
     ]
     assert asdict(REPLY)["tool_calls"] == (asdict(REPLY.tool_calls[0]),)
+    assert asdict(replace(EVENT, metadata={7: {8: "x"}}))["metadata"] == {"7": {"8": "x"}}
 
 
 # --------------------------------------------------------------------------------------------- the garbage collector

@@ -118,6 +118,11 @@ def test_a_loop_that_is_left_from_within_stays_a_loop():
     assert [each.line for each in mutants_of(source, "x.py") if each.kind == "while"] == [4]
 
 
+def test_what_only_people_read_of_a_field_is_not_changed():
+    found = mutants_of("class A:\n    b: int = field(default=1, repr=False, compare=False)\n", "x.py")
+    assert [(each.before, each.after) for each in found] == [("1", "2"), ("False", "True")]
+
+
 # ------------------------------------------------------------------------------------------------ which tests
 
 

@@ -10,6 +10,7 @@ import difflib
 import functools
 import inspect
 import math
+import re
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -29,6 +30,7 @@ __all__ = [
     "check",
     "hints_at_names",
     "is_async",
+    "is_url",
     "no_option",
     "one_of",
     "option_meant",
@@ -39,6 +41,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+_SCHEME = re.compile(r"[A-Za-z][\w+.-]+:")
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 60
 
@@ -93,6 +96,11 @@ def or_none(rule: Rule, meaning: str = "") -> Rule:
     return Rule(lambda given: given is None or rule.holds(given), advice)
 
 
+def is_url(text: str) -> bool:
+    """Return whether a text begins with a scheme, as a URL does, and a path does not."""
+    return _SCHEME.match(text) is not None
+
+
 def takes(given: Any, count: int) -> bool:
     """Return whether `given` can be called with `count` arguments; without a signature, whether it can be called."""
     if not callable(given):
@@ -112,9 +120,8 @@ def is_async(handler: Callable[..., Any]) -> bool:
 
     It does for an async function, a partial of one, and an object whose `__call__` is one.
     """
-    while isinstance(handler, functools.partial):
-        handler = handler.func
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
+    called = handler.func if isinstance(handler, functools.partial) else handler
+    return inspect.iscoroutinefunction(called) or inspect.iscoroutinefunction(getattr(called, "__call__", None))  # noqa: B004
 
 
 _ROUNDS = ("max_rounds", "limits=Limits(max_rounds=...)")
@@ -163,7 +170,7 @@ def option_meant(wrong: str, names: Sequence[str]) -> str:
     for option in _OTHER_NAMES.get(wrong, ()):
         if option.partition("=")[0] in names or option.startswith("run("):
             return option
-    return next(iter(difflib.get_close_matches(wrong, names, 1)), "")
+    return next(iter(difflib.get_close_matches(wrong, names)), "")
 
 
 def hints_at_names(kind: type[T]) -> type[T]:

@@ -139,7 +139,8 @@ def classify(exc: BaseException) -> Failure:
 
 
 _IN_WORDS = (InvalidArguments, Denied, ToolError, UnserializableResult)
-_MAX_DETAIL_CHARS, _MAX_LINE_CHARS = 1_000, 200
+_MAX_DETAIL_CHARS = 1_000
+_MAX_LINE_CHARS = 200
 _MAX_TEXT_CHARS = 100_000  # of an exception's text; a longer text would be copied again and again
 
 

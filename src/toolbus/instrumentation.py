@@ -253,7 +253,7 @@ class Work:
         """Log what an instrumentation has raised, once for each object. Raises a `KeyboardInterrupt` again."""
         if keyboard_interrupt_of(exc):
             raise exc
-        if "_is_reported" not in vars(each):
+        if not vars(each).get("_is_reported"):
             vars(each)["_is_reported"] = True
             message = "%s failed; it is not reported again"
             ids = {} if self._kind == "process" else {"request_id": self._about[0].request_id}

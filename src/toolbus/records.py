@@ -123,7 +123,7 @@ def json_bytes(value: Any, default: Callable[[Any], Any] | None = None) -> bytes
     text, and more than 254 levels are refused with `TypeError`. `default` is called for each value of another type, and
     returns one to write instead. Half of a surrogate pair, which UTF-8 cannot carry, becomes a question mark.
     """
-    if default is None and isinstance(value, (Record, list)):
+    if isinstance(value, (Record, list)):
         # msgspec would write without a word what cannot be read back. orjson refuses that, and is quick with tuples.
         try:
             orjson.dumps(value, default=msgspec.structs.astuple)
@@ -132,11 +132,7 @@ def json_bytes(value: Any, default: Callable[[Any], Any] | None = None) -> bytes
             pass
 
     def plain(each: Any) -> Any:
-        if isinstance(each, Record):
-            return fields_of(each)
-        if default is None:
-            raise TypeError(f"a value of type {type(each).__name__} is not JSON")
-        return default(each)
+        return fields_of(each) if isinstance(each, Record) else (default or _refused)(each)
 
     try:
         return orjson.dumps(value, default=plain)
@@ -145,6 +141,10 @@ def json_bytes(value: Any, default: Callable[[Any], Any] | None = None) -> bytes
             return orjson.dumps(_without_surrogates(value), default=plain)
         except RecursionError:
             raise TypeError("a value has more than 254 levels") from None
+
+
+def _refused(value: Any) -> Any:
+    raise TypeError(f"a value of type {type(value).__name__} is not JSON")
 
 
 def event_json(value: Any) -> bytes:
@@ -223,5 +223,5 @@ def _not_json(data: bytes | str, exc: ValueError) -> str:
     try:
         orjson.loads(data)
     except orjson.JSONDecodeError as said:
-        return str(said)
+        exc = said
     return str(exc)

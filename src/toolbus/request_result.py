@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 from .core.endings import explain
 from .core.output import OutputType
 from .core.result_size import most_chars
-from .core.shorten import MIN_CHARS
 from .core.turn import CallState, RoundState, TurnState
 from .errors import (
     ApplicationError,
@@ -196,7 +195,7 @@ class RequestResult(Generic[OutputT]):
 
     @property
     def ok(self) -> bool:
-        """True if the outcome is "completed": the model gave its answer."""
+        """True if the outcome is "completed": there is an answer."""
         return self.outcome == "completed"
 
     @property
@@ -249,9 +248,9 @@ class RequestResult(Generic[OutputT]):
 
     def timeline(self) -> str:
         """Return a report for people, with a line for each model call, each tool call and the ending."""
-        started = self.trace[0].started_at if self.trace else 0.0
         lines = [f"request {self.request_id}"]
         for each in self.trace:
+            started = self.trace[0].started_at
             lines.append(f"{each.started_at - started:8.3f}s  {_model_words(each)}")
             lines.extend(f"{retry.at - started:8.3f}s    asked again: {_why(retry)}" for retry in each.retries)
             lines.extend(_call_line(call, started, each) for call in each.calls)
@@ -339,7 +338,7 @@ def result_from(
 def _artifacts(outcome: ToolCallCompleted, state: TurnState) -> Sequence[Artifact]:
     """Return the artifacts of a tool call, and the whole of its result if that was cut for the model."""
     content = outcome.content
-    if len(content) <= MIN_CHARS or len(content) <= most_chars(state.tools.get(outcome.name), state.max_result_chars):
+    if len(content) <= most_chars(state.tools.get(outcome.name), state.max_result_chars):
         return outcome.artifacts
     media_type = "application/json" if content[:1] in ("{", "[") else "text/plain"
     return (*outcome.artifacts, Artifact(name=f"result of {outcome.call_id}", content=content, media_type=media_type))

@@ -30,6 +30,7 @@ from typing import Any, cast
 import orjson
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 
+from ._option_checks import is_url, shown
 from .errors import UnserializableResult
 from .events import Artifact
 from .messages import FilePart, ImagePart, Part, TextPart
@@ -275,9 +276,9 @@ def _clean_part(part: Any) -> Part:
         raise UnserializableResult(
             f"the tool returned a part of type {type(part).__name__}; use ImagePart or FilePart of toolbus.messages"
         )
-    if not isinstance(part.url, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- untyped callers
+    if not isinstance(part.url, str) or not is_url(part.url):  # pyright: ignore[reportUnnecessaryIsInstance] -- untyped callers
         raise UnserializableResult(
-            f"the URL of a part is of type {type(part.url).__name__}; "
+            f"the URL of a part is {shown(part.url)}; "
             "use ImagePart.from_bytes or FilePart.from_bytes to make a part of bytes"
         )
     if isinstance(part, ImagePart):

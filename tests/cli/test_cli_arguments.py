@@ -131,9 +131,9 @@ def test_what_is_not_given_is_the_default(line: str):
 
 
 def test_options_are_written_whole(capsys: pytest.CaptureFixture[str]):
-    for line in ("ask --verb", "store list --js"):
+    for line in (["ask", "--verb"], ["store", "list", "--js"]):
         with pytest.raises(SystemExit):
-            _arguments.parse(line.split())
+            _arguments.parse(line)
         assert "unrecognized arguments: --" in capsys.readouterr().err
 
 
@@ -147,3 +147,19 @@ def test_the_help_of_the_store_has_a_line_for_each_command(capsys: pytest.Captur
         _arguments.parse(["store", "--help"])
     shown = " ".join(capsys.readouterr().out.split())
     assert "stats show how much is kept list list conversations, the newest first show show a conversation" in shown
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "problem"),
+    [
+        *(("--timeout", value, "is not a number of seconds above zero") for value in ("0", "-1", "inf", "nan", "soon")),
+        *(("--max-rounds", value, "is not a whole number above zero") for value in ("0", "-1", "1.5", "\u00b2", "x")),
+        *(("--price", value, "is not two prices per million") for value in ("1", "1/2/3", "-1/2", "1/inf", "1/x")),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused(
+    option: str, value: str, problem: str, capsys: pytest.CaptureFixture[str]
+):
+    with pytest.raises(SystemExit):
+        _arguments.parse(["ask", f"{option}={value}"])
+    assert problem in capsys.readouterr().err

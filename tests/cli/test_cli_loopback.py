@@ -37,3 +37,14 @@ def test_a_free_port_is_found_and_one_that_is_taken_is_refused() -> None:
 def test_a_port_that_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"--port 70000: .*[^.]; give another one, or 0"), listening_on(70_000):
         pass
+
+
+def test_a_port_whose_connections_have_just_ended_can_be_listened_on_again() -> None:
+    with listening_on(0) as listening:
+        address = listening.getsockname()
+        client = socket.create_connection(address)
+        served, _ = listening.accept()
+        served.close()  # The end that closes first keeps the address for a minute.
+        client.close()
+    with listening_on(address[1]) as listening:
+        assert listening.getsockname() == address

@@ -22,16 +22,20 @@ from toolbus.events import (
     ApprovalRequested,
     CancelRequested,
     Event,
+    ModelResponded,
     ModelRetrying,
+    PlanChanged,
     RequestCancelled,
+    RequestCompleted,
     RequestFailed,
     RequestResumed,
     RequestStarted,
+    StatusChanged,
     SteeringAdded,
     ToolCallFailed,
     ToolCallRequested,
 )
-from toolbus.messages import AssistantMessage, SystemMessage, ToolCall, Usage
+from toolbus.messages import AssistantMessage, SystemMessage, ToolCall, ToolMessage, Usage, UserMessage
 from toolbus.providers.scripted import calls, text
 
 WHEN = r"\d{4}-\d\d-\d\d \d\d:\d\d"
@@ -334,3 +338,44 @@ class TestLines:
         *lines, call = message_lines(messages, 16)
         assert lines == ["system", "  Be kind.", "", "assistant"]
         assert call == f"  → Add  {cut(arguments.strip(), 7)}"
+
+    def test_replies_decisions_and_endings_say_no_more_than_there_is(self):
+        two = tuple(ToolCall(call_id=each, name="add") for each in "ab")
+        facts: list[Event] = [
+            ModelResponded(round=0, message=AssistantMessage(tool_calls=two)),
+            ModelResponded(round=1, message=AssistantMessage(text="half\nan"), finish_reason="interrupted"),
+            StatusChanged(stage="streaming", text="Hm."),
+            PlanChanged(steps=()),
+            ApprovalDecided(call_id="c", approved=True),
+            ToolCallFailed(call_id="c", name="send", reason="error", error="no", detail="why"),
+            RequestCompleted(outcome="stopped", reason="max_rounds=1"),
+            RequestCompleted(),
+        ]
+        assert [line[13:] for line in timeline(facts, 60)] == [
+            "the model answered, asks for 2 calls",
+            "the model was interrupted: half an",
+            "plan changed",
+            "approved by nobody",
+            "✗ Send  error: no (why)",
+            "stopped: max_rounds=1",
+            "completed",
+        ]
+
+    def test_a_long_message_is_cut_and_what_is_missing_is_counted(self):
+        numbers = "\n".join(map(str, range(20)))
+        for content, whole, shown in (
+            (numbers, False, [*(f"  {number}" for number in range(12)), "  … 24 more characters (--whole shows them)"]),
+            (numbers, True, [f"  {number}" for number in range(20)]),
+            ("x" * 600, False, [f"  {'x' * 598}", "  xx"]),
+            ("x" * 601, False, [f"  {'x' * 598}", "  xx", "  … 1 more characters (--whole shows them)"]),
+            ("a\n\nb  \n", False, ["  a", "", "  b"]),
+        ):
+            assert [*message_lines([UserMessage(content=content)], 600, whole=whole)] == ["user", *shown]
+        failed = ToolMessage(call_id="c", name="send_mail", content="no", is_error=True)
+        assert [*message_lines([failed, failed], 60)] == [
+            "Send Mail (failed)",
+            "  no",
+            "",
+            "Send Mail (failed)",
+            "  no",
+        ]

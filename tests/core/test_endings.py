@@ -95,3 +95,8 @@ def test_a_model_that_names_a_limit_as_its_reason_is_quoted() -> None:
 
 def test_a_whole_answer_needs_no_sentence() -> None:
     assert explain(RequestCompleted(text="Done.")) == ""
+
+
+@pytest.mark.parametrize(("length", "quoted"), [(300, "x" * 300), (301, "x" * 299 + "…")])
+def test_long_words_of_a_person_are_cut(length: int, quoted: str) -> None:
+    assert explain(RequestCancelled(reason="x" * length)) == f"The request was cancelled: {quoted}."

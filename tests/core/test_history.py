@@ -107,6 +107,12 @@ def test_the_newest_result_of_a_query_says_that_it_is_to_be_asked_again() -> Non
     assert sent == ["[older result left out, 200 characters: call look again for the present state]"] * 2
 
 
+def test_all_results_of_a_turn_become_lines_as_soon_as_the_next_one_begins() -> None:
+    messages = conversation(turn(0, ("look", "1", "x" * 200), ("look", "2", "y" * 200)), turn(1)[:1])
+    sent = results(history_of(messages, Compression(keep_turns=1)).view())
+    assert sent == ["[older result left out, 200 characters: call look again for the present state]"] * 2
+
+
 def test_a_query_is_the_same_whatever_the_order_of_its_arguments() -> None:
     first, second = turn(0, ("look", '{"a": 1, "b": 2}', "x" * 200)), turn(1, ("look", '{"b":2,"a":1}', "y" * 200))
     sent = results(history_of(conversation(first, second, turn(2)), Compression(keep_turns=2)).view())

@@ -133,6 +133,47 @@ def test_the_last_line_of_a_head_belongs_to_it_even_if_it_is_not_indented() -> N
     assert [line.number for line in scope.lines][:3] == [2, 3, 4]
 
 
+def test_quotes_within_other_quotes_open_nothing_and_quotes_directly_after_others_do() -> None:
+    within, after = "x = \"\"\"it is '''quoted''' here\"\"\"", 'y = """a"""\'\'\'b'
+    lines = [
+        within,
+        "def f():",
+        "    pass",
+        after,
+        "def text():",
+        "'''",
+        "def g():",
+        '    z = """"""',
+        "def h():",
+        "    pass",
+    ]
+    scopes = read_structure("a.py", dict(enumerate(lines, start=1)))
+    assert [each.name for each in scopes if each.head] == ["f", "g", "h"]
+
+
+@pytest.mark.parametrize(("length", "names"), [(8, ["Kiln gauge"]), (7, ["Kiln gauge"]), (6, [])])
+def test_a_line_under_a_heading_may_be_a_little_shorter(length: int, names: list[str]) -> None:
+    scopes = read_structure("a.rst", {1: "Kiln gauge", 2: "-" * length, 3: "It is hot."})
+    assert [each.name for each in scopes if each.head] == names
+
+
+def numbered(path: str, lines: dict[int, str]) -> list[list[int]]:
+    return [[line.number for line in each.lines] for each in read_structure(path, lines)]
+
+
+def test_what_is_outside_of_definitions_is_in_paragraphs_of_five_lines_and_more() -> None:
+    five = dict(enumerate(["a", "b", "c", "d", "e", "", "f"], start=1))
+    assert numbered("a.txt", five) == [[1, 2, 3, 4, 5], [6, 7]]
+    assert numbered("a.txt", {**five, 3: ""}) == [[1, 2, 3, 4, 5, 6, 7]]
+    assert numbered("a.py", {1: "x = 1", 2: "def f(): pass", 3: "y = 2"}) == [[1, 3], [2]]
+    assert numbered("a.py", {1: "x = 1", 2: "def f():", 3: "    pass", 4: "y = 2"}) == [[1], [4], [2, 3]]
+
+
+def test_lines_that_are_not_known_end_what_is_open() -> None:
+    assert numbered("a.py", {1: "def f():", 2: "    a = 1", 9: "    b = 2"}) == [[1, 2], [9]]
+    assert numbered("a.md", {1: "# A", 2: "a", 9: "b"}) == [[1, 2], [9]]
+
+
 def test_a_signature_ends_within_thirty_lines() -> None:
     for length, head in ((29, 30), (30, 1)):
         text = "def f(\n" + "    a,\n" * (length - 1) + "):\n    pass\n"

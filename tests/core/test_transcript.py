@@ -267,6 +267,12 @@ def test_a_broken_transcript_is_repaired(broken: list[Message], repaired: list[M
     validate(repaired)
 
 
+def test_a_result_that_comes_later_belongs_to_the_oldest_call_with_its_id_that_has_none() -> None:
+    answered = [asks("a"), gives("a", "one"), asks("a"), gives("a", "two")]
+    repaired = repair([user(), *answered, asks("a"), user("well?"), gives("a", "three"), said()])
+    assert [each.content for each in repaired if isinstance(each, ToolMessage)] == ["one", "two", "three"]
+
+
 def test_a_made_up_result_names_its_tool_and_is_an_error() -> None:
     calls = (ToolCall(name="weather", call_id="a"),)
     result = repair([user(), AssistantMessage(tool_calls=calls)])[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from typing import Any
 
@@ -358,3 +359,24 @@ async def test_a_turn_that_waits_is_logged_once(caplog: pytest.LogCaptureFixture
         f"request {second.request_id} waits for a turn of its conversation in another process"
     ]
     assert vars(logged[0])["conversation_id"] == "c"
+
+
+async def test_a_turn_that_waits_asks_again_soon_and_then_about_once_a_second() -> None:
+    store, asked = JournaledStore(), list[float]()
+    take_turn = journal_of(store).take_turn
+
+    async def counted(*args: Any) -> bool:
+        asked.append(anyio.current_time() - began)
+        return await take_turn(*args)
+
+    async with node(store, seconds=60) as here, node(store) as there:
+        here.start("one", conversation_id="c")
+        await settle()
+        setattr(journal_of(store), "take_turn", counted)  # noqa: B010 -- a method of one object
+        began = anyio.current_time()
+        second = there.start("two", conversation_id="c")
+        await advance(55)
+        pauses = [after - before for before, after in itertools.pairwise(asked)]
+        assert 0.05 <= pauses[0] <= 0.1 < pauses[1] <= 0.2 < pauses[2] <= 0.4
+        assert all(0.5 <= each <= 1 for each in pauses[4:])
+        second.cancel()

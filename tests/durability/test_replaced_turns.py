@@ -14,10 +14,10 @@ from support.resuming import Wall, virtual_walls
 from toolbus import Interceptor, RequestResult, RequestSession, Runtime, ToolContext, tool
 from toolbus.core.transcript import validate
 from toolbus.errors import ConfigurationError, InboxFull, Overloaded, StoreUnavailable
-from toolbus.events import ToolCallCompleted
+from toolbus.events import CancelRequested, DeadLetter, Event, ToolCallCompleted
 from toolbus.messages import AssistantMessage, Message, UserMessage
 from toolbus.protocols import ModelRequest
-from toolbus.storage import Store
+from toolbus.storage import Entry, Store
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
 
@@ -124,6 +124,26 @@ async def test_a_newer_turn_ends_the_one_that_runs_and_all_that_wait_and_has_wha
     messages = await history(store)
     assert prompts(messages) == ["one", "four"]
     assert ['"reason":"cancelled"' in each.text for each in messages if each.role == "tool"] == [True, False]
+
+
+async def test_a_turn_that_is_being_written_is_cancelled_once() -> None:
+    async def slow(_entry: Entry) -> None:
+        await anyio.sleep(1)
+
+    store = JournaledStore()
+    async with node(store) as runtime:
+        first = runtime.start("one", conversation_id="c")
+        await advance(1)
+        asked: list[Event] = []
+        runtime.bus.connect((CancelRequested, DeadLetter), asked.append)
+        store.before = slow
+        await advance(4.5)
+        second = runtime.start("two", conversation_id="c")
+        await advance(0.5)
+        assert not first.ended
+        await advance(10)
+        assert await ended(first, second) == [REPLACED, "two of 2"]
+    assert [each.type for each in asked] == ["cancel_requested"]
 
 
 async def test_run_returns_the_replaced_turn_as_cancelled_and_a_request_may_choose_for_itself() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+import math
+from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
@@ -39,7 +40,7 @@ from toolbus.messages import AssistantMessage, SystemMessage, UserMessage
 from toolbus.providers.scripted import Step
 from toolbus.records import replace
 from toolbus.remote import Client
-from toolbus.storage import RequestRecord
+from toolbus.storage import Entry, RequestRecord
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, advance, calls, error, hang, settle, text, virtual_backends
 
@@ -693,6 +694,40 @@ async def test_how_a_request_ended_can_be_asked_for_anywhere() -> None:
     assert recalled.journaled
     assert recalled.messages == result.messages
     assert recalled.timeline() == result.timeline()
+
+
+async def test_a_request_that_is_deleted_while_it_is_read_is_unknown() -> None:
+    store = JournaledStore()
+    async with scene(text("Done.")).runtime(store, Lab()) as runtime:
+        result = await runtime.run(PROMPT)
+    async with scene(text("Done.")).runtime(store, Lab()) as runtime:
+        journal = cast("Any", store.journal)
+        facts = journal.facts
+
+        async def deleted(request_id: str) -> Any:
+            await journal.prune(before=math.inf)
+            return await facts(request_id)
+
+        journal.facts = deleted
+        assert await runtime.recall(result.request_id) is None
+
+
+async def test_a_reader_of_facts_that_cannot_follow_says_at_which_one_it_stops() -> None:
+    store = JournaledStore()
+    async with scene(hang()).runtime(store, Lab()) as runtime:
+        session = runtime.start(PROMPT)
+        await settle()
+        journal = cast("Any", store.journal)
+        events = Client(store).request(session.request_id).events()
+        assert (await anext(aiter(events))).type == "request_started"
+        [record] = await journal.requests()
+        odd = ToolCallCompleted(request_id=session.request_id, call_id="none", name="look", content="")
+        await journal.append(
+            Entry(request_id=session.request_id, conversation_id="", epoch=1, seq=record.fact_count, facts=[odd])
+        )
+        with pytest.raises(ResumeMismatch, match=f"fact .* of request {session.request_id} cannot be applied"):
+            async for _ in events:
+                pass
 
 
 async def test_a_request_that_was_abandoned_is_neither_gone_on_with_nor_recalled() -> None:

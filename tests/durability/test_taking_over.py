@@ -177,6 +177,29 @@ async def test_a_request_that_cannot_continue_is_reported_once_and_tried_each_mi
         assert (await continued.result()).text == "Done."
 
 
+@pytest.mark.parametrize(
+    ("given", "kind"), [({"bogus": 1}, TypeError), (None, TypeError), (KeyError("user"), KeyError)]
+)
+async def test_a_bug_in_options_harms_nobody_else_and_is_logged_with_its_traceback(
+    given: Any, kind: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    def options(_record: RequestRecord) -> Any:
+        if isinstance(given, Exception):
+            raise given
+        return given
+
+    store, lab = JournaledStore(), Lab()
+    async with node(store, lab) as heir:
+        await heir.resume(watch=True, options=options)
+        async with node(store, lab, drain_seconds=0) as old:
+            old.start("go")
+            await settle()
+        await advance(10)
+        assert (await heir.run("hello")).text == "Done."
+    said = [each for each in caplog.records if "cannot continue: options raised" in each.message]
+    assert [(each.levelname, each.exc_info and each.exc_info[0]) for each in said] == [("ERROR", kind)]
+
+
 async def test_a_store_that_is_away_is_told_once_and_tried_until_it_answers(caplog: pytest.LogCaptureFixture) -> None:
     store, lab, is_away = JournaledStore(), Lab(), False
     unfinished = journal_of(store).unfinished

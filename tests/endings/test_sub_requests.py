@@ -487,6 +487,17 @@ async def test_the_calls_of_sub_requests_count_towards_the_parents_bound() -> No
 
 
 @pytest.mark.guarantee("G10")
+@pytest.mark.parametrize(("most", "offered"), [(1, []), (2, ["look_up"])])
+async def test_a_sub_request_of_the_last_call_that_is_left_has_no_tools(most: int, offered: list[str]) -> None:
+    child = model(text("Found."))
+    script = model(calls(ASK), text("Done."))
+    async with Runtime(script, tools=[by_tool(child, [look_up])], limits=Limits(max_tool_calls=most)) as runtime:
+        result = await runtime.run("Go.")
+    assert result.tool_calls[0].ok
+    assert [[each.name for each in request.tools] for request in child.requests] == [offered]
+
+
+@pytest.mark.guarantee("G10")
 async def test_what_a_failed_call_has_spent_counts_too() -> None:
     @tool
     async def desk(task: str, context: ToolContext[Any]) -> str:

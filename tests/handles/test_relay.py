@@ -156,6 +156,7 @@ async def test_with_any_messages_lost_no_fact_is_missed_or_comes_twice_and_the_t
         facts = [each async for each in session.events() if each.is_fact]
     assert [each for each in heard if each.is_fact] == facts
     assert "".join(said).split() == SPOKEN.split()
+    assert {each.round for each in heard if isinstance(each, TextDelta)} <= {1}
 
 
 async def test_a_command_to_another_process_is_done_at_once() -> None:

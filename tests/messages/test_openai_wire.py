@@ -281,7 +281,7 @@ def test_arguments_that_come_as_an_object_become_text() -> None:
         ({"role": "user", "content": 3}, "content must be text, not int"),
         ({"role": "user", "content": ["x"]}, "a part must be an object, not str"),
         ({"role": "user", "content": [{"type": "video"}]}, "a part of type 'video' is not one of"),
-        ({"role": "user", "content": [{"type": "image_url", "image_url": {"detail": "low"}}]}, "an image needs a url"),
+        ({"role": "user", "content": [{"type": "image_url", "image_url": {"url": ""}}]}, "an image needs a url"),
         ({"role": "user", "content": [{"type": "file", "file": {"file_id": "f"}}]}, "file_id cannot be carried"),
         ({"role": "user", "content": [{"type": "file"}]}, "file must be an object, not NoneType"),
         ({"role": "assistant", "tool_calls": [{"id": "a"}]}, "function must be an object"),

@@ -129,6 +129,13 @@ def test_arguments_in_the_other_of_text_and_object_are_no_empty_ones() -> None:
         assert [call.arguments for call in read([*events, *end("tool_use")]).message.tool_calls] == ['{"n":1}']
 
 
+def test_calls_that_arrive_whole_are_kept_whole_beside_thinking() -> None:
+    whole = {"type": "tool_use", "id": "x", "name": "a", "input": {"n": 1}}
+    bare = {"type": "tool_use", "id": "y", "name": "b"}
+    message = read([*thought(0, "hm"), *block(1, whole), *block(2, bare), *end("tool_use")]).message
+    assert blocks_in(message)[1:] == [whole, {**bare, "input": {}}]
+
+
 def test_half_a_character_in_a_call_that_arrives_whole_is_json_all_the_same() -> None:
     whole = {"type": "tool_use", "id": "x", "name": "a", "input": {"said": "cut \ud83d"}}
     reply = read([*block(0, whole), *end("tool_use")])
@@ -172,6 +179,7 @@ def test_a_message_that_was_not_streamed_is_understood() -> None:
     found = reply.finish()
     assert (found.message.text, [call.arguments for call in found.message.tool_calls]) == ("Look:", ['{"n":1}', ""])
     assert (found.usage, found.model) == (Usage(input_tokens=3, output_tokens=2), "claude-9")
+    assert (found.finish_reason, found.vendor_finish_reason) == ("tool_calls", "tool_use")
     assert deltas == [TextPiece("Look:")]
 
 
@@ -340,6 +348,14 @@ def test_blocks_and_deltas_of_unknown_type_are_kept_and_events_ignored() -> None
     }
 
 
+def test_a_field_that_was_a_text_and_comes_as_another_value_is_that_value_and_a_later_text_begins_anew() -> None:
+    pieces = [{"type": "later_delta", "n": each} for each in ("b", 3, "c", "d")]
+    (kept,) = blocks_in(read([*block(0, {"type": "later", "n": "a"}, *pieces), *end()]).message)
+    assert kept == {"type": "later", "n": "cd"}
+    (kept,) = blocks_in(read([*block(0, {"type": "later", "n": "a"}, *pieces[:2]), *end()]).message)
+    assert kept == {"type": "later", "n": 3}
+
+
 def test_half_a_thought_is_reported_but_does_not_go_back() -> None:
     reply = read([*said(0, "First."), *thought(1, "and th", signature=""), *end("max_tokens")])
     assert (reply.message.text, reply.message.reasoning) == ("First.", "and th")
@@ -411,6 +427,35 @@ def test_a_zero_in_the_last_count_does_not_undo_what_the_first_one_has_counted()
     zeros: dict[str, Any] = {"input_tokens": 0, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 0}
     found = read([begun, *said(0, "hi"), *end(**zeros, output_tokens=7)])
     assert found.usage == Usage(input_tokens=18, output_tokens=7, cached_tokens=5, cache_write_tokens=3)
+
+
+def test_a_text_without_a_beginning_in_the_next_answer_is_no_piece_of_the_answer_before() -> None:
+    use = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "x"}}
+    first = [*said(0, "First."), *block(1, use), *end("pause_turn")]
+    (delta,) = [each for each in said(0, "Then.") if each["type"] == "content_block_delta"]
+    reply = builder()
+    for events in (first, [delta, *end()]):
+        for event in events:
+            reply.feed(event["type"], json.dumps(event).encode())
+        if reply.paused:
+            reply.begin_continuation()
+    assert blocks_in(reply.finish().message) == [
+        {"type": "text", "text": "First."},
+        use,
+        {"type": "text", "text": "Then."},
+    ]
+
+
+def test_a_paused_turn_whose_next_answer_is_cut_is_not_whole() -> None:
+    use = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "x"}}
+    reply = builder()
+    for event in [*block(0, use), *end("pause_turn")]:
+        reply.feed(event["type"], json.dumps(event).encode())
+    reply.begin_continuation()
+    for event in said(0, "Fou"):
+        reply.feed(event["type"], json.dumps(event).encode())
+    with pytest.raises(ProviderUnavailable, match="before the reply was whole"):
+        reply.finish()
 
 
 def test_a_paused_turn_goes_on_with_the_next_answer() -> None:

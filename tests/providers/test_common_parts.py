@@ -9,12 +9,16 @@ from typing import Any
 import httpx2
 import pytest
 
-from toolbus.errors import ConfigurationError
+from toolbus.errors import ConfigurationError, ProviderRejected, ProviderUnavailable
+from toolbus.messages import AssistantMessage, FilePart, Message, TextPart, UserMessage
+from toolbus.messages.wire import data_url, split_data_url, storable
 from toolbus.providers import OllamaProvider
 from toolbus.providers._shared.clients import Clients, make_client
 from toolbus.providers._shared.errors import ErrorTranslator, read_body
 from toolbus.providers._shared.options import check_limits, secrets_in
-from toolbus.providers._shared.wire_text import Characters, WholeObject
+from toolbus.providers._shared.request_parts import named_file, with_extra
+from toolbus.providers._shared.wire_text import Characters, WholeObject, count_at
+from toolbus.providers.openai._unreadable import UnreadableReasoning
 
 ERRORS = ErrorTranslator(vendor="stub", where="http://stub/v1", hint="look")
 SECRETS = {"Authorization": "Bearer a-key", "X-Api-Key": "another-key"}
@@ -105,3 +109,90 @@ def test_half_a_character_is_a_mark_only_as_long_as_its_other_half_is_missing() 
     assert [text.whole(), text.whole()] == ["a\U0001f600\ufffd"] * 2
     text.add("\ude00")
     assert text.whole() == "a\U0001f600\U0001f600"
+
+
+@pytest.mark.parametrize(
+    ("media_type", "name", "sent"),
+    [
+        ("application/pdf", "", "file.pdf"),
+        ("text/csv; charset=utf-8", "", "file.csv"),
+        ("application/x-unheard-of", "", "file"),
+        ("application/pdf", "a.pdf", "a.pdf"),
+        ("audio/wav", "", ""),
+    ],
+)
+def test_a_file_in_a_message_has_a_name_unless_it_is_audio(media_type: str, name: str, sent: str) -> None:
+    part = named_file(FilePart(url=data_url(media_type, "AA=="), media_type=media_type, name=name))
+    assert isinstance(part, FilePart)
+    assert part.name == sent
+    elsewhere = FilePart(url="https://a/b.pdf", media_type="application/pdf")
+    assert (named_file(elsewhere), named_file(TextPart(text="a"))) == (elsewhere, TextPart(text="a"))
+
+
+def test_fields_of_ones_own_replace_others_and_one_field_is_merged() -> None:
+    body = {"model": "m", "options": {"a": 1, "b": 2}}
+    assert with_extra(body, None) == body
+    extra = {"model": "n", "options": {"b": 3}}
+    assert with_extra(body, extra) == extra
+    assert with_extra(body, extra, "options") == {"model": "n", "options": {"a": 1, "b": 3}}
+    assert with_extra(body, {"options": None}, "options") == {"model": "m", "options": None}
+    assert with_extra({"model": "m"}, extra, "options") == extra
+
+
+def thought(text: str) -> AssistantMessage:
+    item = {"type": "reasoning", "encrypted_content": text}
+    return AssistantMessage(text="Hi.", vendor_data={"openai": {"responses": [item]}, "other": {"a": 1}})
+
+
+def test_reasoning_that_was_refused_is_left_out_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = ProviderRejected("The encrypted content x could not be verified.", vendor="openai", status=400)
+    refused, first, second, newer = UnreadableReasoning("openai"), thought("1"), thought("2"), thought("3")
+    messages: list[Message] = [UserMessage(content="Hi?"), first, second]
+    assert refused.left_out(messages) is messages
+    assert refused.classified(messages[:1], error) is error, "there was no reasoning"
+    other = ProviderRejected("no", vendor="openai", status=400)
+    assert refused.classified(messages, other) is other
+    again = refused.classified(messages[:2], error)
+    assert isinstance(again, ProviderUnavailable)
+    assert (again.retryable, again.status, "without that reasoning" in str(again)) == (True, 400, True)
+    user, left, kept = refused.left_out(messages)
+    assert (user, kept) == (messages[0], second)
+    assert left == AssistantMessage(
+        text="Hi.", vendor_data={"openai": {}, "other": {"a": 1}}, message_id=left.message_id
+    )
+    refused.classified(messages[2:], error)
+    assert [each.vendor_data for each in refused.left_out([first, second]) if isinstance(each, AssistantMessage)] == [
+        {"openai": {}, "other": {"a": 1}}
+    ] * 2
+    monkeypatch.setattr("toolbus.providers.openai._unreadable._MOST", 1)
+    refused.classified([newer], error)
+    assert [each is before for each, before in zip(refused.left_out([first, newer]), [first, newer], strict=True)] == [
+        True,
+        False,
+    ]
+
+
+def test_integers_that_have_no_room_in_a_store_become_floats_and_no_others() -> None:
+    given = {"n": [2**64, 2**64 - 1, -(2**63), -(2**63) - 1]}
+    assert [type(each) for each in storable(0, given)["n"]] == [float, int, int, float]
+    assert storable(0, given)["n"][1:3] == [2**64 - 1, -(2**63)]
+
+
+@pytest.mark.parametrize(("given", "count"), [(1, 1), (0, 0), (-1, 0), (2**63 - 1, 2**63 - 1), (2**63, 0), (1.5, 0)])
+def test_a_count_of_tokens_is_a_positive_integer_that_a_store_has_room_for(given: Any, count: int) -> None:
+    assert count_at({"tokens": given}, "tokens") == count
+    assert count_at(given, "tokens") == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "parts"),
+    [
+        ("data:image/svg+xml,%3C", ("image/svg+xml", "PA==")),
+        ("data:,a", ("text/plain", "YQ==")),
+        ("data:;base64,YQ==", ("text/plain", "YQ==")),
+        ("data:image/png;base64,YQ==", ("image/png", "YQ==")),
+        ("https://a/b,c", None),
+    ],
+)
+def test_a_data_url_is_split_into_its_type_and_base64(url: str, parts: Any) -> None:
+    assert split_data_url(url) == parts

@@ -156,3 +156,8 @@ def test_calls_that_the_server_could_not_read_count_only_where_tools_are_offered
     reply = failed.reply("", model="m", emit=lambda _delta: None, offered=offered)
     assert (reply is not None) == bool(offered)
     assert reply is None or (reply.finish_reason, reply.vendor_finish_reason) == ("tool_calls", TOOL_USE_FAILED)
+
+
+def test_letters_of_a_call_between_tags_stay_as_they_are() -> None:
+    (call,) = failed_calls('<function=get_weather>{"city": "Köln"}</function>')
+    assert (call.name, call.arguments) == ("get_weather", '{"city": "Köln"}')

@@ -239,13 +239,13 @@ def test_other_samples_and_odd_choices_are_left_out() -> None:
     other = {"index": 1, "delta": {"content": "other"}, "finish_reason": "stop"}
     chunks = [
         chunk({"content": "mine"}, finish_reason="stop"),
-        chunk(choices=[other]),
+        chunk(choices=[other, {"index": 0, "delta": {"content": "!"}}]),
         chunk(choices=None),
         chunk(choices=["odd", {"index": None, "delta": None}]),
         chunk({"tool_calls": None, "content": 3}),
     ]
     reply = read(Reply(chunks=chunks))
-    assert reply.message.text == "mine"
+    assert reply.message.text == "mine!"
     assert reply.message.tool_calls == ()
 
 

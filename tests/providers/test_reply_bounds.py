@@ -275,6 +275,7 @@ LARGE: list[tuple[str, Callable[[int], Frame]]] = [
     ("openai", lambda number: chat(reasoning_details=[{**THOUGHT, "index": number}, {**SIGNED, "index": number}])),
     ("responses", lambda number: item(number, {"type": "web_search_call", "query": LONG}, kind="added")),
     ("responses", lambda number: item(number, {"type": "reasoning", "encrypted_content": LONG})),
+    ("anthropic", lambda _: start("msg_1", {"type": "redacted_thinking", "data": LONG})),
     ("anthropic", lambda number: begin(number, {"type": "redacted_thinking", "data": LONG})),
     ("ollama", lambda _: {"message": {"tool_calls": [{"id": LONG, "function": {"name": "f"}}]}}),
 ]

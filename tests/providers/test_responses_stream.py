@@ -262,12 +262,28 @@ def test_reasoning_that_a_server_shows_whole_is_read() -> None:
         assert reply.message.text == texts(deltas, TextPiece) == "Look:"
 
 
+def test_of_reasoning_with_a_summary_only_that_is_shown_and_of_messages_only_known_parts() -> None:
+    deltas: list[Delta] = []
+    both = {**THOUGHT, "content": [{"type": "reasoning_text", "text": "Hm."}]}
+    said = {**SAID, "content": [*SAID["content"], {"type": "strange", "text": "x"}]}
+    reply = read(ended(both, said), deltas=deltas)
+    assert reply.message.reasoning == texts(deltas, ReasoningPiece) == "Paris,\n\nthen Rome."
+    assert reply.message.text == texts(deltas, TextPiece) == "Look:"
+
+
 def test_a_reply_that_was_not_streamed_is_read_and_passed_on() -> None:
     deltas: list[Delta] = []
     builder = ResponseBuilder(model="m", emit=deltas.append, limit_bytes=1000, errors=ERRORS)
     builder.whole({"object": "response", "error": None, **ended(*WHOLE)["response"]})
     assert to_openai_responses([builder.finish().message], vendor="stub") == WHOLE
     assert texts(deltas, TextPiece) == "Look:"
+
+
+def test_a_reply_that_was_not_streamed_may_lack_its_status() -> None:
+    builder = ResponseBuilder(model="m", emit=lambda _: None, limit_bytes=1000, errors=ERRORS)
+    builder.whole({"output": [SAID]})
+    reply = builder.finish()
+    assert (reply.message.text, reply.vendor_finish_reason) == ("Look:", "completed")
 
 
 def test_half_a_character_is_a_mark_and_a_cut_one_whole_again() -> None:

@@ -306,6 +306,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"tools": []}, "the tools offered are ['get_weather', 'read'], not []"),
     ({"results": {"get_weather": {"reason": "error"}}}, "the newest result of get_weather is {'ok': False"),
     ({"results": {"get_weather": {"at": {"z": 1}}}}, "not {'at': {'z': 1}}"),
+    ({"results": {"get_weather": {"reason": "timeout", "at": 3}}}, "not {'reason': 'timeout', 'at': 3}"),
+    ({"results": {"get_weather": [1]}}, "the newest result of get_weather is {'ok': False"),
     ({"results": {"read": 1}}, "is 'plain', which is not JSON, and not 1"),
     ({"results": {"read": "other"}}, "the newest result of read: 'plain', not 'other'"),
     ({"results": {"write": "x"}}, "there is no result of write"),

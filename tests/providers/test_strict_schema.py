@@ -108,10 +108,45 @@ def test_a_schema_with_several_types_keeps_the_rules_of_each(dialect: SchemaDial
     assert converted(type=["string", "null"]) == {"type": ["string", "null"]}
 
 
+@pytest.mark.parametrize("dialect", [OPENAI, ANTHROPIC], ids=["openai", "anthropic"])
+@pytest.mark.parametrize(
+    ("field", "converted"),
+    [
+        ({"type": "string", "not": {"const": "a"}}, None),
+        ({"type": "string", "x-order": 1}, {"type": "string"}),
+        ({"$ref": "#/$defs/Known"}, {"$ref": "#/$defs/Known"}),
+        ({"$ref": "#/$defs/Unknown"}, None),
+        ({"$ref": "#/definitions/Known"}, None),
+        ({"$ref": "#/$defs/Known", "description": "d"}, {"anyOf": [{"$ref": "#/$defs/Known"}], "description": "d"}),
+        ({"oneOf": [{"type": "null"}, {"const": 1}]}, {"anyOf": [{"type": "null"}, {"const": 1, "type": "integer"}]}),
+        ({"enum": [[1], "a"]}, None),
+        ({"enum": ["a", None]}, {"enum": ["a", None], "type": ["string", "null"]}),
+        ({"type": "string", "format": "date"}, {"type": "string", "format": "date"}),
+        ({"type": "string", "format": "color"}, {"type": "string", "description": 'format: "color"'}),
+        ({"type": "string", "pattern": "^(?=a)"}, {"type": "string", "description": 'pattern: "^(?=a)"'}),
+    ],
+)
+def test_each_rule_of_a_field_is_kept_described_or_cannot_be_expressed(
+    field: Any, converted: Any, dialect: SchemaDialect
+) -> None:
+    known = {"Known": {"type": "string"}}
+    whole = {"type": "object", "properties": {"field": field}, "required": ["field"], "$defs": known}
+    found = strict_schema(whole, dialect)
+    assert (found and found["properties"]["field"]) == converted
+
+
 def test_only_openai_takes_a_schema_that_refers_to_itself() -> None:
     schema = schema_of(Node)
     assert strict_schema(schema, OPENAI) is not None
     assert strict_schema(schema, ANTHROPIC) is None
+    below = {name: {"type": "array", "items": {"$ref": f"#/$defs/{other}"}} for name, other in ("ab", "bc", "ca")}
+    around = {"type": "object", "properties": {"x": {"$ref": "#/$defs/a"}}, "required": ["x"], "$defs": below}
+    assert strict_schema(around, OPENAI) is not None
+    assert strict_schema(around, ANTHROPIC) is None
+    beside = {**around, "$defs": {**below, "c": {"type": "array", "items": {"$ref": "#/$defs/b"}}}}
+    assert strict_schema(beside, ANTHROPIC) is None
+    chain = {**around, "$defs": {**below, "c": {"type": "string"}}}
+    assert strict_schema(chain, ANTHROPIC) is not None
 
 
 def test_only_anthropic_lets_a_property_be_left_out_that_nothing_stands_for() -> None:

@@ -12,8 +12,10 @@ import anyio
 import anyio.lowlevel
 import orjson
 import pytest
+from msgspec import structs
 
 from toolbus import EventBus, Tool, ToolRegistry, tool
+from toolbus.clock import wall_time_from
 from toolbus.errors import LimitReached
 from toolbus.events import (
     Event,
@@ -27,7 +29,7 @@ from toolbus.events import (
 )
 from toolbus.messages import Usage, UserMessage
 from toolbus.records import replace
-from toolbus.remote._bodies import MOST_BYTES, Reference
+from toolbus.remote._bodies import MOST_BYTES, Reference, call_body, large_call
 from toolbus.remote._executor import RemoteExecutor
 from toolbus.remote._transport import Damaged, Full, Key, Then, Unavailable
 from toolbus.testing import advance, settle, virtual_backends
@@ -37,6 +39,10 @@ pytestmark = pytest.mark.leaves("buses", reason="requests are opened by hand, an
 
 KEY = ("r", "c")
 PAYLOAD = Reference(*KEY, "a" * 64, 1_000, 1)
+QUESTION = {"prompt": {"role": "user", "content": "How many?"}}
+ASK = b"?" + orjson.dumps(
+    {"do": "ask", "id": "q", "request": KEY[0], "call": KEY[1], "worker": "w", "content": QUESTION}
+)
 EXTERNAL: Tool = Tool("outside", "Ask outside.", {"type": "object"}, external=True)
 
 
@@ -80,6 +86,7 @@ class FakeBroker:
         self.last: list[bytes] = []
         self.bodies: list[bytes] = []
         self.seconds = 0.0  # that a payload takes
+        self.told: list[str] = []
         self.trouble: Exception | None = None
         self.payload = b""
 
@@ -109,7 +116,9 @@ class FakeBroker:
 
     async def tell(self, worker: str, body: bytes) -> None:
         assert worker == "w"
-        assert body.startswith(b"?")
+        self.told.append(orjson.loads(body[1:])["do"])
+        if self.is_away:
+            raise Unavailable("away")
         await anyio.lowlevel.checkpoint()
 
     async def find(self, key: Key) -> bytes | None:
@@ -262,6 +271,17 @@ async def test_each_time_that_the_broker_is_away_is_logged_once(caplog: pytest.L
             "call c was not sent yet: away",
             "call d was not sent yet: away",
         ]
+
+
+async def test_calls_that_are_requested_at_once_are_all_sent() -> None:
+    async with scene() as here:
+        await here.request()
+        both = [replace(here.requested, call_id=each, event_id=each) for each in ("d", "e")]
+        here.bus.arbitration.open_calls(here.mailbox, ["d", "e"])
+        for each in both:
+            here.bus.arbitration.announce(each)
+        await settle()
+        assert here.broker.did == ["send"] * 3
 
 
 @pytest.mark.parametrize("view", ["its own tools", "another source of tools", "no view"])
@@ -460,6 +480,21 @@ async def test_all_that_the_broker_may_keep_of_a_request_is_deleted_at_its_end_a
         assert "stop" not in here.broker.did
 
 
+async def test_what_is_kept_of_a_question_is_deleted_with_its_request() -> None:
+    async with scene() as here:
+        here.view.is_stopping = False
+        await here.request()
+        here.broker.acknowledge()
+        here.broker.trouble = Unavailable("away")
+        ask = {"do": "ask", "id": "1", "request": "r", "call": "c", "worker": "w", "payload": structs.asdict(PAYLOAD)}
+        here.broker.heard(b"?" + orjson.dumps(ask))
+        await settle()
+        here.hear(here.requested.completed("said"))
+        here.end()
+        await settle()
+        assert here.broker.did[-2:] == ["load", {"calls": False, "payloads": True}]
+
+
 async def test_of_more_requests_than_an_executor_remembers_nothing_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolbus.remote._executor._MOST_REQUESTS", 0)
     async with scene() as here:
@@ -531,11 +566,75 @@ class Child:
 
     def __init__(self, *, fails: bool) -> None:
         self.fails = fails
+        self.is_running = False
 
     async def run(self) -> None:
         if self.fails:
             raise LimitReached("too many rounds")
-        await anyio.sleep_forever()
+        self.is_running = True
+        try:
+            await anyio.sleep_forever()
+        finally:
+            self.is_running = False
+
+
+@pytest.mark.parametrize("how", ["the call is settled elsewhere", "the worker is silent"])
+async def test_a_question_for_which_nobody_waits_is_not_answered_any_more(how: str) -> None:
+    child = Child(fails=False)
+    async with scene() as here:
+        here.view.is_stopping, here.view.metadata, here.view.instrumentation = False, {}, ()
+
+        def child_of(*_args: Any, **_options: Any) -> Child:
+            return child
+
+        here.view.child = child_of
+        await here.request()
+        here.broker.heard(ASK)
+        await settle()
+        assert here.broker.told == ["runs"]
+        await advance(14)
+        assert child.is_running
+        if how == "the worker is silent":
+            await advance(3)
+        else:
+            here.bus.publish(here.requested.failed("too late", reason="timeout"))
+            await settle()
+        assert not child.is_running
+
+
+async def test_what_several_questions_have_used_up_is_added_and_a_lost_word_ends_nothing() -> None:
+    def child(*_args: Any, **_options: Any) -> Child:
+        return Child(fails=True)
+
+    async with scene() as here:
+        here.view.is_stopping, here.view.metadata, here.view.instrumentation = False, {}, ()
+        here.view.child = child
+        await here.request()
+        for number in range(3):
+            here.broker.is_away = number == 1
+            here.broker.heard(ASK.replace(b'"q"', b'"q%d"' % number))
+            await settle()
+        assert here.broker.told == ["runs", "failed"] * 3
+        here.hear(here.requested.completed("said"))
+    [ended] = here.ended
+    assert isinstance(ended, ToolCallCompleted)
+    assert ended.spent == Spent(usage=Usage(output_tokens=21))
+
+
+async def test_what_the_broker_keeps_because_it_is_away_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def away(*_: Any, **__: Any) -> None:
+        raise Unavailable("away")
+
+    async with scene() as here:
+        here.broker.stop = here.broker.forget = away  # type: ignore[method-assign]
+        await here.request()
+        here.broker.acknowledge()
+        here.bus.publish(here.requested.failed("too late", reason="timeout"))
+        here.end()
+        await settle()
+    assert {each.getMessage() for each in caplog.records} == {
+        f"the broker keeps what it has of {what}: away" for what in ("call c", "request r")
+    }
 
 
 @pytest.mark.parametrize("fails", [True, False])
@@ -548,9 +647,7 @@ async def test_what_the_questions_of_a_call_have_used_up_counts_however_the_call
         here.view.is_stopping, here.view.metadata, here.view.instrumentation = False, {}, ()
         here.view.child = child
         await here.request()
-        question = {"prompt": {"role": "user", "content": "How many?"}}
-        letter = {"do": "ask", "id": "q", "request": KEY[0], "call": KEY[1], "worker": "w", "content": question}
-        here.broker.heard(b"?" + orjson.dumps(letter))
+        here.broker.heard(ASK)
         await settle()
         if ending == "answered":
             here.hear(here.requested.completed("said"))
@@ -578,6 +675,28 @@ async def test_a_call_that_does_not_fit_into_a_message_is_kept_until_it_has_its_
         here.end()
         await settle()
         assert sorted(map(str, here.broker.did[2:])) == ["drop one", "{'calls': False, 'payloads': True}"]
+
+
+@pytest.mark.parametrize(("more", "did"), [(0, ["send"]), (-1, ["keep", "send"])])
+async def test_a_call_of_just_the_size_of_a_message_is_sent_in_one(more: int, did: list[str]) -> None:
+    with wall_time_from(lambda: 1_000.5):
+        async with scene() as here:
+            here.requested = replace(here.requested, arguments={"words": "x" * 2_000}, at=here.bus.clock())
+            here.broker.max_bytes = len(call_body(here.requested, None)) + more
+            await here.request()
+            assert here.broker.did == did
+
+
+@pytest.mark.parametrize(("more", "did"), [(0, ["keep", "send"]), (-1, ["keep", "drop one"])])
+async def test_a_large_call_whose_head_has_just_the_size_of_a_message_is_sent(more: int, did: list[str]) -> None:
+    with wall_time_from(lambda: 1_000.5):
+        async with scene() as here:
+            here.enlarge()
+            here.requested = replace(here.requested, at=here.bus.clock())
+            body = call_body(here.requested, None)
+            here.broker.max_bytes = len(large_call(here.requested, Reference(*KEY, "d" * 64, len(body), 1))) + more
+            await here.request()
+            assert here.broker.did == did
 
 
 async def test_a_large_call_is_kept_again_while_the_broker_is_away() -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import anyio
 import pytest
 
 from toolbus.errors import DecodeError
+from toolbus.events import ToolCallRequested, encode
+from toolbus.messages import UserMessage
+from toolbus.records import replace
 from toolbus.remote import _questions as questions
-from toolbus.remote._bodies import MOST_BYTES, Reference
+from toolbus.remote._bodies import MOST_BYTES, Reference, call_body, large_call, read_call, reference_in
 from toolbus.remote._payloads import LargeBodies, TooLarge
 from toolbus.remote._transport import Full, Key
 from toolbus.schemas import MAX_VALUES
@@ -17,6 +22,9 @@ pytestmark = pytest.mark.guarantee("G12")
 anyio_backend = virtual_backends()
 
 KEY = ("r", "c")
+REQUESTED = ToolCallRequested(
+    request_id="r", call_id="c", name="x", arguments={"a": 1}, round=0, timeout_seconds=9.0, idempotency_key="k"
+)
 
 
 class Shelf:
@@ -101,3 +109,34 @@ def test_a_question_whose_payload_nobody_can_have_made_is_refused() -> None:
     ).line
     with pytest.raises(DecodeError, match="not one to at most"):
         questions._read(line)  # pyright: ignore[reportPrivateUsage]
+
+
+def reference(**changes: Any) -> Reference:
+    given: dict[str, Any] = {"request": "r", "call": "c", "digest": "0" * 64, "bytes": 9, "parts": 2, **changes}
+    return Reference(**given)
+
+
+@pytest.mark.parametrize("changes", [{}, {"parts": 9}, {"parts": 1}, {"bytes": MOST_BYTES}, {"digest": "aF" * 32}])
+def test_a_reference_comes_back_from_its_line(changes: Any) -> None:
+    given = reference(**changes)
+    assert reference_in(given.line) == given
+    assert read_call(large_call(REQUESTED, given)) == (replace(REQUESTED, arguments={}), (), given)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"parts": 0}, {"parts": 10}, {"bytes": MOST_BYTES + 1}, {"digest": "0" * 63}, {"digest": "." * 64}],
+    ids=str,
+)
+def test_a_reference_that_nobody_has_made_is_refused(changes: Any) -> None:
+    with pytest.raises(DecodeError, match="is not one to at most 8,388,608 bytes"):
+        reference_in(reference(**changes).line)
+    with pytest.raises(DecodeError, match="cannot be read"):
+        reference_in(reference(**changes).line[:-1])
+
+
+def test_a_call_comes_back_with_its_transcript_and_what_is_no_reference_is_none() -> None:
+    messages = [UserMessage(content="Go.")]
+    assert read_call(call_body(REQUESTED, messages)) == (REQUESTED, messages, None)
+    assert read_call(call_body(REQUESTED, None)) == (REQUESTED, (), None)
+    assert reference_in(encode(REQUESTED)) is None

@@ -14,7 +14,7 @@ import msgspec
 import orjson
 import pytest
 
-from toolbus.errors import ConfigurationError, LimitReached, NotRunning
+from toolbus.errors import ConfigurationError, DecodeError, LimitReached, NotRunning
 from toolbus.events import Spent, ToolCallRequested
 from toolbus.messages import Usage
 from toolbus.remote import _questions as questions
@@ -157,6 +157,17 @@ async def test_a_worker_that_is_silent_for_fifteen_seconds_is_not_answered_any_m
         here.answering.look()
         assert here.spent == [Spent(usage=Usage(output_tokens=7))]
         assert await here.send("stay") == ["unknown"]
+
+
+@pytest.mark.parametrize("line", [b"?", b"?{", b"?[]", b'?{"do":"ask"}', b'?{"do":"sing","id":"1"}'])
+async def test_what_is_no_letter_is_refused_on_both_sides(line: bytes) -> None:
+    async with desk() as here:
+        for hear in (here.answering.hear, Asker().asking.hear):
+            with pytest.raises(DecodeError, match="a message about a question cannot be read"):
+                hear(line)
+        with pytest.raises(DecodeError, match="the name of its worker is too long"):
+            await here.send(worker="w" * 65)
+        assert await here.send(worker="w" * 64) == ["runs"]
 
 
 async def test_a_letter_about_a_question_of_another_call_changes_nothing() -> None:

@@ -47,6 +47,20 @@ async def test_whoever_is_refused_is_told_to_wait_as_long_as_places_took_to_beco
             session.cancel()
 
 
+async def test_the_time_in_which_nobody_waited_does_not_make_the_wait_longer() -> None:
+    async with Runtime(Slow(), max_sessions=1, max_queued=1, drain_seconds=0) as runtime:
+        for _ in range(3):
+            sessions = [runtime.start("go"), runtime.start("go")]
+            await advance(3_600)
+            assert [each.ended for each in sessions] == [True, True]
+        sessions = [runtime.start("go"), runtime.start("go")]
+        with pytest.raises(Overloaded) as caught:
+            runtime.start("one too many")
+        assert caught.value.retry_after_seconds == 1
+        for session in sessions:
+            session.cancel()
+
+
 async def test_a_full_queue_is_logged_once_until_there_was_a_place_again(caplog: pytest.LogCaptureFixture) -> None:
     async with Runtime(Slow(), max_sessions=1, max_queued=1, drain_seconds=0) as runtime:
         for times in (1, 2):

@@ -16,7 +16,7 @@ from toolbus.errors import ConversationBusy, StoreUnavailable
 from toolbus.events import ApprovalDecided, ApprovalRequested, Event, ToolCallLate
 from toolbus.messages import AssistantMessage, Message, SystemMessage, UserMessage, to_anthropic
 from toolbus.protocols import Emit, LateResults, ModelReply, ModelRequest
-from toolbus.runtime._conversations import LateResultNotes
+from toolbus.runtime._conversations import BoundedMapping, LateResultNotes
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
 
@@ -435,3 +435,19 @@ async def test_a_turn_that_is_cancelled_while_it_waits_leaves_nothing_in_its_con
         result = await runtime.run("third", conversation_id="c")
     assert [each.text for each in result.messages] == ["first", "One.", "third", "Three."]
     assert [*await store.history("c")] == result.messages
+
+
+def test_what_is_kept_of_conversations_is_bounded_by_its_weight_and_the_oldest_goes_first() -> None:
+    kept = BoundedMapping[str](10, len)
+    kept.put("a", "1234")
+    kept.put("b", "1234")
+    kept.put("a", "12345")
+    assert (kept.get("a"), kept.get("b")) == ("12345", "1234"), "it replaces its earlier value, and is the newest now"
+    kept.put("c", "12")
+    assert [kept.get(each) for each in "abc"] == ["12345", None, "12"]
+    kept.put("d", "1234567890")
+    assert [kept.get(each) for each in "acd"] == [None, None, "1234567890"]
+    kept.put("d", None)
+    kept.put("e", "1234567890")
+    assert [kept.get(each) for each in "de"] == [None, "1234567890"]
+    assert [kept.pop("e"), kept.pop("e")] == ["1234567890", None]

@@ -128,6 +128,9 @@ def test_names_are_bounded_and_quantiles_are_correct_to_five_percent() -> None:
     for odd in (0.0, 1e-30, 1e30):
         tally(ToolCallCompleted(call_id="c", content="", name="odd", duration_seconds=odd))
     assert tally.tools()["odd"].p99_seconds < 2e5
+    for _ in range(9):
+        tally(ToolCallCompleted(call_id="c", content="", name="quick", duration_seconds=0.002))
+    assert tally.tools()["quick"].p50_seconds == pytest.approx(0.002, rel=0.06)
 
 
 def test_a_value_that_is_no_flag_is_refused() -> None:

@@ -91,7 +91,7 @@ async def test_the_data_is_the_output_that_was_asked_for() -> None:
     assert (result.text, result.output) == ("Ordered: lamp.", Receipt(number=7))
 
 
-async def test_a_result_that_is_not_the_output_goes_back_to_the_model() -> None:
+async def test_a_result_that_is_not_the_output_is_read_by_the_model() -> None:
     model = ScriptedProvider([calls(shows("a lamp")), calls(("final_answer", {"number": 3}))])
     async with Runtime(model, tools=TOOLS) as runtime:
         result = await runtime.run("A lamp, please.", output=Receipt)

@@ -12,7 +12,7 @@ import pytest
 from toolbus import Denied, EventBus, Interceptor, Limits, RequestResult, Runtime, ToolContext, tool
 from toolbus.core.transcript import validate
 from toolbus.errors import ApplicationError, ProviderUnavailable
-from toolbus.events import ApprovalRequested, Event, TextDelta, ToolCallRequested
+from toolbus.events import ApprovalRequested, Event, RequestStarted, TextDelta, ToolCallLate, ToolCallRequested
 from toolbus.interceptors import Ask
 from toolbus.messages import AssistantMessage, Message, Usage, UserMessage
 from toolbus.protocols import ModelReply, ModelRequest
@@ -158,6 +158,44 @@ async def test_a_denied_first_prompt_leaves_a_conversation_that_has_not_begun() 
         after = await runtime.run("Hello", conversation_id="c")
     assert denied.messages == []
     assert (after.history_count, said_in(after.messages)) == (0, ["Hello"])
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ([NoSecrets(), OnlyIn()], [""]),
+        ([OnlyIn(), NoSecrets()], [""]),
+        ([OnlyIn()], ["Card 4111"]),
+        ([], ["Card 4111"]),
+    ],
+    ids=["first", "last", "another", "none"],
+)
+async def test_a_prompt_that_was_not_screened_before_its_request_ended_is_not_kept(
+    given: list[Interceptor], kept: list[str]
+) -> None:
+    begun: list[RequestStarted] = []
+    script = ScriptedProvider([text("Hello.", delays=5)])
+    async with Runtime(script, max_sessions=1, interceptors=given) as runtime:
+        runtime.bus.connect(RequestStarted, begun.append)
+        runtime.start("Hello")
+        with anyio.move_on_after(1):
+            await runtime.run("Card 4111")
+    assert [each.prompt for each in begun[1:]] == kept
+
+
+async def test_a_prompt_is_not_kept_of_a_request_that_is_cancelled_while_one_of_its_interceptors_screens_it() -> None:
+    class Waits(Interceptor):
+        async def on_prompt(self, prompt: UserMessage, context: ToolContext[Any]) -> UserMessage:
+            await anyio.sleep_forever()
+            return prompt
+
+    for given in ([Waits(), OnlyIn()], [OnlyIn(), Waits()]):
+        async with Runtime(ScriptedProvider([]), interceptors=given) as runtime:
+            session = runtime.start("Card 4111")
+            await settle()
+            session.cancel()
+            result = await session.result()
+        assert (result.outcome, result.messages) == ("cancelled", [])
 
 
 async def test_a_denial_is_raised() -> None:
@@ -691,6 +729,47 @@ async def test_an_interceptor_that_gives_no_result_back_fails_the_call_and_nothi
     ]
     assert "Forgetful.after_tool returned a NoneType; it has to return a RenderedResult" in caplog.text
     assert (failed.text, worked.text, worked.tool_calls[0].ok) == ("It failed.", "Sunny.", True)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_a_result_is_screened_also_by_one_interceptor_among_others(is_first: bool) -> None:
+    class Shout(Interceptor):
+        async def after_tool(
+            self, call: ToolCallRequested, result: RenderedResult, context: ToolContext[Any]
+        ) -> RenderedResult:
+            """Edit."""
+            return replace(result, content=result.content.upper())
+
+    given = [Shout(), NoSecrets()] if is_first else [NoSecrets(), Shout()]
+    async with Runtime(ScriptedProvider([calls(PARIS), text("Sunny.")]), tools=[get_weather]) as runtime:
+        result = await runtime.run("Where?", interceptors=given)
+    assert [each.content for each in result.tool_calls] == ["SUNNY IN PARIS"]
+
+
+async def test_a_late_result_is_screened_once() -> None:
+    screened: list[str] = []
+    late: list[str] = []
+
+    class Seen(Interceptor):
+        async def after_tool(
+            self, call: ToolCallRequested, result: RenderedResult, context: ToolContext[Any]
+        ) -> RenderedResult:
+            screened.append(result.content)
+            return replace(result, content=f"screened {result.content}")
+
+    @tool(timeout_seconds=1)
+    async def stubborn() -> str:
+        """Take five seconds, whatever happens."""
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(5)
+        return "report"
+
+    script = ScriptedProvider([calls(("stubborn", {})), text("It takes too long.")])
+    async with Runtime(script, tools=[stubborn], interceptors=[Seen()]) as runtime:
+        runtime.bus.connect(ToolCallLate, lambda event: late.append(event.content))
+        assert (await runtime.run("Go.")).text == "It takes too long."
+        await advance(10)
+    assert (screened, late) == (["report"], ["screened report"])
 
 
 @pytest.mark.parametrize(

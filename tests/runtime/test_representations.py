@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
+import anyio
+import pytest
 from pydantic import BaseModel
 
-from toolbus import Runtime, tool
+from toolbus import Limits, Runtime, tool
 from toolbus.events import ApprovalRequested, Event
-from toolbus.testing import ScriptedProvider, calls, text, virtual_backends
+from toolbus.messages import Usage
+from toolbus.testing import ScriptedProvider, calls, hang, text, virtual_backends
 
 anyio_backend = virtual_backends()
 
@@ -82,3 +86,43 @@ async def test_a_result_shows_its_output_and_its_error():
         failed = repr(await runtime.start("Where?").result())
     assert failed.startswith("RequestResult(outcome='failed', reason='")
     assert "error=" in failed
+
+
+async def test_a_timeline_says_when_each_part_of_a_request_began_how_long_it_took_and_what_was_wrong():
+    @tool
+    async def wait(seconds: float) -> str:
+        """Wait for a while."""
+        await anyio.sleep(seconds)
+        if seconds == 3:
+            raise KeyError("three")
+        return "done"
+
+    usage = Usage(input_tokens=7, output_tokens=2)
+    asked: list[tuple[str, dict[str, Any]]] = [("wait", {"seconds": 2}), ("wait", {"seconds": 3}), ("made_up", {})]
+    script = ScriptedProvider([
+        calls(*asked, delays=0.125, usage=usage),
+        calls(("wait", {"seconds": 0.5})),
+        text("Done.", usage=usage),
+    ])  # fmt: skip
+    async with Runtime(script, tools=[wait]) as runtime:
+        result = await runtime.run("hi")
+    assert re.sub(r"\(KeyError: 'three' at [^)]*\)", "(...)", result.timeline()).splitlines() == [
+        f"request {result.request_id}",
+        "   0.000s  model (script) answered in 1.000s, 3 calls",
+        "   1.000s    ✓ wait in 2.000s",
+        "   1.000s    ✗ wait in 3.000s: error: The tool failed with an internal error. (...)",
+        "   1.000s    ✗ made_up in 0.000s: unknown_tool: There is no tool 'made_up'. The tools are: wait.",
+        "   4.000s  model (script) answered in 0.000s, 1 call",
+        "   4.000s    ✓ wait in 0.500s",
+        "   4.500s  model (script) answered in 0.000s",
+        "   4.500s  completed; 14 tokens in, 4 out",
+    ]
+
+
+async def test_the_record_of_a_request_that_has_ended_says_when_it_has():
+    async with Runtime(ScriptedProvider([hang()]), limits=Limits(timeout_seconds=5)) as runtime:
+        result = await runtime.run("hi")
+        (record,) = await runtime.requests()
+    assert (record.request_id, record.ending) == (result.request_id, "stopped")
+    assert record.ended_at is not None
+    assert record.ended_at - record.started_at == pytest.approx(5)

@@ -244,3 +244,12 @@ async def test_a_cost_limit_without_a_price_for_the_model_says_which_one_is_miss
         result = await runtime.start("hi", limits=Limits(max_cost=1)).result()
     assert (result.outcome, result.reason) == ("failed", "configuration_error")
     assert "there is no price for 'scripted:" in str(result.error)
+
+
+async def test_options_count_whatever_others_are_given_before_them() -> None:
+    script = ScriptedProvider([text("Hello.")])
+    async with Runtime(script) as runtime:
+        await runtime.run("hi", deps=None, history=None, on_busy="queue", conversation_id="c", instructions="Be brief.")
+    first = script.requests[0].messages[0]
+    assert isinstance(first, SystemMessage)
+    assert first.text == "Be brief."

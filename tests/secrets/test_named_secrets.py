@@ -11,13 +11,15 @@ from pydantic import SecretStr
 
 from support.journaled import JournaledStore
 from support.secret_scene import entry_bytes
-from toolbus import Compression, Runtime, Summarizer, tool
+from toolbus import Compression, Interceptor, Runtime, Summarizer, Tool, tool
 from toolbus.errors import ConfigurationError, ProviderRejected
-from toolbus.events import Event, encode
+from toolbus.events import Event, ToolCallRequested, encode
 from toolbus.messages import AssistantMessage, ToolMessage, UserMessage
 from toolbus.protocols import ModelRequest
 from toolbus.providers.scripted import Step
+from toolbus.remote import Client
 from toolbus.secrets import REFERENCE, NamedSecret, Vault
+from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, calls, error, hang, settle, text, virtual_backends
 
 anyio_backend = virtual_backends()
@@ -184,6 +186,7 @@ async def test_a_request_s_value_goes_before_the_runtime_s_under_the_same_name_a
     assert USED == [OTHER, OTHER]
 
 
+@pytest.mark.guarantee("G36")
 @pytest.mark.parametrize("named", [VALUE, SecretStr(VALUE), ("mail", VALUE)], ids=["text", "secret", "pair"])
 @pytest.mark.parametrize("earlier", [[], [OTHER]], ids=["the first secret", "one more secret"])
 async def test_a_secret_that_only_a_later_turn_names_is_in_nothing_that_is_sent_stored_or_published(
@@ -210,6 +213,51 @@ async def test_a_secret_that_only_a_later_turn_names_is_in_nothing_that_is_sent_
     assert not [each for each in reported if VALUE.encode() in each]
     assert VALUE.encode() not in entry_bytes(store.entries)
     assert VALUE not in repr(await store.history("c"))
+
+
+@pytest.mark.guarantee("G36")
+async def test_an_interceptor_of_results_sees_references() -> None:
+    seen: list[str] = []
+
+    class Guard(Interceptor):
+        async def after_tool(self, call: Any, result: Any, context: Any) -> Any:
+            del call, context
+            seen.append(f"{result.content} {result.data}")
+            return result
+
+    @tool
+    async def look() -> dict[str, str]:
+        """Look."""
+        return {"found": f"{VALUE} is here"}
+
+    model = ScriptedProvider([calls(("look", {})), text("Done.")])
+    async with Runtime(model, tools=[look], secrets=[VALUE], interceptors=[Guard()]) as runtime:
+        await runtime.run("go")
+    assert len(seen) == 1
+    assert VALUE not in seen[0]
+    assert REFERENCE.search(seen[0])
+
+
+@pytest.mark.guarantee("G33", "G36")
+@pytest.mark.parametrize("knows", [True, False], ids=["knows the secret", "does not know it"])
+async def test_a_late_answer_is_in_nothing_that_the_next_turn_sends_whoever_has_given_it(knows: bool) -> None:
+    store, asked = MemoryStore(journal=True), list[ToolCallRequested]()
+    afar = Tool("afar", "Ask.", {"type": "object"}, external=True, background=True, validate=lambda _arguments: None)
+    model = ScriptedProvider([calls(("afar", {})), text("It is under way."), text("Done.")])
+    async with Runtime(model, tools=[afar], store=store, secrets=[("mail", VALUE)]) as runtime:
+        runtime.bus.connect(ToolCallRequested, asked.append)
+        session = runtime.start("go", conversation_id="c")
+        await settle()
+        session.cancel()
+        await session.result()
+        async with Client(store) as client:
+            handle = (runtime if knows else client).request(session.request_id)
+            assert await handle.inject(asked[0].completed(f"It is {VALUE}.")) == "queued"
+            assert (VALUE in repr(await store.history("c"))) is not knows
+            result = await runtime.run("And?", conversation_id="c")
+    assert "It is secret:" in repr([*model.requests[-1].messages])
+    assert VALUE not in repr([*model.requests[-1].messages])
+    assert VALUE not in repr(result.messages)
 
 
 @pytest.mark.parametrize(

@@ -142,15 +142,15 @@ def test_a_copy_is_bounded_however_large_the_arguments_are():
     assert len(json.dumps(copy)) < 10_000
 
 
-def _in_list(inner: Any) -> Any:
+def in_list(inner: Any) -> Any:
     return [inner]
 
 
-def _in_object(inner: Any) -> Any:
+def in_object(inner: Any) -> Any:
     return {"in": inner}
 
 
-@pytest.mark.parametrize("nest", [_in_list, _in_object])
+@pytest.mark.parametrize("nest", [in_list, in_object])
 def test_what_is_nested_in_twelve_levels_is_shown_and_what_is_deeper_is_left_out(nest: Callable[[Any], Any]):
     value: Any = "bottom"
     for _ in range(11):

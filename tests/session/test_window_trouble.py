@@ -503,6 +503,21 @@ async def test_the_tool_to_read_on_with_takes_its_share_of_the_window() -> None:
     assert size(provider.requests[1]) <= 380
 
 
+async def test_what_a_refusal_has_taught_holds_in_the_next_turn_also_where_no_turn_was_left_out() -> None:
+    asked: list[int] = []
+
+    def small(request: ModelRequest) -> Any:
+        asked.append(size(request))
+        if asked[-1] > 600:
+            return too_long()
+        return text("done") if isinstance(request.messages[-1], ToolMessage) else calls(("fetch", {}))
+
+    async with Runtime(ScriptedProvider(small), tools=[fetch("word " * 700)]) as runtime:
+        for _ in range(2):
+            assert (await runtime.run("go", conversation_id="c")).ok
+    assert [each > 600 for each in asked] == [False, True, False, False, False], "the model refuses once"
+
+
 async def test_a_conversation_that_begins_anew_does_not_remember_the_one_before() -> None:
     provider = ScriptedProvider(lambda _request: text("well " * 60))
     compression = Compression(max_context_tokens=1000, summarizer=Fixed(*[Summary(text="The old one.")] * 9))

@@ -265,6 +265,17 @@ def test_a_call_in_the_background_is_shown_only_until_the_next_round_unless_it_f
     ]
 
 
+def test_a_call_in_the_background_that_is_requested_again_is_still_waited_for():
+    again = replace(requested("a"), background=True)
+    reported = story(replied("a"), again, rounds(1), replied(), again, ToolCallPaused(call_id="x"), completed("a"))
+    assert reported[1:4] == [
+        ("executing", "Using Lookup Tool..."),
+        ("processing", "Processing tool results..."),
+        ("waiting", "Waiting for Lookup Tool..."),
+    ]
+    assert reported[4:6] == [None, None]
+
+
 def test_a_call_that_was_cancelled_with_its_request_is_no_failure():
     reported = story(requested(), failed(reason="cancelled"), RequestCancelled())
     assert reported[1:] == [None, ("idle", "Cancelled")]

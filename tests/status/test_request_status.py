@@ -6,8 +6,8 @@ from typing import Any
 
 import anyio
 
-from toolbus import Limits, RequestSession, Runtime, ToolError, tool
-from toolbus.events import StatusChanged, TextDelta
+from toolbus import Limits, RequestSession, Runtime, ToolError, sub_request_tool, tool
+from toolbus.events import ApprovalRequested, StatusChanged, TextDelta
 from toolbus.messages import UserMessage
 from toolbus.protocols import ModelRequest
 from toolbus.status import Narrator
@@ -135,8 +135,6 @@ async def test_a_stopped_a_failed_and_a_cancelled_request_say_so_last() -> None:
 
 async def test_a_request_that_waits_for_a_person_says_so() -> None:
     script = ScriptedProvider([calls(("send_mail", {"to": "ada"})), text("Sent.")])
-    from toolbus.events import ApprovalRequested
-
     async with Runtime(script, tools=[send_mail]) as runtime:
         asked: list[ApprovalRequested] = []
         runtime.bus.connect(ApprovalRequested, asked.append)
@@ -146,6 +144,17 @@ async def test_a_request_that_waits_for_a_person_says_so() -> None:
         runtime.bus.publish(asked[0].decided(approved=True))
         reported = [(event.stage, event.text) async for event in events]  # type: ignore[attr-defined]
     assert reported[2:4] == [("waiting", "Waiting for approval: Send Mail..."), ("executing", "Using Send Mail...")]
+
+
+async def test_whoever_asks_only_while_a_sub_request_waits_for_a_person_hears_so() -> None:
+    inner = ScriptedProvider([calls(("send_mail", {"to": "ada"})), text("Sent.")])
+    delegate = sub_request_tool("delegate", "Delegate.", provider=inner, tools=[send_mail])
+    script = ScriptedProvider([calls(("delegate", {"task": "Write to Ada."})), text("Done.")])
+    async with Runtime(script, tools=[delegate], drain_seconds=0) as runtime:
+        runtime.bus.connect(ApprovalRequested, lambda _event: None)
+        session = runtime.start("Write to Ada")
+        await settle()
+        assert session.status == ("waiting", "Waiting for approval: Delegate...")
 
 
 def sentences(request: ModelRequest) -> Any:

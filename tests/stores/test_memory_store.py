@@ -155,6 +155,54 @@ async def test_at_the_moment_at_which_a_lease_runs_out_it_is_free_for_everything
         assert await journal.unfinished() == []
 
 
+async def test_each_lease_of_an_owner_runs_out_at_its_own_time_and_a_renewal_shortens_none() -> None:
+    journal: Any = MemoryStore(journal=True).journal
+    now = begun = 1_750_000_000.0
+
+    async def free(seconds: float = 0.0) -> list[str]:
+        nonlocal now
+        now = begun + seconds if seconds else now
+        return [each.request_id for each in await journal.unfinished()]
+
+    with wall_time_from(lambda: now):
+        for request_id, seconds in (("short", 10), ("long", 100), ("shorter", 5)):
+            await journal.append(entry(request_id, lease_seconds=seconds))
+        assert [await free(4), await free(5), await free(10)] == [[], ["shorter"], ["short", "shorter"]]
+        assert await journal.renew("worker", 20) == 3
+        assert [await free(), (await journal.request("long")).lease_until] == [[], begun + 100]
+        assert await free(30) == ["short", "shorter"]
+        assert (await journal.take("short", "heir", 5)).owner == "heir"
+        await journal.release("shorter", 1)
+        assert await journal.renew("worker", 1) == 1
+        assert [await free(34), await free(35)] == [["shorter"], ["short", "shorter"]]
+        assert await free(100) == ["short", "long", "shorter"]
+        assert await journal.renew("", 9) == 0
+
+
+async def test_inputs_wait_until_each_of_them_is_settled() -> None:
+    journal: Any = MemoryStore(journal=True).journal
+    for request_id in ("r", "s"):
+        await journal.append(entry(request_id))
+        for number in range(3):
+            await journal.send(CancelRequested(request_id=request_id, event_id=f"{request_id}{number}"))
+
+    async def waiting(**options: Any) -> list[str]:
+        return [each.event_id for each in await journal.waiting("worker", **options)]
+
+    assert await waiting() == ["r0", "r1", "r2", "s0", "s1", "s2"]
+    assert await waiting(without=["r1"], limit=2) == ["r0", "r2"]
+    await journal.settle("r", "r1", "refused", "no")
+    await journal.settle("r", "r1", "taken")  # The first decision counts.
+    await journal.settle("r", "x", "taken")
+    assert await waiting() == ["r0", "r2", "s0", "s1", "s2"]
+    for event_id, state, reason in (("r0", "waiting", ""), ("r1", "refused", "no"), ("x", "unknown", "")):
+        receipt = await journal.receipt("r", event_id)
+        assert (receipt.state, receipt.reason) == (state, reason)
+    await journal.release("r", 1)
+    assert await waiting() == ["s0", "s1", "s2"]
+    assert await journal.waiting("") == []
+
+
 async def test_requests_are_counted_and_none_are_listed_where_none_are_wanted() -> None:
     journal: Any = MemoryStore(journal=True).journal
     await write_whole(journal, "r1")

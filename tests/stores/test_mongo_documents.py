@@ -158,6 +158,8 @@ def results(*given: tuple[str, Any]) -> list[dict[str, Any]]:
         (called("a"), "I look.", [("calls", "a"), ("tool", "interrupted")]),
         # results without ids go by name
         (called("a", toolResults=[{"toolName": "get_tickets", "result": "by name"}]), "", [("calls", "a"), ("tool", "by name")]),
+        # what is no result is passed over
+        (called("a", toolResults=[None, {}, 7, *results(("a", "text"))]), "", [("calls", "a"), ("tool", "text")]),
         # nothing that could be told
         ({"toolCalls": [None, 3, {}, {"toolCallId": "x"}], "toolResults": "none"}, "", []),
         ({"toolCalls": []}, "Only text.", [("assistant", "Only text.")]),

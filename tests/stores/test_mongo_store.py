@@ -247,6 +247,63 @@ async def test_damage_to_what_is_kept_of_a_conversation_is_named(
             await store.history("c")
 
 
+@pytest.mark.guarantee("G22")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_large_agreed_options_come_back_and_without_them_a_request_is_damaged(
+    mongo_database: tuple[str, str], anyio_backend: str
+) -> None:
+    agreed = {"instructions": ["x" * 15_000] * 100}  # No text is so large that it would be stored apart.
+    async with aclosing(MongoStore(*mongo_database)) as store:
+        await store.append(entry("r", agreed=agreed))
+        record = await store.request("r")
+        assert record is not None
+        assert (record.agreed, len(await store.facts("r"))) == (agreed, 1)
+        with direct(mongo_database) as database:
+            database["toolbus_blobs"].delete_many({})
+        with pytest.raises(StoreDamaged, match="damaged at fact 0: the request's agreed options are missing"):
+            await store.facts("r")
+        with pytest.raises(StoreDamaged, match="its agreed options cannot be read"):
+            await store.request("r")
+
+
+@pytest.mark.guarantee("G22")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_document_without_its_fields_and_a_missing_large_text_are_damage(
+    mongo_database: tuple[str, str], anyio_backend: str
+) -> None:
+    async with aclosing(MongoStore(*mongo_database)) as store:
+        await store.append(entry("r"))
+        await store.remember("c", turn("x" * 20_000))
+        with direct(mongo_database) as database:
+            database["toolbus_requests"].update_one({"_id": "r"}, {"$unset": {"next_seq": ""}})
+            database["toolbus_blobs"].delete_many({})
+        with pytest.raises(StoreDamaged, match="has a document that is not as it was written: KeyError"):
+            await store.facts("r")
+        with pytest.raises(
+            StoreDamaged, match=r"message 0 of conversation 'c' is damaged: the large text \w+ is missing"
+        ):
+            await store.history("c")
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_deletion_that_a_process_died_over_is_finished_by_whoever_comes_next(
+    mongo_database: tuple[str, str], anyio_backend: str
+) -> None:
+    async with aclosing(MongoStore(*mongo_database)) as store:
+        for each in ("c", "d", "e", "f"):
+            await store.remember(each, turn("old"))
+        with direct(mongo_database) as database:
+            talks, messages = database["toolbus_conversations"], database["messages"]
+            talks.update_many({"_id": {"$ne": "f"}}, {"$set": {"forgotten": True}})
+            await store.remember("c", turn("new"))
+            assert [each.text for each in await store.history("c")] == ["new", "answer to new"]
+            assert await store.history("d") == []
+            assert {each["_id"] for each in talks.find()} == {"c", "e", "f"}
+            assert {each.conversation_id for each in await store.conversations()} == {"c", "f"}
+            assert {each["_id"] for each in talks.find()} == {"c", "f"}
+            assert messages.count_documents({}) == 4
+
+
 # ------------------------------------------------------------------------------------------ indexes and upkeep
 
 

@@ -39,11 +39,14 @@ from toolbus.events import (
     ToolCallFailed,
     ToolCallRequested,
 )
+from toolbus.handles._exchange import LiveEvents
 from toolbus.interceptors import screened
 from toolbus.records import replace
 from toolbus.runtime import Runtime
 from toolbus.runtime import _conversations as conversations
 from toolbus.runtime._turns import Turns
+from toolbus.secrets import _log_filter as log_filter
+from toolbus.secrets._marks import PieceMask
 from toolbus.session import RequestSession
 from toolbus.session import _session as session_module
 from toolbus.session._crash import settle_broken
@@ -84,7 +87,7 @@ def bug(*breaks: str, first_seed: int = 0) -> Callable[[Plant], Plant]:
 # ----------------------------------------------------------------------------------------------- waking and waiting
 
 
-@bug("G04", "G10", "G12", first_seed=141)
+@bug("G04", "G10", "G12", first_seed=29)
 def a_wake_up_is_dropped(patch: pytest.MonkeyPatch) -> None:
     """A failed call does not wake its session."""
     put = Mailbox.put
@@ -135,7 +138,7 @@ def a_model_is_not_given_up(patch: pytest.MonkeyPatch) -> None:
 # -------------------------------------------------------------------------------------------------------- results
 
 
-@bug("G06", "G07", first_seed=7)
+@bug("G06", "G07", first_seed=11)
 def a_second_result_counts(patch: pytest.MonkeyPatch) -> None:
     """What comes late goes out as a second terminal event."""
 
@@ -146,7 +149,7 @@ def a_second_result_counts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Arbitration, "_refuse_terminal", lenient)
 
 
-@bug("G07", "G09", first_seed=131)
+@bug("G07", "G09", first_seed=11)
 def a_late_result_is_appended(patch: pytest.MonkeyPatch) -> None:
     """A result that lost the race takes the place of the one that won it."""
     refuse = Arbitration._refuse_terminal
@@ -215,7 +218,7 @@ def a_buffer_has_no_bound(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(EventBuffer, "_free_slot", lambda self, position, event: True)
 
 
-@bug("G17", "G10", "G12", first_seed=197)
+@bug("G17", "G10", "G12", first_seed=152)
 def a_place_is_not_given_back(patch: pytest.MonkeyPatch) -> None:
     """A call that fails keeps its place among the handlers."""
     leave = Schedule.leave
@@ -227,7 +230,7 @@ def a_place_is_not_given_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Schedule, "leave", keeping)
 
 
-@bug("G13", first_seed=530)
+@bug("G13", first_seed=45)
 def a_retry_passes_its_deadline(patch: pytest.MonkeyPatch) -> None:
     """Whether the next attempt comes before the deadline is not looked at."""
 
@@ -325,7 +328,7 @@ def what_may_have_run_runs_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(resuming, "_why_not", lambda state, each, spec, now: "")
 
 
-@bug("G19", first_seed=304)
+@bug("G19", first_seed=113)
 def an_open_external_call_ends_with_its_process(patch: pytest.MonkeyPatch) -> None:
     """As toolbus was before: a request that goes on gives up what is still being answered elsewhere."""
     why_not = resuming._why_not
@@ -356,7 +359,7 @@ def a_committed_result_is_told_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RequestSession, "_publish", talkative)
 
 
-@bug("G26", first_seed=305)
+@bug("G26", first_seed=83)
 def a_question_dies_with_its_process(patch: pytest.MonkeyPatch) -> None:
     """A request that goes on waits for an answer to what nobody is asked."""
     continue_from = RequestBeginning.continue_from
@@ -398,7 +401,7 @@ def a_cancelled_request_is_not_written(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RequestSession, "_last_step", hasty)
 
 
-@bug("G01", "G11", "G19", first_seed=543)
+@bug("G01", "G11", "G19", first_seed=26)
 def what_could_not_be_written_is_lost(patch: pytest.MonkeyPatch) -> None:
     """With `on_store_failure="warn"` facts that the store did not take are forgotten, and the next ones written."""
     append = JournalWriter.append
@@ -433,7 +436,7 @@ def a_turn_is_not_asked_for(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(JournalWriter, "take_turn", hasty)
 
 
-@bug("G18", first_seed=1125)
+@bug("G18", first_seed=12)
 def a_call_ends_with_its_runtime(patch: pytest.MonkeyPatch) -> None:
     """As toolbus was before an application found it: what a cancelled runtime stops is told, and counts as a result."""
     patch.setattr(ToolDispatcher, "_begin_closing", lambda self: None)
@@ -452,7 +455,7 @@ def a_request_ends_with_its_runtime(patch: pytest.MonkeyPatch) -> None:
 # ------------------------------------------------------------------------------------------------ background calls
 
 
-@bug("G33", first_seed=39)
+@bug("G33", first_seed=122)
 def a_request_ends_before_its_background_calls(patch: pytest.MonkeyPatch) -> None:
     """A request that has answered does not wait for calls in the background."""
     patch.setattr(deciding, "is_waiting", lambda _state: False)
@@ -508,6 +511,31 @@ def what_a_sub_request_spends_is_not_counted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(reducer, "add_spent", lambda state, spent: None)
 
 
+# -------------------------------------------------------------------------------------------- secrets
+
+
+@bug("G36")
+def a_secret_is_streamed_in_pieces(patch: pytest.MonkeyPatch) -> None:
+    """Nothing is held back of a text that streams, though it may be the beginning of a secret."""
+    patch.setattr(PieceMask, "feed", lambda self, text: text)
+
+
+@bug("G36")
+def a_traceback_has_a_secret(patch: pytest.MonkeyPatch) -> None:
+    """The log is written as it is."""
+    patch.setattr(log_filter, "_without_secrets", lambda request_id, text: None)
+
+
+@bug("G36")
+def an_interceptor_sees_a_secret(patch: pytest.MonkeyPatch) -> None:
+    """As toolbus was before: interceptors are given the results of tools as these return them."""
+
+    async def hasty(self: Any, job: Any, rendered: Any) -> Any:
+        return await screened(job.view.interceptors, job.request, rendered, self._tool_context(job))
+
+    patch.setattr(ToolDispatcher, "_screened", hasty)
+
+
 # -------------------------------------------------------------------------------------------- structured output
 
 
@@ -557,7 +585,7 @@ def a_history_is_read_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Turns, "begin", stale)
 
 
-@bug("G34", first_seed=385)
+@bug("G34", first_seed=836)
 def a_conversation_is_deleted_before_a_turn_begins(patch: pytest.MonkeyPatch) -> None:
     """As toolbus was before: the store deletes a conversation between reading it for a turn and its beginning."""
     forget = MemoryJournal.forget
@@ -625,3 +653,15 @@ def a_reader_misses_a_fact(patch: pytest.MonkeyPatch) -> None:
         return events if is_first else events[1:]
 
     patch.setattr(ReadAlong, "read", forgetful)
+
+
+@bug("G31")
+def a_lost_message_is_passed_over(patch: pytest.MonkeyPatch) -> None:
+    """A reader over a relay continues with whatever comes next."""
+    hear = LiveEvents.hear
+
+    def deaf(self: LiveEvents, message: Any, rest: bytes) -> None:
+        message.n = self._next
+        hear(self, message, rest)
+
+    patch.setattr(LiveEvents, "hear", deaf)

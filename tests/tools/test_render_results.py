@@ -201,9 +201,10 @@ def test_every_value_becomes_text_for_the_model_and_json_for_listeners(value: An
         (Report(chart=PLOT), "Report with an image or a file inside"),
         ([{"deep": [Report(chart=PLOT)]}], "list with an image or a file inside"),
         (ToolResult(data=[BILL]), "dict with an image or a file inside"),
+        (ImagePart(url="chart.png"), r"the URL of a part is a str \('chart.png'\); use ImagePart.from_bytes"),
         (ToolResult(parts=["text"]), "part of type str; use ImagePart or FilePart"),  # type: ignore[list-item]
         (ToolResult(parts=[TextPart(text="x")]), "part of type TextPart"),  # type: ignore[list-item]
-        (ImagePart(url=b"raw"), "URL of a part is of type bytes; use ImagePart.from_bytes"),  # type: ignore[arg-type]
+        (ImagePart(url=b"raw"), r"the URL of a part is a bytes .*; use ImagePart.from_bytes"),  # type: ignore[arg-type]
         (ToolResult(artifacts=["text"]), "artifact of type str"),  # type: ignore[list-item]
         (ToolResult(artifacts=[Artifact(name="a", content=b"raw")]), "artifact 'a' is of type bytes.*base64"),  # type: ignore[arg-type]
     ],

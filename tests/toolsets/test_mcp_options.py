@@ -33,6 +33,7 @@ OPTIONS: McpToolOptions = {
     "max_result_chars": 500,
     "status": "Going to {to}",
     "sequential": True,
+    "return_direct": True,
     "needs_approval": False,
     "max_concurrency": 1,
     "summarize": str,

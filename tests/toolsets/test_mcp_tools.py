@@ -577,7 +577,8 @@ async def test_a_tool_that_vanishes_and_comes_back_as_another_is_a_changed_one()
 
 
 @pytest.mark.parametrize(
-    ("written", "problem"), [("{", "cannot be read"), ("[]", "not a JSON object"), ('{"a": 1}', "not a JSON object")]
+    ("written", "problem"),
+    [("{", "cannot be read"), ("[]", "not a JSON object"), ('{"a": "x", "b": 1}', "not a JSON object")],
 )
 def test_a_file_that_holds_no_pins_is_refused(written: str, problem: str, tmp_path: Path):
     (tmp_path / "pins.json").write_text(written)

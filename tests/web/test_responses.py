@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from starlette.responses import Response
 from ui_grammar import check_agui, check_vercel
 
 from toolbus import EventBus, RequestSession, Runtime, Tool, tool
-from toolbus.errors import ConfigurationError, ProviderUnavailable, StoreUnavailable
+from toolbus.errors import ConfigurationError, MissingExtra, ProviderUnavailable, StoreUnavailable
 from toolbus.events import (
     Event,
     ModelResponded,
@@ -279,6 +280,49 @@ async def test_a_stream_that_stays_open_waits_for_the_answers_of_others():
         assert check_vercel(client.chunks) == {f"{session.request_id}_r1": "Good."}
 
 
+async def test_a_page_is_asked_at_once_and_after_five_seconds_once_more_if_its_answer_has_no_effect():
+    ask: Tool = Tool(name="ask", description="Ask.", schema={"type": "object"}, external=True)
+    async with Runtime(ScriptedProvider([calls(("ask", {}))]), tools=[ask], drain_seconds=0) as runtime:
+        session = runtime.start("Ask.")
+        async with session.events() as events:
+            made: Any = [each async for each in until(events, "tool_call_requested")][-1]
+        for answered, seconds in (([], 0.05), ([made.call_id], 5)):
+            began = anyio.current_time()
+            client = await Client().read(VercelResponse(session, client_tools=["ask"], answered=answered))
+            assert anyio.current_time() - began == pytest.approx(seconds, abs=0.01)
+            assert client.ended
+
+
+async def test_a_client_that_does_not_read_has_a_second_for_the_last_frame():
+    async with Runtime(ScriptedProvider([hang()]), drain_seconds=0) as runtime:
+        began = anyio.current_time()
+        with anyio.move_on_after(5):
+            await Client(reads=anyio.Event()).read(EventsResponse(runtime.start("Hello?")))
+        assert anyio.current_time() - began == pytest.approx(6, abs=0.01)
+
+
+WITHOUT = (
+    "_app",
+    "_bodies",
+    "_chat_page",
+    "_guard",
+    "_ownership",
+    "_responses",
+    "_status_app",
+    "chat",
+    "inspector._app",
+)
+
+
+@pytest.mark.parametrize("module", WITHOUT)
+def test_without_the_web_framework_the_extra_is_named(module: str, monkeypatch: pytest.MonkeyPatch):
+    for name in [each for each in sys.modules if each.partition(".")[0] == "starlette"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, f"toolbus.web.{module}", raising=False)
+    with pytest.raises(MissingExtra, match="web"):
+        importlib.import_module(f"toolbus.web.{module}")
+
+
 async def until(events: AsyncIterator[Event], kind: str) -> AsyncIterator[Event]:
     async for event in events:
         yield event
@@ -529,12 +573,14 @@ async def test_text_that_became_void_is_not_mistaken_for_that_of_the_next_reply(
 
 @pytest.mark.parametrize("kind", ALL)
 async def test_a_stream_from_another_process_outlasts_a_store_that_is_away(kind: str, monkeypatch: pytest.MonkeyPatch):
-    store, ends, is_away = MemoryStore(journal=True), anyio.Event(), False
+    store, ends, is_away, tries = MemoryStore(journal=True), anyio.Event(), False, 0
     assert store.journal is not None
     facts = store.journal.facts
 
     async def facts_unless_away(request_id: str, *, start: int = 0) -> Any:
+        nonlocal tries
         if is_away:
+            tries += 1
             raise StoreUnavailable("the database restarts")
         return await facts(request_id, start=start)
 
@@ -558,4 +604,5 @@ async def test_a_stream_from_another_process_outlasts_a_store_that_is_away(kind:
             ends.set()
     assert "It is there." in str(client.frames)
     assert "is not finished" not in str(client.frames)
+    assert 55 <= tries <= 61, "once a second"
     assert client.comments >= 2

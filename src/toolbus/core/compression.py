@@ -129,8 +129,6 @@ class _ByAge:
             self._young.append(item)
             self._note(item)
         young, oldest_whole = self._young, item.turn - self._keep_turns + 1
-        if not young or young[0].turn >= oldest_whole:
-            return ()
         edits: list[Edit] = []
         while young and young[0].turn < oldest_whole:
             aged = young.popleft()
@@ -141,7 +139,8 @@ class _ByAge:
         """Record a new result."""
 
     def _text(self, aged: HistoryItem) -> str:
-        raise NotImplementedError
+        """Return the text that is sent instead of a result that has become old."""
+        ...  # noqa: PIE790 -- without it, type checkers miss the value
 
 
 class _Queries(_ByAge):
@@ -155,10 +154,7 @@ class _Queries(_ByAge):
         self._newest[query_of(item)] = item.position
 
     def _text(self, aged: HistoryItem) -> str:
-        query = query_of(aged)
-        superseded = self._newest[query] != aged.position
-        if not superseded:
-            del self._newest[query]
+        superseded = self._newest[query_of(aged)] != aged.position
         return stub(cast("ToolMessage", aged.message), superseded=superseded)
 
 

@@ -161,5 +161,5 @@ def _about_answer(error: str) -> str:
         ("arguments have", "answer has"),
         ("arguments", "answer"),
     ):
-        error = error.replace(f"the {arguments}", f"the {answer}", 1)
+        error = error.replace(f"the {arguments}", f"the {answer}")
     return error

@@ -193,7 +193,7 @@ def _part(part: Part, count: Tokenizer) -> int:
 
 def _file(part: FilePart) -> int:
     if part.media_type.startswith("text/") and part.url.startswith("data:"):
-        return max(1, round(len(part.url) / _BASE64_CHARACTERS_PER_TOKEN))
+        return round(len(part.url) / _BASE64_CHARACTERS_PER_TOKEN)
     return FILE_TOKENS
 
 
@@ -284,15 +284,14 @@ class Calibration:
 
         `model` is "vendor:model". `actual` is all the input, including what was read from the provider's cache.
         """
-        if estimated <= 0 or actual <= 0:
+        if estimated <= 0:
             return
         expected = self.overhead(model) + self.factor(model) * estimated
         if not expected / _ABSURD <= actual <= expected * _ABSURD + _MOST_OVERHEAD:
             return
         line = self._lines.setdefault(model, _Line())
         line.add(estimated, min(max(actual, expected / _STEP), expected * _STEP + _MOST_OVERHEAD))
-        self._lines.move_to_end(model)
-        while len(self._lines) > self._max_models:
+        if len(self._lines) > self._max_models:
             self._lines.popitem(last=False)
 
     def factor(self, model: str) -> float:

@@ -281,7 +281,6 @@ class _Ids:
             number += 1
             made = f"{stem}-{number}"
         self._numbers[stem] = number
-        self._taken.add(made)
         return made
 
 

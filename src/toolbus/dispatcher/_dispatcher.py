@@ -343,7 +343,8 @@ class ToolDispatcher:
         return view is not None and bool(view.interceptors) and screens_results(view.interceptors)
 
     async def _screened(self, job: Job, rendered: RenderedResult) -> RenderedResult:
-        return await screened(job.view.interceptors if job.view else (), job.request, rendered, self._tool_context(job))
+        shown = secrets_of(job.view).mask(rendered)
+        return await screened(job.view.interceptors if job.view else (), job.request, shown, self._tool_context(job))
 
     async def _complete_late(self, job: Job, rendered: RenderedResult) -> None:
         """Publish a result that came too late, after the request's interceptors. Runs in a task of its own."""

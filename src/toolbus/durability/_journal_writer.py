@@ -218,8 +218,6 @@ class JournalWriter:
         request.known = known
         conversation_id = request.session.conversation_id
         found = await call_store_in_time(self.store.requests(conversation_id=conversation_id, is_unfinished=True))
-        if is_first:
-            request.asked_at = wall_time()
         for each in found:
             # Admission and the runtime have ordered those of this process.
             if each.request_id in known or self.is_registered(each.request_id):

@@ -13,7 +13,7 @@ from operator import itemgetter
 import anyio
 
 from .._logs import logger
-from ..errors import ResumeMismatch, StoreError, ToolbusError
+from ..errors import ApplicationError, ResumeMismatch, StoreError, ToolbusError
 from ..session import RequestSession, check_together
 from ..storage import RequestRecord
 from ._agreed_options import provider_name
@@ -131,8 +131,10 @@ class UnfinishedRequests:
                 if stops and not found.sessions:
                     raise
                 ids = {"request_id": record.request_id}
-                level = logging.DEBUG if self._logged.get(record.request_id) == str(exc) else logging.WARNING
-                logger.log(level, "request %s cannot continue: %s", record.request_id, exc, extra=ids)
+                bug = exc.__cause__ if isinstance(exc, ApplicationError) else None
+                is_known = self._logged.get(record.request_id) == str(exc)
+                level = logging.DEBUG if is_known else logging.WARNING if bug is None else logging.ERROR
+                logger.log(level, "request %s cannot continue: %s", record.request_id, exc, exc_info=bug, extra=ids)
                 self._logged[record.request_id] = str(exc)
                 found.problems.append(ResumeProblem(request=record, error=exc))
                 passed.add(record.request_id)

@@ -120,7 +120,8 @@ class StoredRequests:
         record = await self.record(answer.request_id)
         if record is None or record.ending is None:
             return False
-        state = (await self.restore(record)).session.snapshot().view.state
+        view = (await self.restore(record)).session.snapshot().view
+        state, answer = view.state, view.secrets.mask(answer)
         calls = [each for current in state.rounds for each in current.calls if each.call.call_id == answer.call_id]
         spec = state.tools.get(answer.name)
         if not calls or calls[0].call.name != answer.name or not (spec is None or spec.external):
@@ -189,11 +190,11 @@ class StoredRequests:
             return {}
         try:
             given = dict(self._options(record))
+            check_options({name: each for name, each in given.items() if name != "output"}, RequestOptions, "options")
         except ToolbusError:
             raise
         except Exception as exc:
             raise ApplicationError(f"options raised {type(exc).__name__}: {exc}") from exc
-        check_options({name: each for name, each in given.items() if name != "output"}, RequestOptions, "resume")
         return given
 
 

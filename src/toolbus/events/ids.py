@@ -18,7 +18,7 @@ from itertools import count
 __all__ = ["ids_from", "new_id"]
 
 _process_prefix = os.urandom(8).hex()
-_next_number = count(1).__next__
+_next_number = count().__next__
 
 
 def _reset_prefix() -> None:

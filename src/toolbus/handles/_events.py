@@ -189,9 +189,11 @@ class RequestEvents:
                 piece = TextDelta(
                     request_id=event.request_id,
                     conversation_id=event.conversation_id,
+                    parent_id=event.parent_id,
                     metadata=event.metadata,
                     message_id=event.message.message_id,
                     text=rest,
+                    round=event.round,
                     at=event.at,
                 )
                 return [*events[:index], piece, *events[index:]]

@@ -275,8 +275,8 @@ class RemoteExecutor:
         call = self._open.get(key)
         if call is None:
             return
-        if self._left(call.requested) > 2 * _LOST_SECONDS:
-            await anyio.sleep(min(_RETRY_SECONDS, self._left(call.requested) / 2))
+        if (pause := min(_RETRY_SECONDS, self._left(call.requested) - _LOST_SECONDS)) > 0:
+            await anyio.sleep(pause)
             self._put(key)
             return
         text = "The call could not be delivered: the broker of its worker did not answer."

@@ -22,7 +22,8 @@ _OTHERS = "(others)"
 _MAYBE_NO_TOOL = ("unknown_tool", "limit", "cancelled")
 # A duration is kept as a power of this number, so that a quantile is off by 5 % at most.
 _GROWTH = 1.1
-_SHORTEST, _LONGEST = 1e-4, 1e5  # seconds: 218 different powers lie between them
+_SHORTEST = 1e-4  # seconds; 218 different powers lie between this and the next one
+_LONGEST = 1e5
 
 
 @dataclass(slots=True, frozen=True)

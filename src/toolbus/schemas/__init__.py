@@ -28,7 +28,8 @@ Example:
         print("order" in str(error))  # True
     JsonSchema(schema).check({"order": 7})
     print(matcher("[a-z]+")("abc"))  # True
-    print(way_to("#/properties/order", schema)[-1], as_object("no"), as_objects([7, {"a": 1}]))
+    print(way_to("#/properties/order", schema)[-1] == {"type": "integer"})  # True
+    print(as_object("text"), as_objects([7, {"a": 1}]))  # {} [{'a': 1}]
     print("no type; use" in without_schema("f", TypeError("no type. See pydantic.")))  # True
 """
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
-from .._option_checks import shown
+from .._option_checks import is_url, shown
 from ..core.transcript import validate
 from ..errors import ConfigurationError
 from ..messages import (
@@ -41,7 +40,6 @@ __all__ = [
 
 _MESSAGES = (SystemMessage, UserMessage, AssistantMessage, ToolMessage)
 _PARTS = (TextPart, ImagePart, FilePart)
-_URL = re.compile(r"[A-Za-z][\w+.-]+:")
 
 Instructions: TypeAlias = str | Callable[[ToolContext[Any]], str | Awaitable[str]]
 """A system prompt, or a function (sync or async) of the context that is called before every call of the model."""
@@ -180,7 +178,7 @@ def _check_content(content: Any) -> None:
                 f"the prompt is a list with {shown(cast('object', part))} in it; its parts are text, "
                 "TextPart(text=...), ImagePart(...) or FilePart(...)"
             )
-        if not isinstance(part, TextPart) and not _URL.match(part.url):
+        if not isinstance(part, TextPart) and not is_url(part.url):
             kind = type(part).__name__
             raise ConfigurationError(
                 f"the url of the {kind} is {shown(part.url)}, and not a URL; for a file, give "

@@ -226,6 +226,9 @@ class RequestBeginning:
                 self.notes = found.notes
                 state.granted.update(found.granted)
                 window.memo, window.earlier = found.memo, found.folded
+            if secrets.vault is not None:  # A process that does not know the secrets may have written a note.
+                messages = state.messages
+                messages[:] = [secrets.mask(each) if isinstance(each, SystemMessage) else each for each in messages]
 
     def continue_from(self, resumed: Resumed, state: TurnState, tools: ToolSource) -> None:
         """Bring the state to the point where another process has left the request.

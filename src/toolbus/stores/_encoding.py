@@ -236,8 +236,7 @@ def whole(data: bytes, fetch: Fetch) -> bytes:
     for path, digest in orjson.loads(references):
         text = fetch(bytes.fromhex(digest)).decode()
         if not path:
-            value = text
-            continue
+            return orjson.dumps(text)
         holder = value
         for step in path[:-1]:
             holder = holder[step]

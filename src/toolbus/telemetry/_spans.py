@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from time import perf_counter
 from typing import Any
@@ -111,7 +112,7 @@ def carried() -> Mapping[str, str]:
     return carrier
 
 
-class _Recorded:
+class _Recorded(ABC):
     """A span that is current in its block, and the measurement of how long the block took.
 
     It is a class and not a generator, since each request has a dozen of them.
@@ -145,12 +146,12 @@ class _Recorded:
             context.detach(self._token)
             self._span.end()
 
-    def _begun(self, spans: Spans) -> trace.Span:
-        raise NotImplementedError
+    @abstractmethod
+    def _begun(self, spans: Spans) -> trace.Span: ...
 
+    @abstractmethod
     def measure(self, seconds: float) -> None:
         """Record how long the block took."""
-        raise NotImplementedError
 
     def fail(self, error_type: str) -> None:
         """Mark the span and the measurement as failed."""
@@ -158,9 +159,10 @@ class _Recorded:
         self._span.set_attribute(names.ERROR_TYPE, error_type)
         self._span.set_status(StatusCode.ERROR)
 
-    def add_content(self) -> None:
+    def add_content(self) -> None:  # noqa: B027 -- a request adds nothing
         """Add what the work is about."""
 
+    @abstractmethod
     def ended(self, outcome: Any) -> None:
         """Add what the outcome says."""
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from turn_driver import TOOLS, Turn, call, completed, decided, failed, of
 
+from toolbus.core import approval
 from toolbus.core.approval import definition_of
 from toolbus.core.limits import Limits
 from toolbus.core.turn import AwaitCalls, CallModel, Elapsed
@@ -231,6 +232,17 @@ def test_a_decision_on_an_earlier_definition_of_a_tool_that_was_removed_refuses_
 def test_what_a_person_was_not_told_of_a_tool_is_no_part_of_its_definition() -> None:
     assert definition_of(replace(PAY, timeout_seconds=5, sequential=True, validate=print)) == definition_of(PAY)
     assert definition_of(replace(PAY, parameters=dict(PAY.parameters))) == definition_of(PAY)
+
+
+def test_the_digest_of_a_definition_is_made_once_and_a_bounded_number_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(approval, "_MOST_DIGESTS", 3)
+    monkeypatch.setattr(approval, "_digests", kept := dict[int, Any]())
+    specs = [replace(PAY, description=f"Pay {number}.") for number in range(8)]
+    digests = [definition_of(each) for each in specs]
+    assert len({*digests}) == 8
+    assert len(kept) <= 3
+    monkeypatch.setattr(approval.hashlib, "sha256", None)
+    assert definition_of(specs[-1]) == digests[-1]
 
 
 def test_a_tool_that_was_removed_meanwhile_is_not_run() -> None:

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pytest
-from turn_driver import TOOLS, Turn, call, completed, failed, of
+from turn_driver import TOOLS, Turn, call, completed, failed
 
 from toolbus.core.limits import Limits
 from toolbus.core.output import OutputType
+from toolbus.core.read_result import READ_RESULT
 from toolbus.core.turn import CallModel
-from toolbus.events import MessageAppended, RequestFailed
-from toolbus.messages import AssistantMessage, ToolCall, UserMessage
+from toolbus.messages import AssistantMessage, ToolCall
 from toolbus.protocols import ToolSpec
 from toolbus.tool_results import answer_in
 from toolbus.toolsets.control import give_up, task_complete, update_plan
@@ -50,7 +50,7 @@ def test_a_result_is_the_answer_and_a_reply_in_the_transcript() -> None:
     made = turn.complete(content="It is noon.")
     assert answered(turn) == ("completed", "", "It is noon.")
     assert turn.roles == ["user", "assistant", "tool", "assistant"]
-    assert turn.state.messages[-1] == AssistantMessage(text="It is noon.", message_id="r_0_a")
+    assert turn.state.messages[-1] == AssistantMessage(text="It is noon.", message_id="r_answer")
     assert [each.is_derived for each in turn.appended(made)] == [True, False]
 
 
@@ -78,6 +78,16 @@ def test_a_plan_beside_it_has_nothing_to_read(calls: tuple[ToolCall, ...]) -> No
     turn.call(*calls)
     turn.complete(content="noon")
     assert answered(turn) == ("completed", "", "noon")
+
+
+def test_a_page_of_a_long_result_beside_it_is_read_by_the_model() -> None:
+    turn = Turn(tools={**OFFERED, READ_RESULT.name: READ_RESULT})
+    turn.call(call())
+    turn.complete()
+    turn.call(SHOW, call("read_result", '{"call_id":"r_0_0"}'))
+    turn.complete()
+    assert turn.roles[-2:] == ["tool", "tool"]
+    assert asks_again(turn)
 
 
 def test_a_plan_is_not_an_answer() -> None:
@@ -221,36 +231,23 @@ def test_a_text_is_the_output_if_it_is_its_json() -> None:
     assert (turn.ending.text, turn.ending.output) == ("[1,2]", {"value": [1, 2]})
 
 
-def test_a_result_that_is_not_the_output_is_sent_back_to_the_model() -> None:
+@pytest.mark.parametrize("content", ["Rome", '{"ok":true}', '{"town":"Rome"}'])
+def test_a_result_that_is_not_the_output_is_read_by_the_model_and_no_repair(content: str) -> None:
     turn = with_output(City)
-    turn.call(SHOW)
-    turn.complete(content="Rome")
-    assert asks_again(turn)
-    assert turn.roles == ["user", "assistant", "tool", "assistant", "user"]
-    newest = turn.state.messages[-1]
-    assert isinstance(newest, UserMessage)
-    assert "Call final_answer with it." in newest.text
+    for _ in range(4):
+        turn.call(SHOW)
+        turn.complete(content=content)
+        assert asks_again(turn)
+        assert turn.roles[-2:] == ["assistant", "tool"]
     turn.call(call("final_answer", '{"name":"Rome"}'))
     assert turn.ending.output == {"name": "Rome"}
 
 
-def test_results_that_are_never_the_output_fail_the_request_and_stay_its_text() -> None:
+def test_several_results_are_no_output() -> None:
     turn = with_output(City)
-    for number in range(3):
-        turn.call(SHOW)
-        turn.complete(content=f"Rome {number}")
-    assert isinstance(turn.state.ending, RequestFailed)
-    assert turn.state.ending.reason == "invalid_output"
-    assert turn.state.last_text == "Rome 2"
-    ids = [each.message.message_id for each in of(MessageAppended, turn.facts)]
-    assert len(set(ids)) == len(ids)
-
-
-def test_an_empty_result_is_not_an_output() -> None:
-    turn = with_output(City)
-    turn.call(SHOW)
-    turn.complete(content='{"ok":true}')
-    assert turn.roles == ["user", "assistant", "tool", "user"]
+    turn.call(SHOW, SHOW)
+    turn.step(*(completed(each, '{"name":"Rome"}', data={"name": "Rome"}) for each in ("r_0_0", "r_0_1")))
+    assert asks_again(turn)
 
 
 # ------------------------------------------------------------------------------------------------- the text

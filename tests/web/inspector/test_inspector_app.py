@@ -415,6 +415,18 @@ async def test_a_recording_that_does_not_replay_is_given_out_with_the_reason(
     assert (status, found["is_verified"], found["note"]) == (200, False, note)
 
 
+async def test_a_long_recording_is_given_out_without_a_replay(monkeypatch: pytest.MonkeyPatch):
+    async with inspected() as (runtime, caller):
+        session = begin(runtime, "plain")
+        await session.result()
+        path = f"/api/requests/{session.request_id}/record"
+        facts = len([each async for each in session.events() if each.is_fact and not each.is_derived])
+        for most, note in ((facts, ""), (facts - 1, f"It has {facts} facts, and was not replayed here.")):
+            monkeypatch.setattr(_actions, "_MOST_REPLAYED_FACTS", most)
+            status, found = await caller.call(path, {})
+            assert (status, found["is_verified"], found["note"]) == (200, not note, note)
+
+
 async def test_a_recording_that_would_be_too_large_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(_actions, "_MOST_EXPORTED_BYTES", 1_000)
     async with inspected() as (runtime, caller):
@@ -554,6 +566,27 @@ async def test_a_damaged_request_is_listed_with_the_reason_and_harms_no_other():
         assert rows[second.request_id]["prompt"] == "Second"
         [(event, _)] = await caller.frames(f"/api/requests/{first.request_id}")
         assert event == "problem"
+
+
+async def test_a_request_that_cannot_be_read_now_is_shown_a_moment_later():
+    store = MemoryStore(journal=True)
+    async with Runtime(ScriptedProvider([text("Yes.")]), store=store) as runtime:
+        result = await runtime.run("First")
+    journal: Any = store.journal
+    works, fails = journal.facts, [True]
+
+    async def facts(request_id: str, *, start: int = 0) -> Any:
+        if fails:
+            fails.clear()
+            raise StoreDamaged("fact 2 is not what was written", request_id=request_id, seq=2)
+        return await works(request_id, start=start)
+
+    inspector = Inspector(StoreSource(store, "store"), token=TOKEN)
+    async with inspector.opened():
+        journal.facts, began = facts, anyio.current_time()
+        frames = await Caller(inspector).frames(f"/api/requests/{result.request_id}", 2)
+        assert [event for event, _ in frames] == ["problem", "view"]
+        assert anyio.current_time() - began >= 2
 
 
 async def test_a_store_that_fails_is_a_problem_and_no_crash():

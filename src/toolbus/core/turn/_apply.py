@@ -36,7 +36,7 @@ from ...events import (
     ToolCallRequested,
     ToolCallResumed,
 )
-from ...messages import AssistantMessage, Usage, UserMessage
+from ...messages import Usage, UserMessage
 from ..arguments import CONTAINERS, own_arguments
 from ..limits import Limits
 from ..result_notes import background_note_id
@@ -133,8 +133,6 @@ def _apply_message(state: TurnState, fact: MessageAppended) -> None:
         state.steered += 1
         if state.is_idle:
             _count_replies_anew(state)
-    elif isinstance(message, AssistantMessage):  # The results of tools that return them directly are the answer.
-        state.last_text = message.text
     state.messages.append(message)
 
 

@@ -319,28 +319,31 @@ def _complete_by_call(state: TurnState, facts: Facts, now: float) -> bool:
             is_direct = is_direct and spec.control == "plan"
             continue
         return True
-    if is_direct and direct:
-        _return_direct(state, direct, facts, now)
-        return True
-    return False
+    return is_direct and bool(direct) and _return_direct(state, direct, facts)
 
 
-def _return_direct(state: TurnState, results: Sequence[ToolCallCompleted], facts: Facts, now: float) -> None:
-    """Answer with the results. The text joins the transcript, since some vendors accept only a reply after results."""
-    text = "\n\n".join(filter(str.strip, [answer_in(each.content) for each in results]))
+def _return_direct(state: TurnState, results: Sequence[ToolCallCompleted], facts: Facts) -> bool:
+    """End the request with the results as its answer, and return whether they are one: of the output's type, if any.
+
+    Their text joins the transcript, since some vendors accept only a reply after results.
+    """
+    text, output = "\n\n".join(filter(str.strip, [answer_in(each.content) for each in results])), None
+    if state.output is not None:
+        data = results[0].data if len(results) == 1 else None
+        try:
+            output = state.output.read(text if data is None else orjson.dumps(data).decode())
+        except InvalidArguments:
+            return False
     if text:
-        facts.append(AssistantMessage(text=text, message_id=f"{state.request_id}_{state.round}_a"))
-    data = results[0].data if len(results) == 1 else None
-    _on_answer(state, text, facts, now, reason="", written=None if data is None else orjson.dumps(data).decode())
+        facts.append(AssistantMessage(text=text, message_id=f"{state.request_id}_answer"))
+    complete(state, facts, "", text=text, output=output)
+    return True
 
 
-def _on_answer(
-    state: TurnState, text: str, facts: Facts, now: float, reason: str | None = None, written: str | None = None
-) -> None:
-    """Decide on the answer `text`: end the request, unless a structured output is wanted and the answer is invalid.
+def _on_answer(state: TurnState, text: str, facts: Facts, now: float, reason: str | None = None) -> None:
+    """Decide on the model's answer `text`: end the request, unless a structured output is wanted and `text` is invalid.
 
-    `reason` is the reason of the ending; by default it is the limit that has stopped the request, or empty. `written`
-    is the answer as JSON, if that is not in `text`.
+    `reason` is the reason of the ending; by default it is the limit that has stopped the request, or empty.
     """
     if reason is None:
         reason = _reason(state)
@@ -350,7 +353,7 @@ def _on_answer(
         complete(state, facts, reason, text=text)
         return
     try:
-        output = state.output.read(text if written is None else written)
+        output = state.output.read(text)
     except InvalidArguments as exc:
         note_raised(state, None, exc)
         stop = state.stop or used_up(state)

@@ -144,7 +144,7 @@ def read_object(data: bytes, errors: ErrorTranslator, what: str) -> Mapping[str,
         found: Any = loads(data)
     except TooManyValues:
         raise errors.too_many(MAX_VALUES, f"values in {what}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, Mapping):
         raise errors.unavailable(f"sent {what} that is not a JSON object: {excerpt(data)}")

@@ -71,7 +71,7 @@ class TooManyValues(ValueError):
 def loads(data: bytes) -> Any:
     """Return the value of JSON text that may have half a surrogate pair, as a chunk may; integers stay exact.
 
-    Raises `TooManyValues`, and `ValueError` for text that is not JSON, or is nested deeper than 500 levels.
+    Raises `TooManyValues`, and `ValueError` or `RecursionError` for text that is not JSON, or has more than 500 levels.
     """
     if has_many_values(data):
         raise TooManyValues
@@ -85,10 +85,7 @@ def _loads(data: bytes) -> Any:
     if not has_big_number(data):
         with contextlib.suppress(orjson.JSONDecodeError):
             return orjson.loads(data)
-    try:
-        return json.loads(data)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
+    return json.loads(data)
 
 
 def dumped(value: object) -> str:

@@ -153,7 +153,7 @@ def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
     merged: list[tuple[int, int]] = []
     for low, high in sorted(spans):
         if merged and low <= merged[-1][1] + 1 and high - merged[-1][0] < 300:
-            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
+            merged[-1] = (merged[-1][0], high)
         else:
             merged.append((low, high))
     return merged

@@ -22,12 +22,11 @@ _NUMBERED = re.compile(r"^(\d+)\t(.*)$")
 
 @dataclass(slots=True, frozen=True)
 class Location:
-    """A line that a search found. `score` is the tool's, and 0 if the tool does not rank its results."""
+    """A line that a search found."""
 
     path: str
     line: int
     text: str
-    score: float = 0.0
 
 
 @dataclass(slots=True)
@@ -108,9 +107,7 @@ def _search(arguments: dict[str, Any], number: int, data: dict[str, Any]) -> Sea
     matches = data.get("matches")
     for match in cast("list[Any]", matches) if isinstance(matches, list) else []:
         with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
-            search.locations.append(
-                Location(str(match["path"]), int(match["line"]), str(match["text"]), float(match.get("score", 0.0)))
-            )
+            search.locations.append(Location(str(match["path"]), int(match["line"]), str(match["text"])))
     counts = _sub(data, "files_with_word")
     search.files_with_word = {word: count for word, count in counts.items() if isinstance(count, int)}
     searched = data.get("files_searched")

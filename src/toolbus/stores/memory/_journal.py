@@ -308,7 +308,6 @@ class MemoryJournal:
         return [
             decode(written)
             for request in self._leases.of(owner)
-            if len(request.inputs) > len(request.settled)
             for event_id, written in request.inputs.items()
             if event_id not in request.settled and event_id not in without
         ][:limit]

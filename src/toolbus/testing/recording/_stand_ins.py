@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
 import anyio
@@ -22,13 +22,11 @@ from ...errors import Denied, InvalidArguments, ToolbusError
 from ...events import (
     ApprovalDecided,
     ApprovalRequested,
-    Event,
     HistoryCompressed,
     MessageAppended,
     ModelResponded,
     RequestCompleted,
     RequestFailed,
-    ToolCallCompleted,
     ToolCallFailed,
 )
 from ...interceptors import Interceptor
@@ -138,31 +136,21 @@ class Facts:
     def _read_answer(self, request: RecordedRequest, position: int) -> None:
         """Record the output, or the error, of a text that was read as a structured output."""
         fact = request.facts[position]
-        given: tuple[dict[str, Any] | None, str]
+        before = request.facts[position - 1] if position else None
         if isinstance(fact, RequestCompleted) and fact.output is not None:
-            given = fact.output, ""
-            self.texts[fact.text] = given
-        elif isinstance(fact, MessageAppended) and isinstance(fact.message, UserMessage):
+            # A tool that has answered may have given the output as its data.
+            data = [orjson.dumps(each).decode() for each in (fact.output, fact.output.get("value"))]
+            self.texts.update(dict.fromkeys([fact.text, *data], (fact.output, "")))
+            return
+        answer = before.message if isinstance(before, ModelResponded) else None
+        if answer is None or answer.tool_calls or not answer.text.strip():
+            return
+        text = answer.text
+        if isinstance(fact, MessageAppended) and isinstance(fact.message, UserMessage):
             content = str(fact.message.content)
-            if not content.startswith(_REPAIR):
-                return
-            given = None, _between(content, _REPAIR, max(_WAYS, key=content.rfind))
+            self.texts[text] = (None, _between(content, _REPAIR, max(_WAYS, key=content.rfind)))
         elif isinstance(fact, RequestFailed):
-            given = None, _between(fact.error, *_NO_OUTPUT)
-        else:
-            return
-        self.texts.update(dict.fromkeys(_answers_in(request.facts[:position]), given))
-
-
-def _answers_in(facts: Sequence[Event]) -> Iterator[str]:
-    """Yield the texts that may be the newest answer: those of the newest reply, and of tools that have answered."""
-    for fact in reversed(facts):
-        if isinstance(fact, ToolCallCompleted):
-            yield "" if fact.data is None else orjson.dumps(fact.data).decode()
-        elif isinstance(fact, (MessageAppended, ModelResponded)) and isinstance(fact.message, AssistantMessage):
-            yield fact.message.text
-        if isinstance(fact, ModelResponded):
-            return
+            self.texts[text] = (None, _between(fact.error, *_NO_OUTPUT))
 
 
 def _between(text: str, before: str, after: str) -> str:

@@ -91,13 +91,15 @@ class Actors:
     async def _steer(self, begun: Event, moment: float) -> None:
         await anyio.sleep_until(moment)
         if self._bus.arbitration.view(begun.request_id) is not None:
-            self._faults["steered"] += self._bus.publish(SteeringAdded(**self._addressed(begun), text="hurry"))
+            self._faults["steered"] += self._bus.publish(
+                SteeringAdded(**self._addressed(begun), text=f"hurry {self._world.secret}")
+            )
 
     async def _cancel(self, begun: Event, moment: float) -> None:
         await anyio.sleep_until(moment)
         if self._bus.arbitration.view(begun.request_id) is not None:
             self._faults["cancelled"] += self._bus.publish(
-                CancelRequested(**self._addressed(begun), reason="never mind")
+                CancelRequested(**self._addressed(begun), reason=f"never mind {self._world.secret}")
             )
 
     def _addressed(self, begun: Event) -> dict[str, Any]:
@@ -149,7 +151,10 @@ class Actors:
             self._process.group.start_soon(self._publish, answer, moment)
 
     def _answer(self, event: ToolCallRequested, chance: Chance) -> _Answer:
-        return event.completed(OUTSIDE) if chance.says(0.8) else event.failed("gone", reason="lost")
+        secret = self._world.secret
+        if chance.says(0.8):
+            return event.completed(f"{OUTSIDE} {secret}".strip())
+        return event.failed(f"gone {secret}", reason="lost")
 
     async def _publish(self, event: _Answer, moment: float = 0.0) -> None:
         """Publish an answer, and check that it is accepted, becomes a dead letter, or is dropped as requested."""

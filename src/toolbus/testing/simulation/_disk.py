@@ -286,6 +286,7 @@ class Handle:
                 self._disk.holders[request_id] = self._process
             is_holder = self._disk.holders.get(request_id) is self._process
             watch.note("G20", is_holder, f"{request_id} belongs to another process, and this one writes it")
+            watch.hides(entry, "the journal is given")
             self._disk.note(entry)
             await self._check_turn(entry)
             self._process.count_append(is_before=False)

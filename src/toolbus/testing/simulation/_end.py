@@ -64,6 +64,7 @@ def _check_result(process: Process, result: RequestResult[Any], request: Request
     """Check a result against the events of its request until then, and against the journal."""
     watch = process.watch
     watch.valid(result.messages, f"{result.request_id} leaves")
+    watch.hides((*result.messages, result.text, result.reason, str(result.error)), "a result has")
     turn = result.new_messages
     asked = [call.call_id for each in turn if isinstance(each, AssistantMessage) for call in each.tool_calls]
     answered = [each.call_id for each in turn if isinstance(each, ToolMessage)]

@@ -17,6 +17,7 @@ from ...records import replace
 from ...tool_results import RenderedResult
 from ...tools import ToolContext
 from ._chance import Chance
+from ._tools import PROCESS
 from ._watch import OUTSIDE, Watch
 
 if TYPE_CHECKING:
@@ -42,8 +43,12 @@ class Guard(Interceptor):
         self._passed: dict[str, set[str]] = {}  # by call: what was returned as its result
         self.edits_replies = world.chance("guard").says(0.5)
 
-    async def _chance(self, context: ToolContext[Any]) -> Chance:
-        """Return the chance for one decision, after the time that it takes, unless the decision is to deny."""
+    async def _chance(self, context: ToolContext[Any], given: object) -> Chance:
+        """Return the chance for one decision, after the time that it takes, unless the decision is to deny.
+
+        `given` is what the decision is about: it has no secret.
+        """
+        PROCESS.get().watch.hides(given, "an interceptor sees")
         request_id = context.request_id
         self._asked[request_id] += 1
         chance = self._world.chance(f"guard {request_id} {self._asked[request_id]}")
@@ -51,7 +56,7 @@ class Guard(Interceptor):
             await anyio.sleep(chance.below(_SECONDS))
         if chance.says(_DENIES):
             self._world.faults["denied by a guard"] += 1
-            raise Denied("not here")
+            raise Denied(f"not here {self._world.secret}")
         return chance
 
     def _edits(self, chance: Chance, given: T, edited: T) -> T:
@@ -62,11 +67,11 @@ class Guard(Interceptor):
 
     async def on_prompt(self, prompt: UserMessage, context: ToolContext[Any]) -> UserMessage:
         """Implement `Interceptor`."""
-        return self._edits(await self._chance(context), prompt, replace(prompt, content="please"))
+        return self._edits(await self._chance(context, ()), prompt, replace(prompt, content="please"))
 
     async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Ask) -> ModelReply:
         """Implement `Interceptor`."""
-        chance = await self._chance(context)
+        chance = await self._chance(context, request.messages)
         noted = replace(request, messages=(*request.messages, SystemMessage(text="Be careful.")))
         return await ask(self._edits(chance, request, noted))
 
@@ -77,23 +82,23 @@ class Guard(Interceptor):
         context: ToolContext[Any],
     ) -> dict[str, Any]:
         """Implement `Interceptor`."""
-        return self._edits(await self._chance(context), arguments, {**arguments, "n": EDITED})
+        return self._edits(await self._chance(context, arguments), arguments, {**arguments, "n": EDITED})
 
     async def after_tool(
         self, call: ToolCallRequested, result: RenderedResult, context: ToolContext[Any]
     ) -> RenderedResult:
         """Implement `Interceptor`."""
-        edited = self._edits(await self._chance(context), result, replace(result, content="looked at"))
+        edited = self._edits(await self._chance(context, result), result, replace(result, content="looked at"))
         self._passed.setdefault(call.call_id, set()).add(edited.content)
         return edited
 
     def check(self, watch: Watch, event: ToolCallCompleted) -> None:
         """Check that the result of a tool is published as it was returned here, unless somebody outside answered."""
-        is_other = event.content == OUTSIDE or event.name == FINAL_ANSWER
+        is_other = event.content.startswith(OUTSIDE) or event.name == FINAL_ANSWER
         is_passed = is_other or event.content in self._passed.get(event.call_id, ())
         watch.note("G08", is_passed, f"the result of {event.call_id} has passed no interceptor")
 
     async def on_answer(self, text: str, context: ToolContext[Any]) -> str:
         """Implement `Interceptor`."""
-        chance = await self._chance(context)
+        chance = await self._chance(context, text)
         return self._edits(chance, text, f"{text}!") if self.edits_replies else text

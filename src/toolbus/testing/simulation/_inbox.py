@@ -1,8 +1,11 @@
-"""The inbox of a simulated world: a process's handle on a store through which other processes command its requests."""
+"""The ways between the processes of a simulated world: an inbox in the store, and a relay that loses messages."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import asyncio
+import contextvars
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, cast
 
 from ...events import (
@@ -17,12 +20,14 @@ from ...events import (
 )
 from ...storage import Inbox, InboxReceipt, SettledState
 from ._disk import Disk, Handle
+from ._tools import PROCESS
 
 if TYPE_CHECKING:
     from ._people import Desk
     from ._process import Process
+    from ._world import World
 
-__all__ = ["InboxHandle", "explains", "is_of_sub_request"]
+__all__ = ["InboxHandle", "LossyRelay", "explains", "is_of_sub_request"]
 
 
 class InboxHandle(Handle):
@@ -65,6 +70,39 @@ class InboxHandle(Handle):
         """Implement `Inbox`, with faults."""
         self._disk.faults["parked"] += 1
         return await self._ask(lambda: self._inbox.park(request_id, epoch, seconds))
+
+
+class LossyRelay:
+    """See `Relay`. A message is heard by a process that runs, in its own context; a killed one sends nothing."""
+
+    max_bytes = 4_000
+
+    def __init__(self, world: World) -> None:
+        self._chance = world.chance("relay")
+        self._faults = world.faults
+        self._heard: dict[str, tuple[contextvars.Context, Callable[[bytes], None]]] = {}
+
+    @asynccontextmanager
+    async def connected(self, address: str, heard: Callable[[bytes], None]) -> AsyncGenerator[LossyRelay]:
+        """Implement `Relay`."""
+        self._heard[address] = contextvars.copy_context(), heard
+        yield self  # Whoever has left, or was killed, hears nothing that means anything to it.
+
+    async def send(self, address: str, body: bytes) -> None:
+        """Implement `RelayLink`."""
+        context, heard = self._heard.get(address, (None, None))
+        is_sent = not _is_dead(contextvars.copy_context())
+        if context is None or heard is None or not is_sent or _is_dead(context):
+            return
+        if self._chance.says(0.2):
+            self._faults["message lost"] += 1
+            return
+        asyncio.get_running_loop().call_soon(heard, body, context=context)
+
+
+def _is_dead(context: contextvars.Context) -> bool:
+    process = context.get(PROCESS)
+    return process is not None and process.is_dead
 
 
 def is_of_sub_request(given: Event, facts: Sequence[Event]) -> bool:

@@ -148,9 +148,10 @@ class People:
             except StoreError:
                 await anyio.sleep(1)
         facts = world.disk.facts(request_id)
-        # Where a request runs, calls that may not begin any more are written and not published.
+        # Calls that may not begin any more are written and not published where the request runs, nor over a relay.
         unpublished = {each.event_id for each in facts if isinstance(each, ToolCallRequested)} - set(read)
-        written = [each.event_id for each in facts if self._where == "at the desk" or each.event_id not in unpublished]
+        is_stored = self._where == "at the desk" and world.relay is None
+        written = [each.event_id for each in facts if is_stored or each.event_id not in unpublished]
         is_whole = is_whole and request_id not in world.disk.archive.deleted
         if is_whole and not world.disk.has_given_up(request_id) and request_id in world.disk.endings:
             self._watch.note("G31", read == written, f"a reader of {request_id} has read {read}, not {written}")
@@ -172,7 +173,12 @@ class Desk:
     async def run(self) -> None:
         """Run until the world has ended."""
         disk, planned = self._world.disk, 0
-        async with Client(self._handle, inbox_poll_seconds=0.5) as client, anyio.create_task_group() as group:
+        relay = self._world.relay
+        poll = 0.5 if relay is None else None
+        async with (
+            Client(self._handle, relay=relay, inbox_poll_seconds=poll) as client,
+            anyio.create_task_group() as group,
+        ):
             people = People(self._world, group, self.watch, client.request, "at the desk")
             while not self._is_closed:
                 await disk.news.wait()

@@ -65,6 +65,7 @@ class Process:
             external=EXTERNAL,
             background=BACKGROUND,
             direct=DIRECT,
+            secrets=world.secrets,
             journal=self.handle if world.disk.journals else None,
         )
         self.next_may_begin = anyio.Event()
@@ -146,6 +147,8 @@ class Process:
         return Runtime(
             providers=world.models,
             tools=world.tools,
+            secrets=[("key", world.secret)] if world.secrets else None,
+            instructions=f"The key is {world.secret}." if world.secrets else None,
             interceptors=world.interceptors,
             store=self.handle,
             bus=self.bus,
@@ -155,7 +158,8 @@ class Process:
             drain_seconds=self._grace,
             grace_seconds=1.0,
             lease_seconds=world.lease_seconds,
-            inbox_poll_seconds=0.5 if world.has_inbox else None,
+            relay=world.relay,
+            inbox_poll_seconds=0.5 if world.has_inbox and world.relay is None else None,
             park_after_seconds=world.park_after_seconds,
             on_store_failure="warn" if self.on_store_failure == "warn" else "stop",
         )
@@ -173,11 +177,11 @@ class Process:
             world.faults["host cancelled"] += 1
             host.deadline = world.moment(chance, world.tool_seconds)
         with host, self.asking():
-            options = world.options(name)
+            options, prompt = world.options(name), f"q{number} {world.secret}"
             if chance.says(0.8 if self._watches else 0.3):
-                await self.ask(f"q{number}", conversation_id=conversation, **options)
+                await self.ask(prompt, conversation_id=conversation, **options)
             else:
-                self._take(await runtime.run(f"q{number}", conversation_id=conversation, **options))
+                self._take(await runtime.run(prompt, conversation_id=conversation, **options))
 
     async def ask(self, prompt: str, **options: Any) -> None:
         """Run a request in a task of the runtime."""

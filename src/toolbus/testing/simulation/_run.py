@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 import anyio
@@ -29,7 +29,7 @@ _EPOCH = 1_000_000_000.0
 _LONGEST_SECONDS = 100_000.0  # virtual; far more than the sum of all deadlines in a world
 _MOST_RESTARTS = 4  # more than needed if nothing goes wrong
 _MOST_LINES = 200  # lines of a timeline; the newest are the most useful
-_LOGGERS = ("toolbus", "asyncio")
+_SILENT = logging.CRITICAL + 1
 
 
 def run_seed(seed: int) -> SeedReport:
@@ -51,7 +51,7 @@ def run_seed(seed: int) -> SeedReport:
     run = _Run(world)
     loops = PausingLoop if any(plan.way == "paused" for plan in world.plans) else SteadyLoop
     try:
-        with ids_from(f"s{seed}_"), wall_time_from(_wall_time), _quiet(run.warned):
+        with ids_from(f"s{seed}_"), wall_time_from(_wall_time), _quiet(run.log):
             return anyio.run(run.go, backend="asyncio", backend_options={"loop_factory": loops})
     except Broken as exc:
         raise SimulationFailed(seed, exc.guarantee, str(exc), run.timeline()) from None
@@ -69,36 +69,42 @@ def _wall_time() -> float:
 
 
 @contextmanager
-def _quiet(warned: set[str]) -> Generator[None]:
-    """Silence the log, which failures would fill, and collect the requests that warnings of the store are about."""
-    store, collector = logging.getLogger("toolbus.store"), _WarningCollector(warned)
-    kept = store.level, store.propagate
-    store.setLevel(logging.WARNING)
-    store.propagate = False
-    store.addHandler(collector)
-    loggers = [logging.getLogger(name) for name in _LOGGERS]
-    levels = [each.level for each in loggers]
-    for each in loggers:
-        each.setLevel(logging.CRITICAL + 1)
+def _quiet(collector: _LogCollector) -> Generator[None]:
+    """Give the log to the collector, and silence what failures would fill: warnings of the store are needed."""
+    levels = {
+        "toolbus": logging.INFO if collector.secrets else _SILENT,
+        "asyncio": _SILENT,
+        "toolbus.store": logging.WARNING,
+    }
+    loggers = [logging.getLogger(name) for name in levels]
+    kept = [(each.level, each.propagate) for each in loggers]
+    for each, level in zip(loggers, levels.values(), strict=True):
+        each.setLevel(level)
+        each.propagate = False
+        each.addHandler(collector)
     try:
         yield
     finally:
-        store.removeHandler(collector)
-        store.setLevel(kept[0])
-        store.propagate = kept[1]
-        for each, level in zip(loggers, levels, strict=True):
+        for each, (level, propagates) in zip(loggers, kept, strict=True):
+            each.removeHandler(collector)
             each.setLevel(level)
+            each.propagate = propagates
 
 
-class _WarningCollector(logging.Handler):
-    """A handler that collects the requests that warnings are about."""
+class _LogCollector(logging.Handler):
+    """A handler that collects the requests that warnings of the store are about, and lines with secrets."""
 
-    def __init__(self, warned: set[str]) -> None:
+    def __init__(self, secrets: Sequence[str]) -> None:
         super().__init__()
-        self._warned = warned
+        self.secrets = secrets
+        self.warned: set[str] = set()
+        self.leaks: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._warned.add(getattr(record, "request_id", ""))
+        if record.name == "toolbus.store":
+            self.warned.add(getattr(record, "request_id", ""))
+        if self.secrets and any(each in (line := self.format(record)) for each in self.secrets):
+            self.leaks.append(line)
 
 
 class _Run:
@@ -109,7 +115,7 @@ class _Run:
         self._processes: list[Process] = []
         self._scope: anyio.CancelScope
         self._broken: Broken | None = None
-        self.warned: set[str] = set()  # requests with a warning that they continue without their journal
+        self.log = _LogCollector(world.secrets)
 
     async def go(self) -> SeedReport:
         """Run the world to its end."""
@@ -133,7 +139,8 @@ class _Run:
         for process in self._processes:
             check_results(process)
             if not process.is_dead:
-                check_process(process, self.warned)
+                check_process(process, self.log.warned)
+        last.check("G36", not self.log.leaks, f"the log has a secret: {self.log.leaks}")
         await check_disk(world, last)
         tasks = [task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         last.check("G17", not tasks, f"tasks are left: {tasks}")

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import anyio
+from pydantic import SecretStr
 
 from ...errors import ToolbusError, ToolError, ToolRetry
 from ...tool_results import ToolResult
@@ -18,7 +19,18 @@ from ...tools import Tool, ToolContext, tool
 if TYPE_CHECKING:
     from ._process import Process
 
-__all__ = ["BACKGROUND", "DIRECT", "EXTERNAL", "IDEMPOTENT", "NEEDS_APPROVAL", "PROCESS", "RETRIES", "TOOLS", "show"]
+__all__ = [
+    "BACKGROUND",
+    "DIRECT",
+    "EXTERNAL",
+    "IDEMPOTENT",
+    "NEEDS_APPROVAL",
+    "PROCESS",
+    "RETRIES",
+    "TOOLS",
+    "show",
+    "unlock",
+]
 
 PROCESS: ContextVar[Process] = ContextVar("toolbus_simulated_process")
 
@@ -37,20 +49,20 @@ async def _behave(context: ToolContext[Any] | None, name: str) -> Any:
         process.watch.runs(context.request_id, context.call_id)
     kind = chance.weighted(_OUTCOMES)
     if context is not None and chance.says(0.1):
-        await context.progress("half way", done=1, total=2)
+        await context.progress(f"half way {world.secret}", done=1, total=2)
     if kind == "raise":
-        raise ValueError("broken")
+        raise ValueError(f"broken {world.secret}")
     if kind == "tell":
-        raise ToolError("there is no such thing")
+        raise ToolError(f"there is no such thing {world.secret}")
     if kind == "again":
-        raise ToolRetry("say it otherwise")
+        raise ToolRetry(f"say it otherwise {world.secret}")
     if kind == "exit":
         raise SystemExit(3)
     if kind == "data":
-        return {"n": chance.whole(0, 9), "of": name}
+        return {"n": chance.whole(0, 9), "of": name, "with": world.secret}
     if kind == "result":
         return ToolResult(message="done", data=[1, 2, 3], affected=[name])
-    return f"{name} " * (2_000 if kind == "long" else 1)
+    return f"{name} {world.secret}" * (2_000 if kind == "long" else 1)
 
 
 @tool
@@ -101,7 +113,9 @@ async def deep(n: int, context: ToolContext[Any]) -> Any:
     """Ask a request of its own."""
     world = PROCESS.get().world
     try:
-        result = await context.ask(f"part {n}", tools=world.tools_below, output=world.output if n > 1 else None)
+        result = await context.ask(
+            f"part {n} {world.secret}", tools=world.tools_below, output=world.output if n > 1 else None
+        )
     except ToolbusError as exc:
         raise ToolError(f"could not ask: {exc}") from exc
     return result.text or result.reason
@@ -135,6 +149,14 @@ async def brew(n: int, context: ToolContext[Any]) -> Any:
 async def show(n: int, context: ToolContext[Any]) -> Any:
     """Answer the person."""
     return await _behave(context, f"show {n}")
+
+
+@tool
+async def unlock(n: int, key: SecretStr, context: ToolContext[Any]) -> Any:
+    """Use a secret, and return another one."""
+    process, value = PROCESS.get(), key.get_secret_value()
+    process.watch.note("G36", value in process.world.secrets, f"{context.call_id} got {value}")
+    return {"did": await _behave(context, f"unlock {n}"), "next": SecretStr(process.world.secrets[1])}
 
 
 TOOLS: tuple[Tool, ...] = (work, flaky, serial, risky, shared, stubborn, deep, outside, afar, brew)

@@ -16,6 +16,7 @@ import anyio
 
 from ...bus import EventBus
 from ...core.limits import Limits
+from ...core.message_list import Messages
 from ...core.output import FINAL_ANSWER
 from ...core.result_notes import TICKET
 from ...core.transcript import validate
@@ -38,6 +39,7 @@ from ...events import (
     RoundStarted,
     Spent,
     SteeringAdded,
+    TextDelta,
     ToolCallCompleted,
     ToolCallFailed,
     ToolCallLate,
@@ -73,8 +75,8 @@ class Watch:
     all need a person's approval; `retries` has the number of retries by tool, `idempotent` the tools whose calls
     may run once more after a crash, and `external` those whose calls are then requested again. The calls of
     `background` tools do not hold their request up, and the results of `direct` tools are the answer. `journal` is the
-    journal's state, if there is one. `slack_seconds` is the time for which the process has been paused. Once `is_over`,
-    nothing is checked any more.
+    journal's state, if there is one. Nobody may learn the `secrets`. `slack_seconds` is the time for which the process
+    has been paused. Once `is_over`, nothing is checked any more.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class Watch:
         external: frozenset[str] = frozenset(),
         background: frozenset[str] = frozenset(),
         direct: frozenset[str] = frozenset(),
+        secrets: Sequence[str] = (),
         journal: JournalState | None = None,
     ) -> None:
         self._bus = bus
@@ -100,6 +103,8 @@ class Watch:
         self._external = external
         self._background = background
         self._direct = direct
+        self._secrets = secrets
+        self._streams: dict[str, str] = {}  # by message: the pieces of its text
         self.journal = journal
         self._position = bus.statistics().position
         self._ids: set[str] = set()
@@ -134,6 +139,11 @@ class Watch:
         if self.is_over:
             return  # the world is being stopped, in any order
         self.heard.append((self._now() - self._epoch, event))
+        if not (isinstance(event, ToolCallLate) and event.name in self._external):  # Nobody masks it after the end.
+            self.hides(event, "listeners hear")
+        if isinstance(event, TextDelta) and self._secrets:
+            self._streams[event.message_id] = self._streams.get(event.message_id, "") + event.text
+            self.hides(self._streams[event.message_id], "listeners hear in pieces")
         try:
             self._position += 1
             self.check("G01", self._bus.statistics().position == self._position, "the bus's position is not dense")
@@ -429,7 +439,7 @@ class Watch:
         call.settled_at, request.settled_at = self._time_without_pauses(), self._now()
         if call.requested is None:
             # Whoever answers a call from outside may do so before it is requested again.
-            may_be = call.before is None or isinstance(event, ToolCallFailed) or event.content == OUTSIDE
+            may_be = call.before is None or isinstance(event, ToolCallFailed) or event.content.startswith(OUTSIDE)
             self.check("G06", may_be, f"{event.call_id} did not run")
             self.check("G06", isinstance(event, ToolCallFailed) or not call.asked, f"{event.call_id} never ran")
         elif not request.paused:
@@ -624,6 +634,13 @@ class Watch:
                 self.check("G28", not is_early, f"{request_id} asks provider {number} before {request.not_before:g}")
         except Broken as exc:
             self.fail(exc)
+
+    def hides(self, given: object, who: str) -> None:
+        """Check that something which leaves the process has references instead of secrets."""
+        if self._secrets:
+            text = repr([*given] if isinstance(given, Messages) else given)
+            at = next((text.index(each) for each in self._secrets if each in text), None)
+            self.note("G36", at is None, f"{who} a secret: {text[max(0, (at or 0) - 300) : (at or 0) + 40]}")
 
     def refused(self, request_id: str, seconds: float) -> None:
         """Note that the model does not want to be asked again for so long; for ever if the request was at fault."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -23,11 +24,13 @@ from ...events import ToolCallCompleted, ToolCallFailed
 from ...messages import AssistantMessage, ToolCall, Usage
 from ...protocols import ArgumentsPiece, Emit, ModelReply, ModelRequest, NativeOutput, TextPiece
 from ...records import replace
+from ...secrets import REFERENCE
 from ._chance import Chance
 from ._disk import Disk
 from ._guard import Guard
+from ._inbox import LossyRelay
 from ._plans import Plan, plans_of
-from ._tools import PROCESS, TOOLS, show
+from ._tools import PROCESS, TOOLS, show, unlock
 
 if TYPE_CHECKING:
     from ._people import Command
@@ -35,10 +38,9 @@ if TYPE_CHECKING:
 __all__ = ["Verdict", "World"]
 
 _BEATS = 2  # times in a second at which many things happen at once
-_NAMES = [each.name for each in TOOLS]
 _ARGUMENTS = {"good": 8.0, "wrong": 0.5, "broken": 0.5, "more": 0.3}
 _PRICES = {"*": Price(input_per_million=10_000.0, output_per_million=100_000.0)}
-_MODES = ["auto", "tool"]
+_MODES = ["auto", "tool", "native"]
 _ANSWERS = {'{"n":%d}': 6.0, 'It is:\n```json\n{"n":%d}\n```': 1.0, '{"n":-%d}': 1.0, '{"n":%d': 1.0}
 
 
@@ -61,7 +63,7 @@ class World:
         self.tool_seconds = chance.pick([0.5, 2.0, 5.0])
         self.model_seconds = chance.pick([1.0, 4.0, 10.0])
         self.approval_seconds = chance.pick([3.0, 20.0])
-        self.favourite = chance.pick(_NAMES)  # the model's favourite tool, so that a world shows much of one kind
+        self.favourite = chance.pick(TOOLS).name  # the model's favourite tool, so that a world shows much of one kind
         self.is_quiet = chance.says(0.4)  # strangers do not race with tools and people
         self.requests = chance.whole(1, 5)
         self.conversations = chance.whole(1, 2)
@@ -70,6 +72,7 @@ class World:
         self.window = chance.pick([None, None, None, 900, 2500])
         self.disk = Disk(self, journals=chance.says(0.45))
         self.has_inbox = self.disk.journals and chance.says(0.5)
+        self.relay = LossyRelay(self) if self.has_inbox and self.chance("relays").says(0.5) else None
         self.park_after_seconds = chance.pick([None, 0.1, 0.5]) if self.has_inbox else None
         self.commands: list[Command] = []  # through handles
         self.lease_seconds = chance.pick([2.0, 10.0, 30.0])
@@ -81,9 +84,13 @@ class World:
         self.outage = 0.08 if len(self.models) == 1 else models.pick([0.08, 0.6])  # the part of calls that fail
         self.has_archivist = self.chance("archivist").says(0.3)
         self.interceptors = [Guard(self)] if self.chance("guard").says(0.2) else []
+        # The application names the first secret, and a tool returns the second one.
+        self.secrets: Sequence[str] = (f"swordfish{seed}", f"marlin{seed}") if self.chance("secrets").says(0.2) else ()
+        self.secret = self.secrets[0] if self.secrets else ""
         # Only some worlds have the tool that answers, since an answer ends what else might happen.
-        self.tools = (*TOOLS, show) if self.chance("show").says(0.3) else TOOLS
-        self.tools_below = TOOLS[:3] if chance.says(0.7) else self.tools
+        shows = self.chance("show").says(0.3)
+        self.tools = (*TOOLS, *((unlock,) if self.secrets else ()), *((show,) if shows else ()))
+        self.tools_below = TOOLS[:3] if chance.says(0.7) else (*TOOLS, show) if shows else TOOLS
         chance = self.chance("output")
         self.output = Verdict if chance.says(0.3) else None  # of most requests
         self.native: NativeOutput = chance.pick(["", "alone", "with_tools"])
@@ -126,8 +133,9 @@ class World:
             "needs_approval": chance.pick([None, None, False]) if chance.says(0.2) else None,
             "compression": self.compression,
             "prices": _PRICES,
+            "metadata": {"key": self.secret} if self.secrets else None,
             "output": self.output if self.chance(f"output {name}").says(0.8) else None,
-            "output_mode": "native" if self.native == "with_tools" else self.chance(f"mode {name}").pick(_MODES),
+            "output_mode": self.chance(f"mode {name}").pick(_MODES[: 3 if self.native == "with_tools" else 2]),
         }
 
     @property
@@ -162,6 +170,7 @@ class Model:
         process = PROCESS.get()
         watch = process.watch
         watch.sent(request.request_id, request.messages, self._number)
+        watch.hides(request.messages, "the model is sent")
         if process.has_turns:
             world.disk.archive.check_sent(watch, request.request_id, request.messages)
         self._asked[request.request_id] += 1
@@ -173,7 +182,7 @@ class Model:
         else:
             await anyio.sleep(chance.below(0.2))
         reply = self._reply(request, chance, self._asked[request.request_id])
-        for piece in (reply.message.text[:4], reply.message.text[4:]):
+        for piece in (reply.message.text[:12], reply.message.text[12:]):
             if piece:
                 emit(TextPiece(piece))
                 if chance.says(0.1):
@@ -204,11 +213,12 @@ class Model:
         calls: tuple[ToolCall, ...] = ()
         text = ""
         if request.tools and chance.says(0.75):
-            calls = tuple(self._call(chance, index) for index in range(chance.pick([1, 1, 2, 3, 4])))
+            calls = tuple(self._call(request, chance, index) for index in range(chance.pick([1, 1, 2, 3, 4])))
             if show.spec in request.tools and self._world.chance(f"show {request.request_id} {number}").says(0.3):
                 calls = tuple(replace(each, name=show.name) for each in calls)
         if not calls or chance.says(0.3):
-            text = "" if chance.says(0.08) else f"said {request.round} " * chance.pick([1, 1, 40])
+            said = f"said {request.round} {self._world.secret}"
+            text = "" if chance.says(0.08) else said * chance.pick([1, 1, 40])
         is_offered = any(each.name == FINAL_ANSWER for each in request.tools)
         if (is_offered or request.output_schema is not None) and chance.says(0.7):
             answer = chance.weighted(_ANSWERS) % chance.whole(10, 999)
@@ -220,8 +230,8 @@ class Model:
             message=AssistantMessage(text=text, tool_calls=calls), usage=usage, vendor=self.vendor, model=self.model
         )
 
-    def _call(self, chance: Chance, index: int) -> ToolCall:
-        name = self._world.favourite if chance.says(0.3) else chance.pick(_NAMES)
+    def _call(self, request: ModelRequest, chance: Chance, index: int) -> ToolCall:
+        name = self._world.favourite if chance.says(0.3) else chance.pick(self._world.tools).name
         if chance.says(0.04):
             name = "unknown"
         arguments = orjson.dumps({"n": chance.whole(0, 3)}).decode()
@@ -232,4 +242,7 @@ class Model:
             arguments = '{"n":'
         elif kind == "more":
             arguments = '{"n":1,"extra":true}'
+        if name == "unlock" and kind == "good":
+            known = [self._world.secret, *REFERENCE.findall(repr([*request.messages]))]
+            arguments = orjson.dumps({"n": 1, "key": chance.pick(known)}).decode()
         return ToolCall(name=name, arguments=arguments, provider_call_id=chance.pick(["", "call", f"call_{index}"]))

@@ -401,8 +401,8 @@ class Connection:
 
             running = self._asking()
             if running is None or running.context is None:
-                count = 0 if self._live is None else len(self._live.calls)
-                why = f"the question does not say which call it is about, and {count} calls run"
+                calls = self._live.calls if self._live is not None else ()
+                why = f"the question does not say which call it is about, and {len(calls)} calls run"
                 return types.ErrorData(code=types.INVALID_REQUEST, message=why)
             # With the older protocol this is not the call's own task, so the call has to cancel it.
             with anyio.CancelScope() as scope:
