@@ -18,8 +18,8 @@ from .._encoding import Head, Heads
 __all__ = ["Database", "Row", "Rows"]
 
 Row = Sequence[Any]
-_Item = TypeVar("_Item")
-_Outcome = TypeVar("_Outcome")
+_I = TypeVar("_I")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,9 @@ class Database(ABC):
     def run_many(self, statement: str, values: Sequence[Row]) -> int:
         """Run a statement for each row of values, and return the number of rows that were changed in all."""
 
-    @abstractmethod
     def insert(self, statement: Rows, values: Sequence[Row]) -> int:
         """Do the same as `run_many`, for a statement that may contain many rows of values."""
+        return self.run_many(str(statement), values)
 
     @abstractmethod
     def scan(self, statement: str, values: Row = ()) -> Iterable[Row]:
@@ -120,6 +120,22 @@ class Database(ABC):
             self.rollback()
             raise
 
+    def together(self, work: Callable[[Sequence[_I]], Sequence[_T]], items: Sequence[_I]) -> Sequence[_T | Exception]:
+        """Do `work` for items in one transaction, and return the outcome of each: a result, or an error.
+
+        If one of them is at fault, each has a transaction of its own. Raises an error that concerns all of them, such
+        as a full disk; then none is done.
+        """
+        try:
+            with self.transaction():
+                return work(items)
+        except Exception as exc:
+            if not self.is_own_fault(exc):
+                raise
+            if len(items) > 1:
+                return [outcome for each in items for outcome in self.together(work, [each])]
+            return [self.translated(exc)]
+
     def own_faults(self, limit: int) -> Sequence[str]:
         """Return the faults that the database finds in its own file, as at most `limit` sentences, if it can check."""
         del limit
@@ -147,21 +163,3 @@ class Database(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close the connection. Raises nothing."""
-
-    def all_or_each(
-        self, items: Sequence[_Item], do: Callable[[Sequence[_Item]], Sequence[_Outcome | Exception]]
-    ) -> Sequence[_Outcome | Exception]:
-        """Do items in one transaction, or each in its own if the database cannot take a value of one of them.
-
-        Return the outcome of each, or its error. Raises an error that concerns all of them, such as a full disk; then
-        nothing is done.
-        """
-        try:
-            with self.transaction():
-                return do(items)
-        except Exception as exc:
-            if not self.is_own_fault(exc):
-                raise
-            if len(items) > 1:
-                return [outcome for each in items for outcome in self.all_or_each([each], do)]
-            return [self.translated(exc)]

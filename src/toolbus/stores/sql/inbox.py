@@ -47,8 +47,8 @@ _SETTLE = "UPDATE inbox SET state = ?, reason = ? WHERE request_id = ? AND event
 
 
 def send_all(database: Database, events: Sequence[Event]) -> Sequence[InboxReceipt | Exception]:
-    """Send inputs: see `Inbox.send`, and `Database.all_or_each`. Return the receipt of each, or its error."""
-    return database.all_or_each(events, lambda some: _Sending(database, some).send())
+    """Send inputs in one transaction: see `Inbox.send`, and `Database.together`."""
+    return database.together(lambda some: _Sending(database, some).send(), events)
 
 
 class _Sending:

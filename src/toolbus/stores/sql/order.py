@@ -51,14 +51,14 @@ class WantedTurn(NamedTuple):
 
 
 def take_all(database: Database, wanted: Sequence[WantedTurn]) -> Sequence[bool | Exception]:
-    """Take turns: see `Database.all_or_each`. Return for each whether it was taken, or its error."""
+    """Take turns in one transaction, and return for each whether it was taken: see `Database.together`."""
 
-    def take_some(some: Sequence[WantedTurn]) -> Sequence[bool]:
+    def take_some(some: Sequence[WantedTurn]) -> list[bool]:
         # Each process locks the rows in the same order, to avoid deadlocks.
         taken = {each: take(database, each) for each in sorted({*some})}
         return [taken[each] for each in some]
 
-    return database.all_or_each(wanted, take_some)
+    return database.together(take_some, wanted)
 
 
 def take(database: Database, wanted: WantedTurn) -> bool:
