@@ -107,7 +107,8 @@ def _check_output(watch: Watch, request: Request, result: RequestResult[Any]) ->
     newest = [each for each in result.new_messages if isinstance(each, AssistantMessage)][-1]
     said = [newest.text, *(each.arguments for each in newest.tool_calls)]
     given = result.output.n if isinstance(result.output, Verdict) else None
-    is_said = given == EDITED or any(f'"n":{given}}}' in each for each in said)
+    # The data of a tool that has answered has one more field.
+    is_said = given == EDITED or any(f'"n":{given}{end}' in each for each in said for end in "},")
     watch.check("G35", is_said, f"{request_id} ends with the output {result.output}, and the model has said {said}")
 
 

@@ -356,7 +356,7 @@ class Watch:
         for call_id in background:
             request.calls[call_id].ticket = "given"
         since = itertools.takewhile(lambda fact: not isinstance(fact, ModelResponded), reversed(request.facts))
-        # A result that is not the output that is wanted is no answer.
+        # Results that are not of the output's type are read by the model.
         may_begin = background or request.wants_output or any(isinstance(fact, MessageAppended) for fact in since)
         answered = not may_begin and self._direct_answer(request) is not None
         self.check("G10", not answered, f"round {event.round} begins after tools have answered")
