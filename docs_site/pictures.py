@@ -235,7 +235,7 @@ def _written(until: float) -> str:
     """Return what is on the terminal `until` seconds after the request of the pictures has begun."""
     now = 0.0
     terminal = _Terminal()
-    narrator = Narrator(LiveScreen(terminal, terminal), clock=lambda: now)
+    narrator = Narrator(LiveScreen(terminal, terminal), show_calls=True, clock=lambda: now)
     facts = _refund().facts
     for event in (each for each in facts if each.at <= facts[0].at + until):
         now = event.at

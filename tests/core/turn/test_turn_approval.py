@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -241,7 +242,7 @@ def test_the_digest_of_a_definition_is_made_once_and_a_bounded_number_is_kept(mo
     digests = [definition_of(each) for each in specs]
     assert len({*digests}) == 8
     assert len(kept) <= 3
-    monkeypatch.setattr(approval.hashlib, "sha256", None)
+    monkeypatch.setattr(hashlib, "sha256", None)
     assert definition_of(specs[-1]) == digests[-1]
 
 
