@@ -465,7 +465,7 @@ class JournalWriter:
         Its first step is in the store, or it has continued without its store. Any other first step is not repeated
         later: the store may have had it, and lost it again when the conversation was deleted.
         """
-        return request.written > 0 or request.session.is_accepted
+        return request.written > 0 or request.has_warned_of_failure
 
     async def _end(self, request: _JournaledRequest) -> None:
         """Write the missing steps; then give the lease back, or abandon a request that nobody is to continue."""

@@ -82,6 +82,7 @@ class World:
         models = self.chance("models")
         self.models = [Model(self, number) for number in range(models.pick([1, 1, 2, 3]))]
         self.outage = 0.08 if len(self.models) == 1 else models.pick([0.08, 0.6])  # the part of calls that fail
+        self.is_poor = self.chance("spending").says(0.25)  # limits of tokens and cost are narrow
         self.has_archivist = self.chance("archivist").says(0.3)
         self.interceptors = [Guard(self)] if self.chance("guard").says(0.2) else []
         # The application names the first secret, and a tool returns the second one.
@@ -114,10 +115,10 @@ class World:
             max_tool_calls=chance.pick([1, 4, 100]),
             max_calls_per_round=chance.pick([2, 64]),
             max_consecutive_errors=chance.pick([1, 3, 9]),
-            max_input_tokens=spends.pick([1_000_000, 1_000_000, 150]),
-            max_output_tokens=spends.pick([100_000, 100_000, 15]),
-            max_cost=spends.pick([None, None, 2.0]),
-            max_model_attempts=self.chance(f"attempts {name}").pick([1, 3]),
+            max_input_tokens=150 if self.is_poor and spends.says(0.4) else 1_000_000,
+            max_output_tokens=15 if self.is_poor and spends.says(0.4) else 100_000,
+            max_cost=2.0 if self.is_poor and spends.says(0.4) else None,
+            max_model_attempts=self.chance(f"attempts {name}").pick([1, 3, 3, 3]),
             max_output_repairs=self.chance(f"repairs {name}").whole(1, 2),
             on_limit=chance.pick(["answer", "stop"]),
             on_failure=chance.pick(["collect", "collect", "collect", "fail_fast"]),
