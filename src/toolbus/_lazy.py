@@ -7,8 +7,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-__all__ = ["imported_when_used"]
-
 
 def imported_when_used(
     package: str, modules: Mapping[str, str], public: Iterable[str]

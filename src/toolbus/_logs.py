@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import logging
 
-__all__ = ["LOGGERS", "logger"]
-
 logger = logging.getLogger("toolbus.session")
 
 LOGGERS = (

@@ -21,8 +21,6 @@ import anyio
 import anyio.abc
 import anyio.lowlevel
 
-__all__ = ["StrandedTasks", "asyncio_task", "raise_elsewhere", "trio_task"]
-
 
 class _Stranded(Exception):
     """The end of a stranded task, inside a scope that was left open. Only `StrandedTasks.leave` sees this."""

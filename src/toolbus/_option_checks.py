@@ -18,28 +18,6 @@ from typing import Any, TypeVar, cast
 
 from .errors import ConfigurationError
 
-__all__ = [
-    "ABOVE_ZERO",
-    "FLAG",
-    "NOT_BLANK",
-    "NOT_NEGATIVE",
-    "NUMBER",
-    "POSITIVE",
-    "TEXT",
-    "Rule",
-    "check",
-    "hints_at_names",
-    "is_async",
-    "is_url",
-    "no_option",
-    "one_of",
-    "option_meant",
-    "or_none",
-    "shown",
-    "takes",
-    "whole",
-]
-
 T = TypeVar("T")
 _SCHEME = re.compile(r"[A-Za-z][\w+.-]+:")
 _short = reprlib.Repr()

@@ -18,8 +18,6 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-__all__ = ["EARLY_SECONDS", "Timer", "Timers"]
-
 EARLY_SECONDS = 0.05
 """A deadline may fire so much too early, by the resolution of the event loop's clock."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import sys
 
-__all__ = ["__version__", "installed_version"]
-
 
 def installed_version() -> str:
     """Return the installed version. Asking importlib.metadata takes four times as long as starting Python."""

@@ -35,8 +35,6 @@ from ._mailbox import Mailbox
 if TYPE_CHECKING:
     from ..protocols import LateResults, RequestView
 
-__all__ = ["ADDRESSED", "Arbitration"]
-
 _Terminal: TypeAlias = ToolCallCompleted | ToolCallFailed
 _Key: TypeAlias = tuple[str, str]
 

@@ -29,8 +29,6 @@ from ._subscriptions import (
     refuse_coroutine,
 )
 
-__all__ = ["Broadcast"]
-
 _logger = logging.getLogger("toolbus.bus")
 
 

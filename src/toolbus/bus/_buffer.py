@@ -15,8 +15,6 @@ from .._option_checks import check, one_of, whole
 from ..events import Event, ReasoningDelta, SubscriberLagged, TextDelta, ToolArgumentsDelta
 from ..records import replace
 
-__all__ = ["EventBuffer", "Overflow"]
-
 Overflow: TypeAlias = Literal["drop_oldest", "drop_newest", "coalesce", "disconnect"]
 """The treatment of a signal by a full buffer: drop the oldest signal, or the new one; merge neighbouring deltas of one
 message, and then drop the oldest; or end the subscription."""

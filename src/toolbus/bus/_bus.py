@@ -16,8 +16,6 @@ from ._broadcast import Broadcast
 from ._buffer import Overflow
 from ._subscriptions import BusStatistics, EventT, Subscription
 
-__all__ = ["EventBus"]
-
 
 class EventBus:
     """An event bus inside one event loop.

@@ -9,8 +9,6 @@ from ..errors import ConfigurationError
 from ..events import Event, ModelResponded, ModelRetrying, RequestResumed, SubscriberLagged, TextDelta
 from ..records import replace
 
-__all__ = ["Cursor", "UnknownCursor"]
-
 _FORM = re.compile(r"(\d{1,9})\.(\d{1,12})")
 # After one of these, the text of a message begins anew.
 _ENDS_TEXT = (ModelResponded, ModelRetrying, RequestResumed)

@@ -13,8 +13,6 @@ from ..core.approval import bound
 from ..events import ApprovalDecided, CancelRequested, Event, ToolCallCompleted, ToolCallFailed, ToolCallLate
 from ..protocols import LateResults, RequestView
 
-__all__ = ["Mailbox"]
-
 
 class Mailbox:
     """A session's control path: the terminal events of its calls, and the inputs from people. Lossless, in order.

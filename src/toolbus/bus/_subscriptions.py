@@ -35,18 +35,6 @@ else:
     EventT = TypeVar("EventT", bound=Event)
     EventT_co = TypeVar("EventT_co", bound=Event, covariant=True)
 
-__all__ = [
-    "BusStatistics",
-    "EventT",
-    "Receivers",
-    "Subscription",
-    "SubscriptionStatistics",
-    "exception_text",
-    "expand_kinds",
-    "is_stray_cancellation",
-    "refuse_coroutine",
-]
-
 Predicate: TypeAlias = "Callable[[Event], bool]"
 
 _BATCH = 64

@@ -12,8 +12,6 @@ from ..core.endings import explain
 from ..events import Event, ModelResponded, ModelRetrying, RequestCompleted, RequestFailed, TextDelta
 from ..messages import AssistantMessage
 
-__all__ = ["EventSource", "TextFold", "TextStream"]
-
 
 class EventSource(Protocol):
     """The events of one request, for one reader: a `Subscription`, or the events of a request in another process."""

@@ -18,8 +18,6 @@ from ._terminal.prompt import Questions
 from ._terminal.screen import Line, Screen, is_terminal
 from ._terminal.text import cells, indented, visible_json
 
-__all__ = ["Person", "connect_approval"]
-
 Check: TypeAlias = Callable[[ApprovalRequested, dict[str, Any]], None]
 """A function that raises for arguments which the tool of a question does not accept."""
 

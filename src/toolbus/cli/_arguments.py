@@ -6,8 +6,6 @@ import argparse
 import math
 from typing import Any, NoReturn
 
-__all__ = ["parse"]
-
 _DESCRIPTION = "Ask questions that a model answers by calling tools over an event bus."
 
 _EXAMPLES = """\

@@ -28,8 +28,6 @@ from ._approval import Person
 from ._pending_approvals import PendingApprovals
 from ._terminal.screen import Screen
 
-__all__ = ["ENDING_SIGNALS", "Host", "Terminated", "end_process", "signals_handled"]
-
 _T = TypeVar("_T")
 _SignalHandler: TypeAlias = Callable[[int, FrameType | None], None]
 

@@ -28,8 +28,6 @@ from ..tools import Tool, ToolRegistry
 from ..toolsets.code_context import CodeIndex, code_context_tool
 from ..toolsets.workspace import workspace_tools
 
-__all__ = ["is_vendor", "load_limits", "load_object", "load_own_tools", "load_prices", "load_provider", "load_tools"]
-
 _VENDORS = frozenset({*NAMED, "extractive"})
 """Names that always mean a provider of toolbus, and never a module of the user."""
 _FALLBACK = "extractive"

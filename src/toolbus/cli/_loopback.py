@@ -9,8 +9,6 @@ from collections.abc import Generator
 
 from ..errors import ConfigurationError
 
-__all__ = ["LOOPBACK", "listening_on", "user_name"]
-
 LOOPBACK = "127.0.0.1"
 
 

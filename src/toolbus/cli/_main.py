@@ -11,8 +11,6 @@ from ..core.plain_text import clean, one_line
 from ._arguments import parse
 from ._terminal.screen import Screen, open_screen
 
-__all__ = ["not_written", "run"]
-
 FAILED = 1
 USAGE = 2
 _COMMANDS = {

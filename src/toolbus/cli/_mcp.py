@@ -14,8 +14,6 @@ from ._warnings import MCP_SDK, silenced, warnings_shown
 if TYPE_CHECKING:
     from ..toolsets.mcp import McpTools
 
-__all__ = ["mcp_tools", "tools_with"]
-
 
 def mcp_tools(files: Sequence[str], registry: ToolRegistry) -> McpTools | None:
     """Return a context manager that adds the tools of the files' servers to `registry`, or None without a file.

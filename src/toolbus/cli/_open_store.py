@@ -29,19 +29,6 @@ from ._store_location import StoreLocation, location_of
 from ._terminal.screen import Screen
 from ._terminal.text import cut
 
-__all__ = [
-    "COMMAND",
-    "SERVED",
-    "CommandStore",
-    "OpenStore",
-    "ago",
-    "conversation_of",
-    "existing",
-    "holder_of",
-    "open_store_for",
-    "opened_store",
-]
-
 COMMAND = "command"
 """The key, in a request's `agreed` record, of the command line options that the request was begun with."""
 

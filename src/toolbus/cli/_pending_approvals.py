@@ -6,8 +6,6 @@ from queue import Empty, SimpleQueue
 
 from ..events import ApprovalDecided, ApprovalRequested, Event, ToolCallCompleted, ToolCallFailed
 
-__all__ = ["PendingApprovals"]
-
 # The kernel may give a signal to another thread, which does not wake the one that waits here; and Python runs the
 # handlers of signals only in the main thread. So the wait is cut into pieces, after each of which handlers run.
 _LOOK_SECONDS = 0.1

@@ -20,8 +20,6 @@ from ._terminal.screen import Screen
 from ._terminal.text import counted, escape_json
 from ._warnings import silenced
 
-__all__ = ["recorded", "recording_at", "replay_files"]
-
 FAILED = 1
 
 

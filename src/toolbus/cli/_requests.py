@@ -32,18 +32,6 @@ from ._warnings import MCP_SDK, silenced, warnings_shown
 if TYPE_CHECKING:
     from ._open_store import OpenStore
 
-__all__ = [
-    "INSTRUCTIONS",
-    "Configured",
-    "Opened",
-    "ScreenHandler",
-    "configured",
-    "opened",
-    "output_on_stderr",
-    "report_ending",
-    "status_of",
-]
-
 INSTRUCTIONS = """\
 You answer questions about the files of a workspace. Your tools read these files; nothing can be changed with them. \
 Other tools may be offered beside them: use each for what its description says.

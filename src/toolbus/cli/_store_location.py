@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["LEASE_SECONDS", "StoreLocation", "default_path", "location_of"]
-
 LEASE_SECONDS = 10.0
 """The lease on a request, and thus the time for which a killed process still holds it. A running process renews the
 lease three times in this period; a process that stalls for longer loses its request only if somebody resumes it just

@@ -9,8 +9,6 @@ from collections.abc import Generator
 from ..core.plain_text import clean, one_line
 from ._terminal.screen import Screen
 
-__all__ = ["MCP_SDK", "silenced", "warnings_shown"]
-
 MCP_SDK = ("mcp", "client")
 """The loggers of the MCP SDK, which logs each line of a server that it cannot read, with a traceback."""
 

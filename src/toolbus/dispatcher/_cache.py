@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ._reports import Reports
     from ._schedule import Job
 
-__all__ = ["ResultCache"]
-
 _MAX_RESULTS = 1_000
 _MAX_BYTES = 67_108_864  # 64 MiB
 

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from ..bus import EventBus
     from ..protocols import RequestView
 
-__all__ = ["DispatcherStatistics", "ToolDispatcher"]
-
 _CLOSED = "The dispatcher was closed."
 
 

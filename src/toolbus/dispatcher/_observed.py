@@ -17,8 +17,6 @@ from ._processes import run_in_process
 if TYPE_CHECKING:
     from ._schedule import Job
 
-__all__ = ["observed", "observed_in_process"]
-
 
 def observed(job: Job, call: Callable[[], Any]) -> Callable[[], Any]:
     """Return a function that calls the handler inside of the instrumentation, in the same task or thread.

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from ._reports import Reports
     from ._schedule import Job, Key
 
-__all__ = ["Overdue"]
-
 
 class Overdue:
     """The overdue calls of one dispatcher, in the order in which they became so.

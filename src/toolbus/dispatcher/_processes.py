@@ -25,8 +25,6 @@ from ..instrumentation import CarriedBy, continued_here
 from ..tool_results import RenderedResult, render
 from ..tools import Tool
 
-__all__ = ["Kinds", "ProcessFailure", "kinds_of", "run_handler", "run_in_process"]
-
 Kinds: TypeAlias = frozenset[tuple[str, str]]
 """The type of an exception in another process: module and qualified name of its class and of all base classes."""
 

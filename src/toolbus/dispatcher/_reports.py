@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from ..failures import Failure
     from ._schedule import Job
 
-__all__ = ["Reports", "as_sent"]
-
 _logger = logging.getLogger("toolbus.dispatcher")
 
 

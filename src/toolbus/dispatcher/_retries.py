@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ..tools import Tool
     from ._schedule import Job
 
-__all__ = ["is_retried", "retry_delay"]
-
 _logger = logging.getLogger("toolbus.dispatcher")
 _FINAL = (ToolRetry, InvalidArguments, UnserializableResult)  # errors that the same call would only repeat
 

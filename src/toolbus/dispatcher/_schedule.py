@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from ._thread_run import ThreadRun
     from ._workers import Worker
 
-__all__ = ["Flight", "Gate", "Job", "Key", "Schedule"]
-
 Key: TypeAlias = tuple[str, str]
 """The key of a call on the bus: the request's id and the call's id."""
 

@@ -19,8 +19,6 @@ import anyio.to_thread
 if TYPE_CHECKING:
     from ._schedule import Job
 
-__all__ = ["HandlerNotStarted", "ThreadRun", "in_context"]
-
 _NO_LIMIT = math.inf
 _BLOCKING_SECONDS = 0.5  # a step of a handler that takes longer is reported
 

@@ -16,8 +16,6 @@ import anyio.lowlevel
 from .._open_scopes import asyncio_task, trio_task
 from ..failures import is_being_cancelled
 
-__all__ = ["Then", "Worker", "WorkerPool"]
-
 T = TypeVar("T")
 
 # So many idle workers are kept for reuse, and the surplus of a burst ends. An idle worker takes about 4 KiB.

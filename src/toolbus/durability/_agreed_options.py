@@ -21,18 +21,6 @@ from ..protocols import ModelSettings, Provider
 from ..records import JsonForm, asdict
 from ..session import SessionView
 
-__all__ = [
-    "FUNCTION",
-    "agreed_options",
-    "fields_of",
-    "limits_in",
-    "memo_in",
-    "messages_from",
-    "messages_to_json",
-    "options_in",
-    "provider_name",
-]
-
 FUNCTION = "function"
 """The value of an option that is a function of the application."""
 

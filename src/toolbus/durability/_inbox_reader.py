@@ -19,8 +19,6 @@ from ..storage import Inbox, SettledState, Store
 from ._journal_writer import JournalWriter
 from ._store_calls import call_store_in_time
 
-__all__ = ["InboxReader", "inbox_of"]
-
 _logger = logging.getLogger("toolbus.store")
 _MOST_ASKED = 10_000
 _AT_ONCE = 20  # inputs that are read together: each may have 8 MiB

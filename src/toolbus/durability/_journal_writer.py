@@ -29,8 +29,6 @@ from ..storage import ANSWER_SECONDS, Entry, Inbox, JournalStore, RequestRecord,
 from ._agreed_options import agreed_options, fields_of, messages_to_json, provider_name
 from ._store_calls import PendingCalls, call_store, call_store_in_time, no_answer
 
-__all__ = ["REPLACED", "JournalWriter", "OnStoreFailure", "journal_of", "journal_writer_of"]
-
 OnStoreFailure: TypeAlias = Literal["stop", "warn"]
 """The treatment of a request whose step the store does not take: see `JournalWriter`."""
 

@@ -21,8 +21,6 @@ from ._journal_writer import JournalWriter
 from ._store_calls import call_store_in_time
 from ._stored_requests import StoredRequests
 
-__all__ = ["ResumeProblem", "Resumption", "UnfinishedRequests"]
-
 _WATCH_SECONDS = 1.0  # between two looks at the store, at most: one read of an index
 _WINDOW = 100  # requests that are listed at once
 _MISSES = 3  # requests that others were faster to take, after which the list is read anew

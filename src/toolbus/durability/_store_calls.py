@@ -15,8 +15,6 @@ import anyio
 from ..errors import LeaseLost, StoreError, StoreUnavailable, ToolbusError
 from ..storage import ANSWER_SECONDS
 
-__all__ = ["PendingCalls", "call_store", "call_store_in_time", "no_answer"]
-
 T = TypeVar("T")
 
 _logger = logging.getLogger("toolbus.store")

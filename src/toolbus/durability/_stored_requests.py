@@ -39,8 +39,6 @@ from ..storage import WRITE_SECONDS, JournalStore, RequestRecord, Store, ending_
 from ._agreed_options import limits_in, memo_in, messages_from, options_in
 from ._store_calls import call_store_in_time
 
-__all__ = ["Make", "OptionsFor", "ReadAlong", "Restored", "StoredRequests"]
-
 _NOTE_SECONDS = 0.1  # between two attempts to write a note, while somebody else does
 OptionsFor: TypeAlias = Callable[[RequestRecord], Mapping[str, Any]]
 """A function that returns the options which a request gets again: those of `Runtime.run`, `output` included."""

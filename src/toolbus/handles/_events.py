@@ -16,8 +16,6 @@ from ..events import EVENT_TYPES, Event, ModelResponded, ModelRetrying, RequestE
 from ..session import RequestSession
 from ._exchange import LiveEvents
 
-__all__ = ["RequestEvents"]
-
 
 class RequestEvents:
     """An asynchronous iterator over the events of one request. Made by `RequestHandle.events`. For one reader.

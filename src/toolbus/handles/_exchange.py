@@ -22,8 +22,6 @@ from ..events import Event, decode, encode, new_id
 from ..session import RequestSession
 from ._relay import Relay, RelayLink
 
-__all__ = ["Exchange", "LiveEvents"]
-
 BEAT_SECONDS = 5.0
 """The seconds between two messages in which a reader says that it still reads."""
 SILENCE_SECONDS = 3 * BEAT_SECONDS

@@ -38,8 +38,6 @@ from ._exchange import Exchange, LiveEvents
 from ._record import record_of
 from ._relay import Relay
 
-__all__ = ["ANSWER_SECONDS", "Authorize", "CommandStatus", "RequestHandle", "inbox_poll_seconds_of"]
-
 CommandStatus: TypeAlias = Literal["done", "ended", "queued", "unknown"]
 """The answer to a command.
 

@@ -14,8 +14,6 @@ from ..events import ApprovalRequested, Event, RequestEnding, RequestStarted
 from ..session import RequestSession
 from ..storage import JournalStore, RequestRecord
 
-__all__ = ["OpenRequest", "OpenState", "open_requests"]
-
 OpenState: TypeAlias = Literal["queued", "running", "parked", "released"]
 """Where an open request is.
 

@@ -6,8 +6,6 @@ from ..clock import wall_time
 from ..session import RequestSession
 from ..storage import RequestRecord
 
-__all__ = ["record_of"]
-
 
 def record_of(session: RequestSession) -> RequestRecord:
     """Return the record of a session's request. One that has not begun has no facts, and begins now."""

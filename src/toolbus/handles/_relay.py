@@ -6,8 +6,6 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-__all__ = ["Relay", "RelayLink"]
-
 
 class RelayLink(Protocol):
     """One process's connection to the others. A message has at most `max_bytes`."""

@@ -43,8 +43,6 @@ from .wire import (
     text_at,
 )
 
-__all__ = ["from_anthropic", "to_anthropic"]
-
 _VENDOR = "anthropic"
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]")  # the API refuses such characters in ids of calls
 _LONGEST_NAME = 128  # characters; the API refuses longer names of tools

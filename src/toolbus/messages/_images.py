@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from ..records import replace
 from ._model import FilePart, ImagePart, Message, Part, TextPart, ToolMessage, UserMessage
 
-__all__ = ["IMAGE_MARK", "without_images"]
-
 IMAGE_MARK = "[an image, which this model cannot see]"
 """The text that a model without vision reads instead of an image."""
 

@@ -10,8 +10,6 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-__all__ = ["in_mistrals_order", "mistral_id"]
-
 _ID = re.compile("[a-zA-Z0-9]{9}")
 _BETWEEN = {"role": "assistant", "content": "Understood."}
 

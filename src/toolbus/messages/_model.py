@@ -10,21 +10,6 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from ..errors import ConfigurationError
 from ..records import Record
 
-__all__ = [
-    "AssistantMessage",
-    "FilePart",
-    "ImagePart",
-    "Message",
-    "Part",
-    "PromptLike",
-    "SystemMessage",
-    "TextPart",
-    "ToolCall",
-    "ToolMessage",
-    "Usage",
-    "UserMessage",
-]
-
 
 class ToolCall(Record, kw_only=True, gc=False, frozen=True):
     """One tool call in a model's reply.

@@ -43,8 +43,6 @@ from .wire import (
     text_at,
 )
 
-__all__ = ["FAILURE", "from_openai", "parsable", "to_openai"]
-
 _AUDIO_FORMATS = {"audio/wav": "wav", "audio/mpeg": "mp3"}  # the only two that chat completions accept
 _AUDIO_TYPES = {name: media_type for media_type, name in _AUDIO_FORMATS.items()}
 _KNOWN = frozenset({"role", "content", "refusal", "tool_calls", "reasoning_content", "reasoning"})

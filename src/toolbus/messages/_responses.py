@@ -26,8 +26,6 @@ from ._openai import FAILURE, parsable
 from .response_items import Item, is_reply_item, read_reply, restored_items
 from .wire import IncomingIds, OutgoingIds, data_url, label, legal_name, mapping_at, split_data_url, storable, text_at
 
-__all__ = ["from_openai_responses", "to_openai_responses"]
-
 _LONGEST_ID = 64  # characters; the API refuses a longer call_id
 _UNKNOWN_TYPE = "application/octet-stream"
 _KEY = "responses"

@@ -7,8 +7,6 @@ from typing import Any, cast
 
 from ._model import AssistantMessage, Message, Part, SystemMessage, ToolMessage
 
-__all__ = ["size_of"]
-
 # The bytes of a message's objects, and of the references to them in lists, measured on CPython 3.11.
 _OVERHEAD_BYTES = 400
 # The bytes of each character in a text that is not ASCII, at most.

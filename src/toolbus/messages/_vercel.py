@@ -43,8 +43,6 @@ from .wire import (
     text_at,
 )
 
-__all__ = ["VercelForm", "from_vercel", "to_vercel"]
-
 VercelForm: TypeAlias = Literal["model", "core", "ui"]
 """The messages of Vercel's AI SDK for models since version 5, for models in version 4, or for pages since version 5."""
 

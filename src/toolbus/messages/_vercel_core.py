@@ -12,8 +12,6 @@ from typing import Any, cast
 
 from .wire import data_url, image_type, label, mapping_at, text_at
 
-__all__ = ["current_part", "file_url", "to_core"]
-
 _NEW_NAMES = {"args": "input", "mimeType": "mediaType", "experimental_providerMetadata": "providerOptions"}
 _OLD_NAMES = {"tool-call": {"input": "args"}, "file": {"mediaType": "mimeType"}}
 _KINDS = frozenset({"text", "image", "file", "reasoning", "tool-call", "tool-result"})

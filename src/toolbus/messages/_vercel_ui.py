@@ -15,8 +15,6 @@ from ..errors import InvalidHistory
 from ._vercel_core import file_url
 from .wire import label, list_at, mapping_at, split_data_url
 
-__all__ = ["from_ui", "is_content", "is_only_shown", "to_ui"]
-
 _Wire = dict[str, Any]
 
 _SOURCES = frozenset({"source", "source-url", "source-document"})

@@ -14,17 +14,6 @@ from ..errors import ConfigurationError
 from ..protocols import Provider
 from .vendors import VENDORS
 
-__all__ = [
-    "DEFAULT_ANTHROPIC_MODEL",
-    "DEFAULT_OPENAI_MODEL",
-    "NAMED",
-    "VARIABLES",
-    "choose_from_environment",
-    "missing_provider_message",
-    "no_provider",
-    "resolve",
-]
-
 DEFAULT_OPENAI_MODEL = "gpt-5-mini"
 """The model of the CLI when OPENAI_API_KEY is set and TOOLBUS_MODEL is not: small, and good at calling tools."""
 

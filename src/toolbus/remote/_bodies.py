@@ -21,16 +21,6 @@ from ..events import Event, ToolCallRequested, decode, encode
 from ..messages import Message
 from ..records import JsonForm, json_bytes, replace
 
-__all__ = [
-    "MOST_BYTES",
-    "Reference",
-    "call_body",
-    "large_call",
-    "larger_than",
-    "read_call",
-    "reference_in",
-]
-
 MOST_BYTES = 8 * 2**20
 """The most bytes of a payload: reading and writing as many takes half of the 100 ms for which a loop may be held."""
 

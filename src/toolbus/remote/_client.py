@@ -28,8 +28,6 @@ from ..storage import Store
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["Client"]
-
 
 class _NoModel:
     """The provider of requests of which only the facts are read."""

@@ -38,8 +38,6 @@ from ._payloads import LargeBodies, TooLarge
 from ._questions import Answering, is_letter
 from ._transport import Damaged, Key, SessionLink, Unavailable
 
-__all__ = ["SIGNALS", "RemoteExecutor", "too_large"]
-
 _Answer: TypeAlias = ToolCallCompleted | ToolCallFailed
 _What = TypeVar("_What")
 SIGNALS = (ToolCallStarted, ToolCallProgress, ToolCallRetrying)

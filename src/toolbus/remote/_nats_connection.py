@@ -16,8 +16,6 @@ import orjson
 from ..errors import ConfigurationError, MissingExtra
 from ._transport import Full, Key, Then, Unavailable
 
-__all__ = ["KEPT_SECONDS", "Broker", "Connection", "decoded", "encoded"]
-
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 2.0
 _CANCELLATIONS = 5  # of an attempt to connect

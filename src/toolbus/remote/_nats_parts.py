@@ -14,8 +14,6 @@ from ._bodies import Reference
 from ._nats_connection import KEPT_SECONDS, Broker, Connection
 from ._transport import Damaged, Key, Unavailable
 
-__all__ = ["Parts"]
-
 _MOST_BYTES = 2**30
 """The bound of the stream, unless somebody has made it with another one."""
 

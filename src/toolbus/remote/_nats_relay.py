@@ -11,8 +11,6 @@ import anyio
 from ._nats_connection import Broker, Connection
 from ._transport import Unavailable
 
-__all__ = ["NatsRelay"]
-
 _LOST_SECONDS = 0.05
 
 

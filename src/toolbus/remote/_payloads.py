@@ -16,8 +16,6 @@ from ..schemas import MAX_VALUES, has_many_values
 from ._bodies import MOST_BYTES, Reference, larger_than
 from ._transport import Full, Key, Payloads
 
-__all__ = ["LargeBodies", "TooLarge"]
-
 _T = TypeVar("_T")
 _AT_ONCE = 4
 """The payloads that one process reads and writes at the same time; each is in memory meanwhile."""

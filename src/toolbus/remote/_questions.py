@@ -32,8 +32,6 @@ from ._bodies import Reference, reference_in
 from ._payloads import LargeBodies, TooLarge
 from ._transport import Damaged, Key, Unavailable
 
-__all__ = ["Answering", "Asking", "is_letter"]
-
 BEAT_SECONDS = 2.0
 """The seconds between two messages in which a worker says that it still waits for an answer."""
 SILENCE_SECONDS = 15.0

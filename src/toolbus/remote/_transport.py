@@ -11,19 +11,6 @@ from typing import Literal, Protocol, TypeAlias
 
 from ._bodies import Reference
 
-__all__ = [
-    "Begun",
-    "Damaged",
-    "Delivery",
-    "Full",
-    "Key",
-    "Payloads",
-    "SessionLink",
-    "Then",
-    "Unavailable",
-    "WorkerLink",
-]
-
 Key: TypeAlias = tuple[str, str]
 """The id of a call's request, and the call's own id."""
 

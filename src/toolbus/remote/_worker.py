@@ -32,8 +32,6 @@ from ._payloads import LargeBodies, TooLarge
 from ._questions import Asking
 from ._transport import Damaged, Delivery, Key, Unavailable, WorkerLink
 
-__all__ = ["Worker", "WorkerStatistics"]
-
 _RETRY_SECONDS = 0.2
 _RENEWALS = 3
 """A lease is renewed this often before it ends."""

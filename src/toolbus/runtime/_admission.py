@@ -16,8 +16,6 @@ import anyio
 from .._option_checks import check, whole
 from ..errors import ConversationBusy, Overloaded
 
-__all__ = ["Admission", "Ticket"]
-
 _logger = logging.getLogger("toolbus.runtime")
 _LONGEST_WAIT_SECONDS = 60.0  # the upper bound of `Overloaded.retry_after_seconds`
 # The weight of the newest gap between two endings in the running mean that `Overloaded.retry_after_seconds` is made of.

@@ -16,8 +16,6 @@ from ..messages import AssistantMessage, Message, SystemMessage
 from ..secrets import Vault
 from ..session import Earlier, SessionSnapshot
 
-__all__ = ["BoundedMapping", "ConversationState", "LateResultNotes"]
-
 _MOST_CONVERSATIONS = 10_000
 _MOST_WITH_LATE_RESULTS = 1_000  # conversations
 _MOST_FOLDED_BYTES = 67_108_864  # 64 MiB, of the messages in the folds of all conversations

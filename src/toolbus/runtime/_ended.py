@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ..bus import EventBus
     from ..session import SessionSnapshot
 
-__all__ = ["EndedRequests"]
-
 _MAX_REQUESTS = 10_000
 _MAX_BYTES = 67_108_864  # 64 MiB
 _FACTS = JsonForm[list[Event]](list[Union[EVENT_TYPES]], "facts")  # noqa: UP007 -- a tuple made at run time

@@ -11,8 +11,6 @@ from ..errors import ConfigurationError
 from ..protocols import ToolSpec
 from ..tools import ToolRegistry
 
-__all__ = ["PoolExecutor", "check_pools"]
-
 
 class PoolExecutor(Protocol):
     """An executor for `Runtime(executors=[...])`: it runs the calls of the tools that are declared for its `pools`.

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 
 from ..storage import RequestRecord
 
-__all__ = ["requests_listed"]
-
 
 def requests_listed(
     here: Iterable[RequestRecord], stored: Sequence[RequestRecord], conversation_id: str | None, limit: int

@@ -21,8 +21,6 @@ from ..events import LoopBlocked
 if TYPE_CHECKING:
     from types import FrameType
 
-__all__ = ["watch_loop"]
-
 _logger = logging.getLogger("toolbus.runtime")
 _LOOKS = 4  # in the time that may pass
 # A function in C that keeps the interpreter's lock stops this thread as well. The limit is so many times higher then,

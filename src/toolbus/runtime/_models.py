@@ -12,8 +12,6 @@ from ..protocols import Provider
 from ..providers import missing_provider_message, resolve
 from ..status import Narrator
 
-__all__ = ["Models"]
-
 
 class Models:
     """The providers of one runtime by name. A name is made into a provider once, when it is first used."""

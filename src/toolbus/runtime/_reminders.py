@@ -15,8 +15,6 @@ import anyio
 from ..bus import EventBus
 from ..events import ApprovalOverdue, ApprovalRequested
 
-__all__ = ["Reminders"]
-
 _logger = logging.getLogger("toolbus.runtime")
 
 

@@ -14,8 +14,6 @@ from ._admission import Admission
 from ._reminders import Reminders
 from ._tally import ModelStatistics, Tally, ToolStatistics
 
-__all__ = ["Numbers", "RuntimeHealth", "RuntimeStatistics"]
-
 
 @dataclass(slots=True, frozen=True)
 class RuntimeStatistics:

@@ -21,8 +21,6 @@ from ..storage import WRITE_SECONDS, Store
 if TYPE_CHECKING:
     import anyio.abc
 
-__all__ = ["StoreLink"]
-
 
 class StoreLink:
     """A runtime's side of its store. The options are those of `Runtime`; `session` finds a request that runs here.

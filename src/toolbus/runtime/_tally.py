@@ -15,8 +15,6 @@ from ..bus import EventBus
 from ..events import Event, ModelResponded, ModelRetrying, ToolCallCompleted, ToolCallFailed, ToolCallRetrying
 from ..messages import Usage
 
-__all__ = ["ModelStatistics", "Tally", "ToolStatistics"]
-
 _MOST_NAMES = 1_000
 _OTHERS = "(others)"
 _MAYBE_NO_TOOL = ("unknown_tool", "limit", "cancelled")

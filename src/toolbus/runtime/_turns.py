@@ -17,8 +17,6 @@ from ..storage import Store
 from ._admission import Ticket
 from ._conversations import ConversationState
 
-__all__ = ["Turns"]
-
 _logger = logging.getLogger("toolbus.runtime")
 
 

@@ -27,8 +27,6 @@ from ._json_parts import as_object, way_to
 from ._patterns import cost_of
 from ._shape import Shape, TooCostly
 
-__all__ = ["INLINE_NS", "Bounds"]
-
 INLINE_NS: Final = 40_000_000
 """The longest work on the event loop without a pause: 40 ms by this bound, which is higher than the real time."""
 

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from typing import Any, cast
 from urllib.parse import unquote
 
-__all__ = ["as_object", "as_objects", "way_to"]
-
 _MOST_DIGITS = 9
 
 

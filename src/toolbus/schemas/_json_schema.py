@@ -19,8 +19,6 @@ from ._keywords import Meter, UniqueItems
 from ._shape import Shape, TooCostly, depth, shape_of
 from ._signatures import joined, path_of
 
-__all__ = ["MAX_SCHEMA_BYTES", "JsonSchema", "json_schema_validator"]
-
 MAX_SCHEMA_BYTES: Final = 262_144
 """The size of the largest schema that is read: schemas of public MCP servers are under 10 kB."""
 

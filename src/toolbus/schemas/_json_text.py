@@ -6,8 +6,6 @@ The cost of reading JSON depends on its values and not on its bytes: 8 MiB of `[
 
 from __future__ import annotations
 
-__all__ = ["MAX_VALUES", "has_big_number", "has_many_values"]
-
 MAX_VALUES = 100_000
 """The most values in one JSON text that is read: they take 50 ms, and a model writes far fewer."""
 

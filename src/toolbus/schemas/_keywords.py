@@ -14,8 +14,6 @@ from typing import Any, cast
 
 from ._patterns import cost_of
 
-__all__ = ["Meter", "UniqueItems"]
-
 _MOST_SECONDS = 0.03  # for all texts of one value
 _MOST_TEXT_NS = 20_000_000  # for one of them, which cannot be interrupted
 

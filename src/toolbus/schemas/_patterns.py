@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
-__all__ = ["PatternCost", "cost_of", "matcher"]
-
 MAX_CHARS = 2_000
 """The length of the longest expression that is read: one for dates with leap years has 400 characters."""
 

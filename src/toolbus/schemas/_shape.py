@@ -9,8 +9,6 @@ from typing import Any, Final, cast
 from ..errors import InvalidArguments
 from ._json_text import MAX_VALUES
 
-__all__ = ["MAX_DEPTH", "Shape", "TooCostly", "depth", "shape_of"]
-
 MAX_DEPTH: Final = 64
 """Levels of nesting that a value may have: the same number as for the arguments of a call."""
 

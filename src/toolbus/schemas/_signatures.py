@@ -27,20 +27,6 @@ from pydantic_core import to_jsonable_python
 from ..errors import ConfigurationError, InvalidArguments
 from ..records import Record
 
-__all__ = [
-    "ArgumentBinder",
-    "binder_for",
-    "checkable",
-    "context_parameter",
-    "describe",
-    "explain",
-    "hints_of",
-    "joined",
-    "never_null",
-    "path_of",
-    "without_nulls",
-]
-
 Json: TypeAlias = dict[str, Any]
 
 

@@ -22,8 +22,6 @@ from ._marks import Marks, PieceMask, replaced
 from ._redaction import MASK
 from ._vault import Vault
 
-__all__ = ["ReplyMask", "hidden", "hidden_arguments"]
-
 T = TypeVar("T")
 
 _UNREADABLE = "(hidden: it was no JSON object, and the tool takes secrets)"

@@ -14,8 +14,6 @@ import orjson
 
 from ._redaction import MASK, counts_tokens, is_secret_name, masked
 
-__all__ = ["Mask", "hide"]
-
 Mask: TypeAlias = Callable[[str], str]
 """Returns a text without its secrets; the same result for the same text."""
 

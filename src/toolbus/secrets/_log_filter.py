@@ -10,8 +10,6 @@ from typing import Protocol
 from .._logs import LOGGERS
 from ._vault import Vault
 
-__all__ = ["hide_in_log"]
-
 
 class HasVault(Protocol):
     """The secrets of one request."""

@@ -21,20 +21,6 @@ import orjson
 from ..errors import InvalidArguments
 from ..schemas import cost_of, matcher, way_to
 
-__all__ = [
-    "REFERENCE",
-    "SHORTEST",
-    "Marks",
-    "PieceMask",
-    "TextMask",
-    "find_marks",
-    "forms_of",
-    "masked_content",
-    "masked_json",
-    "replaced",
-    "revealed",
-]
-
 REFERENCE: Final = re.compile(r"secret:[0-9a-f]{16}")
 """The form of a reference, which stands for a secret: 64 bits that say nothing of its value."""
 

@@ -22,8 +22,6 @@ from typing import Any, cast
 from ..core.plain_text import clip
 from ._marks import REFERENCE
 
-__all__ = ["MASK", "counts_tokens", "is_secret_name", "masked", "redacted"]
-
 MASK = "•••"
 """The text that is shown instead of a secret."""
 

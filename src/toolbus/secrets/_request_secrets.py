@@ -22,8 +22,6 @@ from ._vault import NamedSecret, Vault
 if TYPE_CHECKING:
     from ..core.turn import TurnState
 
-__all__ = ["NO_SECRETS", "GivenSecrets", "RequestSecrets", "marked_in", "secrets_of"]
-
 _NO_MARKS: Mapping[str, Marks] = {}
 
 

@@ -19,8 +19,6 @@ from ..tool_results import clean
 from ._marks import REFERENCE, TextMask, masked_content, masked_json
 from ._redaction import MASK
 
-__all__ = ["NamedSecret", "Vault"]
-
 NamedSecret: TypeAlias = str | SecretStr | tuple[str, str | SecretStr]
 """A value that the application gives so that it is hidden everywhere; or a pair of a name and the value.
 

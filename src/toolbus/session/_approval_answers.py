@@ -19,8 +19,6 @@ from ..core.approval import ApprovalHook
 from ..events import ApprovalDecided, ApprovalRequested, Event, ToolCallCompleted, ToolCallFailed
 from ..failures import log_exception
 
-__all__ = ["ApprovalAnswers", "deny", "deny_unheard"]
-
 _NOBODY = (
     "nobody can be asked. The application has to give on_approval=, listen for ApprovalRequested, or set "
     "on_approval='wait' and decide on pending_approvals"

@@ -30,8 +30,6 @@ from ..protocols import ModelRequest, Provider, Summary, ToolSpec
 if TYPE_CHECKING:
     from ._options import SessionOptions
 
-__all__ = ["ContextWindow"]
-
 _DEFAULT = Compression()
 # The share of a refused request that is sent next, if the provider does not state its limit.
 _REFUSED_SHARE = 0.5

@@ -12,8 +12,6 @@ from ..core.turn import CallState, Phase, TurnState, add_spent, result_message, 
 from ..errors import LeaseLost, StoreError, ToolbusError
 from ..events import TerminalEvent, ToolCallCompleted, ToolCallFailed
 
-__all__ = ["log_failure", "settle_broken"]
-
 
 def log_failure(exc: Exception, request_id: str) -> None:
     """Log the error that ended a request: a store's fault as a warning, a bug in toolbus with its traceback.

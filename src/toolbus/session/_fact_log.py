@@ -25,8 +25,6 @@ from ..events import (
     ToolCallRequested,
 )
 
-__all__ = ["LOGGED", "WARNINGS", "log_fact"]
-
 WARNINGS: frozenset[type[Event]] = frozenset({ModelRetrying, RequestFailed, ToolCallFailed})
 """The facts that may have a line while INFO is off."""
 

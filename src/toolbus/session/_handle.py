@@ -37,9 +37,6 @@ from ..status import Status
 from ..storage import Journal
 from ._view import SessionView
 
-__all__ = ["SessionHandle"]
-
-
 _DOING = {
     Phase.NEW: "not begun",
     Phase.READY: "between rounds",

@@ -24,20 +24,6 @@ from ..messages.detect import read_dictionaries
 from ..protocols import Provider, ToolSource, ToolSpec
 from ..tools import Tool, ToolContext, ToolLike, ToolRegistry
 
-__all__ = [
-    "Instructions",
-    "MessagesLike",
-    "ToolsLike",
-    "is_blank",
-    "provider_list",
-    "read_instructions",
-    "read_messages",
-    "read_prompt",
-    "split_messages",
-    "tool_registry",
-    "tool_source",
-]
-
 _MESSAGES = (SystemMessage, UserMessage, AssistantMessage, ToolMessage)
 _PARTS = (TextPart, ImagePart, FilePart)
 

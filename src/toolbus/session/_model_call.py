@@ -20,8 +20,6 @@ from ..messages import Usage
 from ..protocols import MAX_REPLY_CALLS, ArgumentsPiece, Delta, Heartbeat, ModelReply, ReasoningPiece, TextPiece
 from ..status import StatusPublisher
 
-__all__ = ["ModelCall", "too_many_calls"]
-
 _REPORTED: WeakSet[EventBus] = WeakSet()
 # A stream's timer is moved once a tenth of its time has passed, and not for every piece.
 _IDLE_SLACK = 0.1

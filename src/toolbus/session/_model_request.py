@@ -57,8 +57,6 @@ if TYPE_CHECKING:
     from ..secrets import ReplyMask
     from ._options import ProviderForRound, SessionOptions
 
-__all__ = ["Asker", "check_together", "context_of"]
-
 if TYPE_CHECKING:
     from ._view import SessionView
 

@@ -21,16 +21,6 @@ from ..secrets import SHORTEST, NamedSecret
 from ..tools import DepsT, ToolLike, ToolRegistry
 from ._inputs import Instructions, MessagesLike
 
-__all__ = [
-    "OnBusy",
-    "ProviderForRound",
-    "RequestOptions",
-    "SessionOptions",
-    "budgets_in",
-    "check_options",
-    "merged_options",
-]
-
 ProviderForRound: TypeAlias = Callable[[int], Provider | str | None]
 """The model to ask in a round, by its number from 0; None for the usual one."""
 

@@ -54,8 +54,6 @@ from ._start import NO_START, RequestBeginning, Resumed, SessionStart, identifie
 from ._steps import SessionSteps
 from ._view import SessionView
 
-__all__ = ["RequestSession"]
-
 
 class RequestSession(SessionSteps):
     """One request: from a prompt to its `RequestResult`, over the bus.

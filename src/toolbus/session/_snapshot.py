@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from ..request_result import RequestResult
     from ._view import SessionView
 
-__all__ = ["SessionSnapshot"]
-
 
 @dataclass(slots=True, kw_only=True, frozen=True)
 class SessionSnapshot:

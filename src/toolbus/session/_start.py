@@ -40,18 +40,6 @@ from ._context_window import ContextWindow
 from ._model_request import Asker
 from ._options import SessionOptions, budgets_in
 
-__all__ = [
-    "NO_START",
-    "Earlier",
-    "Parent",
-    "Prepare",
-    "RequestBeginning",
-    "Resumed",
-    "SessionStart",
-    "identified",
-    "new_state",
-]
-
 if TYPE_CHECKING:
     from ._view import SessionView
 

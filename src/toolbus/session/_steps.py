@@ -38,8 +38,6 @@ from ._handle import SessionHandle
 from ._model_request import Asker
 from ._start import RequestBeginning
 
-__all__ = ["SessionSteps"]
-
 _ARBITRATED = frozenset[type[Event]]({ModelResponded, ApprovalRequested, ToolCallCompleted, ToolCallFailed})
 
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from ..interceptors import Interceptor
     from ._model_call import ModelCall
 
-__all__ = ["SessionView"]
-
 _INHERITED = (
     "deps",
     "metadata",

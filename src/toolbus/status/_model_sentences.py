@@ -28,8 +28,6 @@ from ._sentences import display_name, sentence
 if TYPE_CHECKING:
     import anyio.abc
 
-__all__ = ["Narrator", "NarratorOnBus"]
-
 _logger = logging.getLogger("toolbus.narrator")
 _LONGEST_ARGUMENTS = 1_000  # characters of JSON
 _QUOTES = "\"'`“”„‘’«»*"  # noqa: RUF001 -- small models put these around a sentence

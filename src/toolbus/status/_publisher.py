@@ -14,8 +14,6 @@ from ..events import Event, StatusChanged, ToolCallProgress, ToolCallRetrying
 from ..protocols import ToolSpec
 from ._sentences import Status, StatusFold, events_so_far
 
-__all__ = ["StatusPublisher"]
-
 
 class StatusPublisher:
     """The status line of one request.

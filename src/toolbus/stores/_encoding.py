@@ -33,32 +33,6 @@ from ..records import JsonForm, json_bytes
 from ..storage import ConversationRecord, Entry, RequestRecord
 from ._texts import title_of
 
-__all__ = [
-    "LARGE_BYTES",
-    "UNREADABLE",
-    "Begun",
-    "Fetch",
-    "Head",
-    "Heads",
-    "Turn",
-    "Written",
-    "agreed_from",
-    "chain_start",
-    "chained",
-    "conversation_from",
-    "conversation_start",
-    "digests_in",
-    "fact_from",
-    "has_right_types",
-    "message_from",
-    "searchable",
-    "split",
-    "stored",
-    "turn_of",
-    "whole",
-    "written",
-]
-
 LARGE_BYTES = 16 * 1024
 """The size from which on a text is stored apart. Below it, a row in another table costs more than a copy."""
 

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from ..core.plain_text import clip
 from ..messages import Message, UserMessage
 
-__all__ = ["folded", "title_of"]
-
 _TITLE_CHARS = 80
 
 

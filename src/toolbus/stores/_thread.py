@@ -26,8 +26,6 @@ import anyio.lowlevel
 from ..errors import StoreError, StoreUnavailable
 from .sql.database import Database
 
-__all__ = ["ANSWER_SECONDS", "DatabaseThread"]
-
 ANSWER_SECONDS = 4.0
 """The time within which a job is done or fails: less than the 5 s of guarantee G21, which includes the way back."""
 

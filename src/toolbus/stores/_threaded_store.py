@@ -14,8 +14,6 @@ from ..storage import ConversationRecord, Entry, InboxReceipt, RequestRecord, Se
 from ._encoding import Written, written
 from ._thread import DatabaseThread
 
-__all__ = ["ThreadedStore"]
-
 _T = TypeVar("_T")
 _MOST_BYTES = 2**20  # of a turn that is encoded in the event loop
 

@@ -15,8 +15,6 @@ from ..messages import AssistantMessage, ImagePart, Message, SystemMessage, Text
 from ..protocols import ModelReply
 from ._texts import clean
 
-__all__ = ["MOST_CHARS", "arguments_text", "cut_text", "input_messages", "output_messages", "system_instructions"]
-
 MOST_CHARS = 100_000
 """The characters of one attribute, and of all texts in it. A span is kept until it is exported, with 2,047 others."""
 

@@ -35,8 +35,6 @@ from ..instrumentation import RuntimeNumbers
 from . import _names as names
 from ._texts import Labels
 
-__all__ = ["Counts", "counts_of"]
-
 
 class _Total:
     """A counter. Without attributes it begins at 0, so that its first step is seen as one."""

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
 
-__all__ = ["OpenTelemetry"]
-
 
 class OpenTelemetry(Instrumentation):
     """Records each request, model call and tool attempt as a span, and durations, tokens and counts as metrics.

@@ -25,8 +25,6 @@ from . import _names as names
 from ._content import arguments_text, cut_text, input_messages, output_messages, system_instructions
 from ._texts import Labels, clean
 
-__all__ = ["ModelSpan", "RequestSpan", "Spans", "ToolSpan", "carried", "continued", "records"]
-
 _FUNCTION = "function"
 _NO_USAGE = Usage()
 _W3C = TraceContextTextMapPropagator()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["Labels", "clean"]
-
 _MOST_CHARS = 1_000
 _MOST_LABELS = 1_000
 _MOST_LABEL_CHARS = 200

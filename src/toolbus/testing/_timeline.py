@@ -10,8 +10,6 @@ from ..events import Event, ReasoningDelta, TextDelta, ToolArgumentsDelta
 from ..messages import AssistantMessage, ToolMessage, UserMessage
 from ..records import defaults_of
 
-__all__ = ["event_line", "near_misses", "timeline"]
-
 _ENVELOPE = frozenset({"type", "event_id", "request_id", "conversation_id", "parent_id", "at", "metadata"})
 # These fields hold ids, and the definition of a tool; neither helps a reader.
 _UNSAID = _ENVELOPE | {

@@ -17,8 +17,6 @@ from typing import Any
 
 from ..errors import ToolbusError
 
-__all__ = ["VirtualDeadlock", "VirtualTimeLoop"]
-
 PATIENCE_SECONDS = 5.0
 """Real seconds for which time waits for a working thread: far more than a thread needs in a test, far less than a hang.
 """

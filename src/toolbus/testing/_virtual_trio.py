@@ -14,8 +14,6 @@ from trio.testing import MockClock, active_thread_count, wait_all_tasks_blocked
 
 from ._virtual_loop import PATIENCE_SECONDS
 
-__all__ = ["ThreadWatch", "advance", "is_virtual", "new_clock", "settle"]
-
 _THREAD_POLL_SECONDS = 0.0005
 
 

@@ -14,8 +14,6 @@ from ..core.shorten import MIN_CHARS
 from ..errors import ConfigurationError
 from ..protocols import ApprovalRule, ToolKind
 
-__all__ = ["Isolation", "RetryOn", "Summarize", "ToolOptions", "check_options", "check_running"]
-
 Isolation: TypeAlias = Literal["thread", "process"]
 RetryOn: TypeAlias = tuple[type[Exception], ...] | Callable[[Exception], bool]
 Summarize: TypeAlias = Callable[[Any], str]

@@ -23,8 +23,6 @@ from ..records import fields_of
 from ._encoder import CLOSED, LOST, VOID_CALL, EventEncoder, ShownCall
 from ._incoming import result_id
 
-__all__ = ["AguiEncoder"]
-
 _PROTOCOL_VERSION = "1.0"
 _LATEST = 253_402_300_799.0
 """The last second of the year 9999. A question that is open for longer has no later time that can be written."""

@@ -31,8 +31,6 @@ from ._vercel import VercelEncoder
 if TYPE_CHECKING:
     from ..runtime import RequestOptions, Runtime
 
-__all__ = ["create_app"]
-
 _NEWEST = 20  # requests of a conversation that are looked at and listed
 _STATUS: Mapping[CommandStatus, int] = {"done": 200, "queued": 202, "ended": 409, "unknown": 404}
 

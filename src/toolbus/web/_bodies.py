@@ -25,18 +25,6 @@ from ._guard import read_body
 from ._incoming import json_object
 from ._starlette import HTTPException, Request, Response
 
-__all__ = [
-    "Answer",
-    "Cancel",
-    "Decision",
-    "Question",
-    "Steering",
-    "body_of",
-    "exception_handlers",
-    "json_response",
-    "read_json",
-]
-
 _BODY_SECONDS = 60.0
 """The time in which a body has to arrive, which may have images and come from a telephone."""
 _ModelT = TypeVar("_ModelT", bound=BaseModel)

@@ -7,8 +7,6 @@ from importlib.resources import files
 from ._guard import PAGE_HEADERS, content_policy
 from ._starlette import Request, Response, Route
 
-__all__ = ["PAGE_PATHS", "page_routes"]
-
 _FILES = {
     "/": ("index.html", "text/html"),
     "/chat.css": ("chat.css", "text/css"),

@@ -42,8 +42,6 @@ from ..messages import ToolCall
 from ..records import json_bytes
 from ._incoming import approval_id
 
-__all__ = ["Chunk", "EventEncoder", "PieceWise", "ShownCall", "sse_frame"]
-
 Chunk: TypeAlias = dict[str, Any]
 """One chunk of a protocol: a dictionary of JSON values with a `type`."""
 

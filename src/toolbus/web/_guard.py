@@ -23,8 +23,6 @@ from ._starlette import ClientDisconnect, HTTPException, Request
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["LOOPBACK_HOSTS", "MAX_BODY_BYTES", "PAGE_HEADERS", "Guard", "content_policy", "read_body"]
-
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 """The names under which a server on loopback is reached."""
 MAX_BODY_BYTES = 2**20

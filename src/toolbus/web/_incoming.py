@@ -22,20 +22,6 @@ from ..records import event_json
 from ..schemas import MAX_VALUES, has_many_values
 from ..session import read_prompt
 
-__all__ = [
-    "AnswerableRequest",
-    "ClientAnswer",
-    "ClientDecision",
-    "ClientRequest",
-    "answer_of",
-    "approval_id",
-    "event_of",
-    "json_object",
-    "read_agui",
-    "read_vercel",
-    "result_id",
-]
-
 _Wire: TypeAlias = Mapping[str, Any]
 MAX_BODY_BYTES = 4 * 1024 * 1024
 _MAX_ANSWERS = 1_000

@@ -19,8 +19,6 @@ from .._option_checks import NOT_NEGATIVE, check
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["RuntimeMiddleware"]
-
 
 class RuntimeMiddleware:
     """An ASGI middleware that enters a runtime before its application starts, and drains it when the server stops.

@@ -19,8 +19,6 @@ from ._starlette import HTTPException
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-__all__ = ["AuthorizeRequest", "Owner", "owner_of"]
-
 AuthorizeRequest: TypeAlias = "Callable[[Request], str | Awaitable[str | None] | None]"
 """A function, sync or async, that returns the id of the user who sent an HTTP request; None for nobody that is known.
 

@@ -36,8 +36,6 @@ from ._vercel import VercelEncoder
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-__all__ = ["AguiResponse", "EventReader", "EventsResponse", "ShownRequest", "TextResponse", "VercelResponse"]
-
 _SETTLING_SECONDS = 0.05
 """The time in which events that were under way may come before a page is asked for its answer."""
 _ANSWER_SECONDS = 5.0

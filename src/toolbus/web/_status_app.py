@@ -13,8 +13,6 @@ from ._starlette import Middleware, Request, Response, Route, Starlette
 if TYPE_CHECKING:
     from ..runtime import Runtime
 
-__all__ = ["create_status_app"]
-
 
 def create_status_app(runtime: Runtime[Any], *, hosts: Collection[str] | None = LOOPBACK_HOSTS) -> Starlette:
     """Return an ASGI application that says how a runtime is, to serve on a port of its own or to mount.

@@ -24,8 +24,6 @@ from ..records import fields_of
 from ..schemas import has_many_values
 from ._encoder import ASKS_BELOW, CLOSED, LOST, VOID_CALL, EventEncoder, ShownCall
 
-__all__ = ["VercelEncoder"]
-
 _VERSIONS = Rule(lambda given: given in {6, 7}, "it must be 6 or 7, the version of the AI SDK")
 
 

@@ -16,8 +16,6 @@ from .._terminal.progress import Narrator
 from .._terminal.screen import Screen, is_terminal
 from .._terminal.text import escape_json
 
-__all__ = ["as_json", "ask", "read_question"]
-
 
 def ask(options: argparse.Namespace, screen: Screen) -> int:
     """Ask the question, show the answer, and return the exit status.

@@ -16,8 +16,6 @@ from .._terminal.progress import Narrator
 from .._terminal.prompt import read_line
 from .._terminal.screen import Screen, is_terminal
 
-__all__ = ["chat"]
-
 _PROMPT = "> "
 _COMMAND = re.compile(r"/[a-z]+")
 _HELP = """\

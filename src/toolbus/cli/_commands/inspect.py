@@ -23,8 +23,6 @@ try:
 except ImportError as exc:
     raise MissingExtra("web", "uvicorn") from exc
 
-__all__ = ["inspect"]
-
 _LEAVE_SECONDS = 1
 """The time that open pages get when the server ends; their streams never end by themselves."""
 

@@ -15,8 +15,6 @@ from .._mcp import tools_with
 from .._terminal.screen import Screen
 from .._terminal.text import escape_json
 
-__all__ = ["list_events", "list_tools"]
-
 
 def list_events(options: argparse.Namespace, screen: Screen) -> int:
     """Print the types of events, or the JSON schema of their union."""

@@ -21,8 +21,6 @@ from ...errors import ConfigurationError
 from .._terminal.screen import Screen
 from .._terminal.text import cells, cut, escape_json
 
-__all__ = ["show_process_status"]
-
 _SECONDS = 10.0
 _MOST_BYTES = 10_000_000
 _MOST_ROWS = 50

@@ -31,8 +31,6 @@ from .._terminal.screen import Line, Screen
 from .._terminal.text import counted, cut
 from .ask import as_json
 
-__all__ = ["resume"]
-
 FAILED = 1
 _LOOK_SECONDS = 0.5  # between checks of a lease that is about to expire
 _PROMPT_COLUMNS = 60

@@ -26,8 +26,6 @@ try:
 except ImportError as exc:
     raise MissingExtra("web", "uvicorn") from exc
 
-__all__ = ["serve"]
-
 _LEAVE_SECONDS = 1
 """The time that open streams get when the server ends, before their requests have to end, too."""
 _DRAIN_SECONDS = 2.0

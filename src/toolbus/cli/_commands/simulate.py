@@ -12,8 +12,6 @@ import orjson
 from ...testing.simulation import SeedReport, SimulationFailed, SimulationReport, run_seed, simulate
 from .._terminal.screen import Line, Screen
 
-__all__ = ["run_simulation"]
-
 FAILED = 1
 _REDRAW_SECONDS = 0.1
 

@@ -19,8 +19,6 @@ from .._open_store import CommandStore, ago, existing, holder_of, opened_store
 from .._terminal.screen import Screen
 from .._terminal.text import cells, cut, escape_json
 
-__all__ = ["show_status"]
-
 _PROMPT_COLUMNS = 50
 
 

@@ -26,8 +26,6 @@ from .._terminal.screen import Screen
 from .._terminal.text import cells, counted, cut, escape_json
 from .._terminal.timeline import message_lines, timeline
 
-__all__ = ["run_store_command"]
-
 FAILED = 1
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}

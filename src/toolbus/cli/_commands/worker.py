@@ -24,8 +24,6 @@ from .._terminal.screen import Line, Mark, Screen
 from .._terminal.text import duration
 from .._warnings import warnings_shown
 
-__all__ = ["work"]
-
 _FRAME_SECONDS = 0.25
 _NOTE_SECONDS = 60.0
 

@@ -14,8 +14,6 @@ from typing import Any, Literal, TypeAlias
 from ...core.plain_text import one_line
 from .text import cells, cut, visible, visible_json, wrapped
 
-__all__ = ["Answer", "What", "argument_rows", "arguments_in_line", "help_for", "prompt_for", "read_answer"]
-
 What: TypeAlias = Literal["run", "deny", "edit", "help"]
 
 _WORDS: Mapping[str, tuple[What, bool]] = {

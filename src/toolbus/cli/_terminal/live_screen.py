@@ -17,8 +17,6 @@ from .text import cells
 if TYPE_CHECKING:
     from .markdown import MarkdownText
 
-__all__ = ["LiveScreen"]
-
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _ASCII_FRAMES = "|/-\\"
 _WIPE = "\r\x1b[2K"

@@ -27,8 +27,6 @@ from ...core.plain_text import clean
 if TYPE_CHECKING:
     from markdown_it.token import Token
 
-__all__ = ["MarkdownText"]
-
 _MAX_COST = 8_000  # of a block, in characters: so it takes 0.1 s at most
 _COST_OF_A_LINE = 20
 _COST_OF_A_CELL = 4

@@ -36,8 +36,6 @@ from ...status import ANALYZING, ASKING_AGAIN, FORMULATING, display_name, round_
 from .screen import Line, Screen
 from .text import Cleaner, arguments_line, cells, cut, duration, indented
 
-__all__ = ["Narrator", "plan_lines"]
-
 _REASON_LINES = 3
 """The most lines for the reason of a failed call on a terminal. A log has the whole reason."""
 

@@ -21,8 +21,6 @@ from ...status import ANALYZING, display_name
 from .screen import Line, Mark, Screen
 from .text import arguments_line, duration
 
-__all__ = ["NarratorOfMany"]
-
 _MARKS: Mapping[str, Mark] = {"completed": "ok", "cancelled": "denied"}
 
 

@@ -12,8 +12,6 @@ from typing import TextIO
 from .screen import Screen, can_write, is_terminal
 from .tool_output import printed_apart
 
-__all__ = ["Questions", "read_line", "take_any_bytes"]
-
 
 def take_any_bytes(stdin: TextIO | None) -> None:
     """Let reading from `stdin` accept bytes that are not in its encoding. In most locales, Python does so already."""

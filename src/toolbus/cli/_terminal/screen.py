@@ -16,8 +16,6 @@ from typing import Literal, TextIO
 
 from .text import cells, cut
 
-__all__ = ["Line", "Mark", "Screen", "open_screen"]
-
 Mark = Literal["", "work", "start", "ok", "failed", "denied", "retry", "ask"]
 
 _MARKS: dict[str, tuple[str, str]] = {

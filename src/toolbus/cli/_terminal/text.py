@@ -16,20 +16,6 @@ from typing import Any
 
 from ...core.plain_text import CSI, DIRECTION, STRING, clean, one_line
 
-__all__ = [
-    "Cleaner",
-    "arguments_line",
-    "cells",
-    "counted",
-    "cut",
-    "duration",
-    "escape_json",
-    "indented",
-    "visible",
-    "visible_json",
-    "wrapped",
-]
-
 _UNFINISHED = re.compile(rf"(?:{CSI}|{STRING}\x1b?|\x1b[ -/]{{0,8}})\Z")
 _LONGEST_VALUE = 400  # characters of one argument that are examined; no terminal line shows more
 _LONGEST_LINE = 10_000  # characters of all arguments together after which no more are examined

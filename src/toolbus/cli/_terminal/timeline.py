@@ -30,8 +30,6 @@ from ...messages import AssistantMessage, Message, SystemMessage, ToolMessage, U
 from ...status import display_name
 from .text import arguments_line, counted, cut, duration, indented
 
-__all__ = ["message_lines", "timeline"]
-
 _MOST_LINES = 12  # of one message
 _MOST_CHARACTERS = 600  # of one message
 _LONGEST = 160  # characters of a text in a line

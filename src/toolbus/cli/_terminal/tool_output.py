@@ -20,8 +20,6 @@ from .text import Cleaner
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["printed_apart"]
-
 
 class _Sink(io.RawIOBase):
     """A stream that passes printed bytes to `screen` as clean text. Thread-safe. Its descriptor is `terminal`'s."""

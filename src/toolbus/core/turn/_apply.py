@@ -61,16 +61,6 @@ from ._state import (
 )
 from ._transcript import is_empty, result_message
 
-__all__ = [
-    "add_spent",
-    "apply",
-    "apply_all",
-    "ends_at_once",
-    "over_budget",
-    "repair_id",
-    "used_up",
-]
-
 
 def apply(state: TurnState, fact: Event) -> TurnState:
     """Apply `fact` to `state`, in place, and return the state.

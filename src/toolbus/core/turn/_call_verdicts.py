@@ -25,8 +25,6 @@ from ._facts import Facts, note_raised
 from ._repeats import is_repeat, was_warned
 from ._state import OPEN, REQUESTED, SETTLED, WAITING, CallState, TurnState
 
-__all__ = ["AT_ONCE", "decide_approval", "decide_pause", "is_time_over", "judge", "request_call"]
-
 AT_ONCE = "Another call failed, and that ended the request."
 _NO_TOOLS = "No tool may be called any more; answer with what is known."
 

@@ -16,8 +16,6 @@ from ..read_result import read_page
 from ._facts import Facts
 from ._state import TurnState
 
-__all__ = ["ENDINGS", "UPDATE_PLAN", "answer_control", "plan_in", "plan_text", "read_plan"]
-
 UPDATE_PLAN = "update_plan"
 ENDINGS = frozenset({"complete", "give_up", "output"})
 """The controls that end the request. They start no work, so `max_tool_calls` does not bar them."""

@@ -54,9 +54,6 @@ from ._steps import (
 )
 from ._transcript import background_note_of
 
-__all__ = ["advance", "pending"]
-
-
 # ------------------------------------------------------------------------------------------------- decide
 
 

@@ -15,8 +15,6 @@ from ._state import MODEL, CallState, TurnState
 from ._steps import Elapsed, ModelFailed, reply_id
 from ._transcript import background_note_of
 
-__all__ = ["Facts", "complete", "keep_streamed", "note_raised", "spent_so_far"]
-
 _NOTHING = Elapsed()
 
 

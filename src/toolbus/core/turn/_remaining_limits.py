@@ -7,8 +7,6 @@ from dataclasses import replace
 from ..limits import Limits
 from ._state import TurnState
 
-__all__ = ["remaining_limits"]
-
 
 def remaining_limits(state: TurnState, call_id: str, now: float, wanted: Limits | None = None) -> Limits | None:
     """Return the limits of a sub-request of call `call_id`: `wanted` (else the request's own), at most what is left.

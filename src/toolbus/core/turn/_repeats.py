@@ -12,8 +12,6 @@ from ...events import ToolCallCompleted, ToolCallFailed
 from ...messages import ToolCall
 from ._state import CallState, TurnState
 
-__all__ = ["is_repeat", "was_warned"]
-
 
 def is_repeat(state: TurnState, call: ToolCall, arguments: dict[str, Any]) -> bool:
     """Return whether the last `max_repeats` replies have made only this call, and the model has read one result.

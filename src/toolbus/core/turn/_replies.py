@@ -18,8 +18,6 @@ from ._state import MODEL, TurnState
 from ._steps import HistoryShaped, ModelFailed, ModelReplied, reply_id
 from ._transcript import is_empty
 
-__all__ = ["decide_model_failed", "decide_reply", "decide_shaped", "decide_withheld"]
-
 _WITHHELD = {"content_filter": "its content filter withheld the reply", "refusal": "the model refused without a word"}
 _REFUSED = {"content_filter": "its content filter cut the reply off", "refusal": "the model refused: {}"}
 _QUOTED_CHARS = 300

@@ -18,8 +18,6 @@ from ._facts import Facts
 from ._state import INTERRUPTED, NEW, CallState, TurnState
 from ._steps import Resume
 
-__all__ = ["decide_interrupted", "decide_resume"]
-
 _ENDS = ", and another call ended the request, so it was not run again; it may have had its effect."
 
 

@@ -21,26 +21,6 @@ from ..output import OutputType
 from ..prices import Price
 from ..result_size import DEFAULT_RESULT_CHARS
 
-__all__ = [
-    "ENDED",
-    "INTERRUPTED",
-    "MODEL",
-    "NEW",
-    "OPEN",
-    "READY",
-    "REQUESTED",
-    "SETTLED",
-    "TOOLS",
-    "WAITING",
-    "CallState",
-    "CallStatus",
-    "Phase",
-    "RoundState",
-    "Stop",
-    "SubRequest",
-    "TurnState",
-]
-
 
 class _Compared(Struct, eq=False):
     """The base of states, which are equal if their fields are, without those in `_beside`: no fact carries these.

@@ -20,22 +20,6 @@ from ...records import Record
 from ..history import Shape
 from ._state import CallState, TurnState
 
-__all__ = [
-    "AwaitCalls",
-    "CallModel",
-    "Command",
-    "Elapsed",
-    "Finish",
-    "HistoryShaped",
-    "Input",
-    "ModelFailed",
-    "ModelReplied",
-    "OutOfBudget",
-    "Resume",
-    "Start",
-    "reply_id",
-]
-
 
 class Start(Record, frozen=True):
     """The input that begins a request: `history` is a valid transcript, `prompt` the user's message after it, or None.

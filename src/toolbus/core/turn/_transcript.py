@@ -16,8 +16,6 @@ from ..result_notes import TICKET, background_note
 from ..result_size import most_chars
 from ._state import CallState, TurnState
 
-__all__ = ["background_note_of", "is_empty", "result_message", "with_messages"]
-
 _SETTLING = (ToolCallCompleted, ToolCallFailed, ToolCallRequested)
 
 

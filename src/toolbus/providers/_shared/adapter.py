@@ -22,8 +22,6 @@ from .reply_reader import Response, read_reply
 from .stream_events import EventLines, Lines
 from .wire_text import without_half_characters
 
-__all__ = ["Adapter"]
-
 ReplyT = TypeVar("ReplyT", bound=ReplyParts)
 
 # The attributes of the SDKs' clients that have keys; Anthropic's client for Vertex has another one than the rest.

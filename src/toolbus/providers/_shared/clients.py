@@ -12,8 +12,6 @@ from ...errors import MissingExtra
 from .options import NO_KEY, ApiKey
 from .reply_reader import close_response
 
-__all__ = ["Clients", "bound_refusal", "make_client"]
-
 _CONNECT_SECONDS = 5.0  # the SDKs' own limit for connecting
 _LONGEST_REFUSAL_BYTES = 65_536
 _LONGEST_PACKED_REFUSAL_BYTES = 8_192  # a compressed body may become a thousand times as long

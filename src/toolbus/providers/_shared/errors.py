@@ -30,8 +30,6 @@ from ...errors import (
 from ...schemas import as_object, as_objects
 from .wire_text import dumped
 
-__all__ = ["ErrorBody", "ErrorTranslator", "overflow", "read_body", "retry_after"]
-
 # And all 5xx, as in the vendors' own SDKs. 498 is Groq's "capacity exceeded", and 499 Google's "cancelled".
 _RETRYABLE = frozenset({408, 409, 425, 429, 498, 499})
 _NO_SECRETS = frozenset({"none", "ollama"})  # placeholders that toolbus itself sends to servers without keys

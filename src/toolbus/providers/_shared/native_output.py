@@ -15,8 +15,6 @@ from ...protocols import ModelRequest, NativeOutput
 from ...records import replace
 from .strict_schema import OPENAI, strict_schema
 
-__all__ = ["RefusedSchemas", "json_schema_format", "messages_with_schema"]
-
 _MOST_SCHEMAS = 256
 _STATUSES = frozenset({None, 400, 404, 405, 415, 422, 500, 501})
 _IN_STREAM = "broke its reply off"  # part of the message of `ErrorTranslator.in_stream`

@@ -12,18 +12,6 @@ from ..._option_checks import POSITIVE, check, whole
 from ...errors import ApplicationError, ConfigurationError
 from ..vendors import Vendor
 
-__all__ = [
-    "MAX_REPLY_BYTES",
-    "NO_KEY",
-    "ApiKey",
-    "ask_for_key",
-    "check_limits",
-    "clean_key",
-    "client_options",
-    "secrets_in",
-    "shown_url",
-]
-
 ApiKey: TypeAlias = str | Callable[[], Awaitable[str]]
 """A key, or an async callable that returns the key before each request, for keys that expire."""
 

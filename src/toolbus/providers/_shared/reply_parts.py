@@ -14,8 +14,6 @@ from ...schemas import MAX_VALUES
 from .errors import ErrorTranslator
 from .wire_text import Characters, TooManyValues, excerpt, loads, size_bytes, storable
 
-__all__ = ["MAX_REPLY_PARTS", "PART_OVERHEAD_BYTES", "SEPARATOR", "BuilderOptions", "ReplyParts", "read_object"]
-
 MAX_REPLY_PARTS = 10_000
 """The maximum number of blocks or items in one reply, of all kinds: each takes a kilobyte of memory, however short."""
 

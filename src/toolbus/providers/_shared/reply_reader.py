@@ -16,8 +16,6 @@ from ...protocols import Emit, Heartbeat
 from .reply_parts import ReplyParts, read_object
 from .stream_events import Lines
 
-__all__ = ["Response", "close_response", "read_reply"]
-
 # The end of the body normally comes together with the end of the reply. Without it, the connection cannot be reused.
 _DRAIN_SECONDS = 0.5
 _CLOSE_SECONDS = 2.0

@@ -14,8 +14,6 @@ from ...messages.wire import data_url, split_data_url
 from ...protocols import ToolSpec
 from ...records import replace
 
-__all__ = ["forced_tool", "given", "in_template_order", "map_parts", "named_file", "shown_image", "with_extra"]
-
 _IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})  # Base64ImageSource; OpenAI's are the same
 _ALIASES = {"image/jpg": "image/jpeg"}  # a wrong name that much software writes
 

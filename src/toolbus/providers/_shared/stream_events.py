@@ -7,8 +7,6 @@ from abc import ABC, abstractmethod
 
 from .errors import ErrorTranslator
 
-__all__ = ["EventLines", "JsonLines", "Lines"]
-
 
 class Lines(ABC):
     """A splitter of bytes, which come in pieces of any size, into lines."""

@@ -17,8 +17,6 @@ import orjson
 
 from ...schemas import as_object
 
-__all__ = ["ANTHROPIC", "OPENAI", "SchemaDialect", "strict_schema"]
-
 
 @dataclass(frozen=True, slots=True)
 class SchemaDialect:

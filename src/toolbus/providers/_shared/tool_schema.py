@@ -13,8 +13,6 @@ from typing import Any, TypeAlias, cast
 
 from ...schemas import as_object, as_objects, way_to
 
-__all__ = ["offered_schema"]
-
 _Fields: TypeAlias = tuple[dict[str, Any], list[str]]
 
 _COMBINED = frozenset({"$ref", "allOf", "anyOf", "oneOf"})

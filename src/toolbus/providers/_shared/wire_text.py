@@ -15,22 +15,6 @@ import orjson
 from ...core.arguments import depth
 from ...schemas import as_object, has_big_number, has_many_values
 
-__all__ = [
-    "Characters",
-    "TooManyValues",
-    "WholeObject",
-    "count_at",
-    "dumped",
-    "encoded",
-    "excerpt",
-    "loads",
-    "object_in",
-    "size_bytes",
-    "storable",
-    "without_half_characters",
-]
-
-
 _MAX_DEPTH = 500
 """The levels of nesting that are read: `json` writes 500 on every version of Python, and 1,000 only on some."""
 

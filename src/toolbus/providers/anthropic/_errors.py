@@ -7,8 +7,6 @@ from typing import ClassVar
 
 from .._shared.errors import ErrorTranslator
 
-__all__ = ["AnthropicErrors"]
-
 
 class AnthropicErrors(ErrorTranslator):
     """A maker of the errors of a provider over the `anthropic` SDK."""

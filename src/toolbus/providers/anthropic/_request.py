@@ -15,8 +15,6 @@ from .._shared.request_parts import forced_tool, given, map_parts, shown_image, 
 from .._shared.strict_schema import ANTHROPIC, strict_schema
 from .._shared.tool_schema import offered_schema
 
-__all__ = ["MAX_OUTPUT_TOKENS", "Cache", "request_body"]
-
 MAX_OUTPUT_TOKENS = 16_384
 """The limit of a reply for requests that do not state one, since the API requires it: enough for thinking and a long
 answer, and below the smallest limit of a current model (32,000)."""

@@ -24,8 +24,6 @@ from ...schemas import as_object, as_objects
 from .._shared.reply_parts import MAX_REPLY_PARTS, SEPARATOR, BuilderOptions, ReplyParts, read_object
 from .._shared.wire_text import Characters, count_at, dumped, excerpt, object_in
 
-__all__ = ["MessageBuilder"]
-
 _FINISH_REASONS: Mapping[str, FinishReason] = {
     "": "",
     "end_turn": "stop",

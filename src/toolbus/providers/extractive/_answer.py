@@ -10,8 +10,6 @@ from ._passages import Passage, Weigher
 from ._question import Question
 from ._transcript import Turn
 
-__all__ = ["missing_tools_answer", "nothing_found_answer", "nothing_to_look_for_answer", "quoted_answer"]
-
 _WHAT_THIS_IS = "This answer was made by searching, reading and quoting: no language model took part."
 _QUOTED = 3  # passages; of the others, the answer has only the positions, so that it stays a page
 

@@ -10,8 +10,6 @@ from ._passages import Passage
 from ._question import Question, split_identifier
 from ._transcript import Turn
 
-__all__ = ["constant_passages", "constants_in"]
-
 _MOST = 3
 _CONSTANT = re.compile(r"(?P<value>=\s*(?:\w+\.)*)?\b(?P<name>_?[A-Z][A-Z0-9]*_[A-Z0-9_]*[A-Z0-9]|_?[A-Z]{3,}[0-9]*)\b")
 _DEFINED = re.compile(r"\s*(?:(?:export|const|static|let|var|pub|final)\s+)*(\w+)\s*(?::[^=]*)?=(?!=)")

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from ...core.text_structure import Line, Scope, is_form, read_structure
 from ._question import Question, Term
 
-__all__ = ["Passage", "Weigher", "best_passages", "is_secondary"]
-
 # Tests, examples and vendored sources show the use of a name, and rarely its definition.
 _SECONDARY = re.compile(
     r"(?:^|/)(?:tests?|testing|testdata|\w+_tests?|__tests__|specs?|fixtures|mocks?|examples?|demos?|benchmarks?|vendor(?:ed)?|"

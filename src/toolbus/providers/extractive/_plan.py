@@ -14,8 +14,6 @@ from ._passages import Weigher, best_passages, is_secondary
 from ._question import Question, Term
 from ._transcript import Location, Search, Turn
 
-__all__ = ["READ_TOOL", "SEARCH_TOOL", "Call", "next_calls", "weigher_of"]
-
 SEARCH_TOOL, READ_TOOL = "search_text", "read_lines"
 Call: TypeAlias = tuple[str, dict[str, Any]]
 

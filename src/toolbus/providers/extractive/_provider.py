@@ -14,8 +14,6 @@ from ._plan import READ_TOOL, SEARCH_TOOL, Call, next_calls, weigher_of
 from ._question import Question, read_question
 from ._transcript import Turn, read_turn
 
-__all__ = ["ExtractiveProvider"]
-
 # The arguments that the provider uses. A tool of the same name without these parameters is a different tool.
 _NEEDED = {SEARCH_TOOL: {"query", "mode", "max_results"}, READ_TOOL: {"path", "start", "end"}}
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 
 from ...core.text_structure import spaced, words_in
 
-__all__ = ["Question", "Term", "read_question", "stem"]
-
 
 def _word_set(text: str) -> frozenset[str]:
     return frozenset(text.split())

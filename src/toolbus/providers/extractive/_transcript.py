@@ -15,8 +15,6 @@ import orjson
 
 from ...messages import AssistantMessage, Message, ToolMessage, UserMessage
 
-__all__ = ["Location", "Search", "Turn", "read_turn"]
-
 _NUMBERED = re.compile(r"^(\d+)\t(.*)$")
 
 

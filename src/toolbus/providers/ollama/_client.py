@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from httpx import Request, Response
     from ollama import AsyncClient
 
-__all__ = ["host_url", "make_client", "post"]
-
 
 class _Underway:
     """A request on its way through the SDK."""

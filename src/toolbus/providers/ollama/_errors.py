@@ -8,8 +8,6 @@ from typing import ClassVar
 from ...errors import ProviderError
 from .._shared.errors import ErrorTranslator, read_body
 
-__all__ = ["OllamaErrors"]
-
 # Each entry has a status, a part of the server's message (see server/routes.go and server/images.go of ollama/ollama)
 # and the advice.
 _REMEDIES = (

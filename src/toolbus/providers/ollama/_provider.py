@@ -23,8 +23,6 @@ from ._errors import OllamaErrors
 from ._request import request_body
 from ._stream import ReplyBuilder
 
-__all__ = ["OllamaProvider"]
-
 _CONNECT_SECONDS = 5.0
 _LONGEST_REFUSAL_BYTES = 65_536
 _HINT = "check that Ollama runs (ollama serve), and that OLLAMA_HOST is right"

@@ -11,8 +11,6 @@ from ...schemas import as_object
 from .._shared.native_output import messages_with_schema
 from .._shared.request_parts import forced_tool, given, map_parts, shown_image, with_extra
 
-__all__ = ["request_body"]
-
 _MAX_REFERENCES = 1_000  # definitions that refer to each other twice double the schema with each step
 
 

@@ -16,8 +16,6 @@ from ...schemas import as_object, as_objects
 from .._shared.reply_parts import PART_OVERHEAD_BYTES, BuilderOptions, ReplyParts, read_object
 from .._shared.wire_text import Characters, count_at, dumped, size_bytes
 
-__all__ = ["ReplyBuilder"]
-
 _FINISH_REASONS: Mapping[str, FinishReason] = {"": "", "stop": "stop", "length": "length"}
 
 

@@ -18,8 +18,6 @@ from ...protocols import MAX_REPLY_CALLS, ArgumentsPiece, Delta, Emit, ModelRepl
 from ...records import replace
 from ...schemas import has_many_values
 
-__all__ = ["HeldText", "calls_in_text", "may_become_calls"]
-
 _FENCE = "```"
 _FENCE_START = re.compile(r"```[ \t]*(?P<info>\w*)[ \t\r]*(?:\n\s*(?P<first>\S)?.*)?", re.DOTALL)
 _INFOS = frozenset({"", "json", "tool_call", "tool_calls"})

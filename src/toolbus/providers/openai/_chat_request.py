@@ -22,8 +22,6 @@ from .._shared.request_parts import (
 )
 from .._shared.tool_schema import offered_schema
 
-__all__ = ["function_fields", "is_openai", "request_body", "tool_fields"]
-
 _UNSIGNED = re.compile(r"gemini-[12]|gemma")  # models that do not check signatures
 _OWN_HOSTS = (
     "api.openai.com",

@@ -17,8 +17,6 @@ from ...schemas import as_object, as_objects
 from .._shared.reply_parts import PART_OVERHEAD_BYTES, BuilderOptions, ReplyParts, read_object
 from .._shared.wire_text import Characters, WholeObject, count_at, dumped, excerpt, object_in, size_bytes
 
-__all__ = ["ReplyBuilder", "usage_of"]
-
 _FINISH_REASONS: Mapping[str, FinishReason] = {
     "": "",
     "stop": "stop",

@@ -12,8 +12,6 @@ from ...errors import ProviderError
 from .._shared.errors import ErrorTranslator, read_body
 from ._failed_generation import CODES, FailedGeneration
 
-__all__ = ["OpenAIErrors", "ResponsesErrors"]
-
 # The codes of the Responses API for images that it cannot read (ResponseError in the SDK).
 _IMAGES = frozenset(
     {

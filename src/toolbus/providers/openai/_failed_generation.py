@@ -19,8 +19,6 @@ from ...messages import AssistantMessage, ToolCall
 from ...protocols import Emit, ModelReply, TextPiece
 from ._calls_in_text import calls_in_text
 
-__all__ = ["CODES", "FailedGeneration", "failed_calls"]
-
 TOOL_USE_FAILED, INVALID_JSON = "tool_use_failed", "json_validate_failed"
 CODES = frozenset({TOOL_USE_FAILED, INVALID_JSON, "output_parse_failed"})
 """Groq's codes for a model's text that the server could not read; another attempt may succeed."""

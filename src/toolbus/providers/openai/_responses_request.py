@@ -11,8 +11,6 @@ from .._shared.native_output import json_schema_format, messages_with_schema
 from .._shared.request_parts import given, in_template_order, map_parts, named_file, shown_image, with_extra
 from ._chat_request import function_fields, tool_fields
 
-__all__ = ["reasons", "response_body"]
-
 # These models of OpenAI do not reason, and refuse a request for encrypted reasoning.
 _NO_REASONING = re.compile(r"(ft:)?(gpt-3|gpt-4|chatgpt-4)")
 

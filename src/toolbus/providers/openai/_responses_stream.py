@@ -26,8 +26,6 @@ from .._shared.reply_parts import (
 from .._shared.wire_text import Characters, dumped, excerpt
 from ._chat_stream import usage_of
 
-__all__ = ["ResponseBuilder"]
-
 _ENDINGS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 _INCOMPLETE: Mapping[str, FinishReason] = {
     "max_output_tokens": "length",

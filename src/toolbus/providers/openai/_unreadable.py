@@ -16,8 +16,6 @@ from ...messages import AssistantMessage, Message
 from ...records import replace
 from ...schemas import as_object, as_objects
 
-__all__ = ["UnreadableReasoning"]
-
 _REFUSED = re.compile(
     r"encrypted content .{0,200}could not be|created under a different Azure OpenAI resource", re.DOTALL
 )

@@ -16,8 +16,6 @@ from ...protocols import MAX_REPLY_CALLS, ArgumentsPiece, Delta, Emit, ModelRepl
 from ...records import replace
 from .._shared.wire_text import dumped
 
-__all__ = ["CallUnwrapper"]
-
 _NAMES = frozenset({"multi_tool_use.parallel", "multi_tool_use_parallel", "parallel"})
 _PREFIX = "functions."
 

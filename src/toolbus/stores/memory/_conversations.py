@@ -12,8 +12,6 @@ from ...messages import Message, size_of
 from ...storage import ConversationRecord, PruneReport, StoreStatistics
 from .._texts import folded, title_of
 
-__all__ = ["MemoryConversations"]
-
 
 @dataclass(slots=True)
 class _Conversation:

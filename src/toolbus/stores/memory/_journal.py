@@ -27,8 +27,6 @@ from ...storage import (
 )
 from ._conversations import MemoryConversations
 
-__all__ = ["MemoryJournal"]
-
 
 @dataclass(slots=True, eq=False)
 class _Request:

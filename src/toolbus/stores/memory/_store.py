@@ -11,8 +11,6 @@ from ...storage import ConversationRecord, JournalStore
 from ._conversations import MemoryConversations
 from ._journal import MemoryJournal
 
-__all__ = ["MemoryStatistics", "MemoryStore"]
-
 
 @dataclass(slots=True, frozen=True)
 class MemoryStatistics:

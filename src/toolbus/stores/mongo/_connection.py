@@ -36,8 +36,6 @@ from pymongo.operations import InsertOne, UpdateOne
 from ...errors import StoreDamaged, StoreError, StoreUnavailable, UnsupportedStoreFormat
 from .._encoding import Fetch, Head, Heads
 
-__all__ = ["DUPLICATE", "Document", "Names", "Server", "ServerConnection", "is_own_fault", "moment_of", "prefix_of"]
-
 Document: TypeAlias = dict[str, Any]
 
 FORMAT = 1

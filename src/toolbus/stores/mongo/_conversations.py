@@ -22,8 +22,6 @@ from ._deleting import finish_forgetting
 from ._documents import expanded, is_edited, own_part, session_ids, sort_key_of
 from ._turns import complete, messages_in, publish_waiting
 
-__all__ = ["conversations", "finish_pending", "history"]
-
 # The characters of a search that are sent to the server; documents with that beginning are then compared here.
 _PATTERN_CHARS = 1_000
 _PENDING = {"pending_turn": {"$gt": ""}}

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 
 from ._connection import Document, ServerConnection, prefix_of
 
-__all__ = ["DELETED", "delete_requests", "finish_forgetting", "input_prefix", "request_owner", "sweep", "turn_owner"]
-
 DELETED = "deleted"
 """The ending of a request that is being deleted."""
 

@@ -29,17 +29,6 @@ from ...schemas import as_object
 from .._encoding import searchable
 from ._connection import Document, Names
 
-__all__ = [
-    "documents_of",
-    "expanded",
-    "is_edited",
-    "milliseconds_of",
-    "own_part",
-    "seen_digest",
-    "session_ids",
-    "sort_key_of",
-]
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # The characters of all texts for others in one document, which may have at most 16 MiB.
 _SEEN_CHARS = 2 * 2**20

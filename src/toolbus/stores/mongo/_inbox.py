@@ -23,8 +23,6 @@ from .._encoding import UNREADABLE
 from ._connection import Document, ServerConnection, moment_of
 from ._deleting import DELETED, input_prefix
 
-__all__ = ["mark_taken", "park", "receipt", "send_all", "settle", "waiting"]
-
 _logger = logging.getLogger("toolbus.store")
 _MOST_LISTED = 10_000  # waiting inputs, of which only the ids are read
 

@@ -24,8 +24,6 @@ from ._deleting import DELETED, request_owner
 from ._inbox import mark_taken
 from ._turns import mark_published, publish, publish_waiting, put_turn
 
-__all__ = ["Step", "agreed_in", "append_all", "facts"]
-
 # The size from which on a step's facts are stored as large values: a document may have at most 16 MiB.
 _STEP_BYTES = 8 * 2**20
 # The size beyond which one fact is stored as a large value.

@@ -13,8 +13,6 @@ from ._connection import Document, ServerConnection, moment_of
 from ._deleting import DELETED, request_owner
 from ._journal import agreed_in
 
-__all__ = ["abandon", "release", "renew", "request", "requests", "take", "unfinished"]
-
 
 def _record(database: ServerConnection, state: Document) -> RequestRecord:
     request_id = state["_id"]

@@ -11,8 +11,6 @@ from pymongo.errors import DuplicateKeyError
 from ._connection import Document, ServerConnection, moment_of
 from ._deleting import DELETED
 
-__all__ = ["drop_old_turns", "return_turn", "take_turn"]
-
 
 def take_turn(database: ServerConnection, conversation_id: str, request_id: str, owner: str, seconds: float) -> bool:
     """See `JournalStore.take_turn`."""

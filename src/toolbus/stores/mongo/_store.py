@@ -22,8 +22,6 @@ from .._encoding import searchable, turn_of
 from .._thread import ANSWER_SECONDS, DatabaseThread
 from .._threaded_store import ThreadedStore
 
-__all__ = ["MessageFields", "MongoStore"]
-
 _T = TypeVar("_T")
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,119}")

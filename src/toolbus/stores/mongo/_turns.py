@@ -28,8 +28,6 @@ from ._connection import Document, ServerConnection
 from ._deleting import finish_forgetting, turn_owner
 from ._documents import documents_of, seen_digest
 
-__all__ = ["complete", "mark_published", "messages_in", "publish", "publish_waiting", "put_turn", "remember"]
-
 # The size of a turn, or of a document's messages, beyond which they are stored as a large value.
 _INLINE_BYTES = 2**20
 # The separator of messages: compact JSON contains no newline.

@@ -10,8 +10,6 @@ from ._deleting import DELETED, delete_requests, finish_forgetting, sweep
 from ._documents import session_ids
 from ._order import return_turn, take_turn
 
-__all__ = ["forget", "prune_conversations", "prune_requests", "statistics"]
-
 _BATCH = 100
 
 

@@ -21,8 +21,6 @@ from ...events import (
 from ...protocols import RequestView
 from ._checks import Abandoned, Ledger
 
-__all__ = ["Caller", "Terminal", "numbers"]
-
 Terminal: TypeAlias = ToolCallCompleted | ToolCallFailed
 _TERMINAL = (ToolCallCompleted, ToolCallFailed)
 numbers = count(1)

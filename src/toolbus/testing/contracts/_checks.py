@@ -17,22 +17,6 @@ import anyio
 from ...errors import ConfigurationError
 from ...failures import detail_of, leaves_of
 
-__all__ = [
-    "Abandoned",
-    "Check",
-    "Checks",
-    "ContractBroken",
-    "ContractReport",
-    "Failure",
-    "Ledger",
-    "hold_exceptions_pass",
-    "is_ours",
-    "run_all",
-    "run_check",
-    "shown",
-    "words_of",
-]
-
 _SHOWN = 400  # characters of an actual value, in a report
 
 

@@ -13,8 +13,6 @@ from ...events import Event, ToolCallRequested, encode
 from .._timeline import event_line
 from ._format import RecordedRequest
 
-__all__ = ["ReplayDifference", "compare", "difference_at"]
-
 _AROUND = 3  # lines before and after
 _shown = reprlib.Repr()
 _shown.maxstring = _shown.maxother = 200

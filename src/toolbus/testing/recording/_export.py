@@ -22,8 +22,6 @@ from ...storage import RequestRecord, StoredFact
 from ._agreement import agreement_of, specs_of
 from ._format import AGREED, CHANGED, END, FORMAT, FORMAT_VERSION, HEADER, RELEASED, RecordedRequest, as_json
 
-__all__ = ["recorded_from_journal", "recorded_from_session", "recording_of"]
-
 
 def recorded_from_journal(
     record: RequestRecord,

@@ -31,22 +31,6 @@ from ...events import (
 )
 from ...records import Record, fields_of
 
-__all__ = [
-    "AGREED",
-    "CHANGED",
-    "END",
-    "FORMAT",
-    "FORMAT_VERSION",
-    "HEADER",
-    "RELEASED",
-    "RecordedRequest",
-    "Recording",
-    "RecordingError",
-    "as_json",
-    "read_lines",
-    "read_recording",
-]
-
 FORMAT = "toolbus-recording"
 FORMAT_VERSION = 1
 """The version of the format. It rises when an older toolbus could not read a file correctly; new fields and options do

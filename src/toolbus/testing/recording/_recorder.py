@@ -30,8 +30,6 @@ from ._format import AGREED, CHANGED, END, FORMAT, FORMAT_VERSION, HEADER, RELEA
 if TYPE_CHECKING:
     from ...runtime import Runtime
 
-__all__ = ["Recorder", "record"]
-
 _BEGINNING = orjson.dumps({"type": HEADER, "format": FORMAT})[:-1]
 _DELTAS = (TextDelta, ReasoningDelta, ToolArgumentsDelta)
 

@@ -25,8 +25,6 @@ from ._format import RecordedRequest, Recording, RecordingError, read_lines
 from ._stage import RecordedBudget, RecordedModel, RecordedTools, RecordedWindow, ReplayBus, Stage
 from ._stand_ins import Facts, Guard, RecordedOutput
 
-__all__ = ["ReplayReport", "replay"]
-
 
 @dataclass(slots=True)
 class ReplayReport:

@@ -48,8 +48,6 @@ from ._difference import ReplayDifference, compare, difference_at
 from ._format import RecordedRequest
 from ._stand_ins import Facts, Guard, raised_as, summary_in
 
-__all__ = ["RecordedBudget", "RecordedModel", "RecordedTools", "RecordedWindow", "ReplayBus", "Stage"]
-
 # Others publish these, and the session sets the time of their facts.
 _BY_CLOCK = (ToolCallPaused, ToolCallResumed)
 _ENDS_HERE = "the recording ends here"

@@ -36,8 +36,6 @@ from ...tools import ToolContext
 from ._agreement import spec_from
 from ._format import RecordedRequest
 
-__all__ = ["Facts", "Guard", "RecordedOutput", "raised_as", "summary_in"]
-
 E = TypeVar("E", bound=Exception)
 _UNCHECKED = "The arguments could not be checked: the validator raised "
 _APPROVED_WITH = "The arguments that it was approved with are invalid: "

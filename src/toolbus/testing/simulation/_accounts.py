@@ -12,8 +12,6 @@ from ...core.limits import Limits
 from ...events import Event, RequestStarted, Spent, ToolCallCompleted, ToolCallFailed, ToolCallRequested
 from ...messages import AssistantMessage, ToolCall
 
-__all__ = ["Call", "JournalState", "Request"]
-
 
 class JournalState(Protocol):
     """The journal of a simulated world, as the checks of one process see it."""

@@ -29,8 +29,6 @@ from ._watch import OUTSIDE
 if TYPE_CHECKING:
     from ._process import Process
 
-__all__ = ["Actors"]
-
 _Answer: TypeAlias = ToolCallCompleted | ToolCallFailed
 
 

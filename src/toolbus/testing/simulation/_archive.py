@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ._process import Process
     from ._watch import Watch
 
-__all__ = ["Archive", "Archivist"]
-
 
 class Archive:
     """The ids of the messages that the store has of each conversation, and of those that were deleted.

@@ -6,8 +6,6 @@ import random
 from collections.abc import Sequence
 from typing import TypeVar
 
-__all__ = ["Chance"]
-
 T = TypeVar("T")
 Name = TypeVar("Name", bound=str)
 

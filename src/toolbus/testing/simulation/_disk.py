@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from ._process import Process
     from ._world import World
 
-__all__ = ["IS_READER", "Disk", "Handle"]
-
 # Whether the task reads for a person. What it is answered changes nothing for a request, nor for its writes.
 IS_READER: ContextVar[bool] = ContextVar("toolbus_simulated_reader", default=False)
 

@@ -31,8 +31,6 @@ from ._tools import EXTERNAL
 from ._watch import Watch, is_store_failure
 from ._world import Verdict, World
 
-__all__ = ["check_disk", "check_process", "check_results"]
-
 _ASKED = (CancelRequested, SteeringAdded, ApprovalDecided, ToolCallPaused, ToolCallResumed)
 
 

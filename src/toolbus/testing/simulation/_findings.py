@@ -6,8 +6,6 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
-__all__ = ["Broken", "SeedReport", "SimulationFailed"]
-
 _LISTS = re.compile(r"\[[^\]]*\]")
 _IDS = re.compile(r"\bs\d+_\w+")  # ids of a world: s4711_2a, s4711_2a_0_1
 _NUMBERS = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?:e-?\d+)?\b")

@@ -23,8 +23,6 @@ from ._watch import OUTSIDE, Watch
 if TYPE_CHECKING:
     from ._world import World
 
-__all__ = ["EDITED", "Guard"]
-
 T = TypeVar("T")
 
 EDITED = 5

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from ._process import Process
     from ._world import World
 
-__all__ = ["InboxHandle", "LossyRelay", "explains", "is_of_sub_request"]
-
 
 class InboxHandle(Handle):
     """A handle that is an `Inbox`, too."""

@@ -17,8 +17,6 @@ import anyio
 from .._virtual_loop import VirtualTimeLoop
 from ._tools import PROCESS
 
-__all__ = ["PausingLoop", "SteadyLoop", "steady_scopes"]
-
 _Held = tuple[asyncio.Handle, Callable[..., object], tuple[Any, ...], contextvars.Context]
 
 

@@ -17,8 +17,6 @@ from typing import Any
 from ._findings import SeedReport, SimulationFailed
 from ._run import run_seed
 
-__all__ = ["run_in_processes"]
-
 _SHARE = 50  # seeds that a process gets at once: enough to be worth the hand-over, few enough to end soon
 
 _Failure = tuple[int, str, str, str]

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from ._world import World
 
-__all__ = ["Command", "Desk", "People"]
-
 _KINDS = {"steer": 2.0, "cancel": 1.0, "decide": 4.0, "answer": 4.0}
 
 

@@ -7,8 +7,6 @@ from typing import Literal, TypeAlias
 
 from ._chance import Chance
 
-__all__ = ["Plan", "Way", "plans_of"]
-
 Way: TypeAlias = Literal["finished", "drained", "cancelled", "killed", "paused"]
 _WAYS: dict[Way, float] = {"killed": 6.0, "paused": 2.5, "cancelled": 2.5, "drained": 1.5}
 

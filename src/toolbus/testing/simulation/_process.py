@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from ._world import World
 
-__all__ = ["Process"]
-
 _PATIENCE_SECONDS = 300.0  # virtual; more than any lease, and any fault of the disk
 
 

@@ -23,8 +23,6 @@ from ._plans import Plan
 from ._process import Process
 from ._world import World
 
-__all__ = ["run_seed"]
-
 _EPOCH = 1_000_000_000.0
 _LONGEST_SECONDS = 100_000.0  # virtual; far more than the sum of all deadlines in a world
 _MOST_RESTARTS = 4  # more than needed if nothing goes wrong

@@ -12,8 +12,6 @@ from ._findings import SeedReport, SimulationFailed
 from ._parallel import run_in_processes
 from ._run import run_seed
 
-__all__ = ["SimulationReport", "simulate"]
-
 
 @dataclass(slots=True, kw_only=True)
 class SimulationReport:

@@ -19,19 +19,6 @@ from ...tools import Tool, ToolContext, tool
 if TYPE_CHECKING:
     from ._process import Process
 
-__all__ = [
-    "BACKGROUND",
-    "DIRECT",
-    "EXTERNAL",
-    "IDEMPOTENT",
-    "NEEDS_APPROVAL",
-    "PROCESS",
-    "RETRIES",
-    "TOOLS",
-    "show",
-    "unlock",
-]
-
 PROCESS: ContextVar[Process] = ContextVar("toolbus_simulated_process")
 
 _OUTCOMES = {"text": 6.0, "data": 2.0, "result": 2.0, "long": 1.0, "raise": 2.0, "tell": 1.0, "again": 1.0, "exit": 0.3}

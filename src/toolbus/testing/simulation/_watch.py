@@ -54,8 +54,6 @@ from ...tool_results import answer_in, failure_content
 from ._accounts import Call, JournalState, Request
 from ._findings import Broken
 
-__all__ = ["OUTSIDE", "Watch", "is_store_failure"]
-
 OUTSIDE = "from outside"
 """The content of each result that nobody in the process of the request has computed."""
 

@@ -35,8 +35,6 @@ from ._tools import PROCESS, TOOLS, show, unlock
 if TYPE_CHECKING:
     from ._people import Command
 
-__all__ = ["Verdict", "World"]
-
 _BEATS = 2  # times in a second at which many things happen at once
 _ARGUMENTS = {"good": 8.0, "wrong": 0.5, "broken": 0.5, "more": 0.3}
 _PRICES = {"*": Price(input_per_million=10_000.0, output_per_million=100_000.0)}

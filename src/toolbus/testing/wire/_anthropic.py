@@ -27,8 +27,6 @@ from ._schemas import schema_problems
 from ._script import HttpRequest, WireCall, WireFault, WireReply, WireRequest
 from ._server import Answer
 
-__all__ = ["AnthropicDialect"]
-
 _REASONS: Mapping[FinishReason, str] = {
     "stop": "end_turn",
     "tool_calls": "tool_use",

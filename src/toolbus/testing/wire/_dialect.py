@@ -11,19 +11,6 @@ from ...messages import Message, ToolCall
 from ._script import HttpRequest, WireFault, WireReply, WireRequest
 from ._server import Answer
 
-__all__ = [
-    "Dialect",
-    "Lack",
-    "OneRoute",
-    "Pairing",
-    "Stream",
-    "error_answer",
-    "fields_of",
-    "objects_of",
-    "sse",
-    "text_of",
-]
-
 Lack: TypeAlias = Literal[
     "argument_text",
     "cache_write_tokens",

@@ -22,8 +22,6 @@ from ._openai import tool_specs
 from ._script import HttpRequest, WireCall, WireFault, WireReply, WireRequest
 from ._server import Answer
 
-__all__ = ["OllamaDialect"]
-
 _STATUSES = {
     "rate_limited": 429,
     "server_error": 500,

@@ -26,8 +26,6 @@ from ._schemas import schema_problems
 from ._script import HttpRequest, WireCall, WireFault, WireReply, WireRequest
 from ._server import Answer
 
-__all__ = ["OpenAIDialect", "openai_refusals", "output_schema", "tool_specs"]
-
 # All other reasons have the same name at the vendor.
 _REASONS: Mapping[FinishReason, str] = {"refusal": "stop", "other": "eos"}
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")

@@ -23,8 +23,6 @@ from ._openai import openai_refusals, output_schema, tool_specs
 from ._script import HttpRequest, WireCall, WireFault, WireReply, WireRequest
 from ._server import Answer
 
-__all__ = ["ResponsesDialect"]
-
 _SETTINGS = {
     "temperature": "temperature",
     "max_output_tokens": "max_output_tokens",

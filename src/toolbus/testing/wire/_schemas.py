@@ -7,8 +7,6 @@ from typing import Any, cast
 
 from ._dialect import fields_of
 
-__all__ = ["schema_problems"]
-
 _UNKNOWN = ("allOf", "oneOf", "not", "if", "patternProperties", "prefixItems", "uniqueItems", "minLength", "maxLength")
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "maxItems", "pattern")
 

@@ -14,21 +14,6 @@ from ...messages import Message, Usage
 from ...protocols import FinishReason, ToolSpec
 from ...providers.scripted import Step
 
-__all__ = [
-    "FaultKind",
-    "HttpRequest",
-    "WireBreak",
-    "WireCall",
-    "WireFault",
-    "WirePage",
-    "WireReply",
-    "WireRequest",
-    "WireScript",
-    "WireStep",
-    "pieces_of",
-    "reply_of",
-]
-
 _PIECES = 3  # enough that a client has to join the pieces
 
 

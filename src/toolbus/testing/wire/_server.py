@@ -22,8 +22,6 @@ import anyio.to_thread
 
 from ._script import HttpRequest
 
-__all__ = ["Answer", "Ending", "LoopbackServer"]
-
 Ending: TypeAlias = Literal["whole", "cut", "reset"]
 
 

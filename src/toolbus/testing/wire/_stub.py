@@ -16,8 +16,6 @@ from ._responses import ResponsesDialect
 from ._script import HttpRequest, WireBreak, WireFault, WirePage, WireRequest, WireScript, WireStep, reply_of
 from ._server import Answer, Ending, LoopbackServer
 
-__all__ = ["DIALECTS", "WireServer", "dialect_of"]
-
 DIALECTS: Mapping[str, Dialect] = {
     each.name: each for each in (OpenAIDialect(), ResponsesDialect(), AnthropicDialect(), OllamaDialect())
 }

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from time import monotonic
 
-__all__ = ["Budget"]
-
 
 class Budget:
     """The bounds of one call; the time runs from the moment when the budget is made. Used by one thread."""

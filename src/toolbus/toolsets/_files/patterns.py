@@ -15,8 +15,6 @@ from pydantic_core import SchemaError
 from ...errors import ToolError
 from .regex import Matcher, engine, escaped
 
-__all__ = ["DEFAULT_IGNORED", "IgnoreRules", "compile_glob", "fixed_directory", "parse_gitignore"]
-
 # These names have no sources of the project itself, whatever its .gitignore says. A virtual environment is recognised
 # by its pyvenv.cfg, not by its name, because the standard library has a package called venv.
 DEFAULT_IGNORED = frozenset(

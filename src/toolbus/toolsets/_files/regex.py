@@ -19,8 +19,6 @@ from pydantic_core import SchemaError, SchemaValidator, core_schema
 
 from ...errors import ToolError
 
-__all__ = ["Matcher", "Pattern", "engine", "escaped"]
-
 Matcher = Callable[[str], bool]
 
 _MAX_CHARS = 1_500

@@ -14,8 +14,6 @@ from .budget import Budget
 from .patterns import compile_glob, fixed_directory
 from .tree import Tree
 
-__all__ = ["Block", "Bounds", "Scan", "blocks", "cut_line", "is_secondary"]
-
 # The names of files and directories that a walk may process, for each file that may be searched.
 _NAMES_PER_FILE = 4
 _NAMED_TOO_LARGE = 10

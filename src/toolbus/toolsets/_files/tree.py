@@ -22,8 +22,6 @@ from ...errors import ConfigurationError, ToolError
 from .budget import Budget
 from .patterns import DEFAULT_IGNORED, IgnoreRules, parse_gitignore
 
-__all__ = ["FileEntry", "Tree", "as_utf8"]
-
 _HAS_DIR_FD = os.open in os.supports_dir_fd and os.scandir in os.supports_fd and hasattr(os, "O_NOFOLLOW")
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _DIRECTORY = os.O_RDONLY | _NOFOLLOW | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)

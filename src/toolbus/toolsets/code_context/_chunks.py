@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 from ...core.text_structure import read_structure
 
-__all__ = ["Chunk", "chunk_text", "is_source"]
-
 # The bounds of one chunk; longer functions are split.
 _MAX_LINES = 80
 _MAX_CHARS = 6_000

@@ -16,8 +16,6 @@ from typing import Any, Protocol
 
 from ...errors import MissingExtra
 
-__all__ = ["Embedder", "check_installed", "load_embedder"]
-
 # The tokens that the model was made for; its time grows with them.
 _MAX_TOKENS = 128
 # More characters than so many tokens have.

@@ -34,8 +34,6 @@ from ._ranking import CANDIDATES, Ranked, lexical, reranked
 from ._storage import FORMAT, FileState, Storage, forget, opened
 from ._words import as_query
 
-__all__ = ["CodeHit", "CodeIndex", "IndexReport", "Retriever"]
-
 _T = TypeVar("_T")
 # The bytes of sources in one transaction: other processes wait for a third of a second.
 _BATCH_BYTES = 1_048_576

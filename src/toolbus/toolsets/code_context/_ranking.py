@@ -14,8 +14,6 @@ from ._embedding import Embedder
 from ._storage import Row, Storage
 from ._words import split_identifiers
 
-__all__ = ["CANDIDATES", "Ranked", "lexical", "reranked"]
-
 CANDIDATES = 50
 """The number of chunks that the model orders. Each one that it has not seen before takes about 35 ms on two cores."""
 

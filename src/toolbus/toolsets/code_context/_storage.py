@@ -17,8 +17,6 @@ from pathlib import Path
 from ._chunks import Chunk
 from ._words import split_identifiers
 
-__all__ = ["FORMAT", "FileState", "Row", "Storage", "forget", "opened"]
-
 FORMAT = 4
 """A part of the file's name. Raise it when the tables, the chunks, their words or the model's vectors change."""
 

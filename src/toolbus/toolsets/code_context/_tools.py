@@ -14,8 +14,6 @@ from ...errors import ToolError
 from ...tools import Tool, ToolContext
 from ._index import CodeHit, Retriever
 
-__all__ = ["code_context_tool"]
-
 # The tokens of a function of average length with its docstring.
 _TOKENS_PER_HIT = 200
 _FEWEST, _MOST = 5, 20

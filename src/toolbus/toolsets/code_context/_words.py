@@ -6,8 +6,6 @@ import re
 
 from ...core.text_structure import spaced, words_in
 
-__all__ = ["as_query", "split_identifiers"]
-
 _MAX_TERMS = 32
 # The longest word: longer runs of letters and digits are encoded data.
 _MAX_WORD_CHARS = 64

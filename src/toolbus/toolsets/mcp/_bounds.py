@@ -14,8 +14,6 @@ from typing import Any
 
 from ...schemas import MAX_VALUES, has_many_values
 
-__all__ = ["LINES", "bounded_lines", "excess"]
-
 LINES = "toolbus_lines"
 """The name of an encoding: UTF-8 in lines that `bounded_lines` bounds."""
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     import mcp
     from mcp import types
 
-__all__ = ["Connection"]
-
 _logger = logging.getLogger("toolbus.mcp")
 # The age from which on a connection counts as a good one, after which the next attempt comes soon.
 _STEADY_SECONDS = 10.0

@@ -14,8 +14,6 @@ import httpx2
 
 from ._bounds import excess
 
-__all__ = ["bounding"]
-
 
 def bounding(
     most_bytes: int, note: Callable[[httpx2.Response], object]

@@ -14,8 +14,6 @@ from typing import Any, cast
 
 from ...schemas import as_object, way_to
 
-__all__ = ["argument_names", "prefix_of", "renamed", "tool_name"]
-
 _MOST = 64  # characters of a tool's name, the limit of both OpenAI and Anthropic
 _MOST_PREFIX = 28
 _PREFIX = re.compile(r"[A-Za-z0-9-]+(_[A-Za-z0-9-]+)*")

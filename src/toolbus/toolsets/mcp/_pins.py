@@ -22,8 +22,6 @@ from ...errors import ConfigurationError
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["Pins", "difference", "pin_of"]
-
 _logger = logging.getLogger("toolbus.mcp")
 _PARTS = {
     "description": ("title", "description"),

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from ...request_result import RequestResult
 
-__all__ = ["ask_model", "ask_people"]
-
 # The largest question: it has to fit on a screen.
 _MOST_BYTES = 65_536
 # The code by which the specification has a client report that the user has refused.

@@ -15,8 +15,6 @@ from pydantic import ValidationError
 
 from ...records import replace
 
-__all__ = ["MOST_TOOLS", "broken", "repaired"]
-
 MOST_TOOLS = 1_000
 """The most tools of a server."""
 

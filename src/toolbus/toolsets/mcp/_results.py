@@ -24,8 +24,6 @@ from ...tool_results import ToolResult, clean
 if TYPE_CHECKING:
     from mcp.types import CallToolResult, Tool
 
-__all__ = ["Form", "check_answer", "form_of", "result_of"]
-
 # The first bytes of the image types that both OpenAI and Anthropic accept; "." is any byte.
 _SEEN = {
     "image/png": re.compile(rb"\x89PNG\r\n\x1a\n"),

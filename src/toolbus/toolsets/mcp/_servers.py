@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     ElicitAnswer: TypeAlias = types.ElicitResult | types.ErrorData
     SamplingAnswer: TypeAlias = types.CreateMessageResult | types.CreateMessageResultWithTools | types.ErrorData
 
-__all__ = ["McpServer", "McpToolOptions", "environment_of", "servers_from"]
-
 # The variables that a program inherits in addition to those that the SDK passes on.
 _INHERITED = ("LANG", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "TMPDIR", "TZ")
 _MOST_NAME_CHARS = 128  # the limit of MCP for the name of a tool

@@ -28,8 +28,6 @@ from ._transport import need_sdk
 if TYPE_CHECKING:
     from mcp import types
 
-__all__ = ["McpStatus", "McpTools"]
-
 _logger = logging.getLogger("toolbus.mcp")
 # The time for closing: the SDK gives a program 2 s to end, 2 s to be terminated, and 2 s to be killed.
 _CLOSE_SECONDS = 10.0

@@ -28,8 +28,6 @@ from ._servers import McpServer, environment_of
 if TYPE_CHECKING:
     import mcp
 
-__all__ = ["HTTP", "HttpStatus", "LastWords", "client_for", "need_sdk"]
-
 _logger = logging.getLogger("toolbus.mcp")
 # The time-out of a TCP connection and of each write, the same as in the SDK.
 _CONNECT_SECONDS = 30.0

@@ -20,8 +20,6 @@ from ...errors import ToolError
 from ...tool_results import ToolResult
 from .._files.scan import Scan, blocks, cut_line, is_secondary
 
-__all__ = ["search_words", "split_words"]
-
 _MAX_WORDS = 24
 _CANDIDATES = 60  # files that the second pass reads
 _SPOTS_PER_FILE = 3

@@ -10,8 +10,6 @@ from ...tool_results import ToolResult
 from .._files.regex import Pattern
 from .._files.scan import Block, Scan, blocks, cut_line, is_secondary
 
-__all__ = ["Hit", "checked_query", "regex_finder", "search_lines", "text_finder"]
-
 _BLOCK_BYTES = 262_144
 # The longest query: less than half a block, so that a match in a long line is whole in one of its parts.
 _MAX_QUERY_BYTES = 4_096

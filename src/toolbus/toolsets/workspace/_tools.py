@@ -21,8 +21,6 @@ from .._files.tree import Tree, as_utf8
 from ._rank import search_words
 from ._search import checked_query, regex_finder, search_lines, text_finder
 
-__all__ = ["workspace_tools"]
-
 # The most bytes of one line that are kept.
 _LINE_PIECE = 65_536
 # The most characters of a result beside its text: names, counts, forty directories.

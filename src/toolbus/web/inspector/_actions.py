@@ -15,8 +15,6 @@ from ...testing.recording import RecordingError, ReplayDifference, recording_of,
 from ._shown import restored
 from ._sources import Followed, Source
 
-__all__ = ["ACTIONS", "Refused", "act", "exported"]
-
 _MOST_CHARS = 100_000
 _MOST_EXPORTED_BYTES = 16 * 2**20
 _MOST_REPLAYED_FACTS = 2_000

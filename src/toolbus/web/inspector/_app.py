@@ -29,8 +29,6 @@ from ._transcript import transcript
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-__all__ = ["Inspector", "create_inspector"]
-
 _FRAME_SECONDS = 0.25
 """The least time between two frames of a stream."""
 _LOAD = 10

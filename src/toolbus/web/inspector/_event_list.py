@@ -11,8 +11,6 @@ from ...errors import ConfigurationError
 from ...events import EVENT_TYPES, Event, MessageAppended, ModelResponded, RoundStarted
 from ._shown import shown_event, shown_text
 
-__all__ = ["MOST_EVENTS", "EventFilter", "line_of", "listed"]
-
 MOST_EVENTS = 100
 """The number of events in one answer."""
 _LINE_CHARS = 200

@@ -15,8 +15,6 @@ from ...messages import Message, size_of
 from ...session import SessionSnapshot
 from ._fold import RequestFold, ToolFacts
 
-__all__ = ["EventLog", "LoggedRequest"]
-
 MAX_REQUESTS = 1_000
 MAX_BYTES = 64 * 2**20
 _MOST_EVENTS = 5_000

@@ -48,8 +48,6 @@ from ...messages import Message, Usage
 from ._rows import Row, State
 from ._shown import shown_arguments, shown_json, shown_text
 
-__all__ = ["FEW_ROWS", "RequestFold", "ToolFacts", "no_tool"]
-
 FEW_ROWS = 400
 """The number of rows of one view; the oldest that have ended are left out beyond it."""
 _MOST_ROWS = 2_000

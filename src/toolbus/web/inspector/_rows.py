@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-__all__ = ["Row", "RowKind", "Segment", "SegmentKind", "State"]
-
 RowKind: TypeAlias = Literal["request", "model", "call"]
 State: TypeAlias = Literal["running", "waiting", "ok", "failed", "stopped", "cancelled"]
 SegmentKind: TypeAlias = Literal["request", "model", "tool", "queued", "person", "retry", "external"]

@@ -17,8 +17,6 @@ from ...errors import ConfigurationError
 from ...events import Event, encode
 from ...secrets import MASK, hide, masked
 
-__all__ = ["restored", "shown_arguments", "shown_event", "shown_json", "shown_text"]
-
 _LOOK_AHEAD = 200  # characters after the end that are examined too, so that a key that is cut in two is recognised
 _LEAF_CHARS = 1_000
 _MOST_VALUES = 500

@@ -45,8 +45,6 @@ from ._event_log import EventLog, LoggedRequest
 from ._fold import RequestFold, ToolFacts, no_tool
 from ._stored import FollowedRequest, StoredList, shortened
 
-__all__ = ["Followed", "LiveSource", "RecordingSource", "Source", "StoreSource"]
-
 MOST_LISTED = 300
 """The number of requests in the list."""
 _UNHEARD = (TextDelta, ReasoningDelta, ToolArgumentsDelta, StatusChanged)

@@ -17,8 +17,6 @@ from ...storage import JournalStore, RequestRecord
 from ._fold import RequestFold, ToolFacts
 from ._shown import shown_text
 
-__all__ = ["FollowedRequest", "StoredList", "shortened"]
-
 _MOST_EVENTS = 5_000
 _MOST_READ = 30  # requests whose facts are read for one answer; the others come with the next one
 _MOST_KEPT = 600

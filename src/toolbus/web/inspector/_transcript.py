@@ -8,8 +8,6 @@ from typing import Any, Literal, TypeAlias
 from ...messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
 from ._shown import shown_json, shown_text
 
-__all__ = ["MOST_MESSAGES", "transcript"]
-
 MOST_MESSAGES = 200
 """The number of messages of one view; the oldest are left out beyond it."""
 _TEXT_CHARS = 3_000

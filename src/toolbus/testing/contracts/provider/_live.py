@@ -8,8 +8,6 @@ from ....protocols import Delta, ModelReply, ModelRequest, ModelSettings, Provid
 from ....records import replace
 from .._checks import ContractReport, Ledger
 
-__all__ = ["check_live_provider"]
-
 _CODE = "7319"  # no model guesses it
 _LOOK_UP = ToolSpec(
     name="look_up_code",

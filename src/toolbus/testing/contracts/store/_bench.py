@@ -17,24 +17,6 @@ from ....messages import AssistantMessage, Message, UserMessage
 from ....storage import Ending, Entry, JournalStore, RequestRecord, Store
 from .._checks import Abandoned, Checks, Ledger
 
-__all__ = [
-    "CHECKS",
-    "EMPTY",
-    "HOUR",
-    "INBOX",
-    "JOURNAL",
-    "MOMENTS",
-    "SHARED",
-    "Bench",
-    "LetPass",
-    "MakeStore",
-    "Reopen",
-    "Writing",
-    "check",
-    "interrupted",
-    "turn",
-]
-
 MakeStore: TypeAlias = Callable[[], Store | Awaitable[Store]]
 """Returns an empty store over data of its own."""
 

@@ -45,8 +45,6 @@ from ....messages import (
     UserMessage,
 )
 
-__all__ = ["HALVES", "ODD_IDS", "ODD_TEXT", "UNUSUAL_IDS", "all_messages", "facts_of_all_types"]
-
 ODD_TEXT: Final = " \ufeffZürich 😀 \x00 \r\n\t\u2028 'a' \"b\" \\c %d _e $1 ?2 :f {g} \x7f\uffff\U0010ffff "
 """A text that is kept unchanged: it has NUL, emoji, and characters with a meaning in databases and formats."""
 HALVES: Final = "half of a pair: \ud83d, and the other half: \ude00."

@@ -28,30 +28,6 @@ from ....tools import Tool, ToolRegistry
 from .._caller import Caller, Terminal, numbers
 from .._checks import Checks, Ledger
 
-__all__ = [
-    "EXAMPLES",
-    "SCHEMA",
-    "STRICT",
-    "Bench",
-    "Calls",
-    "ExampleCall",
-    "MakeToolset",
-    "OpenToolset",
-    "ToolsetBench",
-    "check",
-    "fits",
-    "in_words",
-    "key_of_its_own",
-    "open_files",
-    "said",
-    "steps",
-    "tool_table",
-    "toolset_check",
-    "toolset_table",
-    "until",
-    "why_no_schema",
-]
-
 EXAMPLES: Final = "examples"
 SCHEMA: Final = "jsonschema"
 STRICT: Final = "strict"

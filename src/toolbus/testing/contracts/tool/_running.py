@@ -20,8 +20,6 @@ from .._checks import Ledger
 from ._bench import EXAMPLES, Bench, Calls, ExampleCall, check, fits, key_of_its_own, open_files, said, until
 from ._schemas import parameters_of, standing_alone
 
-__all__ = ["leaves_nothing"]
-
 _ODD: tuple[Any, ...] = (None, True, 7.5, -1, "odd 😀", ["odd"], {"odd": 1})
 _MOMENTS = (0, 1, 2, 5, 10)  # steps after which a call is cancelled
 _AT_ONCE = 4

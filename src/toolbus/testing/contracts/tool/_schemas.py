@@ -16,8 +16,6 @@ import orjson
 
 from ....schemas import as_object, way_to
 
-__all__ = ["defaults_of", "not_portable", "not_strict", "parameters_of", "standing_alone"]
-
 _PROPERTY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _NOT_AT_THE_ROOT = ("anyOf", "oneOf", "allOf", "not", "enum", "const", "if")
 _UNSEEN = (
