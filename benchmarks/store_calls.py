@@ -118,7 +118,7 @@ async def main(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         await measure(
             "SQLite",
-            SqliteStore(Path(folder) / "store.db", answer_seconds=_PATIENCE_SECONDS),
+            SqliteStore(Path(folder) / "store.db", timeout_seconds=_PATIENCE_SECONDS),
             options.parked,
             options.held,
         )
@@ -126,11 +126,11 @@ async def main(options: argparse.Namespace) -> None:
     from tests.support.postgres_server import shared
 
     with shared().database() as url:
-        await measure("PostgreSQL", PostgresStore(url, answer_seconds=_PATIENCE_SECONDS), options.parked, options.held)
+        await measure("PostgreSQL", PostgresStore(url, timeout_seconds=_PATIENCE_SECONDS), options.parked, options.held)
     if options.mongo:
         await measure(
             "MongoDB",
-            MongoStore(options.mongo, f"toolbus_{new_id()}", answer_seconds=_PATIENCE_SECONDS),
+            MongoStore(options.mongo, f"toolbus_{new_id()}", timeout_seconds=_PATIENCE_SECONDS),
             options.parked,
             options.held,
         )

@@ -34,8 +34,8 @@ from .events import Event, RequestEnding
 from .messages import Message
 
 __all__ = [
-    "ANSWER_SECONDS",
     "MAX_WAITING_INPUTS",
+    "TIMEOUT_SECONDS",
     "WRITE_SECONDS",
     "ConversationRecord",
     "Durability",
@@ -59,7 +59,7 @@ __all__ = [
 WRITE_SECONDS = 5.0
 """The time after which a fault of the store has to be reported (G21), and the bound of each write that is shielded."""
 
-ANSWER_SECONDS = 4.5
+TIMEOUT_SECONDS = 4.5
 """The time in which a store has to answer, so that what went wrong is known before `WRITE_SECONDS` have passed."""
 
 
@@ -71,10 +71,10 @@ class Journal(Protocol):
 
         Positions are dense, from 0. Called by one session, one append at a time, and never again after a request's
         ending is written. Cancellation leaves either all or none of the facts written; the next append then begins with
-        them again, at the same position. The session cancels a write after `ANSWER_SECONDS`, and appends the same facts
-        once more: by then, the journal has to say at once what becomes of them. Returns the bytes that the request's
-        journal takes now, or None if they are not counted. Raises `LeaseLost` if another process has taken the request
-        over, and `StoreError`.
+        them again, at the same position. The session cancels a write after `TIMEOUT_SECONDS`, and appends the same
+        facts once more: by then, the journal has to say at once what becomes of them. Returns the bytes that the
+        request's journal takes now, or None if they are not counted. Raises `LeaseLost` if another process has taken
+        the request over, and `StoreError`.
         """
         ...
 

@@ -279,7 +279,7 @@ class Look:
 
     async def _resume(self, path: Path) -> None:
         """Whatever is gone on with, goes on from what was written, in a process that comes to an end."""
-        store = SqliteStore(path, durability="process", answer_seconds=1)
+        store = SqliteStore(path, durability="process", timeout_seconds=1)
         results: list[Any] = []
         try:
             async with runtime_on(store) as runtime:

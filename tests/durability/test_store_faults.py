@@ -207,7 +207,7 @@ def hold(path: Path) -> sqlite3.Connection:
 
 @pytest.mark.guarantee("G21")
 async def test_a_file_that_another_program_holds_is_an_error_in_time_and_used_again(tmp_path: Path) -> None:
-    desk = Desk(tmp_path / "held.db", answer_seconds=0.3)
+    desk = Desk(tmp_path / "held.db", timeout_seconds=0.3)
     async with desk.runtime() as runtime:
         first = await runtime.run("first", conversation_id="c")
         with closing(hold(desk.store.path)):

@@ -116,7 +116,7 @@ async def test_no_approval_from_another_process_is_lost(where: str, tmp_path: Pa
     answers: dict[str, CommandStatus] = {}
     try:
         ids = await owner.begun()
-        async with Client(store_at(where), inbox_poll_seconds=0.05, answer_seconds=PATIENCE_SECONDS) as client:
+        async with Client(store_at(where), inbox_poll_seconds=0.05, timeout_seconds=PATIENCE_SECONDS) as client:
             async with anyio.create_task_group() as tasks:
                 for request_id in ids:
                     tasks.start_soon(approve, client, request_id, answers)
@@ -139,7 +139,7 @@ async def test_an_approval_is_not_lost_when_its_owner_is_killed_at_once(
     answers: dict[str, CommandStatus] = {}
     try:
         ids = await owner.begun()
-        async with Client(store_at(where), inbox_poll_seconds=0.02, answer_seconds=0.2) as client:
+        async with Client(store_at(where), inbox_poll_seconds=0.02, timeout_seconds=0.2) as client:
             async with anyio.create_task_group() as tasks:
                 for request_id in ids:
                     tasks.start_soon(_approve_at, client, request_id, answers, chance.uniform(0, 1.5))

@@ -829,7 +829,7 @@ async def test_the_question_of_a_sub_request_ends_with_the_process_that_ran_it()
     async with handing_over(store, inner, ("wipe", {"n": 1}), drain_seconds=0) as first:
         session = first.start("go")
         await settle()
-    handle = Client(store, answer_seconds=1).request(session.request_id)
+    handle = Client(store, timeout_seconds=1).request(session.request_id)
     [question] = await handle.pending_approvals()
     assert await handle.approve(question) == "queued"
     async with handing_over(store, inner, ("wipe", {"n": 1})) as second:

@@ -70,7 +70,7 @@ async def running(
     connect: Callable[[float], Fake] = lambda _deadline: Fake(), *, writes: bool = True, seconds: float = 5.0
 ) -> AsyncGenerator[Thread]:
     Fake.opened = Fake.closed = 0
-    thread = Thread("fake", connect, write if writes else None, answer_seconds=seconds)
+    thread = Thread("fake", connect, write if writes else None, timeout_seconds=seconds)
     try:
         yield thread
     finally:
@@ -175,7 +175,7 @@ async def test_a_job_that_came_too_late_in_the_queue_is_given_up_and_the_next_on
 
 @pytest.mark.guarantee("G21")
 def test_a_job_is_given_up_before_those_who_wait_for_the_store_give_it_up() -> None:
-    assert _thread.ANSWER_SECONDS < storage.ANSWER_SECONDS
+    assert _thread.TIMEOUT_SECONDS < storage.TIMEOUT_SECONDS
 
 
 @pytest.mark.guarantee("G21")
@@ -199,13 +199,13 @@ async def test_who_has_waited_for_longest_takes_nobody_along_when_his_time_is_ov
         except StoreUnavailable:
             outcomes[number] = "unavailable"
 
-    thread = Thread("fake", lambda _deadline: Fake(), slow, answer_seconds=0.2)
+    thread = Thread("fake", lambda _deadline: Fake(), slow, timeout_seconds=0.2)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(thread.run, gate)
         await gate.reached()
         tasks.start_soon(append, thread, 1)
         await anyio.wait_all_tasks_blocked()
-        thread._answer_seconds = 5
+        thread._timeout_seconds = 5
         tasks.start_soon(append, thread, 2)
         await anyio.wait_all_tasks_blocked()
         gate.opens.set()

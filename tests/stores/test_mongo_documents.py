@@ -224,7 +224,7 @@ def test_the_servers_clock_is_read_every_half_minute_and_never_goes_back(
             return {"localTime": local}
 
     monkeypatch.setattr(_connection, "monotonic", lambda: clock[0])
-    server, client = Server("", "", "", NAMES, syncs=False, answer_seconds=1.0), Client()
+    server, client = Server("", "", "", NAMES, syncs=False, timeout_seconds=1.0), Client()
     now: Any = server.now
     assert now(client) == 6_001.0  # by the answer that took the shortest time
     clock[0] = 1_030.0
@@ -355,7 +355,7 @@ def test_whatever_others_have_written_a_valid_transcript_comes_out(given_documen
 @pytest.fixture(scope="module")
 def connection(mongo: MongoServer) -> Iterator[ServerConnection]:
     with mongo.database() as (url, name):
-        server = Server(url, "the server", name, NAMES, syncs=False, answer_seconds=30.0)
+        server = Server(url, "the server", name, NAMES, syncs=False, timeout_seconds=30.0)
         made = ServerConnection(server, monotonic() + 30)
         yield made
         made.close()

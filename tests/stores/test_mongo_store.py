@@ -135,7 +135,7 @@ async def test_entries_that_are_refused_do_not_harm_those_that_are_sent_with_the
 async def test_a_server_that_is_started_again_is_unavailable_meanwhile_and_then_used_again(
     mongo: MongoServer, mongo_database: tuple[str, str], anyio_backend: str
 ) -> None:
-    async with aclosing(MongoStore(*mongo_database, answer_seconds=1.0)) as store:
+    async with aclosing(MongoStore(*mongo_database, timeout_seconds=1.0)) as store:
         await write_whole(store)
         mongo.kill()
         caught = await unavailable(lambda: store.append(entry("s")), lambda: store.facts("r"))
@@ -154,7 +154,7 @@ async def test_a_server_that_is_started_again_is_unavailable_meanwhile_and_then_
 async def test_a_server_that_does_not_answer_is_given_up_in_time(
     mongo: MongoServer, mongo_database: tuple[str, str], anyio_backend: str
 ) -> None:
-    async with aclosing(MongoStore(*mongo_database, answer_seconds=1.5)) as store:
+    async with aclosing(MongoStore(*mongo_database, timeout_seconds=1.5)) as store:
         await write_whole(store)
         with mongo.halted():
             await unavailable(lambda: store.append(entry("s")), lambda: store.history("c"))
@@ -397,7 +397,7 @@ async def test_a_result_of_fifty_mebibytes_comes_back_and_goes_with_its_request(
 ) -> None:
     text = "line of a log 0123456789\n" * (50 * 2**20 // 25)
     result = ToolMessage(call_id="call", name="tool", content=text)
-    async with aclosing(MongoStore(*mongo_database, answer_seconds=20.0)) as store:
+    async with aclosing(MongoStore(*mongo_database, timeout_seconds=20.0)) as store:
         await store.append(entry("r", 0, text))
         [stored] = await store.facts("r")
         assert text_of(stored.fact) == text
@@ -427,7 +427,7 @@ async def test_a_step_of_many_small_texts_may_be_larger_than_a_document(
 ) -> None:
     texts = [f"{number} ".ljust(15_000, "x") for number in range(1_120)]  # 16.8 MB, none of which is long
     messages = [UserMessage(content=each) for each in texts[:80]]
-    async with aclosing(MongoStore(*mongo_database, answer_seconds=20.0)) as store:
+    async with aclosing(MongoStore(*mongo_database, timeout_seconds=20.0)) as store:
         await store.append(entry("r", 0, *texts))
         await store.append(entry("r", 1_120, ending="completed", turn=messages))
         assert len(await store.facts("r", start=1_119)) == 2
@@ -499,7 +499,7 @@ class Process:
 
     def __init__(self, database: tuple[str, str]) -> None:
         url, name = database
-        self._server = Server(url, "the server", name, NAMES, syncs=False, answer_seconds=30.0)
+        self._server = Server(url, "the server", name, NAMES, syncs=False, timeout_seconds=30.0)
         self._opened: list[ServerConnection] = []
 
     def open(self) -> ServerConnection:
@@ -786,7 +786,7 @@ def test_what_cannot_be_a_store_is_refused_and_a_missing_driver_is_named(monkeyp
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_nobody_behind_the_address_is_reported_without_the_password(anyio_backend: str, password: str) -> None:
     url = f"mongodb://me:{password}@127.0.0.1:1/?retryWrites=false"
-    async with aclosing(MongoStore(url, answer_seconds=0.3)) as store:
+    async with aclosing(MongoStore(url, timeout_seconds=0.3)) as store:
         with pytest.raises(
             StoreUnavailable, match=r"database toolbus at mongodb://127\.0\.0\.1:1 is out of reach"
         ) as caught:

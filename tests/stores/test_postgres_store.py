@@ -114,7 +114,7 @@ async def test_a_server_that_restarts_is_unavailable_meanwhile_and_then_used_aga
 async def test_a_server_that_does_not_answer_is_given_up_in_time(
     postgres: PostgresServer, postgres_url: str, anyio_backend: str
 ) -> None:
-    async with aclosing(PostgresStore(postgres_url, answer_seconds=0.3)) as store:
+    async with aclosing(PostgresStore(postgres_url, timeout_seconds=0.3)) as store:
         await write_whole(store)
         with postgres.halted(), pytest.raises(StoreUnavailable, match="did not answer in time"), anyio.fail_after(2):
             await store.append(entry("s"))
@@ -127,7 +127,7 @@ async def test_a_server_that_does_not_answer_is_given_up_in_time(
 async def test_a_row_that_somebody_else_locks_is_unavailable_until_he_lets_go(
     postgres_url: str, anyio_backend: str
 ) -> None:
-    hasty = PostgresStore(postgres_url, answer_seconds=0.3)
+    hasty = PostgresStore(postgres_url, timeout_seconds=0.3)
     async with aclosing(PostgresStore(postgres_url)) as store, aclosing(hasty):
         await store.append(entry())
         with psycopg.connect(postgres_url) as other:
@@ -143,7 +143,7 @@ async def test_a_check_of_all_data_may_take_longer_than_a_request_waits(postgres
         names = "'statement_timeout', 'idle_in_transaction_session_timeout'"
         return {int(row[0]) for row in database.rows(f"SELECT setting FROM pg_settings WHERE name IN ({names})")}
 
-    async with aclosing(PostgresStore(postgres_url, answer_seconds=2)) as store:
+    async with aclosing(PostgresStore(postgres_url, timeout_seconds=2)) as store:
         for seconds, least, most in ((None, 2_000, 2_000), (600, 500_000, 600_000), (None, 2_000, 2_000)):
             assert all(least <= each <= most for each in await store._read(limits, seconds))
 

@@ -511,7 +511,7 @@ async def test_a_forked_child_has_a_connection_of_its_own(path: Path, anyio_back
 
 @pytest.mark.guarantee("G21")
 async def test_a_file_that_another_process_locks_is_unavailable_and_works_when_it_lets_go(path: Path) -> None:
-    async with aclosing(SqliteStore(path, answer_seconds=0.2)) as store:
+    async with aclosing(SqliteStore(path, timeout_seconds=0.2)) as store:
         await store.append(entry())
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
@@ -629,7 +629,7 @@ async def test_all_appends_of_a_commit_that_fails_are_reported_each_by_an_error_
         except StoreUnavailable as exc:
             errors.append(exc)
 
-    async with aclosing(SqliteStore(path, answer_seconds=0.2)) as store:
+    async with aclosing(SqliteStore(path, timeout_seconds=0.2)) as store:
         await store.open()
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
@@ -642,7 +642,7 @@ async def test_all_appends_of_a_commit_that_fails_are_reported_each_by_an_error_
 
 async def test_a_reading_that_takes_too_long_is_given_up(path: Path) -> None:
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
-    async with aclosing(SqliteStore(path, answer_seconds=0.1)) as store:
+    async with aclosing(SqliteStore(path, timeout_seconds=0.1)) as store:
         with pytest.raises(StoreUnavailable, match="did not answer in time: interrupted"):
             await store._read(lambda database: database.rows(endless))
         assert await store.history("c") == []

@@ -50,7 +50,7 @@ async def test_the_sqlite_store_keeps_the_contract(
     numbers = count()
 
     def opened(path: Path) -> SqliteStore:
-        return SqliteStore(path, durability=durability, answer_seconds=SLOW_DISK_SECONDS)
+        return SqliteStore(path, durability=durability, timeout_seconds=SLOW_DISK_SECONDS)
 
     report = await check_store(
         lambda: opened(tmp_path / f"{next(numbers)}.db"),
@@ -67,7 +67,7 @@ async def test_the_postgresql_store_keeps_the_contract(anyio_backend: str, postg
     numbers = count()
 
     def opened(schema: str) -> PostgresStore:
-        return PostgresStore(postgres_url, schema=schema, answer_seconds=SLOW_DISK_SECONDS)
+        return PostgresStore(postgres_url, schema=schema, timeout_seconds=SLOW_DISK_SECONDS)
 
     report = await check_store(
         lambda: opened(f"store_{next(numbers)}"), reopen=lambda store: opened(store.schema), patience_seconds=60

@@ -27,7 +27,7 @@ Invariants:
 6. With `on_failure="stop"`, a refused step that requests tool calls is not offered to the store again when the request
    is left: its calls have not begun. In the journal they would look as if they had, and resuming would end those that
    are not idempotent as `interrupted`.
-7. A store has `ANSWER_SECONDS` for each answer, which is less than the 5 seconds after which a result must be there
+7. A store has `TIMEOUT_SECONDS` for each answer, which is less than the 5 seconds after which a result must be there
    (G21). Without the limit a store that hangs would hold every request; with a longer one the result would not say why.
 8. The journal has the options of a request that are data. Functions and objects (deps, tools, an output type) are
    given again by the application, and a request that lacks something is refused with `ResumeMismatch` and its lease

@@ -25,7 +25,7 @@ from ..errors import ConfigurationError, ConversationBusy, InboxFull, LeaseLost,
 from ..events import Event, ToolCallRequested, new_id
 from ..records import event_json
 from ..session import RequestSession
-from ..storage import ANSWER_SECONDS, Entry, Inbox, JournalStore, RequestRecord, Store, ending_of
+from ..storage import TIMEOUT_SECONDS, Entry, Inbox, JournalStore, RequestRecord, Store, ending_of
 from ._agreed_options import agreed_options, fields_of, messages_to_json, provider_name
 from ._store_calls import PendingCalls, call_store, call_store_in_time, no_answer
 
@@ -339,14 +339,14 @@ class JournalWriter:
     async def _write(self, request: _JournaledRequest, entry: Entry) -> int:
         """Append an entry, and return the size of the journal in bytes. Raises `StoreError`.
 
-        The caller cancels it after `ANSWER_SECONDS`. If it is then called again, it raises `StoreUnavailable` at once.
+        The caller cancels it after `TIMEOUT_SECONDS`. If it is then called again, it raises `StoreUnavailable` at once.
         """
         assert self._clock is not None
         began, request.began_at = request.began_at, None
         now = self._clock.loop_time()
         if began is None:
             began = now
-        elif now >= began + ANSWER_SECONDS - EARLY_SECONDS:
+        elif now >= began + TIMEOUT_SECONDS - EARLY_SECONDS:
             raise no_answer()
         try:
             if request.is_unsure and (record := await self._find_written(request, entry)) is not None:

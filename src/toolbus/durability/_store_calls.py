@@ -13,7 +13,7 @@ from typing import TypeVar
 import anyio
 
 from ..errors import LeaseLost, StoreError, StoreUnavailable, ToolbusError
-from ..storage import ANSWER_SECONDS
+from ..storage import TIMEOUT_SECONDS
 
 T = TypeVar("T")
 
@@ -32,15 +32,15 @@ async def call_store(call: Awaitable[T]) -> T:
 
 
 async def call_store_in_time(call: Awaitable[T]) -> T:
-    """Await a call as `call_store` does; after `ANSWER_SECONDS` cancel the call and raise `StoreUnavailable`."""
-    with anyio.move_on_after(ANSWER_SECONDS):
+    """Await a call as `call_store` does; after `TIMEOUT_SECONDS` cancel the call and raise `StoreUnavailable`."""
+    with anyio.move_on_after(TIMEOUT_SECONDS):
         return await call_store(call)
     raise no_answer()
 
 
 def no_answer() -> StoreUnavailable:
-    """Return the error for a store that did not answer in `ANSWER_SECONDS`."""
-    return StoreUnavailable(f"the store did not answer in {ANSWER_SECONDS:g} s")
+    """Return the error for a store that did not answer in `TIMEOUT_SECONDS`."""
+    return StoreUnavailable(f"the store did not answer in {TIMEOUT_SECONDS:g} s")
 
 
 class PendingCalls:
@@ -72,7 +72,7 @@ class PendingCalls:
         self._changed.set()
 
     async def attempt(self, call: Awaitable[object]) -> StoreError | None:
-        """Await `call` for at most `ANSWER_SECONDS`. Return the reason why it failed, or None.
+        """Await `call` for at most `TIMEOUT_SECONDS`. Return the reason why it failed, or None.
 
         A `LeaseLost` is an answer: the request is another process's now, so nothing is left to do. The log reports the
         first failure, and that the store answers again once a call works and none is pending.

@@ -48,13 +48,13 @@ from __future__ import annotations
 
 from ._events import RequestEvents
 from ._exchange import Exchange
-from ._handle import ANSWER_SECONDS, Authorize, CommandStatus, RequestHandle, inbox_poll_seconds_of
+from ._handle import TIMEOUT_SECONDS, Authorize, CommandStatus, RequestHandle, inbox_poll_seconds_of
 from ._open_requests import OpenRequest, OpenState, open_requests
 from ._record import record_of
 from ._relay import Relay, RelayLink
 
 __all__ = [
-    "ANSWER_SECONDS",
+    "TIMEOUT_SECONDS",
     "Authorize",
     "CommandStatus",
     "Exchange",

@@ -49,7 +49,7 @@ is taken over, or as soon as the process that runs the request takes it. "unknow
 Authorize: TypeAlias = Callable[[Event], bool | Awaitable[bool]]
 """A function, sync or async, that returns whether the present user may give this command to its request."""
 
-ANSWER_SECONDS = 5.0
+TIMEOUT_SECONDS = 5.0
 """The time in which a command to another process has to become a fact, unless stated otherwise."""
 _MAX_BYTES = 8_388_608  # 8 MiB
 
@@ -71,9 +71,9 @@ class RequestHandle:
     Made by `Runtime.request` and `toolbus.remote.Client.request`; costs nothing until it is used, and needs no closing.
     Where the request runs is looked up at each use, so a handle stays valid while its request moves. Each command is
     checked by `authorize`, if there is one: with anything but True it raises `NotAuthorized`, and the request does not
-    see it. A command waits at most 5 seconds (`answer_seconds` of a `Client`) to become a fact. After that it is in the
-    inbox, and "queued": a request whose model is asked takes it after the reply. Where there is no inbox, the wait has
-    no limit. Cancelling the wait takes nothing back.
+    see it. A command waits at most 5 seconds (`timeout_seconds` of a `Client`) to become a fact. After that it is in
+    the inbox, and "queued": a request whose model is asked takes it after the reply. Where there is no inbox, the wait
+    has no limit. Cancelling the wait takes nothing back.
 
     Commands to a request in another process need a store with an inbox, such as `SqliteStore` or `PostgresStore`; for
     any other store they raise `ConfigurationError`. They raise `StoreError` if the store fails, and `InboxFull`.
@@ -87,7 +87,7 @@ class RequestHandle:
         stored: StoredRequests | None,
         authorize: Authorize | None,
         seconds: float,
-        answer_seconds: float = ANSWER_SECONDS,
+        timeout_seconds: float = TIMEOUT_SECONDS,
         exchange: Exchange | None = None,
     ) -> None:
         self.request_id = request_id
@@ -95,7 +95,7 @@ class RequestHandle:
         self._stored = stored
         self._authorize = authorize
         self._seconds = seconds
-        self._answer_seconds = answer_seconds
+        self._timeout_seconds = timeout_seconds
         self._exchange = exchange
 
     def __repr__(self) -> str:
@@ -253,7 +253,7 @@ class RequestHandle:
         # A refusal, too, waits until the journal has its reason. A sub-request has no journal.
         if (is_taken or not session.ended) and self._stored is not None and command.request_id == self.request_id:
             passed_on = () if is_taken else (StoreError,)  # The next process may take what this one has refused.
-            with anyio.move_on_after(self._answer_seconds) as patience, suppress(*passed_on):
+            with anyio.move_on_after(self._timeout_seconds) as patience, suppress(*passed_on):
                 is_taken = await session.recorded(command)
             if patience.cancelled_caught:
                 inbox = self._stored.journal
@@ -294,7 +294,7 @@ class RequestHandle:
                 "to other processes; use SqliteStore, PostgresStore or MongoStore"
             )
         receipt = await call_store_in_time(journal.send(command))
-        with anyio.move_on_after(self._answer_seconds):
+        with anyio.move_on_after(self._timeout_seconds):
             while receipt.state == "waiting" and receipt.is_held:
                 await self._settled(command)
                 receipt = await call_store_in_time(journal.receipt(command.request_id, command.event_id))

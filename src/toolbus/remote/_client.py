@@ -11,7 +11,7 @@ from ..durability import OptionsFor, StoredRequests, call_store_in_time, journal
 from ..errors import ConfigurationError
 from ..events import new_id
 from ..handles import (
-    ANSWER_SECONDS,
+    TIMEOUT_SECONDS,
     Authorize,
     Exchange,
     OpenRequest,
@@ -45,7 +45,7 @@ class Client:
     `store` is the one that the runtimes use; the client opens it, and closes it at the end of the block. With the
     `relay` of the runtimes, events come as they happen, and commands are taken at once. Handles look into the store
     every `inbox_poll_seconds` (0.25, or 2 with a relay, in case that a message is lost), and a command waits at most
-    `answer_seconds` for the process that runs its request. `options` are as for `Runtime.recall`: `output` types and
+    `timeout_seconds` for the process that runs its request. `options` are as for `Runtime.recall`: `output` types and
     the like, which no store has. Works on every event loop that the store works on. Raises `ConfigurationError` for a
     store without a journal.
 
@@ -70,7 +70,7 @@ class Client:
         options: OptionsFor | None = None,
         relay: Relay | None = None,
         inbox_poll_seconds: float | None = None,
-        answer_seconds: float = ANSWER_SECONDS,
+        timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         journal = journal_of(store)
         if journal is None:
@@ -80,7 +80,7 @@ class Client:
             )
         self.store = store
         self._seconds = inbox_poll_seconds_of(inbox_poll_seconds, relay)
-        self._answer_seconds = check("answer_seconds", answer_seconds, POSITIVE)
+        self._timeout_seconds = check("timeout_seconds", timeout_seconds, POSITIVE)
         self._exchange = None if relay is None else Exchange(relay, new_id(), local=lambda _: None, look=None)
         self._bus = EventBus()  # never entered: no request runs here
         self._stored = StoredRequests(store, journal, self._make, options)
@@ -113,7 +113,7 @@ class Client:
             stored=self._stored,
             authorize=authorize,
             seconds=self._seconds,
-            answer_seconds=self._answer_seconds,
+            timeout_seconds=self._timeout_seconds,
             exchange=self._exchange,
         )
 

@@ -31,7 +31,7 @@ from ..events import (
     ToolCallRequested,
 )
 from ..failures import log_exception
-from ..storage import ANSWER_SECONDS, WRITE_SECONDS, Journal
+from ..storage import TIMEOUT_SECONDS, WRITE_SECONDS, Journal
 from ._approval_answers import ApprovalAnswers, deny_unheard
 from ._fact_log import LOGGED, WARNINGS, log_fact
 from ._handle import SessionHandle
@@ -182,12 +182,12 @@ class SessionSteps(SessionHandle):
     def _write_until(self) -> float:
         """Return the time on the loop's clock until which the write that begins, or is repeated, may take.
 
-        After `ANSWER_SECONDS` it is repeated, and the journal says what becomes of it.
+        After `TIMEOUT_SECONDS` it is repeated, and the journal says what becomes of it.
         """
         now = self._clock.loop_time()
         if self._writes_since is None:
             self._writes_since = now
-        answers_by = self._writes_since + ANSWER_SECONDS
+        answers_by = self._writes_since + TIMEOUT_SECONDS
         return answers_by if now < answers_by - EARLY_SECONDS else self._writes_since + WRITE_SECONDS
 
     def _check_journal_answers(self, since: float) -> None:

@@ -26,7 +26,7 @@ import anyio.lowlevel
 from ..errors import StoreError, StoreUnavailable
 from .sql.database import Database
 
-ANSWER_SECONDS = 4.0
+TIMEOUT_SECONDS = 4.0
 """The time within which a job is done or fails: less than the 5 s of guarantee G21, which includes the way back."""
 
 # The most appends in one transaction: larger transactions gain nothing, and delay the other jobs.
@@ -169,12 +169,12 @@ class DatabaseThread(Generic[_D, _A]):
         connect: Callable[[float], _D],
         append: Callable[[_D, Sequence[_A]], Sequence[int | StoreError]] | None = None,
         *,
-        answer_seconds: float = ANSWER_SECONDS,
+        timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         self._name = name
         self._connect = connect
         self._append = append
-        self._answer_seconds = answer_seconds
+        self._timeout_seconds = timeout_seconds
         self._lock = threading.Lock()
         self._begun: tuple[_Queue, threading.Thread] | None = None
         self.appends = 0
@@ -189,10 +189,10 @@ class DatabaseThread(Generic[_D, _A]):
     async def run(self, function: Callable[[_D], _T], *, seconds: float | None = None) -> _T:
         """Call `function` with the connection in the thread, and return its result.
 
-        `seconds` is the time that it has from now on, instead of `answer_seconds`. Raises the exceptions of `function`;
-        those of the database as `StoreError`.
+        `seconds` is the time that it has from now on, instead of `timeout_seconds`. Raises the exceptions of
+        `function`; those of the database as `StoreError`.
         """
-        return cast("_T", await self._done(_Job(function, self._answer_seconds if seconds is None else seconds)))
+        return cast("_T", await self._done(_Job(function, self._timeout_seconds if seconds is None else seconds)))
 
     async def append(self, entry: _A) -> int:
         """Write an entry together with others, and return its outcome. Durable when this returns."""
@@ -204,7 +204,7 @@ class DatabaseThread(Generic[_D, _A]):
 
         It returns the outcome of each, in order: a result, or an error. Items of one task keep their order.
         """
-        return cast("_T", await self._done(_Job(item, self._answer_seconds, function)))
+        return cast("_T", await self._done(_Job(item, self._timeout_seconds, function)))
 
     async def _done(self, job: _Job) -> Any:
         with self._lock:

@@ -18,7 +18,7 @@ from typing import Any, cast, get_args
 from .._option_checks import check, one_of
 from ..errors import ConfigurationError, MissingExtra, StoreDamaged, StoreError, StoreUnavailable
 from ..storage import Durability
-from ._thread import ANSWER_SECONDS
+from ._thread import TIMEOUT_SECONDS
 from .sql.append import MANY
 from .sql.database import Database, Row, Rows
 from .sql.engine import DatabaseStore
@@ -73,7 +73,7 @@ class PostgresStore(DatabaseStore):
         *,
         schema: str = "toolbus",
         durability: Durability = "power",
-        answer_seconds: float = ANSWER_SECONDS,
+        timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         check("durability", durability, one_of(*get_args(Durability)))
         if not _SCHEMA.fullmatch(schema) or schema.startswith("pg_"):
@@ -84,8 +84,8 @@ class PostgresStore(DatabaseStore):
         self.durability = durability
         super().__init__(
             "toolbus PostgreSQL",
-            lambda deadline, reads: _Postgres(conninfo, schema, durability, deadline, answer_seconds, reads=reads),
-            answer_seconds=answer_seconds,
+            lambda deadline, reads: _Postgres(conninfo, schema, durability, deadline, timeout_seconds, reads=reads),
+            timeout_seconds=timeout_seconds,
         )
 
 

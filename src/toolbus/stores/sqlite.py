@@ -22,7 +22,7 @@ from .._option_checks import check, one_of
 from ..clock import wall_time
 from ..errors import ConfigurationError, StoreDamaged, StoreError, StoreUnavailable
 from ..storage import Durability
-from ._thread import ANSWER_SECONDS
+from ._thread import TIMEOUT_SECONDS
 from .sql.append import MANY
 from .sql.database import Database, Row, Rows
 from .sql.engine import DatabaseStore
@@ -92,7 +92,7 @@ class SqliteStore(DatabaseStore):
         path: str | os.PathLike[str],
         *,
         durability: Durability = "power",
-        answer_seconds: float = ANSWER_SECONDS,
+        timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         check("durability", durability, one_of(*get_args(Durability)))
         name = os.fspath(path)
@@ -108,7 +108,7 @@ class SqliteStore(DatabaseStore):
         super().__init__(
             f"toolbus {self.path.name}",
             lambda deadline, reads: _Sqlite(full, durability, deadline, reads=reads),
-            answer_seconds=answer_seconds,
+            timeout_seconds=timeout_seconds,
         )
 
     async def renew(self, owner: str, seconds: float) -> int:
@@ -240,7 +240,7 @@ class _Sqlite(Database):
         It does not wait for less: a transaction that gives up before the deadline of its oldest append would fail
         appends that have time left.
         """
-        wait = ceil(min(self.remaining_seconds, ANSWER_SECONDS) * 1_000)
+        wait = ceil(min(self.remaining_seconds, TIMEOUT_SECONDS) * 1_000)
         if not wait <= self._waits <= wait + 100:
             self._connection.execute(f"PRAGMA busy_timeout = {wait}")
             self._waits = wait

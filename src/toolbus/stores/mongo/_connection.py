@@ -86,13 +86,13 @@ class Server:
     """The data that the connections of one store share: how to reach the server, and the offset of its clock."""
 
     def __init__(
-        self, url: str, shown: str, database: str, names: Names, *, syncs: bool, answer_seconds: float
+        self, url: str, shown: str, database: str, names: Names, *, syncs: bool, timeout_seconds: float
     ) -> None:
         self.url = url
         self.shown = shown
         self.database = database
         self.names = names
-        self.answer_seconds = answer_seconds
+        self.timeout_seconds = timeout_seconds
         self.concern = WriteConcern(w="majority", j=True) if syncs else WriteConcern(w=1)
         self.is_prepared = False
         self._lock = threading.Lock()
@@ -148,7 +148,7 @@ class ServerConnection:
         self.unreadable: set[str] = set()
         self.names = server.names
         self._server = server
-        wait = int(server.answer_seconds * 1_000)
+        wait = int(server.timeout_seconds * 1_000)
         try:
             self._client: MongoClient[Document] = MongoClient(
                 server.url, appname="toolbus", serverSelectionTimeoutMS=wait, connectTimeoutMS=wait

@@ -19,7 +19,7 @@ from ...events import Event
 from ...messages import Message
 from ...storage import Durability, Entry, InboxReceipt, PruneReport, RequestRecord
 from .._encoding import searchable, turn_of
-from .._thread import ANSWER_SECONDS, DatabaseThread
+from .._thread import TIMEOUT_SECONDS, DatabaseThread
 from .._threaded_store import ThreadedStore
 
 _T = TypeVar("_T")
@@ -79,7 +79,7 @@ class MongoStore(ThreadedStore):
 
     Leases use the server's clock, which is read every 30 seconds. Values of more than 1 MiB are stored apart, in
     compressed chunks of 8 MiB, so the limit of 16 MiB per document does not apply; a value that takes longer than
-    `answer_seconds` to send is refused with `StoreUnavailable`. Errors: `StoreUnavailable` for a server that is out of
+    `timeout_seconds` to send is refused with `StoreUnavailable`. Errors: `StoreUnavailable` for a server that is out of
     reach, has no primary or does not answer in time; `StoreError` for values and commands that it refuses;
     `StoreDamaged`. The driver reconnects by itself. Needs MongoDB 4.2 or newer; on a sharded cluster, reads and writes
     use the primaries of the shards. Raises `MissingExtra` without pymongo, and `ConfigurationError` for an invalid URL
@@ -109,7 +109,7 @@ class MongoStore(ThreadedStore):
         prefix: str = "toolbus_",
         fields: MessageFields | None = None,
         durability: Durability = "power",
-        answer_seconds: float = ANSWER_SECONDS,
+        timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         check("durability", durability, one_of(*get_args(Durability)))
         called = _names(messages, prefix, fields or MessageFields())
@@ -119,16 +119,16 @@ class MongoStore(ThreadedStore):
         shown = _checked(url, database)
         names = engine.Names(**called)
         syncs = durability == "power"
-        server = engine.Server(url, shown, database, names, syncs=syncs, answer_seconds=answer_seconds)
+        server = engine.Server(url, shown, database, names, syncs=syncs, timeout_seconds=timeout_seconds)
 
         def connect(deadline: float) -> Any:
             return engine.ServerConnection(server, deadline)
 
         name = f"toolbus MongoDB {database}"
         writer: DatabaseThread[Any, Any] = DatabaseThread(
-            f"{name} writer", connect, engine.append_all, answer_seconds=answer_seconds
+            f"{name} writer", connect, engine.append_all, timeout_seconds=timeout_seconds
         )
-        reader: DatabaseThread[Any, Any] = DatabaseThread(f"{name} reader", connect, answer_seconds=answer_seconds)
+        reader: DatabaseThread[Any, Any] = DatabaseThread(f"{name} reader", connect, timeout_seconds=timeout_seconds)
         super().__init__(engine, writer, reader)
 
     @property

@@ -22,7 +22,7 @@ from typing import TypeVar
 from ...messages import Message
 from ...storage import ConversationRecord, Entry, PruneReport, RequestRecord, StoredFact
 from .._encoding import Written, turn_of
-from .._thread import ANSWER_SECONDS, DatabaseThread
+from .._thread import TIMEOUT_SECONDS, DatabaseThread
 from .._threaded_store import ThreadedStore
 from . import archive as _archiving
 from . import functions as _functions
@@ -51,13 +51,13 @@ class DatabaseStore(ThreadedStore):
     """
 
     def __init__(
-        self, name: str, connect: Callable[[float, bool], Database], *, answer_seconds: float = ANSWER_SECONDS
+        self, name: str, connect: Callable[[float, bool], Database], *, timeout_seconds: float = TIMEOUT_SECONDS
     ) -> None:
         writer: DatabaseThread[Database, Written] = DatabaseThread(
-            f"{name} writer", lambda deadline: connect(deadline, False), append_all, answer_seconds=answer_seconds
+            f"{name} writer", lambda deadline: connect(deadline, False), append_all, timeout_seconds=timeout_seconds
         )
         reader: DatabaseThread[Database, Written] = DatabaseThread(
-            f"{name} reader", lambda deadline: connect(deadline, True), answer_seconds=answer_seconds
+            f"{name} reader", lambda deadline: connect(deadline, True), timeout_seconds=timeout_seconds
         )
         super().__init__(_functions, writer, reader)
 

@@ -20,7 +20,7 @@ from ...events import Event, RequestResumed, RequestStarted, TerminalEvent, deco
 from ...failures import passes
 from ...messages import Message
 from ...storage import (
-    ANSWER_SECONDS,
+    TIMEOUT_SECONDS,
     ConversationRecord,
     Entry,
     Inbox,
@@ -45,7 +45,7 @@ T = TypeVar("T")
 _SECONDS = {"well": [0.01, 0.5], "ill": [0.01, 0.5, 4.0, 6.0]}
 _FAULTS = {"refused": 4.0, "locked": 2.0, "full": 2.0, "written, and then refused": 1.5, "no answer": 1.0}
 _WRITTEN_FIRST = "written, and then refused"
-_PATIENCE_SECONDS = ANSWER_SECONDS - 0.001  # after which the writer gives up; moments are rounded
+_PATIENCE_SECONDS = TIMEOUT_SECONDS - 0.001  # after which the writer gives up; moments are rounded
 _SILENCE_SECONDS = 20.0  # longer than any caller waits
 
 
