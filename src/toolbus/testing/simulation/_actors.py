@@ -115,7 +115,7 @@ class Actors:
         await anyio.sleep_until(moment)
         self._faults["decided"] += 1
         edited = {**event.arguments, "n": 7} if chance.says(0.2) else None
-        decided = event.decided(approved=chance.says(0.7), arguments=edited, remember=chance.says(0.2))
+        decided = event.decided(approved=chance.says(0.7), arguments=edited, remember=chance.says(0.5))
         if self._bus.publish(decided) and decided.approved and decided.remember:
             self._process.watch.trusts(event.request_id)
 

@@ -111,6 +111,7 @@ class Archivist:
         with self._process.asking():
             options = world.options(self._process.named(name))
             if chance.says(0.5):
+                await self._process.ask("before", conversation_id=conversation, **options)
                 await self._delete(conversation)
                 await self._process.ask("anew", conversation_id=conversation, **options)
             else:

@@ -81,7 +81,10 @@ class World:
         self.models = [Model(self, number) for number in range(models.pick([1, 1, 2, 3]))]
         self.outage = 0.08 if len(self.models) == 1 else models.pick([0.08, 0.6])  # the part of calls that fail
         self.is_poor = self.chance("spending").says(0.25)  # limits of tokens and cost are narrow
-        self.has_archivist = self.chance("archivist").says(0.3)
+        archivist = self.chance("archivist")
+        self.has_archivist = archivist.says(0.3)
+        if self.has_archivist and archivist.says(0.5):
+            self.favourite = "risky"  # a decision is remembered when the conversation is deleted
         self.interceptors = [Guard(self)] if self.chance("guard").says(0.2) else []
         # The application names the first secret, and a tool returns the second one.
         self.secrets: Sequence[str] = (f"swordfish{seed}", f"marlin{seed}") if self.chance("secrets").says(0.2) else ()
