@@ -31,6 +31,7 @@ class Archive:
         self._requests: dict[str, set[str]] = {}  # by conversation: the requests that have begun
         self._conversations: dict[str, str] = {}  # by request
         self._began_with: dict[str, list[str]] = {}  # by request: the ids of the messages before its prompt
+        self._had: dict[str, int] = {}  # by request: the number of stored messages when it took its turn
         self._given: dict[str, list[str]] = {}  # by request: the ids of the history that it was given
         self.deleted: set[str] = set()
 
@@ -47,6 +48,10 @@ class Archive:
         """Note that a request is about to begin a conversation with a history of its own."""
         self._given[request_id] = _ids(history)
 
+    def takes_turn(self, request_id: str, conversation_id: str) -> None:
+        """Note that a request has its turn: it reads what the store has from now on."""
+        self._had[request_id] = len(self._kept.get(conversation_id, ()))
+
     def begins(self, request_id: str, conversation_id: str) -> None:
         """Note that a turn begins: it has to have the messages of all turns before it."""
         if request_id not in self._conversations:
@@ -57,12 +62,15 @@ class Archive:
 
     def check(self, watch: Watch, result: RequestResult[Any]) -> None:
         """Check that a turn with rounds has begun with the messages of those before it."""
-        expected = self._began_with.get(result.request_id)
+        expected, request_id = self._began_with.get(result.request_id), result.request_id
         if expected is not None and result.rounds:
             found = _ids(result.messages[: result.history_count])
-            # A late answer may become a note after the history was read, and before the turn begins.
-            notes = [each for each in expected[len(found) :] if each.endswith("_l")]
-            watch.note("G34", [*found, *notes] == expected, f"{result.request_id} begins with {found}, not {expected}")
+            # After the history was read, and before the turn begins, a late answer may become a note, and a request
+            # that is cancelled while it waits for its turn may end.
+            least = len(self._given.get(request_id, ())) + self._had.get(request_id, len(expected))
+            missing = [each for each in expected[len(found) : least] if not each.endswith("_l")]
+            holds = found == expected[: len(found)] and not missing
+            watch.note("G34", holds, f"{request_id} begins with {found}, not {expected}")
 
     def check_sent(self, watch: Watch, request_id: str, messages: Sequence[Message]) -> None:
         """Check that nothing of what was deleted is sent to a model, except in a conversation that was forked."""

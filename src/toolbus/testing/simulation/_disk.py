@@ -421,6 +421,7 @@ class Handle:
             is_taken = await self._journal.take_turn(conversation_id, request_id, owner, seconds)
             if is_taken:
                 self._turns[request_id] = anyio.current_time()
+                self._disk.archive.takes_turn(request_id, conversation_id)
             return is_taken
 
         if self._continues:
