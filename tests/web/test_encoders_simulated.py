@@ -150,7 +150,8 @@ def check_pauses(life: Life) -> int:
             if encoder.waits_for_client and following > moment + _SETTLING_SECONDS:
                 before = check([*chunks, *encoder.pause()])
                 waiting = open_calls(chunks)
-                rest = streamed(made(client_tools=PAGES_OWN, answered=waiting), events)
+                answered = {each.partition("~")[0] for each in waiting}  # as `incoming` reads them
+                rest = streamed(made(client_tools=PAGES_OWN, answered=answered), events)
                 after = check(rest, known=waiting - (pages_own(chunks) if check is check_agui else set()))
                 assert not before.keys() & after.keys()
                 check_texts(before | after, events)

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from ..messages import Message, ToolMessage
 from ..protocols import ToolSpec
 from .read_result import READ_RESULT
+from .shorten import MIN_CHARS
 
 __all__ = ["DEFAULT_RESULT_CHARS", "is_of_interest", "most_chars", "spec_of"]
 
@@ -33,7 +34,8 @@ def is_of_interest(message: Message, specs: Mapping[str, ToolSpec], max_result_c
     spec = specs.get(message.name)
     if spec is not None and spec.kind:
         return True
-    return len(message.content) > most_chars(spec, max_result_chars)
+    # No bound is lower, and most results are shorter: this saves a call for each.
+    return len(message.content) > MIN_CHARS and len(message.content) > most_chars(spec, max_result_chars)
 
 
 def most_chars(spec: ToolSpec | None, default: int) -> float:

@@ -188,11 +188,11 @@ class StoredRequests:
             return {}
         try:
             given = dict(self._options(record))
-            check_options({name: each for name, each in given.items() if name != "output"}, RequestOptions, "options")
         except ToolbusError:
             raise
         except Exception as exc:
             raise ApplicationError(f"options raised {type(exc).__name__}: {exc}") from exc
+        check_options({name: each for name, each in given.items() if name != "output"}, RequestOptions, "resume")
         return given
 
 
