@@ -223,5 +223,5 @@ def _not_json(data: bytes | str, exc: ValueError) -> str:
     try:
         orjson.loads(data)
     except orjson.JSONDecodeError as said:
-        exc = said
+        return str(said)
     return str(exc)

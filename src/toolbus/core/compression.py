@@ -140,7 +140,7 @@ class _ByAge:
 
     def _text(self, aged: HistoryItem) -> str:
         """Return the text that is sent instead of a result that has become old."""
-        ...  # noqa: PIE790 -- without it, type checkers miss the value
+        raise NotImplementedError
 
 
 class _Queries(_ByAge):

@@ -15,7 +15,6 @@ from .plain_text import clip, one_line
 __all__ = ["explain"]
 
 _QUOTED_CHARS = 300
-_READ_CHARS = 1_200  # of a text that may have any length, with white space that is not quoted
 _INTERNAL = "I could not finish because of an internal error."
 _SET_UP = "I could not finish because I am not set up correctly."
 _TOOL_FAILED = "I stopped because a tool failed."
@@ -84,5 +83,5 @@ def explain(ending: RequestEnding) -> str:
 
 
 def _with_words(sentence: str, words: str) -> str:
-    words = clip(one_line(words[:_READ_CHARS]), _QUOTED_CHARS).rstrip(".")
+    words = clip(one_line(words[: 4 * _QUOTED_CHARS]), _QUOTED_CHARS).rstrip(".")
     return f"{sentence}: {words}." if words else f"{sentence}."

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ._schedule import Job
 
 _MAX_RESULTS = 1_000
-_MAX_BYTES = 67_108_864  # 64 MiB
+_MAX_BYTES = 64 * 2**20
 
 CacheKey: TypeAlias = "tuple[weakref.ref[Tool], bytes]"
 """A weak reference to a tool, and a call's arguments as JSON with sorted keys."""

@@ -187,7 +187,7 @@ class JournalWriter:
     ) -> None:
         """Take a request on, before it runs. `history_length` is the number of messages that `history=` gave.
 
-        One that `replaces` ends the earlier turns of its conversation: see `make_way`.
+        One that `replaces` ends the earlier turns of its conversation: see `apply_replacements`.
         `resumed` is the store's record of a request that continues here, as it was when its lease was taken. Raises
         `ConfigurationError` for metadata that no journal can keep.
         """
@@ -203,7 +203,7 @@ class JournalWriter:
         if resumed is not None:
             request.epoch, request.written = resumed.epoch, resumed.fact_count
 
-    async def make_way(self, request_id: str, cancel: Callable[[str], Awaitable[object]]) -> None:
+    async def apply_replacements(self, request_id: str, cancel: Callable[[str], Awaitable[object]]) -> None:
         """Let the newest turn of a conversation that replaces others do so, in all processes.
 
         Called for a turn that waits. Those that the store has when it looks first are older, by the order of the store
@@ -239,7 +239,7 @@ class JournalWriter:
 
         Called before the history is read, and before a request continues. `stand_aside` waits for so many seconds, in
         which this process may continue the request that the other processes wait for. Without it, raises
-        `ConversationBusy` instead of waiting. A new turn gives `cancel`, to `make_way` while it waits. Raises
+        `ConversationBusy` instead of waiting. A new turn gives `cancel`, to `apply_replacements` while it waits. Raises
         `StoreError`, unless requests continue without their store: then it continues without the turn.
         """
         request, seconds = self._requests[request_id], _TURN_SECONDS
@@ -251,7 +251,7 @@ class JournalWriter:
                 if await call_store_in_time(self._take_turn(request_id, conversation_id)):
                     break
                 if cancel is not None and stand_aside is not None:
-                    await self.make_way(request_id, cancel)
+                    await self.apply_replacements(request_id, cancel)
             except StoreError as exc:
                 if self._on_failure == "stop":
                     raise

@@ -125,23 +125,12 @@ class UnfinishedRequests:
             try:
                 session = await self._resumed(record, start)
             except Exception as raised:
-                if isinstance(raised, ToolbusError):
-                    exc = raised
-                elif self._watches:  # Nobody else could get it, and the runtime must not end because of it.
-                    exc = ApplicationError(f"{type(raised).__name__}: {raised}")
-                    exc.__cause__ = raised
-                else:
-                    raise
+                exc = self._problem_in(raised)
                 stops = exc.retryable and isinstance(exc, StoreError)
                 # A store that is out of reach is not the fault of this request, and no other request could continue.
                 if stops and not found.sessions:
                     raise
-                ids = {"request_id": record.request_id}
-                bug = exc.__cause__ if isinstance(exc, ApplicationError) else None
-                is_known = self._logged.get(record.request_id) == str(exc)
-                level = logging.DEBUG if is_known else logging.WARNING if bug is None else logging.ERROR
-                logger.log(level, "request %s cannot continue: %s", record.request_id, exc, exc_info=bug, extra=ids)
-                self._logged[record.request_id] = str(exc)
+                self._log(record.request_id, exc)
                 found.problems.append(ResumeProblem(request=record, error=exc))
                 passed.add(record.request_id)
                 if stops:
@@ -159,6 +148,26 @@ class UnfinishedRequests:
             if misses == _MISSES:
                 break
         return done
+
+    def _problem_in(self, raised: Exception) -> ToolbusError:
+        """Return the reason why a request cannot continue. Raises any other exception if a caller can get it."""
+        if isinstance(raised, ToolbusError):
+            return raised
+        if not self._watches:
+            raise raised
+        # Nobody else could get it, and the runtime must not end because of it.
+        problem = ApplicationError(f"{type(raised).__name__}: {raised}")
+        problem.__cause__ = raised
+        return problem
+
+    def _log(self, request_id: str, problem: ToolbusError) -> None:
+        """Log the reason why a request cannot continue: as a warning or an error once, then at DEBUG."""
+        bug = problem.__cause__ if isinstance(problem, ApplicationError) else None
+        is_known = self._logged.get(request_id) == str(problem)
+        level = logging.DEBUG if is_known else logging.WARNING if bug is None else logging.ERROR
+        ids = {"request_id": request_id}
+        logger.log(level, "request %s cannot continue: %s", request_id, problem, exc_info=bug, extra=ids)
+        self._logged[request_id] = str(problem)
 
     def _is_ours(self, request_id: str) -> bool:
         return self._writer.is_registered(request_id) or self._writer.is_pending(request_id)

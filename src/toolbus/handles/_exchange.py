@@ -30,7 +30,7 @@ MOST_STREAMS = 10_000
 """The readers in other processes that one process serves. Others read from the store."""
 _BATCH_BYTES = 65_536
 _HEAD_BYTES = 1_024
-_BUFFER_BYTES = 8_388_608  # 8 MiB
+_BUFFER_BYTES = 8 * 2**20
 _PAUSE = 64
 _LEAVE_SECONDS = 1.0
 _logger = logging.getLogger("toolbus.handles")

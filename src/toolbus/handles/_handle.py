@@ -51,7 +51,7 @@ Authorize: TypeAlias = Callable[[Event], bool | Awaitable[bool]]
 
 TIMEOUT_SECONDS = 5.0
 """The time in which a command to another process has to become a fact, unless stated otherwise."""
-_MAX_BYTES = 8_388_608  # 8 MiB
+_MAX_BYTES = 8 * 2**20
 
 
 def inbox_poll_seconds_of(given: float | None, relay: Relay | None) -> float:

@@ -368,7 +368,7 @@ def _part_back(index: int, block: Mapping[str, Any]) -> Part:
     media_type = text_at(index, source.get("media_type"), "media_type")
     if source.get("type") == "url":
         url = text_at(index, source.get("url"), "a source's url")
-        media_type = _PDF
+        media_type = _PDF  # of a document; an image keeps none
     elif source.get("type") == "base64":
         url = data_url(media_type or _UNKNOWN_TYPE, text_at(index, source.get("data"), "a source's data"))
     elif source.get("type") == "text":

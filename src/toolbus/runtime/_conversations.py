@@ -18,7 +18,7 @@ from ..session import Earlier, SessionSnapshot
 
 _MOST_CONVERSATIONS = 10_000
 _MOST_WITH_LATE_RESULTS = 1_000  # conversations
-_MOST_FOLDED_BYTES = 67_108_864  # 64 MiB, of the messages in the folds of all conversations
+_MOST_FOLDED_BYTES = 64 * 2**20  # of the messages in the folds of all conversations
 _MOST_LATE_RESULTS = 20  # of one conversation; the oldest are dropped first
 
 T = TypeVar("T")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..session import SessionSnapshot
 
 _MAX_REQUESTS = 10_000
-_MAX_BYTES = 67_108_864  # 64 MiB
+_MAX_BYTES = 64 * 2**20
 _FACTS = JsonForm[list[Event]](list[Union[EVENT_TYPES]], "facts")  # noqa: UP007 -- a tuple made at run time
 # The bytes of a request beside its facts, measured on CPython 3.11.
 _REQUEST_BYTES = 1_000

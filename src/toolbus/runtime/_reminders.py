@@ -63,7 +63,9 @@ class Reminders:
         due_at = [(each.at + self.seconds, each) for each in bus.arbitration.pending_approvals()]
         overdue = [each for moment, each in due_at if moment <= now]
         before, self._reported = self._reported, {each.event_id for each in overdue}
-        for each in [each for each in overdue if each.event_id not in before]:
+        for each in overdue:
+            if each.event_id in before:
+                continue
             ids = {"request_id": each.request_id, "call_id": each.call_id, "metadata": each.metadata}
             words = each.call_id, each.name, now - each.at
             _logger.warning("call %s: tool %s has waited for a person's decision for %.0f s", *words, extra=ids)

@@ -55,7 +55,7 @@ class Turns:
         writer = self._writer if is_named else None
         if writer is not None and (on_busy == "replace" or not ticket.running):
             with suppress(StoreError):  # The turn cannot be taken either, which is reported there.
-                await writer.make_way(request_id, self._replace)
+                await writer.apply_replacements(request_id, self._replace)
         await ticket.ready()
         if writer is not None:
             stand_aside = None if on_busy == "refuse" else ticket.stand_aside

@@ -84,7 +84,10 @@ class OutOfBudget(Record, frozen=True):
 
 
 class Elapsed(Record, frozen=True):
-    """The input for a pending command whose deadline has passed. `usage` and `cost` are as those of `ModelFailed`."""
+    """The input for a pending command whose deadline has passed.
+
+    `usage` and `cost` are those of replies that have come to an interceptor, and are lost.
+    """
 
     usage: Usage = Usage()
     cost: float = 0.0

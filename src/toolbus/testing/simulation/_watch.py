@@ -527,7 +527,7 @@ class Watch:
         self.check("G28", retried <= most, f"round {event.round} is asked for {retried} times more")
         self.check("G28", number in (before, before + 1), f"provider {number} is asked after {before}")
         request.provider = number
-        request.spent += Spent(usage=event.usage)
+        request.spent += Spent(usage=event.usage, cost=event.cost)
         request.not_before = 0.0 if number != before else request.not_before
 
     def _on_late(self, request: Request, event: ToolCallLate) -> None:

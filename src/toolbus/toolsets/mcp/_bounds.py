@@ -30,14 +30,14 @@ def excess(data: bytes | bytearray, most_bytes: int) -> str:
 
 @contextmanager
 def bounded_lines(
-    most_bytes: int, on_excess: Callable[[str], object], hear: Callable[[str], object]
+    most_bytes: int, on_excess: Callable[[str], object], on_other: Callable[[str], object]
 ) -> Generator[None]:
     """Bound the lines of streams that tasks started here decode with the encoding `LINES`.
 
     `on_excess` is called for the first line that exceeds the bounds, with the reason; all that comes later is dropped.
-    `hear` is called with each line that is not a JSON object, also after the SDK has given up reading messages.
+    `on_other` is called with each line that is not a JSON object, also after the SDK has given up reading messages.
     """
-    token = _BOUND.set((most_bytes, on_excess, hear))
+    token = _BOUND.set((most_bytes, on_excess, on_other))
     try:
         yield
     finally:
@@ -49,7 +49,7 @@ class _Lines(codecs.IncrementalDecoder):
 
     def __init__(self, errors: str = "strict") -> None:
         super().__init__(errors)
-        self._most, self._on_excess, self._hear = _BOUND.get()
+        self._most, self._on_excess, self._on_other = _BOUND.get()
         self._line = bytearray()  # the beginning of the line that has not ended yet
         self._is_over = False
 
@@ -69,7 +69,7 @@ class _Lines(codecs.IncrementalDecoder):
             return ""
         for line in (self._line, *others[:-1]):
             if line[:1] != b"{" and not (start := line[:_SHOWN_BYTES].lstrip()).startswith(b"{"):
-                self._hear(start.decode("utf-8", "replace"))
+                self._on_other(start.decode("utf-8", "replace"))
         whole = b"\n".join((self._line, *others[:-1], b""))
         self._line = bytearray(others[-1])
         return whole.decode("utf-8", self.errors)

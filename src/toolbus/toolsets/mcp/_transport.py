@@ -57,7 +57,7 @@ HTTP: ContextVar[HttpStatus] = ContextVar("the HTTP status for the task that ask
 
 
 class LastWords:
-    """The last lines of a program: its stderr, and what is no JSON object on its stdout.
+    """The last lines of a program: its stderr, and what is not a JSON object on its stdout.
 
     At most 20 lines of 500 characters are kept.
     """
