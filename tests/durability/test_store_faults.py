@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from endings.ended_well import ENDINGS, assert_valid, listen
+from support.deadline_clock import DeadlineClock
 from support.results import result_of
 from toolbus import RequestResult, Runtime, ToolContext, tool
 from toolbus.errors import StoreDamaged, StoreError, StoreUnavailable
@@ -206,7 +207,10 @@ def hold(path: Path) -> sqlite3.Connection:
 
 
 @pytest.mark.guarantee("G21")
-async def test_a_file_that_another_program_holds_is_an_error_in_time_and_used_again(tmp_path: Path) -> None:
+async def test_a_file_that_another_program_holds_is_an_error_in_time_and_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    DeadlineClock(monkeypatch)  # It stands still: only the waits for the lock take time.
     desk = Desk(tmp_path / "held.db", timeout_seconds=0.3)
     async with desk.runtime() as runtime:
         first = await runtime.run("first", conversation_id="c")

@@ -1,4 +1,4 @@
-"""The servers that the stores' tests share: one of each kind for a test process, started at its first use."""
+"""The parts that the stores' tests share: a clock, and one server of each kind for a test process, started at its first use."""
 
 from __future__ import annotations
 
@@ -7,8 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 from support import mongo_server, postgres_server
+from support.deadline_clock import DeadlineClock
 from support.mongo_server import MongoServer
 from support.postgres_server import PostgresServer
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> DeadlineClock:
+    """The clock of the test's stores and database threads."""
+    return DeadlineClock(monkeypatch)
 
 
 @pytest.fixture(scope="session")

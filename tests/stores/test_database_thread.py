@@ -9,13 +9,13 @@ import gc
 import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from time import monotonic, sleep
 from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
 import pytest
 
+from support.deadline_clock import DeadlineClock
 from toolbus import storage
 from toolbus.errors import StoreError, StoreUnavailable
 from toolbus.stores import _thread
@@ -67,10 +67,10 @@ def write(_database: Fake, entries: Sequence[int]) -> Sequence[int]:
 
 @asynccontextmanager
 async def running(
-    connect: Callable[[float], Fake] = lambda _deadline: Fake(), *, writes: bool = True, seconds: float = 5.0
+    connect: Callable[[float], Fake] = lambda _deadline: Fake(), *, writes: bool = True
 ) -> AsyncGenerator[Thread]:
     Fake.opened = Fake.closed = 0
-    thread = Thread("fake", connect, write if writes else None, timeout_seconds=seconds)
+    thread = Thread("fake", connect, write if writes else None, timeout_seconds=5)
     try:
         yield thread
     finally:
@@ -154,9 +154,11 @@ async def test_a_reading_that_is_cancelled_waits_for_nothing() -> None:
 
 
 @pytest.mark.guarantee("G21")
-async def test_a_job_that_came_too_late_in_the_queue_is_given_up_and_the_next_one_is_done() -> None:
+async def test_a_job_that_came_too_late_in_the_queue_is_given_up_and_the_next_one_is_done(
+    clock: DeadlineClock,
+) -> None:
     gate = Gate()
-    async with running(seconds=0.5) as thread, anyio.create_task_group() as tasks:
+    async with running() as thread, anyio.create_task_group() as tasks:
         tasks.start_soon(thread.run, gate)
         await gate.reached()
 
@@ -167,7 +169,8 @@ async def test_a_job_that_came_too_late_in_the_queue_is_given_up_and_the_next_on
                 await thread.append(1)
 
         tasks.start_soon(late)
-        await anyio.sleep(0.6)
+        await anyio.wait_all_tasks_blocked()
+        clock.now += 5
         gate.opens.set()
     async with running() as thread:
         assert await thread.append(2) == 20
@@ -180,15 +183,16 @@ def test_a_job_is_given_up_before_those_who_wait_for_the_store_give_it_up() -> N
 
 @pytest.mark.guarantee("G21")
 @pytest.mark.parametrize("in_doubt", [False, True])
-async def test_who_has_waited_for_longest_takes_nobody_along_when_his_time_is_over(*, in_doubt: bool) -> None:
-    """Unless all may be written all the same: then nobody knows what another attempt would do."""
+async def test_the_oldest_append_of_a_group_fails_no_other_one_when_its_time_is_over(
+    clock: DeadlineClock, *, in_doubt: bool
+) -> None:
+    """If the group may have been written nevertheless, all of it fails: another attempt could write it twice."""
     gate, groups, outcomes = Gate(), list[list[int]](), dict[int, str]()
 
     def slow(database: Fake, entries: Sequence[int]) -> Sequence[int]:
         groups.append([*entries])
         if len(groups) == 1:
-            while monotonic() < database.deadline:
-                sleep(0.001)
+            clock.now = database.deadline
             database.in_doubt = in_doubt
             raise StoreUnavailable("somebody else holds the lock")
         return write(database, entries)
@@ -199,13 +203,13 @@ async def test_who_has_waited_for_longest_takes_nobody_along_when_his_time_is_ov
         except StoreUnavailable:
             outcomes[number] = "unavailable"
 
-    thread = Thread("fake", lambda _deadline: Fake(), slow, timeout_seconds=0.2)
+    thread = Thread("fake", lambda _deadline: Fake(), slow)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(thread.run, gate)
         await gate.reached()
         tasks.start_soon(append, thread, 1)
         await anyio.wait_all_tasks_blocked()
-        thread._timeout_seconds = 5
+        clock.now += 1
         tasks.start_soon(append, thread, 2)
         await anyio.wait_all_tasks_blocked()
         gate.opens.set()
@@ -252,17 +256,16 @@ async def test_a_connection_that_breaks_twice_fails_the_job_and_not_the_next_one
         assert (tried, Fake.opened, Fake.closed) == (2, 3, 2)
 
 
-async def test_a_job_that_failed_when_its_time_was_over_is_not_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried, now = 0, 0.0
-    monkeypatch.setattr("toolbus.stores._thread.monotonic", lambda: now)
+async def test_a_job_that_failed_when_its_time_was_over_is_not_done_again(clock: DeadlineClock) -> None:
+    tried = 0
 
     def breaks_late(database: Fake) -> int:
-        nonlocal tried, now
+        nonlocal tried
         tried += 1
-        now = database.deadline
+        clock.now = database.deadline
         raise Broken("late")
 
-    async with running(seconds=5) as thread:
+    async with running() as thread:
         with pytest.raises(StoreUnavailable, match="broken: late"):
             await thread.run(breaks_late)
     assert tried == 1
@@ -319,7 +322,7 @@ async def test_groups_are_bounded_and_of_one_function(monkeypatch: pytest.Monkey
     assert thread.queued_peak == 6
 
 
-async def test_a_reading_that_is_cancelled_is_hurried_and_the_one_after_it_is_not() -> None:
+async def test_a_reading_that_is_cancelled_is_hurried_and_the_one_after_it_is_not(clock: DeadlineClock) -> None:
     gate, running_one = Gate(), Gate()
     deadlines = list[float]()
 
@@ -346,9 +349,8 @@ async def test_a_reading_that_is_cancelled_is_hurried_and_the_one_after_it_is_no
             scope.cancel()
         await anyio.wait_all_tasks_blocked()
         running_one.opens.set()
-    assert deadlines[0] == 0
-    assert len(deadlines) == 2, "the second one was taken from the queue, and not begun"
-    assert deadlines[1] > monotonic()
+    # The second one was taken from the queue, and not begun.
+    assert deadlines == [0, clock.now + 5]
 
 
 async def test_a_database_that_cannot_be_opened_says_why_each_time_until_it_can() -> None:

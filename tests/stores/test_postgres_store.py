@@ -14,6 +14,7 @@ import anyio
 import psycopg
 import pytest
 
+from support.deadline_clock import DeadlineClock
 from support.postgres_server import PostgresServer
 from support.store_entries import entry, turn, write_whole
 from toolbus.clock import wall_time_from
@@ -112,11 +113,16 @@ async def test_a_server_that_restarts_is_unavailable_meanwhile_and_then_used_aga
 @pytest.mark.guarantee("G21")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_server_that_does_not_answer_is_given_up_in_time(
-    postgres: PostgresServer, postgres_url: str, anyio_backend: str
+    postgres: PostgresServer, postgres_url: str, anyio_backend: str, clock: DeadlineClock
 ) -> None:
     async with aclosing(PostgresStore(postgres_url, timeout_seconds=0.3)) as store:
         await write_whole(store)
-        with postgres.halted(), pytest.raises(StoreUnavailable, match="did not answer in time"), anyio.fail_after(2):
+        with (
+            postgres.halted(),
+            clock.running(),
+            pytest.raises(StoreUnavailable, match="did not answer in time"),
+            anyio.fail_after(2),
+        ):
             await store.append(entry("s"))
         await store.append(entry("t"))
         assert await store.request("s") is None

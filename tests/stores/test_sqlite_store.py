@@ -25,6 +25,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from support.deadline_clock import DeadlineClock
 from support.environments import importing_from
 from support.store_entries import entry, text_of, turn, write_whole
 from toolbus.errors import (
@@ -510,7 +511,9 @@ async def test_a_forked_child_has_a_connection_of_its_own(path: Path, anyio_back
 
 
 @pytest.mark.guarantee("G21")
-async def test_a_file_that_another_process_locks_is_unavailable_and_works_when_it_lets_go(path: Path) -> None:
+async def test_a_file_that_another_process_locks_is_unavailable_and_works_when_it_lets_go(
+    path: Path, clock: DeadlineClock
+) -> None:
     async with aclosing(SqliteStore(path, timeout_seconds=0.2)) as store:
         await store.append(entry())
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -519,7 +522,7 @@ async def test_a_file_that_another_process_locks_is_unavailable_and_works_when_i
                 await store.append(entry("r", 1))
             assert caught.value.retryable
             assert isinstance(caught.value.__cause__, sqlite3.OperationalError)
-            with pytest.raises(StoreUnavailable):
+            with clock.running(), pytest.raises(StoreUnavailable):
                 await store.take("r", "somebody", 60)
             assert len(await store.facts("r")) == 1
             other.execute("ROLLBACK")
@@ -528,15 +531,17 @@ async def test_a_file_that_another_process_locks_is_unavailable_and_works_when_i
 
 
 @pytest.mark.guarantee("G21")
-def test_a_lock_is_waited_for_until_the_deadline_also_where_the_job_before_had_a_little_less_time(path: Path) -> None:
-    """Who gives up before it is not the one whose time is over: all that were to be written with him would fail."""
-    database = sqlite._Sqlite(path, "process", monotonic() + 0.15, reads=False)
+def test_a_lock_is_waited_for_until_the_deadline_also_where_the_job_before_had_a_little_less_time(
+    path: Path, clock: DeadlineClock
+) -> None:
+    """A transaction that gave up before the deadline of its oldest append would fail the others too."""
+    database = sqlite._Sqlite(path, "process", clock.now + 0.15, reads=False)
     with closing(sqlite3.connect(path, isolation_level=None)) as other, closing(database):
         other.execute("BEGIN IMMEDIATE")
-        database.deadline = monotonic() + 0.23
-        with pytest.raises(sqlite3.OperationalError, match="locked"):
+        database.deadline = clock.now + 0.23
+        with clock.running(), pytest.raises(sqlite3.OperationalError, match="locked"):
             database.begin()
-        assert monotonic() >= database.deadline
+        assert clock.now >= database.deadline
 
 
 async def test_two_that_open_one_new_file_at_once_both_work_on_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -620,7 +625,9 @@ async def test_a_full_disk_is_a_typed_error_and_work_goes_on_when_there_is_room_
 
 
 @pytest.mark.guarantee("G21")
-async def test_all_appends_of_a_commit_that_fails_are_reported_each_by_an_error_of_its_own(path: Path) -> None:
+async def test_all_appends_of_a_commit_that_fails_are_reported_each_by_an_error_of_its_own(
+    path: Path, clock: DeadlineClock
+) -> None:
     errors: list[StoreError] = []
 
     async def append(number: int) -> None:
@@ -633,28 +640,34 @@ async def test_all_appends_of_a_commit_that_fails_are_reported_each_by_an_error_
         await store.open()
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
-            async with anyio.create_task_group() as tasks:
-                for number in range(5):
-                    tasks.start_soon(append, number)
+            with clock.running():
+                async with anyio.create_task_group() as tasks:
+                    for number in range(5):
+                        tasks.start_soon(append, number)
         assert len({id(each) for each in errors}) == 5
         assert (await store.statistics()).requests == 0
 
 
-async def test_a_reading_that_takes_too_long_is_given_up(path: Path) -> None:
-    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
-    async with aclosing(SqliteStore(path, timeout_seconds=0.1)) as store:
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
+
+
+async def test_a_reading_that_takes_too_long_is_given_up(path: Path, clock: DeadlineClock) -> None:
+    def read(database: Database) -> object:
+        clock.now = database.deadline + 1
+        return database.rows(ENDLESS)
+
+    async with aclosing(SqliteStore(path)) as store:
         with pytest.raises(StoreUnavailable, match="did not answer in time: interrupted"):
-            await store._read(lambda database: database.rows(endless))
+            await store._read(read)
         assert await store.history("c") == []
 
 
 async def test_a_reading_that_is_cancelled_ends_however_long_it_would_have_taken(path: Path) -> None:
-    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
     begun = threading.Event()
 
     def read(database: Database) -> object:
         begun.set()
-        return database.rows(endless)
+        return database.rows(ENDLESS)
 
     async with aclosing(SqliteStore(path)) as store, anyio.create_task_group() as tasks:
         tasks.start_soon(store._read, read, 600.0)
