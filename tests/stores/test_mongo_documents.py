@@ -28,7 +28,6 @@ from support.transcript_strategies import histories
 from toolbus import Runtime
 from toolbus.core.transcript import validate
 from toolbus.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage, to_openai
-from toolbus.stores import _encoding
 from toolbus.stores._encoding import turn_of
 from toolbus.stores.mongo import MessageFields, MongoStore, _connection, _documents
 from toolbus.stores.mongo._connection import Names, Server, ServerConnection
@@ -250,18 +249,6 @@ def test_a_result_that_no_call_is_left_for_gets_a_call() -> None:
         ("calls", [("f", "1")]),
         ("tool", "b"),
     ]
-
-
-def test_the_ends_of_running_requests_are_remembered_up_to_a_bound(
-    connection: ServerConnection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_encoding, "_MOST_HEADS", 2)
-    monkeypatch.setattr(connection, "heads", _encoding.Heads[Any]())
-    head: Any = ("head", "last")
-    connection.heads.keep([("a", head), ("b", head), ("c", head), ("b", head)])
-    assert [*connection.heads] == ["c", "b"]
-    connection.heads.keep([("c", None), ("unknown", None)])
-    assert connection.heads == {"b": head}
 
 
 def test_results_that_are_too_long_together_are_cut_for_other_applications(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Values to bytes and back: large texts apart, whatever users write."""
+"""Values to bytes and back: large texts apart, whatever users write. And the ends of journals that are remembered."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from toolbus.errors import InvalidHistory, StoreError, UnsupportedStoreFormat
 from toolbus.events import Artifact, ToolCallCompleted
 from toolbus.messages import Message, ToolMessage, UserMessage, from_anthropic, from_openai, from_openai_responses
 from toolbus.stores import _encoding
-from toolbus.stores._encoding import LARGE_BYTES, digests_in, fact_from, split, turn_of, whole, written
+from toolbus.stores._encoding import LARGE_BYTES, Heads, digests_in, fact_from, split, turn_of, whole, written
 
 NO_BLOBS: dict[bytes, bytes] = {}
 LONG = "x" * LARGE_BYTES
@@ -117,3 +117,12 @@ def test_a_fact_of_a_newer_toolbus_is_refused_by_name() -> None:
         fact_from(b'{"type": "novelty"}', NO_BLOBS.__getitem__, "fact 3")
     with pytest.raises(UnsupportedStoreFormat, match="message 1 is of a form that this version"):
         _encoding.message_from(b'{"role": "oracle"}', NO_BLOBS.__getitem__, "message 1")
+
+
+def test_the_ends_of_the_journals_that_were_written_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_encoding, "_MOST_HEADS", 2)
+    heads = Heads[str]()
+    heads.keep([("a", "1"), ("b", "1"), ("c", "1"), ("b", "2")])
+    assert [*heads.items()] == [("c", "1"), ("b", "2")]
+    heads.keep([("c", None), ("unknown", None)])
+    assert heads == {"b": "2"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from starlette.responses import Response
 from ui_grammar import check_agui, check_vercel
 
 from toolbus import EventBus, RequestSession, Runtime, Tool, tool
-from toolbus.errors import ConfigurationError, MissingExtra, ProviderUnavailable, StoreUnavailable
+from toolbus.errors import ConfigurationError, ProviderUnavailable, StoreUnavailable
 from toolbus.events import (
     Event,
     ModelResponded,
@@ -299,14 +298,6 @@ async def test_a_client_that_does_not_read_has_a_second_for_the_last_frame():
         with anyio.move_on_after(5):
             await Client(reads=anyio.Event()).read(EventsResponse(runtime.start("Hello?")))
         assert anyio.current_time() - began == pytest.approx(6, abs=0.01)
-
-
-def test_without_the_web_framework_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
-    for name in [each for each in sys.modules if each.partition(".")[0] == "starlette"]:
-        monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.delitem(sys.modules, "toolbus.web._starlette")
-    with pytest.raises(MissingExtra, match="web"):
-        importlib.import_module("toolbus.web._starlette")
 
 
 async def until(events: AsyncIterator[Event], kind: str) -> AsyncIterator[Event]:
