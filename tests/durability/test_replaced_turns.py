@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from support.journaled import JournaledStore, journal_of
-from support.resuming import Wall, virtual_walls
+from support.resuming import virtual_walls
 from toolbus import Interceptor, RequestResult, RequestSession, Runtime, ToolContext, tool
 from toolbus.core.transcript import validate
 from toolbus.errors import ConfigurationError, InboxFull, Overloaded, StoreUnavailable
@@ -473,8 +473,7 @@ async def test_a_turn_in_another_process_that_has_not_begun_yet_ends_when_it_has
         assert await ended(first, second) == [REPLACED, "two of 2"]
 
 
-async def test_clocks_that_differ_do_not_let_an_older_turn_replace_a_newer_one(wall: Wall) -> None:
-    del wall
+async def test_clocks_that_differ_do_not_let_an_older_turn_replace_a_newer_one() -> None:
     store = JournaledStore()
     await store.remember("c", [UserMessage(content="zero"), AssistantMessage(text="0")])
     async with node(store) as here, node(store) as there:

@@ -43,9 +43,9 @@ WORK = Scene(
 
 
 class Faulty(JournaledStore):
-    """Appends number `first` to `last`, from 0, fail, hang, or are taken without a word; the rest is as it should be.
+    """A store in which appends number `first` to `last`, from 0, fail, hang, or are taken without an answer.
 
-    Or the first of them is taken without a word, and the others fail.
+    With "loses the answer, then fails", only the first of them is taken without an answer, and the others fail.
     """
 
     def __init__(self, how: str, first: int, last: int | None = None) -> None:
@@ -511,9 +511,7 @@ async def test_the_ends_of_turns_of_one_conversation_are_written_without_the_oth
 
 
 async def test_a_pending_call_that_is_being_tried_is_waited_for() -> None:
-    pending, answers = PendingCalls(), anyio.Event()
-    tried = 0
-    found = list[StoreError | None]()
+    pending, tried = PendingCalls(), 0
 
     async def call() -> None:
         nonlocal tried
@@ -525,18 +523,16 @@ async def test_a_pending_call_that_is_being_tried_is_waited_for() -> None:
     async def flush() -> None:
         found.append(await pending.flush())
 
-    for expected in (2, 0):
-        if len(pending) == 0:
-            pending.add("a", call)
+    pending.add("a", call)
+    for fails in (True, False):  # the first attempt, and the second one
+        answers, found = anyio.Event(), list[StoreError | None]()
         async with anyio.create_task_group() as group:
             for _ in range(2):
                 group.start_soon(flush)
             await settle()
-            assert len(found) == 0
+            assert found == []
             answers.set()
-        assert len([each for each in found if each is not None]) == expected
-        found.clear()
-        answers = anyio.Event()
+        assert [each is not None for each in found] == [fails] * 2
     assert (tried, len(pending)) == (2, 0)
 
 

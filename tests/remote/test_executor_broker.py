@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -86,7 +86,7 @@ class FakeBroker:
         self.last: list[bytes] = []
         self.bodies: list[bytes] = []
         self.seconds = 0.0  # that a payload takes
-        self.told: list[str] = []
+        self.to_worker: list[str] = []  # the kinds of the letters
         self.trouble: Exception | None = None
         self.payload = b""
 
@@ -116,7 +116,7 @@ class FakeBroker:
 
     async def tell(self, worker: str, body: bytes) -> None:
         assert worker == "w"
-        self.told.append(orjson.loads(body[1:])["do"])
+        self.to_worker.append(orjson.loads(body[1:])["do"])
         if self.is_away:
             raise Unavailable("away")
         await anyio.lowlevel.checkpoint()
@@ -190,6 +190,15 @@ class Scene:
         """Make the call too large for one message."""
         self.requested = replace(self.requested, arguments={"words": "x" * 2_000})
         self.broker.max_bytes = 1_000
+
+    def answer_questions(self, child: Callable[[], Child]) -> None:
+        """Let the request answer the questions of its calls, each with a sub-request that `child` makes."""
+
+        def made(*_args: Any, **_options: Any) -> Child:
+            return child()
+
+        self.view.is_stopping, self.view.metadata, self.view.instrumentation = False, {}, ()
+        self.view.child = made
 
     def end(self) -> None:
         self.bus.arbitration.announce(RequestCompleted(request_id=KEY[0], text="Done.", usage=Usage()))
@@ -579,19 +588,14 @@ class Child:
 
 
 @pytest.mark.parametrize("how", ["the call is settled elsewhere", "the worker is silent"])
-async def test_a_question_for_which_nobody_waits_is_not_answered_any_more(how: str) -> None:
+async def test_a_question_ends_when_its_handler_no_longer_waits(how: str) -> None:
     child = Child(fails=False)
     async with scene() as here:
-        here.view.is_stopping, here.view.metadata, here.view.instrumentation = False, {}, ()
-
-        def child_of(*_args: Any, **_options: Any) -> Child:
-            return child
-
-        here.view.child = child_of
+        here.answer_questions(lambda: child)
         await here.request()
         here.broker.heard(ASK)
         await settle()
-        assert here.broker.told == ["runs"]
+        assert here.broker.to_worker == ["runs"]
         await advance(14)
         assert child.is_running
         if how == "the worker is silent":
@@ -602,26 +606,24 @@ async def test_a_question_for_which_nobody_waits_is_not_answered_any_more(how: s
         assert not child.is_running
 
 
-async def test_what_several_questions_have_used_up_is_added_and_a_lost_word_ends_nothing() -> None:
-    def child(*_args: Any, **_options: Any) -> Child:
-        return Child(fails=True)
-
+async def test_what_several_questions_have_used_up_is_added_and_a_lost_message_ends_nothing() -> None:
     async with scene() as here:
-        here.view.is_stopping, here.view.metadata, here.view.instrumentation = False, {}, ()
-        here.view.child = child
+        here.answer_questions(lambda: Child(fails=True))
         await here.request()
         for number in range(3):
             here.broker.is_away = number == 1
             here.broker.heard(ASK.replace(b'"q"', b'"q%d"' % number))
             await settle()
-        assert here.broker.told == ["runs", "failed"] * 3
+        assert here.broker.to_worker == ["runs", "failed"] * 3
         here.hear(here.requested.completed("said"))
     [ended] = here.ended
     assert isinstance(ended, ToolCallCompleted)
     assert ended.spent == Spent(usage=Usage(output_tokens=21))
 
 
-async def test_what_the_broker_keeps_because_it_is_away_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_call_and_a_request_that_cannot_be_deleted_from_the_broker_are_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def away(*_: Any, **__: Any) -> None:
         raise Unavailable("away")
 
@@ -640,12 +642,8 @@ async def test_what_the_broker_keeps_because_it_is_away_is_logged(caplog: pytest
 @pytest.mark.parametrize("fails", [True, False])
 @pytest.mark.parametrize("ending", ["answered", "lost", "closed"])
 async def test_what_the_questions_of_a_call_have_used_up_counts_however_the_call_ends(ending: str, fails: bool) -> None:
-    def child(*_args: Any, **_options: Any) -> Child:
-        return Child(fails=fails)
-
     async with scene() as here:
-        here.view.is_stopping, here.view.metadata, here.view.instrumentation = False, {}, ()
-        here.view.child = child
+        here.answer_questions(lambda: Child(fails=fails))
         await here.request()
         here.broker.heard(ASK)
         await settle()

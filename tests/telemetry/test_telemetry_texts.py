@@ -1,4 +1,4 @@
-"""Messages as the JSON of spans, and the texts in attributes: their forms and their bounds. All are pure."""
+"""Messages as the JSON of spans, and the texts in attributes: their forms and their bounds."""
 
 # pyright: reportPrivateUsage=false
 
@@ -47,7 +47,7 @@ def said(content: str) -> dict[str, Any]:
 )
 def test_a_text_is_cut_and_can_be_encoded(text: str, most: int, expected: str):
     assert clean(text, most) == expected
-    assert clean(text * 1_000, most) == clean(text, most) or len(clean(text * 1_000, most)) == most
+    assert len(clean(text * 1_000, most)) == (most if text else 0)
 
 
 def test_a_text_has_at_most_a_thousand_characters_and_content_a_hundred_thousand():
