@@ -1,4 +1,4 @@
-"""What a connection makes of the answers and the errors of a server, over a driver that is told what to answer."""
+"""The connection to a server that refuses, fails or does not answer, over a driver that a test sets."""
 
 # pyright: reportPrivateUsage=false
 
@@ -26,7 +26,7 @@ def refused(code: int, words: str = "it was refused") -> Exception:
 
 
 class Driver:
-    """A client and its streams. `trouble` is raised by whatever is asked; `answer` is that to a request."""
+    """A client and its streams. Each call raises `trouble`; `answer` is the answer to a request."""
 
     is_connected = True
     max_payload = 1_000
@@ -134,7 +134,7 @@ async def test_a_message_is_answered_by_its_own_acknowledgement() -> None:
     ):
         await connection.post("subject", b"body", None, outcomes.append)
         await driver.acknowledge(data)
-        await driver.acknowledge(data)  # The second one is for nobody.
+        await driver.acknowledge(data)  # No message waits for the second one.
     assert outcomes[:2] == [True, False]
     assert [type(each) for each in outcomes[2:]] == [Full, *[Unavailable] * 4]
     assert "it was refused" in str(outcomes[3])
@@ -158,7 +158,7 @@ async def test_a_message_that_is_not_acknowledged_in_time_or_not_sent_is_reporte
     assert len(outcomes) == 2
 
 
-async def test_after_the_connection_is_closed_nobody_learns_anything() -> None:
+async def test_after_the_connection_is_closed_no_outcome_is_reported() -> None:
     driver = Driver()
     connection = await opened(driver)
     outcomes: list[Any] = []
@@ -186,12 +186,12 @@ async def test_streams_that_the_server_has_lost_are_made_again_before_the_next_m
         await connection.restore()
 
 
-async def test_each_error_of_the_driver_is_the_server_s_unavailability() -> None:
+async def test_an_error_of_the_driver_means_that_the_server_is_unavailable_full_or_has_nothing() -> None:
     driver = Driver()
     connection = await opened(driver)
     config = SimpleNamespace(name="parts", as_dict=dict)
 
-    async def all_of_it(connection: Connection) -> list[Any]:
+    async def outcomes_of(connection: Connection) -> list[Any]:
         found: list[Any] = []
         for ask in (
             lambda: connection.last("s", "subject"),
@@ -205,7 +205,7 @@ async def test_each_error_of_the_driver_is_the_server_s_unavailability() -> None
                 found.append(type(exc))
         return found
 
-    assert await all_of_it(connection) == [b"kept", None, None, None]
+    assert await outcomes_of(connection) == [b"kept", None, None, None]
     driver.data = None
     assert await connection.last("s", "subject") == b""
     for trouble, expected in (
@@ -215,7 +215,7 @@ async def test_each_error_of_the_driver_is_the_server_s_unavailability() -> None
         (refused(10047), [Unavailable, Unavailable, Full, Unavailable]),
     ):
         driver.trouble = trouble
-        assert await all_of_it(connection) == expected
+        assert await outcomes_of(connection) == expected
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ async def test_a_delivery_has_what_its_message_says() -> None:
     assert (forged.remaining_seconds, forged.attempt, forged.is_again) == (0.0, 2, True)
 
 
-async def test_what_the_server_does_not_take_of_a_delivery_is_its_unavailability() -> None:
+async def test_a_server_that_takes_nothing_about_a_delivery_is_unavailable() -> None:
     found = await delivered(Driver(), message())
     for ask in (found.renew, found.done, found.give_back):
         with pytest.raises(Unavailable, match="away"):

@@ -33,7 +33,7 @@ PAYLOAD = {"request": "r", "call": "c", "digest": "a" * 64, "bytes": 9, "parts":
 
 
 class Shelf:
-    """Payloads that raise `trouble`, or that have the bytes of `body`."""
+    """Payloads with the bytes of `body`. Keeping or loading one raises `trouble`, if it is set."""
 
     def __init__(self) -> None:
         self.trouble: Exception | None = None
@@ -55,7 +55,7 @@ class Shelf:
 
 
 class Desk:
-    """The questions of a process, the view of its request, and what was said to workers."""
+    """The questions of a process, the view of its request, and the letters to its workers."""
 
     def __init__(self, group: anyio.abc.TaskGroup) -> None:
         self.said: list[tuple[str, dict[str, Any]]] = []
@@ -88,7 +88,7 @@ class Desk:
         self.said.append((worker, orjson.loads(line[1:])))
 
     async def send(self, do: str = "ask", **changes: Any) -> list[str]:
-        """Send a letter, and return what was said after it."""
+        """Send a letter, and return the kinds of the letters that the process sends for it."""
         before = len(self.said)
         content = {"prompt": {"role": "user", "content": "Why?"}}
         letter = {"do": do, "id": "1", "request": "r", "call": "c", "worker": "w", "content": content, **changes}
@@ -146,7 +146,7 @@ async def test_a_question_whose_payload_cannot_be_read_is_lost(trouble: Exceptio
         assert here.kept == [KEY]
 
 
-async def test_a_worker_that_is_silent_for_fifteen_seconds_is_not_answered_any_more() -> None:
+async def test_a_question_ends_when_its_worker_is_silent_for_fifteen_seconds() -> None:
     async with desk() as here:
         assert await here.send() == ["runs"]
         for seconds in (14.9, 14.9):
@@ -160,7 +160,7 @@ async def test_a_worker_that_is_silent_for_fifteen_seconds_is_not_answered_any_m
 
 
 @pytest.mark.parametrize("line", [b"?", b"?{", b"?[]", b'?{"do":"ask"}', b'?{"do":"sing","id":"1"}'])
-async def test_what_is_no_letter_is_refused_on_both_sides(line: bytes) -> None:
+async def test_a_malformed_letter_is_refused_on_both_sides(line: bytes) -> None:
     async with desk() as here:
         for hear in (here.answering.hear, Asker().asking.hear):
             with pytest.raises(DecodeError, match="a message about a question cannot be read"):
@@ -211,7 +211,7 @@ class Asker:
 
 
 async def asked(answer: Callable[[Asker], object]) -> tuple[Asker, Exception]:
-    """Return who has asked a question that is answered after a second, and how that has ended."""
+    """Ask a question that is answered after a second, and return the asker and its error."""
     asker = Asker()
     async with anyio.create_task_group() as group:
         group.start_soon(asker.ask)
@@ -231,7 +231,7 @@ async def asked(answer: Callable[[Asker], object]) -> tuple[Asker, Exception]:
         ("done", {"content": {"odd": 1}}, NotRunning, "was lost"),
     ],
 )
-async def test_an_answer_that_is_none_is_the_handler_s_error(
+async def test_a_question_without_a_usable_answer_is_an_error_of_the_handler(
     do: str, fields: dict[str, Any], kind: type[Exception], words: str
 ) -> None:
     asker, found = await asked(lambda asker: asker.hear(do, **fields))
@@ -251,7 +251,7 @@ async def test_an_answer_whose_payload_cannot_be_read_is_lost(trouble: Exception
     assert ("larger than" if trouble is None else str(trouble)) in str(found)
 
 
-async def test_a_question_that_is_too_large_is_the_handler_s_error() -> None:
+async def test_a_question_that_is_too_large_is_an_error_of_the_handler() -> None:
     asker = Asker()
     asker.most_bytes = 2_048
     await asker.ask(instructions="x" * (MOST_BYTES + 1))

@@ -89,7 +89,7 @@ class FakeBroker:
         self.over = anyio.Event()
         self.calls: list[Any] = [self]
         self.left: list[Any] = []  # calls that come with the last fetch
-        self.told: list[bytes] = []
+        self.to_node: list[bytes] = []  # the answers
         self.asked: list[int] = []  # how many calls were asked for
         self.written = self.known = b""  # its own answer, and one from before
         self.payloads = self
@@ -152,7 +152,7 @@ class FakeBroker:
     def tell(self, node: str, body: bytes, *, may_be_lost: bool) -> None:
         assert node == "node"
         if not may_be_lost:
-            self.told.append(body)
+            self.to_node.append(body)
             assert body.startswith(b"@") or isinstance(decode(body), (ToolCallCompleted, ToolCallFailed))
             self.did.append("tell")
 
@@ -244,7 +244,9 @@ async def test_a_worker_counts_its_answers_and_shows_the_requests_of_its_calls(
     assert caplog.records == [], "the broker was never away"
 
 
-async def test_a_worker_asks_again_while_the_broker_is_away_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_worker_asks_again_while_the_broker_is_away_and_logs_each_change_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO, "toolbus.remote")
     broker = FakeBroker(True)
     broker.away = {"fetch": 5}
@@ -298,7 +300,7 @@ async def test_an_answer_after_another_worker_s_is_not_told() -> None:
 
 @pytest.mark.guarantee("G24")
 @pytest.mark.parametrize("what", ["find", "done"])
-async def test_what_the_broker_did_not_take_of_an_answer_is_done_again(what: str) -> None:
+async def test_a_step_of_an_answer_that_the_broker_did_not_take_is_done_again(what: str) -> None:
     broker = FakeBroker(*[False, True] if what == "find" else [True])
     broker.away = {what: 1}
     assert await done_by(broker) == (["answer", "answer"] if what == "find" else ["answer"]) + ["done", "tell"]
@@ -311,13 +313,13 @@ async def test_a_large_answer_is_kept_until_the_broker_takes_it_and_then_referre
     assert broker.written.startswith(b"@")
 
 
-async def test_a_large_answer_that_does_not_count_is_not_kept_any_longer() -> None:
+async def test_the_payload_of_a_large_answer_that_does_not_count_is_dropped() -> None:
     broker = FakeBroker(False, kept="another's")
     broker.max_bytes = SMALL_BYTES
     assert await done_by(broker) == ["keep", "answer", "done", "drop"]
 
 
-async def test_a_large_answer_whose_call_is_stopped_meanwhile_is_not_kept() -> None:
+async def test_the_payload_of_a_large_answer_whose_call_is_stopped_meanwhile_is_dropped() -> None:
     broker = FakeBroker()
     broker.max_bytes = SMALL_BYTES
     worker = worker_of(broker)
@@ -391,7 +393,7 @@ async def test_an_answer_is_looked_for_where_the_call_may_have_run_before(
         large_call(REQUESTED, Reference("r", "d", "a" * 64, 1_000, 1)),
     ],
 )
-async def test_what_is_not_the_call_of_its_delivery_is_not_delivered_again(
+async def test_a_delivery_that_is_not_its_call_is_removed_and_logged(
     body: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = FakeBroker()
@@ -516,11 +518,11 @@ async def test_a_call_whose_beginning_was_not_acknowledged_is_begun_again_and_le
         assert getattr(answer, "outcome_unknown", taken) is taken
 
 
-async def test_an_answer_that_is_kept_already_is_told_and_the_call_does_not_run_again() -> None:
+async def test_an_answer_that_is_kept_already_is_sent_to_the_node_and_the_call_does_not_run_again() -> None:
     broker = FakeBroker()
     broker.is_again, broker.known = True, encode(REQUESTED.completed("before"))
     assert await done_by(broker) == ["done", "tell"]
-    assert broker.told == [broker.known]
+    assert broker.to_node == [broker.known]
 
 
 async def test_the_lease_of_a_call_that_began_late_is_renewed_as_long_as_it_runs() -> None:

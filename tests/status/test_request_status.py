@@ -146,7 +146,7 @@ async def test_a_request_that_waits_for_a_person_says_so() -> None:
     assert reported[2:4] == [("waiting", "Waiting for approval: Send Mail..."), ("executing", "Using Send Mail...")]
 
 
-async def test_whoever_asks_only_while_a_sub_request_waits_for_a_person_hears_so() -> None:
+async def test_a_status_that_is_first_read_while_a_sub_request_waits_for_a_person_is_waiting() -> None:
     inner = ScriptedProvider([calls(("send_mail", {"to": "ada"})), text("Sent.")])
     delegate = sub_request_tool("delegate", "Delegate.", provider=inner, tools=[send_mail])
     script = ScriptedProvider([calls(("delegate", {"task": "Write to Ada."})), text("Done.")])

@@ -147,7 +147,7 @@ async def test_while_nobody_listens_nothing_is_built_and_nothing_is_heard():
     assert not desk.bus.statistics().subscriptions
 
 
-async def test_a_status_that_was_only_read_once_keeps_nobody_listening_to_tools():
+async def test_a_status_that_was_only_read_leaves_no_subscription_to_progress():
     desk = Desk()
     desk.start()
     desk.request("a")
@@ -253,7 +253,7 @@ async def test_what_was_said_to_nobody_who_still_listens_is_said_again():
     assert [each.text for each in said] == ["Analyzing request..."] * 2
 
 
-async def test_whoever_begins_to_listen_while_a_reply_arrives_hears_so_with_its_next_piece():
+async def test_a_listener_that_comes_while_a_reply_arrives_hears_of_it_with_the_next_piece():
     desk = Desk()
     desk.start()
     desk.publish(RoundStarted, round=0, message_count=1)

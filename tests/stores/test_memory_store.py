@@ -179,7 +179,7 @@ async def test_each_lease_of_an_owner_runs_out_at_its_own_time_and_a_renewal_sho
         assert await journal.renew("", 9) == 0
 
 
-async def test_a_request_does_not_wait_for_itself_and_a_later_one_for_it() -> None:
+async def test_a_turn_waits_for_an_earlier_request_and_not_for_itself() -> None:
     journal: Any = MemoryStore(journal=True).journal
     await journal.append(entry("r"))
     await journal.append(entry("later"))

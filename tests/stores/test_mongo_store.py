@@ -286,7 +286,7 @@ async def test_a_document_without_its_fields_and_a_missing_large_text_are_damage
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_deletion_that_a_process_died_over_is_finished_by_whoever_comes_next(
+async def test_a_deletion_that_a_killed_process_has_left_is_finished_by_the_next_call(
     mongo_database: tuple[str, str], anyio_backend: str
 ) -> None:
     async with aclosing(MongoStore(*mongo_database)) as store:

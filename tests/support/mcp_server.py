@@ -34,7 +34,7 @@ OBJECT: dict[str, Any] = {"type": "object", "properties": {}}
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait until the condition holds, which another process or thread makes true."""
+    """Wait until a condition holds that another process or thread makes true."""
     with anyio.fail_after(10):
         while not condition():  # noqa: ASYNC110 -- nothing in this loop changes it
             await anyio.sleep(0.02)

@@ -69,7 +69,7 @@ def virtual_wall() -> Generator[Wall]:
 
 
 def virtual_walls() -> Any:
-    """Make the fixture `wall` of a module, whose tests all have a `virtual_wall` then."""
+    """Return the fixture `wall` of a module: each of its tests runs in a `virtual_wall`."""
 
     @pytest.fixture(autouse=True)
     def wall() -> Iterator[Wall]:

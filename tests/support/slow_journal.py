@@ -1,4 +1,4 @@
-"""A journal that is slow or fails when a test says so, and a tool whose call waits for an answer meanwhile."""
+"""A journal that is slow or fails when a test says so, and a tool whose calls wait for an answer."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ class SlowJournal:
 
 
 def waiting_tool(**options: Any) -> Tool:
-    """The external tool `wait`: others answer its calls."""
+    """Return the external tool `wait`, whose calls the test answers."""
     schema: dict[str, Any] = {"type": "object", "properties": {}}
     return Tool("wait", "", schema, external=True, validate=lambda _arguments: None, **options)
