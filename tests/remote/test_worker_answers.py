@@ -104,6 +104,12 @@ class FakeBroker:
         del heard
         self.stop = stopped
 
+    def deliver(self, *calls: FakeBroker) -> None:
+        """Answer the fetch that waits with these calls."""
+        self.calls = [*calls]
+        self.over.set()
+        self.over = anyio.Event()
+
     async def fetch(self, most: int) -> Sequence[Any]:
         self.asked.append(most)
         self._answer("fetch")
@@ -190,14 +196,21 @@ def worker_of(broker: FakeBroker, most: int = 1) -> Worker:
     return Worker(TOOLS, "gpu", connect, max_concurrency=most)
 
 
+@asynccontextmanager
+async def running(worker: Worker, seconds: float = 100.0) -> AsyncGenerator[None]:
+    """Run the worker beside the block, which makes it drain; all of it has `seconds`."""
+    with anyio.fail_after(seconds):
+        async with anyio.create_task_group() as group:
+            group.start_soon(worker.run)
+            yield
+
+
 async def done_by(broker: FakeBroker) -> list[str]:
     worker = worker_of(broker)
     began = anyio.current_time()
-    with anyio.fail_after(100):
-        async with anyio.create_task_group() as group:
-            group.start_soon(worker.run)
-            await broker.over.wait()
-            worker.drain()
+    async with running(worker):
+        await broker.over.wait()
+        worker.drain()
     assert not worker.running
     broker.at = [round(each - began, 1) for each in broker.at]
     return broker.did
@@ -229,17 +242,15 @@ async def test_a_worker_counts_its_answers_and_shows_the_requests_of_its_calls(
     caplog.set_level(logging.INFO, "toolbus.remote")
     broker = FakeBroker(True)
     worker = worker_of(broker)
-    with anyio.fail_after(100):
-        async with anyio.create_task_group() as group:
-            group.start_soon(worker.run)
-            await anyio.sleep(10)
-            view = worker.bus.arbitration.view(KEY[0])
-            assert view is not None
-            assert (view.request_id, view.conversation_id, view.metadata) == ("r", "talk", {"user": "Ada"})
-            assert (view.is_stopping, view.is_released) == (False, False)
-            assert (worker.answered, worker.broker_unavailable, len(worker.running)) == (0, False, 1)
-            await broker.over.wait()
-            worker.drain()
+    async with running(worker):
+        await anyio.sleep(10)
+        view = worker.bus.arbitration.view(KEY[0])
+        assert view is not None
+        assert (view.request_id, view.conversation_id, view.metadata) == ("r", "talk", {"user": "Ada"})
+        assert (view.is_stopping, view.is_released) == (False, False)
+        assert (worker.answered, worker.broker_unavailable, len(worker.running)) == (0, False, 1)
+        await broker.over.wait()
+        worker.drain()
     assert worker.answered == 1
     assert caplog.records == [], "the broker was never away"
 
@@ -251,15 +262,13 @@ async def test_a_worker_asks_again_while_the_broker_is_away_and_logs_each_change
     broker = FakeBroker(True)
     broker.away = {"fetch": 5}
     worker = worker_of(broker)
-    with anyio.fail_after(100):
-        async with anyio.create_task_group() as group:
-            group.start_soon(worker.run)
-            await anyio.sleep(0.9)
-            assert (len(broker.asked), worker.broker_unavailable) == (5, True)
-            await anyio.sleep(0.2)
-            assert (len(broker.asked), worker.broker_unavailable) == (6, False)
-            await broker.over.wait()
-            worker.drain()
+    async with running(worker):
+        await anyio.sleep(0.9)
+        assert (len(broker.asked), worker.broker_unavailable) == (5, True)
+        await anyio.sleep(0.2)
+        assert (len(broker.asked), worker.broker_unavailable) == (6, False)
+        await broker.over.wait()
+        worker.drain()
     assert [each.getMessage() for each in caplog.records] == [
         "the broker does not answer: away",
         "the broker answers again",
@@ -271,21 +280,17 @@ async def test_a_worker_asks_for_as_many_calls_as_it_has_room_for_and_drains_whe
     slow.key = ("r", "d")
     slow.body = encode(replace(REQUESTED, call_id="d"))
     worker = worker_of(broker, most=3)
-    with anyio.fail_after(200):
-        async with anyio.create_task_group() as group:
-            group.start_soon(worker.run)
-            await anyio.sleep(1)
-            assert broker.asked == [3, 2]
-            broker.calls = [slow]
-            broker.over.set()
-            broker.over = anyio.Event()
-            await anyio.sleep(1)
-            assert broker.asked == [3, 2, 1]
-            worker.drain()
-            broker.over.set()
-            await anyio.sleep(49)
-            assert [*worker.running] == [slow.key]
-            assert broker.did[:1] == ["answer"]
+    async with running(worker, seconds=200):
+        await anyio.sleep(1)
+        assert broker.asked == [3, 2]
+        broker.deliver(slow)
+        await anyio.sleep(1)
+        assert broker.asked == [3, 2, 1]
+        worker.drain()
+        broker.over.set()
+        await anyio.sleep(49)
+        assert [*worker.running] == [slow.key]
+        assert broker.did[:1] == ["answer"]
     assert (worker.answered, worker.running, worker.bus.statistics().receivers) == (2, {}, 0)
 
 
@@ -323,14 +328,12 @@ async def test_the_payload_of_a_large_answer_whose_call_is_stopped_meanwhile_is_
     broker = FakeBroker()
     broker.max_bytes = SMALL_BYTES
     worker = worker_of(broker)
-    with anyio.fail_after(100):
-        async with anyio.create_task_group() as group:
-            group.start_soon(worker.run)
-            await anyio.sleep(50.5)
-            broker.stop(KEY)
-            assert not worker.running
-            await broker.over.wait()
-            worker.drain()
+    async with running(worker):
+        await anyio.sleep(50.5)
+        broker.stop(KEY)
+        assert not worker.running
+        await broker.over.wait()
+        worker.drain()
     assert broker.did == ["keep", "drop"]
 
 
@@ -338,16 +341,12 @@ async def test_a_call_whose_payload_cannot_be_read_now_is_left_for_its_next_deli
     broker = FakeBroker(True)
     broker.body, broker.away = large_call(REQUESTED, Reference(*KEY, "a" * 64, 1_000, 1)), {"load": 1}
     worker = worker_of(broker)
-    with anyio.fail_after(200):
-        async with anyio.create_task_group() as group:
-            group.start_soon(worker.run)
-            await anyio.sleep(1)
-            assert (broker.did, worker.running) == (["load"], {})
-            broker.calls = [broker]
-            broker.over.set()
-            broker.over = anyio.Event()
-            await broker.over.wait()
-            worker.drain()
+    async with running(worker, seconds=200):
+        await anyio.sleep(1)
+        assert (broker.did, worker.running) == (["load"], {})
+        broker.deliver(broker)
+        await broker.over.wait()
+        worker.drain()
     assert broker.did == ["load", "load", "answer", "done", "tell"]
     assert isinstance(decode(broker.written), ToolCallCompleted)
 
@@ -412,12 +411,10 @@ async def test_calls_of_a_tool_that_the_worker_lacks_are_given_back_and_logged_o
         each.body = encode(replace(REQUESTED, call_id=f"c{number}", **changes))
     deliveries[0].calls = [*deliveries]
     worker = worker_of(deliveries[0], most=2)
-    with anyio.fail_after(10):
-        async with anyio.create_task_group() as group:
-            group.start_soon(worker.run)
-            for each in deliveries:
-                await each.over.wait()
-            worker.drain()
+    async with running(worker, seconds=10):
+        for each in deliveries:
+            await each.over.wait()
+        worker.drain()
     assert [each.did for each in deliveries] == [["give back"]] * 2
     assert len([each for each in caplog.records if "are given back to the broker" in each.getMessage()]) == 1
 
@@ -443,12 +440,10 @@ async def test_a_call_that_is_delivered_again_while_it_runs_is_given_up_by_its_n
     again = FakeBroker()
     broker.left = [again]  # The lease has ended while the call runs here.
     worker = worker_of(broker)
-    with anyio.fail_after(100):
-        async with anyio.create_task_group() as group:
-            group.start_soon(worker.run)
-            await anyio.sleep(10)
-            worker.drain()
-            await broker.over.wait()
+    async with running(worker):
+        await anyio.sleep(10)
+        worker.drain()
+        await broker.over.wait()
     assert (broker.did, again.did) == (["answer", "tell"], ["done"])
 
 
@@ -485,11 +480,9 @@ async def test_a_call_that_was_cancelled_with_its_worker_runs_when_it_is_deliver
         await worker.run()
     assert not worker.running
     broker.calls = [broker]
-    with anyio.fail_after(100):
-        async with anyio.create_task_group() as group:
-            group.start_soon(worker.run)
-            await broker.over.wait()
-            worker.drain()
+    async with running(worker):
+        await broker.over.wait()
+        worker.drain()
     assert broker.did == ["answer", "done", "tell"]
 
 
@@ -547,10 +540,8 @@ async def test_a_worker_that_drains_leaves_a_call_that_it_could_not_begin() -> N
     broker = FakeBroker(begun=[Unavailable("away")] * 1_000)
     broker.body = ACT
     worker = worker_of(broker)
-    with anyio.fail_after(10):
-        async with anyio.create_task_group() as group:
-            group.start_soon(worker.run)
-            await anyio.sleep(1)
-            worker.drain()
-            broker.over.set()
+    async with running(worker, seconds=10):
+        await anyio.sleep(1)
+        worker.drain()
+        broker.over.set()
     assert broker.did == []
