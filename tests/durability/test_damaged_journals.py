@@ -278,7 +278,7 @@ class Look:
             self.endings.append(request_id)
 
     async def _resume(self, path: Path) -> None:
-        """Whatever is gone on with, goes on from what was written, in a process that comes to an end."""
+        """Resume the requests in a process that ends, and check that each continues from what was written."""
         store = SqliteStore(path, durability="process", timeout_seconds=1)
         results: list[Any] = []
         try:

@@ -200,7 +200,7 @@ async def test_a_bug_in_options_harms_nobody_else_and_is_logged_with_its_traceba
     assert [(each.levelname, each.exc_info and each.exc_info[0]) for each in said] == [("ERROR", kind)]
 
 
-async def test_a_store_that_is_away_is_told_once_and_tried_until_it_answers(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_store_that_is_away_is_logged_once_and_tried_until_it_answers(caplog: pytest.LogCaptureFixture) -> None:
     store, lab, is_away = JournaledStore(), Lab(), False
     unfinished = journal_of(store).unfinished
 
@@ -222,8 +222,8 @@ async def test_a_store_that_is_away_is_told_once_and_tried_until_it_answers(capl
         is_away = False
         await advance(1)
         assert heir.session(left.request_id) is not None
-    told = [each.message for each in caplog.records if "taken over" in each.message]
-    assert told == [
+    logged = [each.message for each in caplog.records if "taken over" in each.message]
+    assert logged == [
         "the store failed, and requests are taken over once it answers: no answer",
         "the store answers again, and requests are taken over",
     ]

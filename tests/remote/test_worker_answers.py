@@ -1,4 +1,4 @@
-"""The answers of a worker over a broker that loses acknowledgements: which of them its node is told, and when."""
+"""The answers of a worker over a broker that loses acknowledgements: which of them are sent to its node, and when."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ async def done_by(broker: FakeBroker) -> list[str]:
 
 
 @pytest.mark.guarantee("G24")
-async def test_a_lease_is_given_up_after_the_answer_is_kept_and_before_the_node_is_told() -> None:
+async def test_a_lease_is_given_up_after_the_answer_is_kept_and_before_it_is_sent_to_the_node() -> None:
     assert await done_by(FakeBroker(True)) == ["answer", "done", "tell"]
 
 
@@ -294,12 +294,12 @@ async def test_a_worker_asks_for_as_many_calls_as_it_has_room_for_and_drains_whe
     assert (worker.answered, worker.running, worker.bus.statistics().receivers) == (2, {}, 0)
 
 
-async def test_an_answer_whose_acknowledgement_was_lost_is_this_worker_s_own_and_told() -> None:
+async def test_an_answer_whose_acknowledgement_was_lost_is_this_worker_s_own_and_is_sent_to_the_node() -> None:
     assert await done_by(FakeBroker(Unavailable("lost"), False)) == ["answer", "answer", "done", "tell"]
 
 
 @pytest.mark.guarantee("G24")
-async def test_an_answer_after_another_worker_s_is_not_told() -> None:
+async def test_an_answer_after_another_worker_s_is_not_sent_to_the_node() -> None:
     assert await done_by(FakeBroker(False, kept="another's")) == ["answer", "done"]
 
 

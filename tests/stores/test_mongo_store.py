@@ -18,6 +18,7 @@ from pymongo import MongoClient
 from pymongo.collection import Collection
 from pymongo.errors import AutoReconnect, BulkWriteError, NetworkTimeout, OperationFailure, PyMongoError
 
+from support.deadline_clock import DeadlineClock
 from support.mongo_server import MongoServer
 from support.store_entries import entry, text_of, turn
 from toolbus.clock import wall_time_from
@@ -133,12 +134,13 @@ async def test_entries_that_are_refused_do_not_harm_those_that_are_sent_with_the
 @pytest.mark.guarantee("G21")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_server_that_is_started_again_is_unavailable_meanwhile_and_then_used_again(
-    mongo: MongoServer, mongo_database: tuple[str, str], anyio_backend: str
+    mongo: MongoServer, mongo_database: tuple[str, str], anyio_backend: str, clock: DeadlineClock
 ) -> None:
     async with aclosing(MongoStore(*mongo_database, timeout_seconds=1.0)) as store:
         await write_whole(store)
         mongo.kill()
-        caught = await unavailable(lambda: store.append(entry("s")), lambda: store.facts("r"))
+        with clock.running():
+            caught = await unavailable(lambda: store.append(entry("s")), lambda: store.facts("r"))
         assert all(isinstance(each.__cause__, PyMongoError) for each in caught)
         mongo.start()
         await store.append(entry("s"))
@@ -152,11 +154,11 @@ async def test_a_server_that_is_started_again_is_unavailable_meanwhile_and_then_
 @pytest.mark.guarantee("G21")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_server_that_does_not_answer_is_given_up_in_time(
-    mongo: MongoServer, mongo_database: tuple[str, str], anyio_backend: str
+    mongo: MongoServer, mongo_database: tuple[str, str], anyio_backend: str, clock: DeadlineClock
 ) -> None:
     async with aclosing(MongoStore(*mongo_database, timeout_seconds=1.5)) as store:
         await write_whole(store)
-        with mongo.halted():
+        with mongo.halted(), clock.running():
             await unavailable(lambda: store.append(entry("s")), lambda: store.history("c"))
         assert await store.history("c") == turn("q r")
         record = await store.request("s")  # what was sent when the server stood still, it may have done since
