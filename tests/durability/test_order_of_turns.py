@@ -11,6 +11,7 @@ import pytest
 
 from support.journaled import JournaledStore, journal_of
 from support.resuming import virtual_walls
+from support.turns import look, prompts
 from toolbus import Interceptor, RequestSession, Runtime, ToolContext, tool
 from toolbus.errors import ConfigurationError, ConversationBusy, StoreUnavailable
 from toolbus.messages import AssistantMessage, Message, UserMessage
@@ -21,13 +22,6 @@ wall = virtual_walls()
 pytestmark = pytest.mark.guarantee("G34")
 
 
-@tool(idempotent=True)
-async def look(seconds: float) -> str:
-    """Take some seconds."""
-    await anyio.sleep(seconds)
-    return "seen"
-
-
 def node(store: JournaledStore, seconds: float = 5, **options: Any) -> Runtime:
     """A process whose turns take `seconds`, and whose answers say how many messages the model was sent."""
     model = ScriptedProvider(
@@ -36,10 +30,6 @@ def node(store: JournaledStore, seconds: float = 5, **options: Any) -> Runtime:
         )
     )
     return Runtime(model, tools=[look], store=store, lease_seconds=30, **options)
-
-
-def prompts(messages: Any) -> list[str]:
-    return [each.text for each in messages if each.role == "user"]
 
 
 async def history(store: JournaledStore) -> list[Message]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from typing import Any
 
 import anyio
 import pytest
 
 from support.journaled import JournaledStore, journal_of
-from support.resuming import virtual_walls
+from support.resuming import Wall, virtual_walls
+from support.turns import look, prompts
 from toolbus import Interceptor, RequestResult, RequestSession, Runtime, ToolContext, tool
 from toolbus.core.transcript import validate
 from toolbus.errors import ConfigurationError, InboxFull, Overloaded, StoreUnavailable
@@ -24,13 +24,6 @@ from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virt
 anyio_backend = virtual_backends()
 wall = virtual_walls()
 REPLACED = "replaced by a newer message"
-
-
-@tool(idempotent=True)
-async def look(seconds: float) -> str:
-    """Take some seconds."""
-    await anyio.sleep(seconds)
-    return "seen"
 
 
 @tool
@@ -80,10 +73,6 @@ def node(store: Store | None, **options: Any) -> Runtime:
     """Return a process whose turns replace each other."""
     given: dict[str, Any] = {"on_busy": "replace", "on_approval": "wait", "lease_seconds": 30, **options}
     return Runtime(model(), tools=[look, work, pay, render, order], store=store, **given)
-
-
-def prompts(messages: Sequence[Message]) -> list[str]:
-    return [each.text for each in messages if each.role == "user"]
 
 
 async def history(store: Store) -> list[Message]:
@@ -473,16 +462,15 @@ async def test_a_turn_in_another_process_that_has_not_begun_yet_ends_when_it_has
         assert await ended(first, second) == [REPLACED, "two of 2"]
 
 
-async def test_clocks_that_differ_do_not_let_an_older_turn_replace_a_newer_one() -> None:
+async def test_clocks_that_differ_do_not_let_an_older_turn_replace_a_newer_one(wall: Wall) -> None:
     store = JournaledStore()
     await store.remember("c", [UserMessage(content="zero"), AssistantMessage(text="0")])
     async with node(store) as here, node(store) as there:
+        now = wall()
+        wall.put_to(now + 3_600)  # The clock of the process `here` is an hour fast.
         first = here.start("one", conversation_id="c")
         await settle()
-        record = await journal_of(store).request(first.request_id)
-        assert record is not None
-        assert isinstance(record.agreed, dict)
-        record.agreed["asked_at"] += 3_600  # The clock of its process is an hour fast.
+        wall.put_to(now)
         second = there.start("two", conversation_id="c")
         await advance(7)
         assert await ended(first, second) == [REPLACED, "two of 3"]
