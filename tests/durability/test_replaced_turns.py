@@ -313,7 +313,7 @@ async def test_a_turn_in_another_process_ends_also_while_the_newer_one_waits_for
         assert await ended(first, other, second) == [REPLACED, "one of 1", "two of 2"]
 
 
-async def test_a_request_that_no_process_has_ends_when_one_continues_it() -> None:
+async def test_a_request_that_no_process_runs_is_cancelled_when_a_process_continues_it() -> None:
     store = JournaledStore()
     async with node(store, drain_seconds=0) as old:
         left = old.start("pay", conversation_id="c")
@@ -365,7 +365,7 @@ async def test_a_continued_request_that_is_replaced_while_it_waits_for_its_turn_
     assert next(each.text for each in messages if each.role == "tool") == "seen"
 
 
-async def test_the_process_that_has_the_earlier_turn_dies() -> None:
+async def test_the_turn_of_a_dead_process_is_replaced_once_its_lease_has_ended() -> None:
     store = JournaledStore()
     async with node(store, drain_seconds=0) as old:
         left = old.start("one", conversation_id="c")

@@ -124,7 +124,7 @@ async def test_what_was_said_to_a_request_and_its_plan_stay() -> None:
 
 
 @pytest.mark.parametrize("wanted", [None, Receipt])
-async def test_tools_answer_where_they_would_have_and_a_call_that_was_interrupted_does_not(wanted: Any) -> None:
+async def test_a_direct_result_is_the_answer_after_a_restart_unless_its_call_was_interrupted(wanted: Any) -> None:
     receipt = ToolResult(message="Paid: 7.", data={"number": 7})
     last = calls(("final_answer", {"number": 0})) if wanted else text("It may be paid.")
     scene = Scene(

@@ -143,7 +143,7 @@ async def test_a_request_whose_store_fails_at_once_is_tried_once_by_one_call() -
         assert {(await each.result()).resumable for each in found} == {True}
 
 
-async def test_a_request_that_cannot_continue_is_reported_once_and_tried_each_minute_in_nobodys_way(
+async def test_a_request_that_cannot_continue_is_reported_once_and_tried_each_minute_and_delays_no_other(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store, lab, given = JournaledStore(), Lab(), list[str]()
@@ -180,7 +180,7 @@ async def test_a_request_that_cannot_continue_is_reported_once_and_tried_each_mi
 @pytest.mark.parametrize(
     ("given", "kind"), [({"bogus": 1}, TypeError), (None, TypeError), (KeyError("user"), KeyError)]
 )
-async def test_a_bug_in_options_harms_nobody_else_and_is_logged_with_its_traceback(
+async def test_a_bug_in_options_harms_no_other_request_and_is_logged_with_its_traceback(
     given: Any, kind: type[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
     def options(_record: RequestRecord) -> Any:

@@ -103,7 +103,7 @@ async def test_a_full_broker_is_a_bound_too(caplog: pytest.LogCaptureFixture) ->
     assert "a payload of call c was not kept: no space" in caplog.text
 
 
-def test_a_question_whose_payload_nobody_can_have_made_is_refused() -> None:
+def test_a_question_with_an_impossible_payload_is_refused() -> None:
     line = questions._Letter(  # pyright: ignore[reportPrivateUsage]
         do="ask", id="q", request="r", call="c", worker="w", payload=Reference(*KEY, "0" * 64, MOST_BYTES + 1, 1)
     ).line
@@ -128,14 +128,14 @@ def test_a_reference_comes_back_from_its_line(changes: Any) -> None:
     [{"parts": 0}, {"parts": 10}, {"bytes": MOST_BYTES + 1}, {"digest": "0" * 63}, {"digest": "." * 64}],
     ids=str,
 )
-def test_a_reference_that_nobody_has_made_is_refused(changes: Any) -> None:
+def test_a_reference_with_impossible_values_is_refused(changes: Any) -> None:
     with pytest.raises(DecodeError, match="is not one to at most 8,388,608 bytes"):
         reference_in(reference(**changes).line)
     with pytest.raises(DecodeError, match="cannot be read"):
         reference_in(reference(**changes).line[:-1])
 
 
-def test_a_call_comes_back_with_its_transcript_and_what_is_no_reference_is_none() -> None:
+def test_a_call_comes_back_with_its_transcript_and_without_a_reference() -> None:
     messages = [UserMessage(content="Go.")]
     assert read_call(call_body(REQUESTED, messages)) == (REQUESTED, messages, None)
     assert read_call(call_body(REQUESTED, None)) == (REQUESTED, (), None)

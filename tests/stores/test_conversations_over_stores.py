@@ -98,11 +98,11 @@ async def test_in_mongodb(mongo_database: tuple[str, str]) -> None:
 async def test_the_messages_of_a_long_history_are_not_encoded_in_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    threads: list[bool] = []
+    are_in_loop: list[bool] = []  # one for each entry
     encoded = _encoding.written
 
     def watched(entry: Entry) -> Any:
-        threads.append(threading.current_thread() is threading.main_thread())
+        are_in_loop.append(threading.current_thread() is threading.main_thread())
         return encoded(entry)
 
     monkeypatch.setattr(_threaded_store, "written", watched)
@@ -110,5 +110,5 @@ async def test_the_messages_of_a_long_history_are_not_encoded_in_the_event_loop(
     async with Runtime(ScriptedProvider([text("ok")]), store=SqliteStore(tmp_path / "store.db")) as runtime:
         result = await runtime.run("And now?", history=history)
         stored = await runtime.store.history(result.conversation_id)
-    assert (threads[0], threads[-1]) == (False, False)  # the beginning has the history, and the ending the turn
+    assert (are_in_loop[0], are_in_loop[-1]) == (False, False)  # the beginning has the history, and the ending the turn
     assert list(stored[:2]) == history

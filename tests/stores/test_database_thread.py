@@ -293,7 +293,7 @@ async def test_entries_that_are_refused_are_not_counted_and_a_group_without_othe
     assert (thread.appends, thread.commits, thread.queued_peak) == (3, 2, 3)
 
 
-async def test_groups_are_bounded_and_of_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_group_is_bounded_and_has_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_thread, "_GROUP", 3)
     gate, groups = Gate(), list[tuple[str, int]]()
 
