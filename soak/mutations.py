@@ -1,8 +1,9 @@
 """The part of a soak that changes toolbus at random, and checks whether the tests notice.
 
 Its goal is that tests notice 98 % of the changes that are not known to be equivalent. `equivalent.toml` lists the
-equivalent ones, with reasons. An entry holds for one change of one text in one function, so that it hides nothing else,
-and its mutants are run as well: if a test notices one, the entry is reported as wrong.
+equivalent ones, with reasons. An entry holds for one change of one text in one function. Where several lines of the
+function have that text, the entry names its line, so that it hides nothing else. Its mutants are run as well: if a test
+notices one, the entry is reported as wrong.
 """
 
 from __future__ import annotations
@@ -36,19 +37,21 @@ _REPORT_SECONDS = 60.0
 
 @dataclass(slots=True)
 class Equivalents:
-    """Changes that are known to change nothing, by path, function, and the texts before and after."""
+    """Changes that are known to change nothing, by path, function, texts before and after, and line ("" for any)."""
 
-    known: dict[tuple[str, str, str, str], str] = field(default_factory=dict[tuple[str, str, str, str], str])
+    known: dict[tuple[str, str, str, str, str], str] = field(default_factory=dict[tuple[str, str, str, str, str], str])
 
     @classmethod
     def read(cls, path: Path = EQUIVALENT) -> Equivalents:
         """Read them from the file. Raises `KeyError` for an entry that lacks something, for example its reason."""
         found: list[dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8")).get("mutant", [])
-        return cls({(each["path"], each["where"], each["before"], each["after"]): each["why"] for each in found})
+        names = ("path", "where", "before", "after")
+        return cls({(*(each[name] for name in names), each.get("line", "")): each["why"] for each in found})
 
     def why(self, mutant: Mutant) -> str | None:
         """The reason why nobody can notice this change; None if a test should notice it."""
-        return self.known.get((mutant.path, mutant.where, mutant.before, mutant.after))
+        change = (mutant.path, mutant.where, mutant.before, mutant.after)
+        return self.known.get((*change, "")) or self.known.get((*change, mutant.text.strip()))
 
 
 def all_mutants(at: Sequence[str] = ()) -> list[Mutant]:

@@ -314,7 +314,7 @@ NOTE = "data:text/plain;base64,aGk="
         ({"type": "text", "text": "hi", "providerOptions": {"openai": {}}}, TextPart(text="hi")),
     ],
 )
-def test_one_part_shows_of_which_vendor_a_history_is(part: dict[str, Any], read: Any):
+def test_one_part_of_a_message_shows_which_vendor_s_form_a_history_has(part: dict[str, Any], read: Any):
     assert read_messages([{"role": "user", "content": [part]}]) == [UserMessage(content=(read,))]
 
 

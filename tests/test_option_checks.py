@@ -87,7 +87,7 @@ def test_a_handler_is_async_if_calling_it_gives_a_coroutine() -> None:
     assert [is_async(each) for each in (str, str.upper, partial(str, "a"), "a text")] == [False] * 4  # type: ignore[arg-type]
 
 
-def test_an_option_of_another_name_is_answered_with_the_one_that_is_meant() -> None:
+def test_the_error_of_an_unknown_option_names_the_option_that_is_meant() -> None:
     assert no_option(["output"], ["provider", "limits"]) == (
         "there is no option output (did you mean run(..., output=...)?); the options are provider, limits"
     )

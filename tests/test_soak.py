@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import json
 import os
 import subprocess
@@ -163,7 +164,7 @@ def test_a_seed_gives_the_same_mutants_in_the_same_order():
 
 def test_the_share_counts_hangs_as_noticed_and_leaves_out_what_is_known_to_be_equivalent():
     one, three, four, five, six, *_ = mutants_of(SOURCE, "toolbus/x.py")
-    known = mutations.Equivalents({(five.path, five.where, five.before, five.after): "for a reason"})
+    known = mutations.Equivalents({(five.path, five.where, five.before, five.after, ""): "for a reason"})
     tally = mutations.Tally(known)
     tally.add(Job(one, [], verdict="noticed", by=["a.py::fit"]))
     tally.add(Job(three, [], verdict="survived"))
@@ -261,11 +262,14 @@ def test_tests_that_cannot_be_run_are_a_problem_and_no_lack_of_time(monkeypatch:
 def test_each_entry_of_the_known_equivalents_is_a_change_that_there_is():
     known = mutations.Equivalents.read().known
     assert all(known.values()), "each says why"
-    there: set[tuple[str, str, str, str]] = set()
+    lines: dict[tuple[str, str, str, str], set[str]] = {}
     for path in {path for path, *_ in known}:
-        found = mutants_of((ROOT / "src" / path).read_text(encoding="utf-8"), path)
-        there |= {(path, each.where, each.before, each.after) for each in found}
-    assert [*known.keys() - there] == []
+        for each in mutants_of((ROOT / "src" / path).read_text(encoding="utf-8"), path):
+            lines.setdefault((path, each.where, each.before, each.after), set()).add(each.text.strip())
+    entries = [((path, where, before, after), line) for path, where, before, after, line in known]
+    assert [(change, line) for change, line in entries if line not in {"", *lines.get(change, ())}] == []
+    assert [change for change, _ in entries if change not in lines] == []
+    assert [change for change, line in entries if not line and len(lines[change]) > 1] == [], "each needs its line"
 
 
 def test_a_known_equivalent_hides_no_other_change(tmp_path: Path):
@@ -277,6 +281,11 @@ def test_a_known_equivalent_hides_no_other_change(tmp_path: Path):
     )
     known = mutations.Equivalents.read(path)
     assert (known.why(nine), known.why(ten)) == ("nobody has so many", None)
+    elsewhere = dataclasses.replace(nine, text="return 9")
+    assert known.why(elsewhere) == "nobody has so many"
+    path.write_text(f"{path.read_text(encoding='utf-8')}line = '{nine.text.strip()}'\n")
+    known = mutations.Equivalents.read(path)
+    assert (known.why(nine), known.why(elsewhere)) == ("nobody has so many", None)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="mutants are run in forked processes")

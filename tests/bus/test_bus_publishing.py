@@ -281,7 +281,7 @@ async def test_the_bus_wants_what_a_subscriber_to_one_request_listens_to_for_tha
     assert not bus.arbitration.wants(TextDelta, "mine")
 
 
-async def test_the_bus_wants_what_a_subscriber_to_a_request_and_those_below_it_listens_to_for_those_alone():
+async def test_the_bus_wants_what_a_subscriber_to_a_request_and_its_sub_requests_listens_to_only_for_those():
     bus = EventBus()
     async with bus.subscribe(TextDelta, request_id="mine", sub_requests=True):
         bus.arbitration.open_mailbox("below", parent_id="mine")

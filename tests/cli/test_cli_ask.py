@@ -148,6 +148,7 @@ class TestExitStatus:
             (("ask", "q", "--price", "3/-1"), "'3/-1' is not two prices"),
             (("ask", "q", "--json", "--events"), "not allowed with argument"),
             (("ask", "q", "--jso"), "unrecognized arguments: --jso (see toolbus --help)"),
+            (("store", "list", "--js"), "unrecognized arguments: --js (see toolbus --help)"),
             (
                 ("ask", "q", "--max-turns", "5"),
                 "unrecognized arguments: --max-turns 5; did you mean --limit max_rounds=VALUE? (see toolbus --help)",

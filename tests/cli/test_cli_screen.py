@@ -127,7 +127,7 @@ def test_a_stdout_that_fails_is_reported_once_and_written_no_more():
     assert reported == [True]
 
 
-def test_a_stderr_that_fails_is_written_no_more_and_the_answer_all_the_same():
+def test_after_stderr_has_failed_only_the_answer_is_written():
     tried: list[str] = []
 
     class Broken(Full):

@@ -149,14 +149,16 @@ class TestTheEnd:
         assert cli.main() == 0
         assert ends == []
 
-
-@pytest.mark.parametrize("alive", [[True, False], [False, False]])
-def test_all_threads_that_are_left_have_one_time_together(alive: list[bool], monkeypatch: pytest.MonkeyPatch):
-    waited: list[float] = []
-    threads = [
-        SimpleNamespace(daemon=False, join=waited.append, is_alive=functools.partial(bool, each)) for each in alive
-    ]
-    daemon = SimpleNamespace(daemon=True)
-    monkeypatch.setattr(threading, "enumerate", lambda: [threading.current_thread(), daemon, *threads])
-    assert cli._threads_are_left() is any(alive)
-    assert sum(waited) == pytest.approx(cli._THREAD_SECONDS)
+    @pytest.mark.parametrize("alive", [[True, False], [False, False]])
+    def test_all_threads_that_are_left_have_one_time_together(
+        self, alive: list[bool], ends: list[int], monkeypatch: pytest.MonkeyPatch
+    ):
+        waited: list[float] = []
+        threads = [
+            SimpleNamespace(daemon=False, join=waited.append, is_alive=functools.partial(bool, each)) for each in alive
+        ]
+        daemon = SimpleNamespace(daemon=True)
+        monkeypatch.setattr(threading, "enumerate", lambda: [threading.current_thread(), daemon, *threads])
+        cli.main()
+        assert ends == [0] * any(alive)
+        assert sum(waited) == pytest.approx(cli._THREAD_SECONDS)

@@ -265,9 +265,9 @@ class Doing:
         return self.now
 
 
-def shown(screen: Screen, monkeypatch: pytest.MonkeyPatch, *more: str) -> tuple[Any, Doing, Any]:
-    """A display that has begun, its worker, and its clock."""
-    clock: Any = SimpleNamespace(now=0.0)
+def shown(screen: Screen, monkeypatch: pytest.MonkeyPatch, *more: str, began: float = 0.0) -> tuple[Any, Doing, Any]:
+    """A display that began when its clock was at `began`, its worker, and the clock."""
+    clock: Any = SimpleNamespace(now=began)
     monkeypatch.setattr("toolbus.cli._commands.worker.time.monotonic", lambda: clock.now)
     options = parse([*WORKER, "--url", "nats://h", "--concurrency", "4", *more])
     worker: Any = Doing()
@@ -277,9 +277,7 @@ def shown(screen: Screen, monkeypatch: pytest.MonkeyPatch, *more: str) -> tuple[
 
 
 def test_a_terminal_has_a_live_line(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    serving, worker, clock = shown(LiveScreen(io.StringIO(), terminal), monkeypatch)
-    clock.now = 5.0
-    serving._ready()
+    serving, worker, clock = shown(LiveScreen(io.StringIO(), terminal), monkeypatch, began=5.0)
     worker.now, clock.now = WorkerStatistics(running=3, answered=1_204, broker_unavailable=False), 66.0
     before = terminal.getvalue()
     serving._look()
@@ -301,9 +299,7 @@ def test_a_log_has_a_line_for_each_minute_with_news(monkeypatch: pytest.MonkeyPa
 
 def test_a_line_says_how_long_the_worker_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
     log = io.StringIO()
-    serving, worker, clock = shown(Screen(io.StringIO(), log), monkeypatch)
-    clock.now = 5.0
-    serving._ready()
+    serving, worker, clock = shown(Screen(io.StringIO(), log), monkeypatch, began=5.0)
     worker.now, clock.now = WorkerStatistics(running=0, answered=1, broker_unavailable=False), 66.0
     serving._look()
     assert log.getvalue().endswith("0 running, 1 answered  1 min 1 s\n")

@@ -7,6 +7,8 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import anyio.to_process
+import process_tools
 import pytest
 from dispatch_desk import Desk
 
@@ -287,3 +289,20 @@ async def test_the_exception_of_the_block_passes_as_it_is():
             await settle()
             raise LookupError("ours")
     assert (await desk.failed()).reason == "cancelled"
+
+
+async def test_a_process_that_does_not_start_in_time_is_a_failure_that_says_what_may_be_wrong(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    async def never(*_: Any, **__: Any) -> None:
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr(anyio.to_process, "run_sync", never)
+    desk, began = Desk(), anyio.current_time()
+    async with ToolDispatcher(desk.bus, ToolRegistry([process_tools.where])):
+        desk.ask("where", seconds=100)
+        event = await desk.ending(seconds=60)
+    assert isinstance(event, ToolCallFailed)
+    assert (event.error, event.outcome_unknown) == ("The tool's process could not be started.", False)
+    assert anyio.current_time() - began == pytest.approx(30)
+    assert "the process did not start in time; is the main script guarded" in caplog.text

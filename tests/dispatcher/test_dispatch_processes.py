@@ -395,15 +395,6 @@ async def test_a_process_that_cannot_start_is_a_failure(
     assert "the process could not be started" in caplog.text
 
 
-async def test_a_process_that_does_not_start_in_time_is_a_failure_that_says_what_may_be_wrong(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    monkeypatch.setattr("toolbus.dispatcher._processes._MAX_START_SECONDS", -1.0)
-    event = await ending_of("where")
-    assert (event.error, event.outcome_unknown) == ("The tool's process could not be started.", False)
-    assert "the process did not start in time; is the main script guarded" in caplog.text
-
-
 # ------------------------------------------------------------------------------------------------- places
 
 

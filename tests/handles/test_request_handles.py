@@ -15,7 +15,7 @@ import pytest
 from support.journaled import late_answers
 from support.local_relay import LocalRelay
 from support.resuming import Lab, virtual_walls
-from toolbus import RequestSession, Runtime, Tool
+from toolbus import Limits, RequestSession, Runtime, Tool
 from toolbus.bus import Cursor
 from toolbus.durability import InboxReader
 from toolbus.errors import (
@@ -48,7 +48,7 @@ from toolbus.remote import Client
 from toolbus.storage import MAX_WAITING_INPUTS
 from toolbus.stores.memory import MemoryStore
 from toolbus.stores.sqlite import SqliteStore
-from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
+from toolbus.testing import ScriptedProvider, advance, calls, hang, settle, text, virtual_backends
 
 anyio_backend = virtual_backends()
 wall = virtual_walls()
@@ -323,6 +323,15 @@ async def test_a_request_that_ended_too_long_ago_is_not_listed() -> None:
         assert [each.request_id for each in await runtime.requests()] == [result.request_id]
         await advance(61)
         assert list(await runtime.requests()) == []
+
+
+async def test_the_record_of_a_request_that_has_ended_says_when_it_has() -> None:
+    async with Runtime(ScriptedProvider([hang()]), limits=Limits(timeout_seconds=5)) as runtime:
+        result = await runtime.run("hi")
+        (record,) = await runtime.requests()
+    assert (record.request_id, record.ending) == (result.request_id, "stopped")
+    assert record.ended_at is not None
+    assert record.ended_at - record.started_at == pytest.approx(5)
 
 
 async def test_a_command_for_a_request_that_nobody_runs_waits_for_the_one_that_takes_it_over() -> None:

@@ -129,7 +129,7 @@ def test_a_file_in_a_message_has_a_name_unless_it_is_audio(media_type: str, name
     assert (named_file(elsewhere), named_file(TextPart(text="a"))) == (elsewhere, TextPart(text="a"))
 
 
-def test_fields_of_ones_own_replace_others_and_one_field_is_merged() -> None:
+def test_extra_fields_replace_those_of_the_body_and_one_of_them_may_be_merged() -> None:
     body = {"model": "m", "options": {"a": 1, "b": 2}}
     assert with_extra(body, None) == body
     extra = {"model": "n", "options": {"b": 3}}

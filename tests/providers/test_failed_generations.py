@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from support.openai_server import OpenAIServer, Reply, chunk, status, text
-from toolbus import Limits, RequestResult, Runtime, tool
+from toolbus import Interceptor, Limits, RequestResult, Runtime, ToolContext, tool
 from toolbus.events import ModelRetrying
 from toolbus.messages import ToolCall, ToolMessage
-from toolbus.protocols import Delta, TextPiece
+from toolbus.protocols import Delta, ModelReply, ModelRequest, TextPiece
 from toolbus.providers import OpenAIProvider
-from toolbus.providers.openai._failed_generation import INVALID_JSON, TOOL_USE_FAILED, FailedGeneration, failed_calls
+from toolbus.providers.openai._failed_generation import INVALID_JSON, FailedGeneration, failed_calls
 from toolbus.testing import Harness
 
 MESSAGE = "Failed to call a function. Please adjust your prompt. See 'failed_generation' for more details."
@@ -115,6 +115,7 @@ async def test_where_no_call_can_be_made_out_the_model_is_asked_again(reply: Rep
         (MALFORMED, [("get_weather", "city = Paris")]),
         ('{"name": "a", "arguments": {"n": 1}', [("a", '{"n": 1')]),
         ('<function=a>{"n": 1}</function>', [("a", '{"n": 1}')]),
+        ('<function=a>{"city": "Köln"}</function>', [("a", '{"city": "Köln"}')]),
         ('<function=a{"n": 1}></function>', [("a", '{"n": 1}')]),
         ('<function=a({"n": 1})</function>\n<function=b {"m": 2}></function>', [("a", '{"n": 1}'), ("b", '{"m": 2}')]),
         ('a{"n": 1}</function>', [("a", '{"n": 1}')]),
@@ -150,14 +151,16 @@ def test_an_answer_that_the_server_could_not_read_is_passed_on_unless_it_was_str
     assert (deltas, reply.message.text, reply.finish_reason, reply.vendor_finish_reason) == (emitted, whole, "stop", "")
 
 
-@pytest.mark.parametrize("offered", [[], ["get_weather"]])
-def test_calls_that_the_server_could_not_read_count_only_where_tools_are_offered(offered: list[str]) -> None:
-    failed = FailedGeneration("no", vendor="groq", status=400, codes={TOOL_USE_FAILED}, generation=WRONG)
-    reply = failed.reply("", model="m", emit=lambda _delta: None, offered=offered)
-    assert (reply is not None) == bool(offered)
-    assert reply is None or (reply.finish_reason, reply.vendor_finish_reason) == ("tool_calls", TOOL_USE_FAILED)
+async def test_a_reply_of_calls_that_the_server_could_not_read_says_so() -> None:
+    replies: list[ModelReply] = []
 
+    class Seen(Interceptor):
+        async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Any) -> ModelReply:
+            replies.append(await ask(request))
+            return replies[-1]
 
-def test_letters_of_a_call_between_tags_stay_as_they_are() -> None:
-    (call,) = failed_calls('<function=get_weather>{"city": "Köln"}</function>')
-    assert (call.name, call.arguments) == ("get_weather", '{"city": "Köln"}')
+    await run(answered(WRONG), text("Sorry."), interceptors=[Seen()])
+    assert [(each.finish_reason, each.vendor_finish_reason) for each in replies] == [
+        ("tool_calls", "tool_use_failed"),
+        ("stop", "stop"),
+    ]

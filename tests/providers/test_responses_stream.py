@@ -262,7 +262,7 @@ def test_reasoning_that_a_server_shows_whole_is_read() -> None:
         assert reply.message.text == texts(deltas, TextPiece) == "Look:"
 
 
-def test_of_reasoning_with_a_summary_only_that_is_shown_and_of_messages_only_known_parts() -> None:
+def test_reasoning_with_a_summary_shows_only_the_summary_and_a_message_only_its_known_parts() -> None:
     deltas: list[Delta] = []
     both = {**THOUGHT, "content": [{"type": "reasoning_text", "text": "Hm."}]}
     said = {**SAID, "content": [*SAID["content"], {"type": "strange", "text": "x"}]}

@@ -18,8 +18,9 @@ from toolbus.messages import (
     Usage,
     UserMessage,
 )
-from toolbus.protocols import Emit, ModelReply, ModelRequest, ModelSettings, TextPiece
+from toolbus.protocols import ModelSettings
 from toolbus.providers.summarizer import Summarizer
+from toolbus.testing import ScriptedProvider, text
 
 TURNS: list[Message] = [
     UserMessage(content=(TextPart(text="Where is"), ImagePart(url="https://a/b.png"), TextPart(text="this?"))),
@@ -32,31 +33,20 @@ TURNS: list[Message] = [
 ]
 
 
-class Model:
-    """A model that keeps what it was asked, and streams its summary."""
-
-    vendor = "stub"
-
-    def __init__(self) -> None:
-        self.requests: list[ModelRequest] = []
-
-    async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
-        self.requests.append(request)
-        emit(TextPiece("They look."))
-        message = AssistantMessage(text="They look.")
-        return ModelReply(message=message, usage=Usage(input_tokens=3), vendor="stub", model="small")
+def model() -> ScriptedProvider:
+    return ScriptedProvider([text("They look.", usage=Usage(input_tokens=3))], vendor="stub")
 
 
 async def test_a_model_reads_the_earlier_summary_and_each_message_as_text() -> None:
-    model = Model()
-    summary = await Summarizer(max_words=50).summarize("Ada asks.", TURNS, model)
+    asking = model()
+    summary = await Summarizer(max_words=50).summarize("Ada asks.", TURNS, asking)
     assert (summary.text, summary.usage, summary.vendor, summary.model) == (
         "They look.",
         Usage(input_tokens=3),
         "stub",
-        "small",
+        "script",
     )
-    task, asked = model.requests[0].messages
+    task, asked = asking.requests[0].messages
     assert isinstance(task, SystemMessage)
     assert "50 words" in task.text
     assert isinstance(asked, UserMessage)
@@ -71,16 +61,25 @@ async def test_a_model_reads_the_earlier_summary_and_each_message_as_text() -> N
 
 
 async def test_a_model_of_its_own_is_asked_with_its_settings_and_nothing_of_an_earlier_summary() -> None:
-    own, other, settings = Model(), Model(), ModelSettings(temperature=0)
+    own, other, settings = model(), model(), ModelSettings(temperature=0)
     await Summarizer(own, settings=settings).summarize("", TURNS[:1], other)
-    assert other.requests == []
+    assert [*other.requests] == []
     (request,) = own.requests
-    assert request.settings is settings
+    assert request.settings == settings
     assert "came before" not in str(request.messages[-1])
 
 
-@pytest.mark.parametrize(("options", "problem"), [({"provider": "gpt"}, "has no respond"), ({"max_words": 0}, "is 0")])
-def test_what_cannot_summarize_is_refused(options: dict[str, Any], problem: str) -> None:
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"provider": "openai:gpt-5-mini"}, r"has no respond.*toolbus.providers.resolve\(name\)"),
+        ({"max_words": 0}, "max_words is 0"),
+    ],
+)
+def test_a_summarizer_without_a_model_or_without_words_is_refused(options: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigurationError, match=problem):
         Summarizer(**options)
+
+
+def test_a_summary_may_have_one_word() -> None:
     assert Summarizer(max_words=1).max_words == 1

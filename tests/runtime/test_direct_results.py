@@ -106,7 +106,9 @@ async def test_several_results_are_one_answer() -> None:
 
 
 @pytest.mark.parametrize("other", [("look", {"what": "it"}), shows("secret"), shows("it"), ("show", {}), ("gone", {})])
-async def test_the_model_reads_the_results_if_there_is_more_to_read(other: tuple[str, dict[str, str]]) -> None:
+async def test_the_model_reads_a_direct_result_that_stands_beside_another_result_or_a_failure(
+    other: tuple[str, dict[str, str]],
+) -> None:
     model = ScriptedProvider([calls(LAMP, other), text("I ordered the lamp.")])
     async with Runtime(model, tools=TOOLS) as runtime:
         result = await runtime.run("A lamp, and it.")
@@ -190,7 +192,7 @@ async def test_a_message_that_comes_meanwhile_is_answered_by_the_model() -> None
     assert result.text == "A red lamp."
 
 
-async def test_background_work_is_not_given_up_for_it() -> None:
+async def test_background_work_is_not_given_up_for_a_direct_result() -> None:
     @tool(background=True)
     async def bake() -> str:
         """Bake a cake."""
@@ -206,7 +208,7 @@ async def test_background_work_is_not_given_up_for_it() -> None:
 # --------------------------------------------------------------------------------------------- sub-requests
 
 
-async def test_within_a_sub_request_it_ends_only_that_one() -> None:
+async def test_a_direct_result_within_a_sub_request_ends_only_the_sub_request() -> None:
     clerk = sub_request_tool("clerk", "Orders.", provider=ScriptedProvider([calls(LAMP)]), tools=TOOLS)
     async with Runtime(ScriptedProvider([calls(("clerk", {"task": "lamp"})), text("Done.")]), tools=[clerk]) as runtime:
         result = await runtime.run("A lamp, please.")
@@ -246,7 +248,7 @@ async def test_a_sub_request_that_spends_the_rest_still_gives_the_answer() -> No
 # ------------------------------------------------------------------------------------------------ options
 
 
-def test_it_does_not_go_with_background_work() -> None:
+def test_a_background_tool_cannot_return_its_result_directly() -> None:
     with pytest.raises(ConfigurationError, match="so it cannot be the answer; leave one out"):
         tool(name="x", background=True, return_direct=True)(lambda: None)
     wrong: Any = "yes"

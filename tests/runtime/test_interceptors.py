@@ -732,12 +732,11 @@ async def test_an_interceptor_that_gives_no_result_back_fails_the_call_and_nothi
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-async def test_a_result_is_screened_also_by_one_interceptor_among_others(is_first: bool) -> None:
+async def test_a_result_is_screened_by_the_one_interceptor_of_several_that_screens_results(is_first: bool) -> None:
     class Shout(Interceptor):
         async def after_tool(
             self, call: ToolCallRequested, result: RenderedResult, context: ToolContext[Any]
         ) -> RenderedResult:
-            """Edit."""
             return replace(result, content=result.content.upper())
 
     given = [Shout(), NoSecrets()] if is_first else [NoSecrets(), Shout()]

@@ -246,7 +246,7 @@ async def test_a_cost_limit_without_a_price_for_the_model_says_which_one_is_miss
     assert "there is no price for 'scripted:" in str(result.error)
 
 
-async def test_options_count_whatever_others_are_given_before_them() -> None:
+async def test_an_option_counts_whatever_options_are_given_before_it() -> None:
     script = ScriptedProvider([text("Hello.")])
     async with Runtime(script) as runtime:
         await runtime.run("hi", deps=None, history=None, on_busy="queue", conversation_id="c", instructions="Be brief.")

@@ -162,7 +162,7 @@ def test_a_request_and_the_one_above_it_share_a_vault_once_either_has_one(above_
 def test_pieces_that_are_not_published_still_show_that_the_model_answers(
     piece: Delta, has_output: bool, kind: type[Event] | None
 ) -> None:
-    """Otherwise the timer of a stalled stream would end a long structured output."""
+    """A long structured output, of which nothing is published, must not be ended by the timer of a stalled stream."""
     secrets, published, fed, kinds = own(keeps=True), list[Delta](), list[Delta](), list[type[Event]]()
     assert MARKS is not None
     secrets.marked, secrets.answer = {"login": MARKS}, MARKS if has_output else None

@@ -503,7 +503,7 @@ async def test_the_tool_to_read_on_with_takes_its_share_of_the_window() -> None:
     assert size(provider.requests[1]) <= 380
 
 
-async def test_what_a_refusal_has_taught_holds_in_the_next_turn_also_where_no_turn_was_left_out() -> None:
+async def test_the_window_that_a_refusal_has_shown_holds_in_the_next_turn_also_where_no_turn_was_left_out() -> None:
     asked: list[int] = []
 
     def small(request: ModelRequest) -> Any:

@@ -12,8 +12,10 @@ from toolbus.toolsets.mcp._bounds import LINES, bounded_lines, excess
 VALUES = b"[%s]" % b",".join([b"1"] * 100_001)  # one value too many
 
 
-def decoder(most_bytes: int, reasons: list[str], errors: str = "strict") -> Callable[[bytes], str]:
-    with bounded_lines(most_bytes, reasons.append, lambda _line: None):
+def decoder(
+    most_bytes: int, reasons: list[str], errors: str = "strict", heard: Callable[[str], None] = lambda _line: None
+) -> Callable[[bytes], str]:
+    with bounded_lines(most_bytes, reasons.append, heard):
         return codecs.getincrementaldecoder(LINES)(errors).decode
 
 
@@ -54,6 +56,20 @@ def test_characters_that_cannot_be_read_are_treated_as_the_stream_says() -> None
     assert decoder(10, [], "replace")(b"\xff\n") == "\ufffd\n"
     with pytest.raises(UnicodeDecodeError):
         decoder(10, [])(b"\xff\n")
+
+
+def test_lines_that_are_no_json_are_heard_as_they_are_decoded() -> None:
+    """After a failed write to a program, the SDK drops the lines that it has decoded, and these are its last words."""
+    heard, reasons = list[str](), list[str]()
+    decode = decoder(100, reasons, "replace", heard.append)
+    said = b'Usage: serve [--stdio]\n{"id": 1}\n  {\n\n \n[INFO] \xff\n'
+    assert decode(said[:10]) == ""
+    assert decode(said[10:]) == said.decode("utf-8", "replace")
+    assert [each.strip() for each in heard if each.strip()] == [
+        "Usage: serve [--stdio]",
+        "[INFO] \N{REPLACEMENT CHARACTER}",
+    ]
+    assert reasons == []
 
 
 def test_a_text_may_have_as_many_bytes_as_the_bound_says_and_other_encodings_stay_unknown() -> None:

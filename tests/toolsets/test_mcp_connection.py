@@ -496,7 +496,9 @@ ANSWER: dict[str, Any] = {"jsonrpc": "2.0", "id": 7, "result": {}}
         ([{**ANSWER, "id": None}, {**ANSWER, "id": [7]}], False),
     ],
 )
-def test_what_cannot_be_read_ends_the_call_that_any_part_of_it_answers(parts: list[Any], answers: bool) -> None:
+def test_a_message_that_cannot_be_read_ends_the_call_that_any_part_of_the_message_answers(
+    parts: list[Any], answers: bool
+) -> None:
     problems: Any = [{"type": "missing", "loc": (), "input": each} for each in parts]
     error = ValidationError.from_exception_data("message", problems)
     found = repaired(error, str, lambda _tool, _why: None)

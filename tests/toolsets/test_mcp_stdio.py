@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import json
 import logging
 import os
@@ -18,7 +17,6 @@ import support
 from support.mcp_server import Caller, until
 from toolbus.events import ToolCallFailed
 from toolbus.toolsets.mcp import McpServer, McpTools
-from toolbus.toolsets.mcp._bounds import LINES, bounded_lines
 
 PROGRAM = str(Path(support.__path__[0]) / "small_mcp_program.py")
 
@@ -139,17 +137,3 @@ async def test_the_last_words_of_a_program_are_reported(caplog: pytest.LogCaptur
         assert failed.reason.endswith("it said: the key is wrong | get another one")
         assert none.reason == "there is no no-such-program"
     assert "MCP server small says: get another one" in caplog.text
-
-
-def test_what_a_program_prints_is_heard_though_the_client_cannot_write_to_it_any_more():
-    """The SDK drops the lines that it reads then, after they were decoded."""
-    heard: list[str] = []
-    with bounded_lines(100, heard.append, heard.append):
-        lines = codecs.getincrementaldecoder(LINES)("replace")
-    said = b'Usage: serve [--stdio]\n{"id": 1}\n  {\n\n \n[INFO] \xff\n'
-    assert lines.decode(said[:10]) == ""
-    assert lines.decode(said[10:]) == said.decode("utf-8", "replace")
-    assert [each.strip() for each in heard if each.strip()] == [
-        "Usage: serve [--stdio]",
-        "[INFO] \N{REPLACEMENT CHARACTER}",
-    ]

@@ -64,7 +64,7 @@ def test_the_results_of_several_calls_are_the_answer_in_call_order() -> None:
 
 
 @pytest.mark.parametrize("calls", [(SHOW, call()), (call(), SHOW)])
-def test_a_result_beside_another_one_is_read_by_the_model(calls: tuple[ToolCall, ...]) -> None:
+def test_a_direct_result_beside_the_result_of_another_tool_is_read_by_the_model(calls: tuple[ToolCall, ...]) -> None:
     turn = Turn(tools=OFFERED)
     turn.call(*calls)
     turn.complete()
@@ -73,14 +73,14 @@ def test_a_result_beside_another_one_is_read_by_the_model(calls: tuple[ToolCall,
 
 
 @pytest.mark.parametrize("calls", [(SHOW, PLAN), (PLAN, SHOW)])
-def test_a_plan_beside_it_has_nothing_to_read(calls: tuple[ToolCall, ...]) -> None:
+def test_a_plan_beside_a_direct_result_leaves_nothing_to_read(calls: tuple[ToolCall, ...]) -> None:
     turn = Turn(tools=OFFERED)
     turn.call(*calls)
     turn.complete(content="noon")
     assert answered(turn) == ("completed", "", "noon")
 
 
-def test_a_page_of_a_long_result_beside_it_is_read_by_the_model() -> None:
+def test_a_page_of_a_long_result_beside_a_direct_result_is_read_by_the_model() -> None:
     turn = Turn(tools={**OFFERED, READ_RESULT.name: READ_RESULT})
     turn.call(call())
     turn.complete()
@@ -97,7 +97,7 @@ def test_a_plan_is_not_an_answer() -> None:
 
 
 @pytest.mark.parametrize("failing", ["r_0_0", "r_0_1"])
-def test_a_failure_beside_it_is_read_by_the_model(failing: str) -> None:
+def test_a_failure_beside_a_direct_result_is_read_by_the_model(failing: str) -> None:
     turn = Turn(tools=OFFERED)
     turn.call(SHOW, SHOW)
     turn.fail(failing)
@@ -133,7 +133,7 @@ def test_a_call_that_is_answered_before_it_is_requested_is_an_answer() -> None:
     assert answered(turn) == ("completed", "", "noon")
 
 
-def test_a_tool_that_is_gone_or_another_one_ends_nothing() -> None:
+def test_the_result_of_a_tool_that_was_removed_or_replaced_meanwhile_ends_nothing() -> None:
     for later in ({}, {"show": ToolSpec(name="show")}):
         turn = Turn(tools=OFFERED)
         turn.call(SHOW)
@@ -166,7 +166,7 @@ def test_steering_is_answered_first() -> None:
     assert turn.roles == ["user", "assistant", "tool", "user"]
 
 
-def test_a_background_call_is_not_given_up_for_it() -> None:
+def test_a_background_call_is_not_given_up_for_a_direct_result() -> None:
     turn = Turn(tools=OFFERED)
     turn.call(call("render"))
     turn.call(SHOW)

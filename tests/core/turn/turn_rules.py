@@ -283,7 +283,7 @@ def check_background(facts: Sequence[Event]) -> None:
 
 
 def check_answers_by_tools(facts: Sequence[Event], direct: set[str]) -> None:
-    """Tools answer with the results of all calls of a reply, which are then theirs, and have ended well."""
+    """An answer by tools is made of the results of all calls of its reply: all are of such tools, and completed."""
     ends: dict[str, ToolCallCompleted] = {}
     reply: ModelResponded | None = None
     for fact in facts:
