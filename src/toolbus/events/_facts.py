@@ -155,8 +155,9 @@ class ModelRetrying(Event, kw_only=True, frozen=True):
 
     The pieces of its reply that were streamed so far are void. `reason` is an error code such as
     `provider_unavailable` or `empty_reply`. `provider_index` is the position, among the request's providers, of the
-    one that is asked next, from 0. `usage` and `cost` are those of replies that arrived but could not be used, which
-    no `ModelResponded` reports.
+    one that is asked next, from 0. `vendor` and `model` name the model that failed: as its newest reply does, or, where
+    none arrived, as its provider does. `usage` and `cost` are those of replies that arrived but could not be used,
+    which no `ModelResponded` reports.
     """
 
     round: int
@@ -165,6 +166,8 @@ class ModelRetrying(Event, kw_only=True, frozen=True):
     delay_seconds: float = 0.0
     provider_index: int = 0
     usage: Usage = Usage()
+    vendor: str = ""
+    model: str = ""
     cost: float = 0.0
     is_fact: ClassVar[bool] = True
 

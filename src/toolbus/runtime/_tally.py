@@ -44,8 +44,8 @@ class ToolStatistics:
 class ModelStatistics:
     """The replies of one model. `retries` counts how often it was asked again, or instead of a model that had failed.
 
-    `usage` is the sum of the replies' tokens, and `cost` that of their costs, by the requests' `prices`. Replies that
-    could not be used are in neither.
+    `usage` is the sum of the replies' tokens, and `cost` that of their costs, by the requests' `prices`. Both include
+    replies that could not be used and were asked for again, which `calls` does not count.
     """
 
     calls: int
@@ -133,6 +133,10 @@ class Tally:
                 model.usage += event.usage
                 model.cost += event.cost or 0.0
             case ModelRetrying():
+                if event.usage != Usage():
+                    model = self._model(self._name_of(event))
+                    model.usage += event.usage
+                    model.cost += event.cost
                 providers = self._providers(event)
                 if event.provider_index < len(providers):
                     self._model(_name(providers[event.provider_index])).retries += 1
@@ -166,7 +170,7 @@ class Tally:
     def _providers(self, event: Event) -> Any:
         return getattr(self._bus.arbitration.view(event.request_id), "providers", ())
 
-    def _name_of(self, event: ModelResponded) -> str:
+    def _name_of(self, event: ModelResponded | ModelRetrying) -> str:
         """Return the name under which the model was asked: a reply may name a version of it.
 
         The longest such name counts, because another model's name may begin with it.

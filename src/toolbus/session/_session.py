@@ -307,7 +307,7 @@ class RequestSession(SessionSteps):
                 return
             view = self._view
             view.model_call, self._state.streamed = call, call.texts
-            happened = _used_up(view.budgets) or await self._asker.request(command, view.tools, view)
+            happened = _used_up(view.budgets) or await self._asker.request(call, view.tools, view)
             if (shaped := view.window.shaped()) is not None:
                 await self._step([shaped], self._clock())
                 happened = _used_up(view.budgets) or happened

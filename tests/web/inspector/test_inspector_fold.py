@@ -176,9 +176,18 @@ def test_tokens_and_cost_are_those_of_replies_summaries_and_sub_requests():
     assert found["tokens"] == {"input": 111, "output": 33, "cached": 4, "reasoning": 1}
     assert (found["cost"], found["models"]) == (0.875, ["openai:gpt"])
     assert fold(started(), responded(1)).summary()["cost"] is None
-    lost = ModelRetrying(request_id="r", round=0, reason="context_overflow", usage=Usage(input_tokens=1), cost=0.5)
+    lost = ModelRetrying(
+        request_id="r",
+        round=0,
+        reason="context_overflow",
+        usage=Usage(input_tokens=1),
+        vendor="openai",
+        model="mini",
+        cost=0.5,
+    )
     tried = fold(started(), lost, responded(1, cost=0.25)).summary()
     assert (tried["cost"], tried["tokens"]["input"]) == (0.75, 11)
+    assert tried["models"] == ["openai:mini", "openai:gpt"]
     # The ending counts a last reply that could not be used.
     ending = RequestCompleted(request_id="r", cost=1.5)
     assert fold(started(), requested(2), completed(3, spent=spent), lost, ending).summary()["cost"] == 1.5

@@ -107,11 +107,11 @@ def _on_elapsed(state: TurnState, elapsed: Elapsed, facts: Facts, now: float) ->
                 _on_overdue(state, each, facts, now)
     elif state.phase is MODEL:
         if is_time_over(state, now):
-            complete(state, facts, _reason(state) or _timeout(state), lost=elapsed)
+            complete(state, facts, _reason(state) or _timeout(state), lost=elapsed.lost)
         elif now >= state.model_deadline:
             limit = f"model_timeout_seconds={state.limits.model_timeout_seconds:g}"
             error = f"the model did not answer in time ({limit})"
-            failed = ModelFailed("provider_timeout", error, retryable=True, usage=elapsed.usage, cost=elapsed.cost)
+            failed = ModelFailed("provider_timeout", error, retryable=True, lost=elapsed.lost)
             decide_model_failed(state, failed, facts, now)
 
 

@@ -12,10 +12,10 @@ from ...events import Event, MessageAppended, ModelResponded, RequestCompleted, 
 from ...messages import AssistantMessage, Message, ToolCall
 from ..arguments import encodable
 from ._state import MODEL, CallState, TurnState
-from ._steps import Elapsed, ModelFailed, reply_id
+from ._steps import LostReplies, reply_id
 from ._transcript import background_note_of
 
-_NOTHING = Elapsed()
+_NOTHING = LostReplies()
 
 
 class Facts(Struct, eq=False):
@@ -58,10 +58,10 @@ class Facts(Struct, eq=False):
             self._envelope = self._state.envelope(self._now)
         self.put(kind(event_id=self.next_id, **self._envelope, **fields))
 
-    def end(self, kind: Callable[..., Event], *, lost: ModelFailed | Elapsed = _NOTHING, **fields: Any) -> None:
+    def end(self, kind: Callable[..., Event], *, lost: LostReplies = _NOTHING, **fields: Any) -> None:
         """End the request with a fact of `kind`. Its background calls are given up, and noted in the transcript.
 
-        `lost` is a call of the model whose usage and cost no other fact has.
+        No other fact has the usage and cost of `lost`.
         """
         state = self._state
         for each in [*state.open_calls.values()] if state.background else ():
@@ -136,11 +136,11 @@ def complete(
     by_model: bool = False,
     text: str = "",
     output: Any = None,
-    lost: ModelFailed | Elapsed = _NOTHING,
+    lost: LostReplies = _NOTHING,
 ) -> None:
     """End the request: completed, or stopped by the limit in `reason`; with `by_model`, for the model's own reason.
 
-    `lost` is a call of the model whose usage and cost no other fact has.
+    No other fact has the usage and cost of `lost`.
     """
     keep_streamed(state, facts)
     facts.end(

@@ -83,7 +83,15 @@ def _on_empty_reply(state: TurnState, reply: ModelReply, facts: Facts) -> None:
     elif state.empty_replies > 1:
         facts.end(RequestFailed, reason="empty_reply", error=f"{error}, twice")
     else:
-        facts.emit(ModelRetrying, round=state.round, reason="empty_reply", error=error, provider_index=state.provider)
+        facts.emit(
+            ModelRetrying,
+            round=state.round,
+            reason="empty_reply",
+            error=error,
+            provider_index=state.provider,
+            vendor=reply.vendor,
+            model=reply.model,
+        )
 
 
 def decide_withheld(state: TurnState, text: str, facts: Facts) -> bool:
@@ -138,11 +146,11 @@ def decide_model_failed(state: TurnState, failed: ModelFailed, facts: Facts, now
     """Decide on a failed model call: retry it, turn to another provider, or end the request."""
     if state.phase is not MODEL:
         return
-    again = _asked_again(state, failed, facts, now)
-    over = over_budget(state.limits, state.usage + failed.usage, state.cost + failed.cost)
+    again, lost = _asked_again(state, failed, facts, now), failed.lost
+    over = over_budget(state.limits, state.usage + lost.usage, state.cost + lost.cost)
     stop = state.stop if again is None else over
     if stop is not None:  # The request ends because of the limit; a last answer was optional.
-        complete(state, facts, stop.reason, lost=failed)
+        complete(state, facts, stop.reason, lost=lost)
         return
     if again is not None:
         provider, delay = again
@@ -153,14 +161,16 @@ def decide_model_failed(state: TurnState, failed: ModelFailed, facts: Facts, now
             error=failed.error,
             delay_seconds=delay,
             provider_index=provider,
-            usage=failed.usage,
-            cost=failed.cost,
+            usage=lost.usage,
+            vendor=lost.vendor,
+            model=lost.model,
+            cost=lost.cost,
         )
         return
     # An overflow was retryable only within this request.
     retryable = failed.retryable and failed.code != ContextOverflow.code
     keep_streamed(state, facts)
-    facts.end(RequestFailed, reason=failed.code, error=failed.error, retryable=retryable, lost=failed)
+    facts.end(RequestFailed, reason=failed.code, error=failed.error, retryable=retryable, lost=lost)
 
 
 def _asked_again(state: TurnState, failed: ModelFailed, facts: Facts, now: float) -> tuple[int, float] | None:

@@ -56,18 +56,26 @@ class ModelReplied(Record, frozen=True):
     native_output: bool = False
 
 
-class ModelFailed(Record, frozen=True):
-    """The failure of a model call. `code` is a `ToolbusError.code`; `retry_after_seconds` is the server's wish, if any.
+class LostReplies(Record, frozen=True):
+    """The tokens and the cost of a model call's replies that may not be used, and the name of the model."""
 
-    `usage` and `cost` are those of replies that arrived but may not be used.
+    usage: Usage = Usage()
+    cost: float = 0.0
+    vendor: str = ""
+    model: str = ""
+
+
+class ModelFailed(Record, frozen=True):
+    """The failure of a model call.
+
+    `code` is a `ToolbusError.code`; `retry_after_seconds` is the server's wish, if any.
     """
 
     code: str
     error: str
     retryable: bool = False
     retry_after_seconds: float | None = None
-    usage: Usage = Usage()
-    cost: float = 0.0
+    lost: LostReplies = LostReplies()
 
 
 class HistoryShaped(Record, frozen=True):
@@ -84,13 +92,9 @@ class OutOfBudget(Record, frozen=True):
 
 
 class Elapsed(Record, frozen=True):
-    """The input for a pending command whose deadline has passed.
+    """The input for a pending command whose deadline has passed. Replies may have come to an interceptor before."""
 
-    `usage` and `cost` are those of replies that have come to an interceptor, and are lost.
-    """
-
-    usage: Usage = Usage()
-    cost: float = 0.0
+    lost: LostReplies = LostReplies()
 
 
 Input: TypeAlias = (

@@ -41,7 +41,7 @@ from ...events import (
     ToolCallRequested,
     ToolCallResumed,
 )
-from ...messages import SystemMessage, Usage
+from ...messages import AssistantMessage, SystemMessage, Usage
 from ...protocols import Emit, ModelReply, ModelRequest, NativeOutput, Provider, TextPiece, ToolSpec
 from ...session import ContextWindow
 from ._difference import ReplayDifference, compare, difference_at
@@ -281,8 +281,16 @@ class RecordedModel:
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
-        self.vendor = "recorded"
-        self.model = "recorded"
+
+    @property
+    def vendor(self) -> str:
+        """The vendor of the model that has failed next in the recording."""
+        return getattr(self._stage.fact(self._stage.next_own), "vendor", "recorded")
+
+    @property
+    def model(self) -> str:
+        """The model that has failed next in the recording."""
+        return getattr(self._stage.fact(self._stage.next_own), "model", "recorded")
 
     def native_output(self, schema: Mapping[str, Any]) -> NativeOutput:  # noqa: ARG002 -- named by the protocol
         """Implement `NativeOutputProvider`: return the value of the next recorded reply."""
@@ -317,7 +325,11 @@ class RecordedModel:
             stage.differs(f"the replay asks the model in round {request.round}, and the recording does not")
         if isinstance(fact, RequestCompleted) and fact.at >= deadline:
             await anyio.sleep_forever()  # until the deadline, which has fired already
-        raise self._failure(fact)
+        failure = self._failure(fact)
+        if stage.guard is None or not isinstance(fact, ModelRetrying) or fact.usage == Usage():
+            raise failure
+        stage.guard.failure = failure
+        return ModelReply(message=AssistantMessage(), usage=fact.usage, vendor=fact.vendor, model=fact.model)
 
     def _failure(self, fact: ModelRetrying | RequestFailed | RequestCompleted) -> ProviderError:
         if isinstance(fact, RequestCompleted):  # the last answer failed

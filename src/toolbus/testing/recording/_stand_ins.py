@@ -29,9 +29,9 @@ from ...events import (
     RequestFailed,
     ToolCallFailed,
 )
-from ...interceptors import Interceptor
+from ...interceptors import Ask, Interceptor
 from ...messages import AssistantMessage, Usage, UserMessage
-from ...protocols import Summary, ToolSpec
+from ...protocols import ModelReply, ModelRequest, Summary, ToolSpec
 from ...tools import ToolContext
 from ._agreement import spec_from
 from ._format import RecordedRequest
@@ -177,7 +177,12 @@ class RecordedOutput(OutputType[Any]):
 
 
 class Guard(Interceptor):
-    """A stand-in for the interceptors of one request: it denies the calls that they have denied."""
+    """A stand-in for the interceptors of one request: it denies the calls that they have denied.
+
+    `failure` is the error with which they answer the next reply.
+    """
+
+    edits_replies = False
 
     def __init__(self, facts: Facts, *, refused: RequestFailed | None, never_seen: bool) -> None:
         self._refused = refused
@@ -185,6 +190,7 @@ class Guard(Interceptor):
         self._denied = {(number, position): reason for number, position, reason in facts.denied}
         self._round = -1
         self._next: deque[int] = deque()
+        self.failure: ToolbusError | None = None
 
     def on_reply(self, number: int, message: AssistantMessage) -> None:
         """Prepare for a reply: its calls come to `before_tool` in order, except calls whose arguments are no object."""
@@ -198,6 +204,14 @@ class Guard(Interceptor):
         if self._never_seen:  # the request was cancelled before an interceptor saw the prompt
             await anyio.sleep_forever()
         return prompt
+
+    async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Ask) -> ModelReply:  # noqa: ARG002
+        """Lose the reply if the recording did: see `Interceptor`."""
+        reply = await ask(request)
+        failure, self.failure = self.failure, None
+        if failure is not None:
+            raise failure
+        return reply
 
     async def before_tool(self, name: str, arguments: dict[str, Any], context: ToolContext[Any]) -> dict[str, Any]:  # noqa: ARG002
         """Deny the call if the recording did: see `Interceptor`."""

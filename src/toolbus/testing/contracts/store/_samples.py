@@ -178,7 +178,16 @@ def _about_a_round(common: dict[str, Any]) -> Iterator[Event]:
         **common,
     )
     yield ModelRetrying(
-        round=1, reason="provider_unavailable", error=ODD_TEXT, delay_seconds=0.5, provider_index=1, **common
+        round=1,
+        reason="provider_unavailable",
+        error=ODD_TEXT,
+        delay_seconds=0.5,
+        provider_index=1,
+        usage=_USAGE,
+        vendor="stub",
+        model="stub-model",
+        cost=0.1,
+        **common,
     )
 
 
