@@ -128,6 +128,8 @@ def test_a_tools_name_is_shown_in_title_case(name: str, shown: str):
         ("{a}{a}{a}{a}", {"a": "x" * 60}, "x" * 199 + "…"),
         ("Login {user} {password}", {"user": "me", "password": "hunter2"}, f"Login me {MASK}"),
         ("Asking {url}", {"url": "https://a:b@c/?token=d"}, f"Asking https://a:{MASK}@c/?token={MASK}"),
+        ("Asking for {max_tokens} tokens", {"max_tokens": 200}, "Asking for 200 tokens"),
+        ("Using {tokens}, {token}", {"tokens": ["abc"], "token": 7}, f"Using {MASK}, {MASK}"),
         ("ContextWindow {body}", {"body": {"pin": 1234}}, f'ContextWindow {{"pin":"{MASK}"}}'),
     ],
 )

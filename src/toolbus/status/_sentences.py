@@ -172,10 +172,11 @@ def _shown(name: str, value: Any) -> str:
     """Return an argument in a few words; empty if there is nothing to show."""
     if value is None or value == "":
         return ""
-    if is_secret_name(name):
-        return MASK
     if not isinstance(value, str):
-        value = json.dumps(redacted({"": value})[""], ensure_ascii=False, separators=(",", ":"))
+        value = redacted({name: value}).popitem()[1]
+        value = value if value == MASK else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    elif is_secret_name(name):
+        return MASK
     return clip(masked(one_line(value[:_LOOKED_AT])), _LONGEST_VALUE)
 
 
