@@ -25,12 +25,12 @@ from toolbus import Runtime, Tool, ToolContext, tool
 from toolbus.errors import ConfigurationError, MissingExtra, ProviderUnavailable, StoreUnavailable
 from toolbus.events import RequestCancelled, RequestCompleted
 from toolbus.handles import RequestHandle
-from toolbus.messages import to_vercel
 from toolbus.providers.scripted import ScriptedProvider, calls, error, hang, text
 from toolbus.stores.memory import MemoryStore
 from toolbus.stores.sqlite import SqliteStore
 from toolbus.testing import virtual_backends
 from toolbus.web import create_app
+from toolbus.web._vercel import page_messages
 
 anyio_backend = virtual_backends()
 Backend = Literal["asyncio", "trio"]
@@ -318,16 +318,16 @@ def test_a_long_conversation_is_written_outside_of_the_event_loop(client: Client
     begun(client, "hi there")
     in_loop: list[bool] = []
 
-    def written(messages: Any, *, form: Any) -> Any:
+    def written(messages: Any) -> Any:
         try:
             anyio.get_current_task()
         except Exception:
             in_loop.append(False)
         else:
             in_loop.append(True)
-        return to_vercel(messages, form=form)
+        return page_messages(messages)
 
-    monkeypatch.setattr("toolbus.web._app.to_vercel", written)
+    monkeypatch.setattr("toolbus.web._app.page_messages", written)
     assert len(client.get("/conversations/c1").json()["messages"]) == 2
     assert in_loop == [False]
 

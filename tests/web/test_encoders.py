@@ -36,6 +36,7 @@ from toolbus.events import (
 from toolbus.messages import AssistantMessage, FilePart, ImagePart, TextPart, ToolCall, ToolMessage, to_vercel
 from toolbus.records import replace
 from toolbus.web import AguiEncoder, EventEncoder, VercelEncoder
+from toolbus.web._vercel import page_messages
 
 R: dict[str, Any] = {"request_id": "r", "conversation_id": "c"}
 BEGIN: list[Event] = [RequestStarted(**R, timeout_seconds=9), RoundStarted(**R, round=0, message_count=1)]
@@ -428,6 +429,15 @@ def test_a_call_is_shown_as_denied_if_somebody_was_asked_and_refused(asks: bool,
     chunks = fed(VercelEncoder(), *BEGIN, reply("r_r0", "rm"), *question, failed, END)
     check_vercel(chunks)
     assert [each["type"] for each in chunks if each["type"].startswith("tool-output")] == [kind]
+    failure = {"type": "data-failure", "id": "r_0_0", "data": {"reason": reason, "error": "No."}}
+    assert [each for each in chunks if each["type"] == "data-failure"] == [failure]
+
+
+@pytest.mark.parametrize("content", ["broken", '{"ok":false,"reason":"denied"}', '{"reason":1,"error":[]}', "[1]"])
+def test_a_failure_of_another_form_is_shown_after_a_reload_as_it_is(content: str):
+    result = ToolMessage(call_id="c", name="look", content=content, is_error=True)
+    history = [AssistantMessage(tool_calls=(ToolCall(name="look", arguments="{}", call_id="c"),)), result]
+    assert page_messages(history) == to_vercel(history, form="ui")
 
 
 def test_a_streamed_call_that_the_reply_does_not_have_is_shown_as_void():

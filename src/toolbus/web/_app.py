@@ -15,7 +15,7 @@ from ..durability import call_store_in_time
 from ..errors import ConfigurationError, UnknownRequest
 from ..events import MessageAppended
 from ..handles import CommandStatus, RequestHandle
-from ..messages import PromptLike, UserMessage, to_vercel
+from ..messages import PromptLike, UserMessage
 from ..request_result import RequestResult
 from ..session import RequestSession
 from ..storage import RequestRecord
@@ -26,7 +26,7 @@ from ._middleware import RuntimeMiddleware
 from ._ownership import AuthorizeRequest, Owner, owner_of
 from ._responses import AguiResponse, EventsResponse, TextResponse, VercelResponse
 from ._starlette import HTTPException, Middleware, Request, Response, Route, Starlette
-from ._vercel import VercelEncoder
+from ._vercel import VercelEncoder, page_messages
 
 if TYPE_CHECKING:
     from ..runtime import RequestOptions, Runtime
@@ -292,9 +292,7 @@ class _App:
         messages = [*history, *(each for each in prompts if each is not None)]
         about = {"conversation_id": owner.shown(stored_id), "requests": [_listed(each) for each in requests]}
         # In a thread, since a long conversation takes long to write.
-        return await anyio.to_thread.run_sync(
-            lambda: json_response({**about, "messages": to_vercel(messages, form="ui")})
-        )
+        return await anyio.to_thread.run_sync(lambda: json_response({**about, "messages": page_messages(messages)}))
 
     async def _prompt_of(self, record: RequestRecord) -> UserMessage | None:
         session, journal = self._runtime.session(record.request_id), self._runtime.store.journal

@@ -57,7 +57,15 @@ class ModelReplied(Record, frozen=True):
 
 
 class LostReplies(Record, frozen=True):
-    """The tokens and the cost of a model call's replies that may not be used, and the name of the model."""
+    """The tokens and the cost of a model call's replies that may not be used, and the name of the model.
+
+    Example:
+        from toolbus.core.turn import LostReplies, ModelFailed
+        from toolbus.messages import Usage
+
+        lost = LostReplies(usage=Usage(input_tokens=9), vendor="openai", model="gpt-5-mini")
+        print(ModelFailed("provider_unavailable", "busy", retryable=True, lost=lost).lost.model)  # gpt-5-mini
+    """
 
     usage: Usage = Usage()
     cost: float = 0.0
