@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import anyio
 
-from .._option_checks import POSITIVE, check, one_of, shown
+from .._option_checks import POSITIVE, check, check_implements, one_of, shown
 from .._timers import EARLY_SECONDS
 from ..clock import SessionClock, wall_time
 from ..core.limits import Limits
@@ -89,16 +89,10 @@ def journal_of(store: Store) -> JournalStore | None:
     """Return the journal of a store, or None if it has none. Raises `ConfigurationError` for what is not a store."""
     if isinstance(store, type) or not hasattr(store, "journal"):
         raise ConfigurationError(f"store is {shown(store)}; give a Store, such as SqliteStore('toolbus.db')")
-    _check_methods(store, Store)
+    check_implements(store, Store)
     if store.journal is not None:
-        _check_methods(store.journal, JournalStore)
+        check_implements(store.journal, JournalStore)
     return store.journal
-
-
-def _check_methods(given: object, protocol: type) -> None:
-    missing = [name for name in vars(protocol) if not name.startswith("_") and not hasattr(given, name)]
-    if missing:
-        raise ConfigurationError(f"{shown(given)} is not a {protocol.__name__}: it lacks {', '.join(missing)}")
 
 
 def journal_writer_of(store: Store, lease_seconds: float, on_failure: OnStoreFailure) -> JournalWriter | None:

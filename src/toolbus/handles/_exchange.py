@@ -16,6 +16,7 @@ from typing import Any, Literal
 import anyio
 import msgspec
 
+from .._option_checks import check_implements
 from ..bus import Subscription
 from ..errors import DecodeError, ToolbusError
 from ..events import Event, decode, encode, new_id
@@ -147,6 +148,7 @@ class Exchange:
         local: Callable[[str], RequestSession | None],
         look: Callable[[str, Callable[[], None]], None] | None,
     ) -> None:
+        check_implements(relay, Relay, "give a Relay, such as NatsRelay(url)")
         self.address = address
         self._relay = relay
         self._local = local

@@ -58,7 +58,7 @@ from ..tools import DepsT, Tool, ToolLike, ToolOptions, ToolRegistry
 from ..toolsets.sub_request import sub_request_tool
 from ._admission import Admission, Ticket
 from ._ended import EndedRequests
-from ._executors import PoolExecutor, check_pools
+from ._executors import PoolExecutor, check_pools, pool_executors
 from ._listing import requests_listed
 from ._loop_watch import watch_loop
 from ._models import Models
@@ -226,7 +226,7 @@ class Runtime(Generic[DepsT]):
             park_after_seconds=park_after_seconds,
         )
         self.journal = self._journal_writer = self._link.writer
-        self._executors = tuple(executors)
+        self._executors = pool_executors(executors)
         self._narrator = self._models.narrator(narrator)
         writer = self._journal_writer
         stored = None if writer is None else partial(self._stored, writer, None)

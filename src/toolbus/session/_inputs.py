@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
-from .._option_checks import is_url, shown
+from .._option_checks import is_url, listed, shown
 from ..core.transcript import validate
 from ..errors import ConfigurationError
 from ..messages import (
@@ -204,11 +204,7 @@ def _tool_list(tools: Any) -> list[Any]:
         one: Any = cast("Any", tools)
         name = getattr(one, "name", "") or getattr(one, "__name__", "tool")
         raise ConfigurationError(f"tools is {shown(one)}, a single one; give a list: tools=[{name}]")
-    if isinstance(tools, (str, bytes, Mapping)) or not isinstance(tools, Iterable):
-        raise ConfigurationError(
-            f"tools is {shown(cast('object', tools))}; give a list of functions, @tool or Tool, or a ToolRegistry"
-        )
-    return list(cast("Iterable[Any]", tools))
+    return listed("tools", tools, "give a list of functions, @tool or Tool, or a ToolRegistry")
 
 
 class _FixedTools:
