@@ -137,7 +137,7 @@ async def test_readers_in_other_processes_leave_no_subscriptions_of_a_request_th
 
 @pytest.mark.parametrize("seed", range(10))
 async def test_with_any_messages_lost_no_fact_is_missed_or_comes_twice_and_the_text_is_whole(seed: int) -> None:
-    loses = (0.1, 0.5, 1.0)[seed % 3]
+    loses = (0.0, 0.1, 0.5, 1.0)[seed % 4]
     relay, store = LocalRelay(loses=loses, seed=seed), MemoryStore(journal=True)
     replies = (calls(("look", {"n": 1})), spoken(), spoken())
     async with node(store, relay, *replies) as runtime, node(store, relay) as other:
@@ -158,7 +158,7 @@ async def test_with_any_messages_lost_no_fact_is_missed_or_comes_twice_and_the_t
     assert [each for each in heard if each.is_fact] == facts
     assert "".join(said).split() == SPOKEN.split()
     rounds = {each.round for each in heard if isinstance(each, TextDelta)}
-    assert rounds == {1} or (loses > 0.1 and not rounds), "where so many messages are lost, no piece may come"
+    assert rounds == {1} or (loses and not rounds), "of lost messages, all may be those with pieces"
 
 
 async def test_a_command_to_another_process_is_done_at_once() -> None:
