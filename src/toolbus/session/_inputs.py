@@ -25,6 +25,7 @@ from ..protocols import Provider, ToolSource, ToolSpec
 from ..tools import Tool, ToolContext, ToolLike, ToolRegistry
 
 _MESSAGES = (SystemMessage, UserMessage, AssistantMessage, ToolMessage)
+_KINDS = frozenset(_MESSAGES)
 _PARTS = (TextPart, ImagePart, FilePart)
 
 Instructions: TypeAlias = str | Callable[[ToolContext[Any]], str | Awaitable[str]]
@@ -91,6 +92,8 @@ def read_messages(messages: MessagesLike, what: str = "history") -> list[Message
             "[UserMessage(content='Hello')], or of a vendor's dictionaries"
         )
     given = list(cast("Iterable[Any]", anything))
+    if _KINDS.issuperset(map(type, given)):  # All are messages: a long history is looked through in no time.
+        return given
     wire = [isinstance(each, Mapping) for each in given]
     if given and all(wire):
         return read_dictionaries(given)
