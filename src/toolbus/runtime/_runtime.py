@@ -277,7 +277,7 @@ class Runtime(Generic[DepsT]):
             if self._reminders is not None:
                 await stack.enter_async_context(self._reminders.attach(self.bus))
             if (seconds := self._blocked_loop_seconds) is not None:
-                stack.enter_context(watch_loop(self.bus, seconds, lambda: self.dispatcher.statistics().blocked))
+                stack.enter_context(watch_loop(self.bus, seconds, lambda: self.dispatcher.statistics().loop_blocks))
             if self._link.exchange is not None:
                 await stack.enter_async_context(self._link.exchange)
             # The store is the last part: if another one fails, nobody would close it.

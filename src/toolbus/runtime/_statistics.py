@@ -201,6 +201,6 @@ class Numbers:
             reasons.append(f"{len(dispatcher.overdue)} cancelled calls still run: {names}")
         if overdue := self.approvals_overdue:
             reasons.append(f"{overdue} calls have waited too long for a person's decision")
-        if dispatcher.stranded:
-            reasons.append(f"tools have left a cancel scope or a task group open in {dispatcher.stranded} tasks")
+        if dispatcher.leaked_tasks:
+            reasons.append(f"tools have left a cancel scope or a task group open in {dispatcher.leaked_tasks} tasks")
         return RuntimeHealth(ready=ready, reasons=tuple(reasons))
