@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import argparse
 import http.client
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from typing import Any, TypeAlias, cast
 from urllib.parse import urlsplit
 
@@ -58,11 +60,8 @@ def _fetched(url: str) -> bytes:
     if not is_usable:
         raise ConfigurationError(f"--url is {shown(url)}; give an address such as http://127.0.0.1:8001")
     address = url.rstrip("/").removesuffix("/status") + "/status"
-    # A proxy of the environment is for other networks than the one in which a process is operated.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(address, timeout=_SECONDS) as response:
-            body: bytes = response.read(_MOST_BYTES + 1)
+        body = _in_time(address)
     except urllib.error.HTTPError as exc:
         with exc:
             raise ConfigurationError(
@@ -74,6 +73,29 @@ def _fetched(url: str) -> bytes:
     if len(body) > _MOST_BYTES:
         raise ConfigurationError(f"{address} answered with over {_MOST_BYTES:,} bytes")
     return body
+
+
+def _in_time(address: str) -> bytes:
+    """Return what a server answers within `_SECONDS` in all.
+
+    The time-out of a socket is only that of a piece, and a server may send small pieces for ever.
+    """
+    answer: Future[bytes] = Future()
+
+    def ask() -> None:
+        # A proxy of the environment is for other networks than the one in which a process is operated.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(address, timeout=_SECONDS) as response:
+                answer.set_result(response.read(_MOST_BYTES + 1))
+        except Exception as exc:
+            answer.set_exception(exc)
+
+    threading.Thread(target=ask, name="toolbus status", daemon=True).start()
+    try:
+        return answer.result(_SECONDS)
+    except TimeoutError:
+        raise TimeoutError(f"there was no whole answer in {_SECONDS:g} s") from None
 
 
 def _lines(health: _Fields, found: _Fields) -> Iterator[str]:
