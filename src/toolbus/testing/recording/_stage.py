@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -43,10 +44,11 @@ from ...events import (
 )
 from ...messages import AssistantMessage, SystemMessage, Usage
 from ...protocols import Emit, ModelReply, ModelRequest, NativeOutput, Provider, TextPiece, ToolSpec
+from ...records import asdict
 from ...session import ContextWindow
 from ._difference import ReplayDifference, compare, difference_at
 from ._format import RecordedRequest
-from ._stand_ins import Facts, Guard, raised_as, summary_in
+from ._stand_ins import Facts, Guard, model_of, raised_as, summary_in
 
 # Others publish these, and the session sets the time of their facts.
 _BY_CLOCK = (ToolCallPaused, ToolCallResumed)
@@ -123,6 +125,21 @@ class Stage:
             position += 1
             fact = self.fact(position)
         return fact
+
+    def lost_before(self, fact: ModelRetrying | RequestFailed | RequestCompleted) -> ModelReply | None:
+        """Return a reply that took what the replies took that were lost before a fact; None if none were."""
+        usage = fact.usage
+        if isinstance(fact, ModelRetrying):
+            vendor, model = fact.vendor, fact.model
+        else:
+            given_up = takewhile(lambda each: each is not fact, self.request.facts[self.position :])
+            spent = [each.spent for each in given_up if isinstance(each, ToolCallFailed) and each.spent is not None]
+            known = sum(spent, Spent(usage=self.state.usage, cost=self.state.cost))
+            usage = Usage(**{name: count - getattr(known.usage, name) for name, count in asdict(usage).items()})
+            vendor, model = model_of(usage, fact.cost - known.cost, self.state.prices)
+        if usage == Usage():
+            return None
+        return ModelReply(message=AssistantMessage(), usage=usage, vendor=vendor, model=model)
 
     def now(self) -> float:
         """Return the time of the session's next decision."""
@@ -323,17 +340,23 @@ class RecordedModel:
             raise Stopped(_ENDS_HERE)
         if not isinstance(fact, (ModelRetrying, RequestFailed, RequestCompleted)):
             stage.differs(f"the replay asks the model in round {request.round}, and the recording does not")
-        if isinstance(fact, RequestCompleted) and fact.at >= deadline:
-            await anyio.sleep_forever()  # until the deadline, which has fired already
-        failure = self._failure(fact)
-        if stage.guard is None or not isinstance(fact, ModelRetrying) or fact.usage == Usage():
-            raise failure
-        stage.guard.failure = failure
-        return ModelReply(message=AssistantMessage(), usage=fact.usage, vendor=fact.vendor, model=fact.model)
+        lost = stage.lost_before(fact)
 
-    def _failure(self, fact: ModelRetrying | RequestFailed | RequestCompleted) -> ProviderError:
-        if isinstance(fact, RequestCompleted):  # the last answer failed
-            return ProviderError(fact.reason)
+        async def fail() -> NoReturn:
+            if isinstance(fact, RequestCompleted) and fact.at >= deadline:
+                await anyio.sleep_forever()  # until the deadline, which has fired already
+            raise self._failure(fact, uses_up_a_limit=lost is not None and stage.state.stop is None)
+
+        if lost is None or stage.guard is None:
+            await fail()
+        stage.guard.lose = fail
+        return lost
+
+    def _failure(
+        self, fact: ModelRetrying | RequestFailed | RequestCompleted, *, uses_up_a_limit: bool
+    ) -> ProviderError:
+        if isinstance(fact, RequestCompleted):  # the last answer failed, or there is nothing left for another one
+            return ProviderError(fact.reason, retryable=uses_up_a_limit)
         wait = _NOT_NOW
         if isinstance(fact, ModelRetrying) and fact.provider_index == self._stage.state.provider:
             wait = fact.delay_seconds

@@ -7,9 +7,10 @@ for waiting in a guardrail.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NoReturn, TypeVar, cast
 
 import anyio
 import orjson
@@ -179,7 +180,7 @@ class RecordedOutput(OutputType[Any]):
 class Guard(Interceptor):
     """A stand-in for the interceptors of one request: it denies the calls that they have denied.
 
-    `failure` is the error with which they answer the next reply.
+    `lose` is called instead of giving the next reply back, and raises or hangs.
     """
 
     edits_replies = False
@@ -190,7 +191,7 @@ class Guard(Interceptor):
         self._denied = {(number, position): reason for number, position, reason in facts.denied}
         self._round = -1
         self._next: deque[int] = deque()
-        self.failure: ToolbusError | None = None
+        self.lose: Callable[[], Awaitable[NoReturn]] | None = None
 
     def on_reply(self, number: int, message: AssistantMessage) -> None:
         """Prepare for a reply: its calls come to `before_tool` in order, except calls whose arguments are no object."""
@@ -208,9 +209,9 @@ class Guard(Interceptor):
     async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Ask) -> ModelReply:  # noqa: ARG002
         """Lose the reply if the recording did: see `Interceptor`."""
         reply = await ask(request)
-        failure, self.failure = self.failure, None
-        if failure is not None:
-            raise failure
+        lose, self.lose = self.lose, None
+        if lose is not None:
+            await lose()
         return reply
 
     async def before_tool(self, name: str, arguments: dict[str, Any], context: ToolContext[Any]) -> dict[str, Any]:  # noqa: ARG002
@@ -233,8 +234,14 @@ def summary_in(fact: HistoryCompressed, prices: Mapping[str, Price] | None) -> S
     """Return the summary of a fact, by a model with the recorded cost; None if no summary was made."""
     if not fact.summary and fact.usage == Usage():
         return None
-    for name in prices or () if fact.cost is not None else ():
+    vendor, model = ("", "") if fact.cost is None else model_of(fact.usage, fact.cost, prices)
+    return Summary(text=fact.summary, usage=fact.usage, vendor=vendor, model=model)
+
+
+def model_of(usage: Usage, cost: float, prices: Mapping[str, Price] | None) -> tuple[str, str]:
+    """Return the vendor and the name of a model that takes this cost for this usage; both empty if none does."""
+    for name in prices or ():
         vendor, _, model = name.rpartition(":")
-        if cost_of(fact.usage, vendor, model, prices or {}) == fact.cost:
-            return Summary(text=fact.summary, usage=fact.usage, vendor=vendor, model=model)
-    return Summary(text=fact.summary, usage=fact.usage)
+        if math.isclose(cost_of(usage, vendor, model, prices or {}) or 0.0, cost):
+            return vendor, model
+    return "", ""
