@@ -306,14 +306,18 @@ async def test_what_the_options_function_raises_is_that_requests_problem_and_an_
 async def test_a_request_that_had_turned_to_a_second_provider_needs_it() -> None:
     down = error(ProviderUnavailable("busy", retryable=True))
     both = Scene(
-        lambda: [model(down, vendor="first"), model(calls(("look", {"n": 1})), text("Done."), vendor="second")],
+        lambda: [
+            model(down, vendor="first"),
+            model(calls(("look", {"n": 1})), text("Done."), vendor="second"),
+            model(vendor="third"),
+        ],
         options={"limits": Limits(max_model_attempts=1)},
     )
     store, request_id = await cut_behind(both, "tool_call_completed")
     one = Scene(lambda: [model(text("?"), text("Done."), vendor="first")])
     async with one.runtime(store, Lab()) as runtime:
         (problem,) = (await runtime.resume()).problems
-        assert "number 2 of its providers" in str(problem.error)
+        assert "had turned to second, which is number 2 of its providers" in str(problem.error)
     async with both.runtime(store, Lab()) as runtime:
         (session,) = await runtime.resume()
         assert (await session.result()).outcome == "completed"
@@ -321,6 +325,21 @@ async def test_a_request_that_had_turned_to_a_second_provider_needs_it() -> None
         recalled = await runtime.recall(request_id)  # nobody is asked any more
     assert recalled is not None
     assert recalled.text == "Done."
+
+
+@pytest.mark.guarantee("G32")
+@pytest.mark.parametrize("kind", ["tool_call_requested", "round_started"])
+async def test_a_cancellation_that_waited_comes_before_calls_run_again_and_before_the_model_is_asked(kind: str) -> None:
+    store, request_id = await cut_behind(scene(calls(("look", {"n": 1})), text("Done.")), kind)
+    lab = Lab()
+    async with scene().runtime(store, lab) as runtime:
+        handle = runtime.request(request_id)
+        assert await handle.cancel("enough") == "queued"
+        (session,) = await runtime.resume()
+        result = await session.result()
+        assert await handle.cancel() == "ended"
+    assert (result.outcome, result.reason, lab.runs) == ("cancelled", "enough", [])
+    assert [each.type for each in await facts_of(store, request_id)].count("cancel_requested") == 1
 
 
 async def test_turns_that_were_added_meanwhile_are_not_what_the_request_has_seen() -> None:

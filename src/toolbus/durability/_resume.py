@@ -14,8 +14,9 @@ import anyio
 
 from .._logs import logger
 from ..errors import ApplicationError, ResumeMismatch, StoreError, ToolbusError
+from ..events import CancelRequested
 from ..session import RequestSession, check_together
-from ..storage import RequestRecord
+from ..storage import Inbox, RequestRecord
 from ._agreed_options import provider_name
 from ._journal_writer import JournalWriter
 from ._store_calls import call_store_in_time
@@ -219,13 +220,24 @@ class UnfinishedRequests:
             session = found.session
             check_together(session.snapshot().view)
             _compare_providers(taken, session)
+            cancellations = await self._cancellations(record.request_id)
             writer.register(session, resumed=taken)
             start(session, taken.started_at)
+            for each in cancellations:  # The session's task has not begun yet.
+                session.deliver(each)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await writer.return_lease(taken)
             raise
         return session
+
+    async def _cancellations(self, request_id: str) -> list[CancelRequested]:
+        """Return the cancellations that wait for a request, which have to come before any of its calls runs again."""
+        journal = self._requests.journal
+        if not isinstance(journal, Inbox):
+            return []
+        found = await call_store_in_time(journal.waiting(self._writer.owner, without=self._writer.received))
+        return [each for each in found if isinstance(each, CancelRequested) and each.request_id == request_id]
 
 
 def _compare_providers(record: RequestRecord, session: RequestSession) -> None:
@@ -235,7 +247,7 @@ def _compare_providers(record: RequestRecord, session: RequestSession) -> None:
     now, position = [provider_name(each) for each in found.view.providers], found.view.state.provider
     if position >= len(now):
         raise ResumeMismatch(
-            f"request {record.request_id} had turned to {before[-1] if before else 'another provider'}, which is "
+            f"request {record.request_id} had turned to {[*before[position:], 'another provider'][0]}, which is "
             f"number {position + 1} of its providers, but only {len(now)} are given now: give all of them"
         )
     if before and before != now:
