@@ -740,6 +740,8 @@ class Runtime(Generic[DepsT]):
                     await self._turns.remember(session, found)
             finally:
                 del self._sessions[session.request_id]
+                if found.result is not None and found.result.outcome == "failed":
+                    self._numbers.failed[found.result.reason] += 1
                 self._ended.add(session, found)
                 self._tickets.pop(session.request_id, None)
                 ticket.give_back()
