@@ -117,7 +117,7 @@ class OpenQuestions:
 
 
 def definition_of(spec: ToolSpec) -> str:
-    """Return a digest of what a person was shown of a tool, what calls are checked by, and where and how often they run.
+    """Return a digest of a tool: what a person was shown, what calls are checked by, and where and how often they run.
 
     Without the last of these, a call that had been requested could run once more in the pool that its tool has now.
     """
