@@ -92,6 +92,11 @@ def test_a_certificate_that_is_not_trusted_is_named_and_not_the_systems_error_of
     assert "(certificate verify failed: certificate has expired)" in str(ERRORS.connection(failed_attempts(expired)))
 
 
+def test_the_wait_that_a_server_asks_for_is_in_its_error_which_may_be_final_because_of_it() -> None:
+    assert str(ERRORS.status(429, {"retry-after": "3600"}, {})).endswith("; it asks to wait 3600 s")
+    assert "wait" not in str(ERRORS.status(429, {"retry-after": "0"}, {}))
+
+
 @pytest.mark.parametrize(
     ("pieces", "whole"),
     [

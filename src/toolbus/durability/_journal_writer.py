@@ -254,6 +254,7 @@ class JournalWriter:
                     await self.apply_replacements(request_id, cancel)
             except StoreError as exc:
                 if self._on_failure == "stop":
+                    self._report(exc)  # No append follows that would.
                     raise
                 self._warn(request, exc)
                 return
@@ -291,8 +292,7 @@ class JournalWriter:
             raise
         except StoreError as exc:
             self.append_failures += 1
-            if not isinstance(exc, StoreDamaged):
-                self._pending.report(exc)
+            self._report(exc)
             if self._on_failure == "stop":
                 raise
             self._warn(request, exc)
@@ -376,6 +376,11 @@ class JournalWriter:
         if record.fact_count >= entry.seq + len(entry.facts):
             request.is_unsure, request.unwritten = False, None
         return record
+
+    def _report(self, exc: StoreError) -> None:
+        """Note that the store is away, unless the error is about one journal only."""
+        if not isinstance(exc, StoreDamaged):
+            self._pending.report(exc)
 
     def _warn(self, request: _JournaledRequest, exc: StoreError) -> None:
         if not request.has_warned_of_failure:
