@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from typing import Any, cast
 
 import anyio
@@ -416,6 +417,23 @@ async def test_what_came_late_stays_a_note_of_the_request() -> None:
 
 
 # ------------------------------------------------------------------------------------------------ leases
+
+
+async def test_a_runtime_that_was_made_before_a_fork_holds_leases_under_another_name_in_each_child(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, names = MemoryStore(journal=True), set[str]()
+    runtime = scene(hang(), hang()).runtime(store, Lab())
+    for process in (4711, 4712):
+        monkeypatch.setattr(os, "getpid", lambda process=process: process)
+        async with runtime:
+            session = runtime.start(PROMPT)
+            await session.accepted()
+            (record,) = await runtime.requests(is_unfinished=True, limit=1)
+            assert f":{process}:" in record.owner
+            names.add(record.owner)
+            session.cancel()
+    assert len(names) == 2
 
 
 @pytest.mark.guarantee("G20")
