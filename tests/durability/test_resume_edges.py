@@ -825,6 +825,17 @@ async def test_the_time_of_a_request_goes_on_while_nobody_runs(wall: Wall) -> No
     assert isinstance(heard[-1], RequestCompleted)
 
 
+async def test_nothing_took_less_than_no_time_where_the_clock_was_put_back(wall: Wall) -> None:
+    pays = scene(calls(("step_on", {"n": 1})), text("Done."))
+    store, request_id = await cut_behind(pays, "tool_call_requested")
+    wall.put_to((await facts_of(store, request_id))[-1].at - 18_000)
+    async with pays.runtime(store, Lab()) as runtime:
+        (session,) = await runtime.resume()
+        result = await session.result()
+    assert ([call.reason for call in result.tool_calls], result.outcome) == (["interrupted"], "completed")
+    assert (result.tool_calls[0].duration_seconds, result.duration_seconds) == (0.0, 0.0)
+
+
 @pytest.mark.parametrize("vendor", ["scripted", "other"])
 async def test_another_model_than_before_is_logged(vendor: str, caplog: pytest.LogCaptureFixture) -> None:
     store, _ = await cut_behind(scene(text("Done.")), "request_started")
