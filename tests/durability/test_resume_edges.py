@@ -343,6 +343,34 @@ async def test_a_cancellation_that_waited_comes_before_calls_run_again_and_befor
     assert [each.type for each in await facts_of(store, request_id)].count("cancel_requested") == 1
 
 
+@pytest.mark.guarantee("G32")
+@pytest.mark.parametrize("description", ["Ask.", "Ask somebody else."])
+async def test_an_answer_that_waited_is_taken_although_its_tool_has_changed_and_no_call_is_requested_again(
+    description: str,
+) -> None:
+    def ask(description: str) -> Tool:
+        @tool(external=True, description=description)
+        async def ask() -> str:
+            raise AssertionError
+
+        return ask
+
+    store = MemoryStore(journal=True)
+    model = ScriptedProvider([calls(("ask", {})), text("Done.")])
+    async with Runtime(model, tools=[ask("Ask.")], store=store, drain_seconds=0) as runtime:
+        before = listen(runtime.bus)
+        runtime.start(PROMPT)
+        await settle()
+    (requested,) = [each for each in before if isinstance(each, ToolCallRequested)]
+    async with Runtime(model, tools=[ask(description)], store=store) as runtime:
+        heard = listen(runtime.bus)
+        assert await runtime.request(requested.request_id).inject(requested.completed("42")) == "queued"
+        (session,) = await runtime.resume()
+        result = await session.result()
+    assert (result.text, [call.content for call in result.tool_calls]) == ("Done.", ["42"])
+    assert not [each for each in heard if isinstance(each, ToolCallRequested)]
+
+
 async def test_turns_that_were_added_meanwhile_are_not_what_the_request_has_seen() -> None:
     async def before(store: MemoryStore) -> None:
         await store.remember("c", [UserMessage(content="Hello."), AssistantMessage(text="Hello!")])
