@@ -146,7 +146,7 @@ async def test_a_thread_that_enters_a_runtime_which_is_being_entered_is_refused_
     refused: list[NotRunning] = []
 
     def enter_it_too() -> None:
-        with pytest.raises(NotRunning, match="Threads share one block") as caught:
+        with pytest.raises(NotRunning, match="Threads share one block: see") as caught:
             runtime.run_sync("me, too")
         refused.append(caught.value)
 

@@ -264,8 +264,8 @@ class Runtime(Generic[DepsT]):
         check_pools(self.tools.specs, self._executors)
         if not self._entered.acquire(blocking=False):
             raise NotRunning(
-                "the runtime is running already; leave its `async with` block before you enter it again. Threads share one "
-                "block: see anyio.from_thread.start_blocking_portal"
+                "the runtime is running already; leave its `async with` block before you enter it again. Threads share "
+                "one block: see anyio.from_thread.start_blocking_portal"
             )
         async with AsyncExitStack() as stack:
             stack.callback(self._entered.release)
