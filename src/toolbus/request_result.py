@@ -327,7 +327,7 @@ def result_from(
         rounds=len(state.rounds),
         request_id=state.request_id,
         conversation_id=state.conversation_id,
-        duration_seconds=ending.at - state.started_at if state.started_at else 0.0,
+        duration_seconds=max(0.0, ending.at - state.started_at) if state.started_at else 0.0,
         error=_error(ending, error) or unloaded,
         limit=ending.limit if isinstance(ending, RequestCompleted) else "",
         explanation=explain(ending),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import ssl
 from typing import Any
 
 import httpx2
@@ -84,6 +85,16 @@ def test_a_server_that_cannot_be_reached_has_the_systems_reason_for_the_first_at
     for attempts in ((refused,), (refused, OSError(errno.ECONNREFUSED, "another"))):
         error = str(ERRORS.connection(failed_attempts(*attempts)))
         assert error == f"could not reach stub at http://stub/v1 ({os.strerror(errno.EPERM)}): look"
+
+
+def test_a_certificate_that_is_not_trusted_is_named_and_not_the_systems_error_of_the_same_number() -> None:
+    expired = ssl.SSLCertVerificationError(errno.EPERM, "certificate verify failed: certificate has expired")
+    assert "(certificate verify failed: certificate has expired)" in str(ERRORS.connection(failed_attempts(expired)))
+
+
+def test_the_wait_that_a_server_asks_for_is_in_its_error_which_may_be_final_because_of_it() -> None:
+    assert str(ERRORS.status(429, {"retry-after": "3600"}, {})).endswith("; it asks to wait 3600 s")
+    assert "wait" not in str(ERRORS.status(429, {"retry-after": "0"}, {}))
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def journal_writer_of(store: Store, lease_seconds: float, on_failure: OnStoreFai
 
 
 class JournalWriter:
-    """A `Journal` for the sessions of one runtime. `owner` is the name under which it holds their leases.
+    """A `Journal` for the sessions of one runtime, which holds their leases under the name `owner`.
 
     With `on_failure="stop"`, a request whose step the store does not take is left: any process may continue it from
     the step before, once its lease is released or has run out. With "warn" the request continues, and the step is held
@@ -116,7 +116,7 @@ class JournalWriter:
     """
 
     def __init__(self, store: JournalStore, *, lease_seconds: float, on_failure: OnStoreFailure) -> None:
-        self.owner = f"{socket.gethostname()}:{os.getpid()}:{new_id()}"
+        self._host, self._id = socket.gethostname(), new_id()
         self.lease_seconds = lease_seconds
         self.store = store
         # The steps that the store has taken, the seconds that it took for all of them, and those that it refused.
@@ -128,10 +128,14 @@ class JournalWriter:
         self._pending = PendingCalls()
         self._clock: SessionClock | None = None  # None until `open`
         self._begun = anyio.Event()  # set when a request is registered, and replaced when somebody waits for it
-        # It spreads attempts of several processes over time. The last part of an owner's name is a new id, which is the
-        # same in each run of a simulation.
-        self.chance = random.Random(self.owner.rpartition(":")[2])  # noqa: S311 -- no secret
+        # It spreads attempts of several processes over time. The id is the same in each run of a simulation.
+        self.chance = random.Random(self._id)  # noqa: S311 -- no secret
         self._leaving: set[str] = set()  # requests that do not run any more, and whose end is being written
+
+    @property
+    def owner(self) -> str:
+        """The name of this process. A runtime that was made before a fork has another one in each child."""
+        return f"{self._host}:{os.getpid()}:{self._id}"
 
     def open(self) -> None:
         """Bind the writer to the event loop that runs now."""
@@ -248,6 +252,7 @@ class JournalWriter:
                     await self.apply_replacements(request_id, cancel)
             except StoreError as exc:
                 if self._on_failure == "stop":
+                    self._report(exc)  # No append follows that would.
                     raise
                 self._warn(request, exc)
                 return
@@ -285,8 +290,7 @@ class JournalWriter:
             raise
         except StoreError as exc:
             self.append_failures += 1
-            if not isinstance(exc, StoreDamaged):
-                self._pending.report(exc)
+            self._report(exc)
             if self._on_failure == "stop":
                 raise
             self._warn(request, exc)
@@ -370,6 +374,11 @@ class JournalWriter:
         if record.fact_count >= entry.seq + len(entry.facts):
             request.is_unsure, request.unwritten = False, None
         return record
+
+    def _report(self, exc: StoreError) -> None:
+        """Note that the store is away, unless the error is about one journal only."""
+        if not isinstance(exc, StoreDamaged):
+            self._pending.report(exc)
 
     def _warn(self, request: _JournaledRequest, exc: StoreError) -> None:
         if not request.has_warned_of_failure:

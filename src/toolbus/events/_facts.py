@@ -178,11 +178,11 @@ class ToolCallRequested(Event, kw_only=True, frozen=True):
     Its time ends `timeout_seconds` after `at`. `arguments` is shared by all listeners and must not be changed; a call
     that runs in the process of its request uses the request's own copy in any case. To answer from the bus:
     `bus.publish(event.completed("42"))`, or `event.failed("no such thing")`. `definition` is a digest of the tool's
-    name, description and schema at the time when the call was checked against them. `idempotency_key` is the same each
-    time that the call is requested: after a restart, a call that may run twice, or runs elsewhere, is requested once
-    more, with `resumed`, under the same `call_id` and key. `attempt` counts from 1 how often the call was delivered to
-    workers on other machines; it is 1 everywhere else. With `background`, the model continues without the result, which
-    joins the transcript as a note once it is there.
+    name, description and schema, and of `external`, `pool` and `idempotent`, at the time when the call was checked.
+    `idempotency_key` is the same each time that the call is requested: after a restart, a call that may run twice, or
+    runs elsewhere, is requested once more, with `resumed`, under the same `call_id` and key. `attempt` counts from 1
+    how often the call was delivered to workers on other machines; it is 1 everywhere else. With `background`, the model
+    continues without the result, which joins the transcript as a note once it is there.
     """
 
     call_id: str
@@ -313,8 +313,8 @@ class ApprovalRequested(Event, kw_only=True, frozen=True):
 
     To decide, from anywhere: `bus.publish(event.decided(approved=True))`. Only the first decision counts, and only
     once. The decision covers this call, these arguments (even if a listener changes the dictionary, which all listeners
-    share) and the tool as it was at the time of the question: `definition` is a digest of its name, description and
-    schema. If the tool has changed meanwhile, the question is asked again.
+    share) and the tool as it was at the time of the question: `definition` is a digest of its name, description,
+    schema, and where and how often it may run. If the tool has changed meanwhile, the question is asked again.
     """
 
     call_id: str

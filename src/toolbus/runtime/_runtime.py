@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Never, Self, TypeVar, Unpack, get_args, overload
 
 import anyio
+import anyio.lowlevel
 
 from .._open_scopes import StrandedTasks
 from .._option_checks import FLAG, NOT_NEGATIVE, POSITIVE, Rule, check, one_of, or_none
@@ -160,6 +161,7 @@ class Runtime(Generic[DepsT]):
     _stranded: StrandedTasks  # the tasks of `_group`
     _watch: anyio.CancelScope | None = None  # of the task that takes over what other processes leave
     _thread: int
+    _loop: anyio.lowlevel.EventLoopToken
     _closing: bool
 
     def __init__(
@@ -233,6 +235,7 @@ class Runtime(Generic[DepsT]):
         self._turns = Turns(self.store, writer, stored, self.request)
         self._start = SessionStart(calibration=Calibration())
         self._admission = Admission(max_sessions, max_queued)
+        self._entered = threading.Lock()  # Several threads may try at once.
         self._sessions: dict[str, RequestSession] = {}
         self._tickets: dict[str, Ticket] = {}  # the tickets of requests that have a task of their own
         self._numbers = Numbers(
@@ -258,12 +261,16 @@ class Runtime(Generic[DepsT]):
             """Do nothing. Python looks this method up before it calls `__enter__`."""
 
     async def __aenter__(self) -> Self:
-        if self._group is not None:
-            raise NotRunning("the runtime is running already; leave its `async with` block before you enter it again")
         check_pools(self.tools.specs, self._executors)
-        self._closing = False
-        self._thread = threading.get_ident()
+        if not self._entered.acquire(blocking=False):
+            raise NotRunning(
+                "the runtime is running already; leave its `async with` block before you enter it again. Threads share "
+                "one block: see anyio.from_thread.start_blocking_portal"
+            )
         async with AsyncExitStack() as stack:
+            stack.callback(self._entered.release)
+            self._closing = False
+            self._thread, self._loop = threading.get_ident(), anyio.lowlevel.current_token()
             await stack.enter_async_context(self.dispatcher)
             for executor in self._executors:
                 await stack.enter_async_context(executor.attach(self.bus, self.tools, self._on_cancelled))
@@ -646,6 +653,11 @@ class Runtime(Generic[DepsT]):
                 "a request was begun in another thread than the runtime's; "
                 "use anyio.from_thread.run(runtime.run, prompt), or anyio.from_thread.run_sync(runtime.start, prompt)"
             )
+        if anyio.lowlevel.current_token() != self._loop:
+            raise NotRunning(
+                "the runtime was entered in another event loop of this thread; enter it in the one that runs now, for "
+                "example in a fixture of the same scope"
+            )
 
     def _prepare(self, prompt: PromptLike, output: Any, options: RequestOptions) -> tuple[RequestSession, Ticket]:
         self._check_usable(options)
@@ -740,6 +752,8 @@ class Runtime(Generic[DepsT]):
                     await self._turns.remember(session, found)
             finally:
                 del self._sessions[session.request_id]
+                if found.result is not None and found.result.outcome == "failed":
+                    self._numbers.failed[found.result.reason] += 1
                 self._ended.add(session, found)
                 self._tickets.pop(session.request_id, None)
                 ticket.give_back()

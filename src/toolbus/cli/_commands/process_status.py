@@ -103,11 +103,14 @@ def _lines(health: _Fields, found: _Fields) -> Iterator[str]:
     word = ("degraded" if reasons else "ready") if health["ready"] else "not ready"
     yield f"{word}: {reasons}" if reasons else word
     phases, calls, bus = found["phases"], found["dispatcher"], found["bus"]
+    failed = ", ".join(f"{cast('int', count):,} {reason}" for reason, count in sorted(found["failed"].items()))
     yield (
         f"requests: {found['running']:,} running ({phases['model']:,} ask a model, {phases['tools']:,} run tools, "
         f"{phases['people']:,} wait for people); {found['queued']:,} queued; "
         f"{found['free_capacity']:,} more would be accepted; {found['refused']:,} refused"
     )
+    if failed:
+        yield f"failed: {one_line(failed)}"
     yield f"questions to people: {found['pending_approvals']:,} open; {found['approvals_overdue']:,} overdue"
     overdue = f"; overdue: {one_line(', '.join(sorted(set(calls['overdue']))))}" if calls["overdue"] else ""
     yield (

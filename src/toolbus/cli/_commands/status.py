@@ -13,7 +13,7 @@ import orjson
 
 from ...core.approval import OpenQuestions
 from ...core.plain_text import clean, one_line
-from ...events import ApprovalRequested
+from ...events import ApprovalRequested, RequestResumed
 from ...storage import RequestRecord
 from .._open_store import CommandStore, ago, existing, holder_of, opened_store
 from .._terminal.screen import Screen
@@ -26,13 +26,14 @@ _PROMPT_COLUMNS = 50
 class _Unfinished:
     """One unfinished request. `holder` is empty if nobody has it. `waiting` are the questions that nobody answered.
 
-    `damage` says why its journal cannot be read.
+    `resumptions` counts how often a process has taken it over, and `damage` says why its journal cannot be read.
     """
 
     record: RequestRecord
     prompt: str
     holder: str
     waiting: Sequence[ApprovalRequested]
+    resumptions: int
     damage: str
 
     @property
@@ -54,6 +55,7 @@ class _Unfinished:
             "pending_approvals": [
                 {"call_id": each.call_id, "name": each.name, "asked_at": each.at} for each in self.waiting
             ],
+            "resumptions": self.resumptions,
             "damage": self.damage or None,
             "prompt": self.prompt,
         }
@@ -76,7 +78,8 @@ async def _status(store: CommandStore, options: argparse.Namespace, screen: Scre
             questions = OpenQuestions()
             for stored in journal.facts:
                 questions.feed(stored.fact)
-            listed.append(_Unfinished(record, each.prompt, holder, tuple(questions), damage))
+            resumptions = sum(isinstance(stored.fact, RequestResumed) for stored in journal.facts)
+            listed.append(_Unfinished(record, each.prompt, holder, tuple(questions), resumptions, damage))
     return _print(listed, options, screen)
 
 
@@ -104,6 +107,8 @@ def _print(listed: Sequence[_Unfinished], options: argparse.Namespace, screen: S
         screen.data("  ".join(padded).rstrip())
         for question in each.waiting:
             screen.data(clean(f"  waits for a decision: {question.name}, asked {ago(question.at)}"))
+        if each.resumptions > 1:
+            screen.data(f"  resumed {each.resumptions:,} times")
         if each.damage:
             screen.data(clean(f"  damaged: {one_line(each.damage)}"))
     return 0

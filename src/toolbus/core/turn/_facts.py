@@ -97,7 +97,7 @@ class Facts(Struct, eq=False):
             error=error,
             outcome_unknown=True,
             spent=spent_so_far(each),
-            duration_seconds=self._now - each.requested_at,
+            duration_seconds=max(0.0, self._now - each.requested_at),
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import ssl
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -157,6 +158,9 @@ class ErrorTranslator:
             return found
         if hint := self.advice(status):
             text += f"; {hint}"
+        asked = retry_after(headers)
+        if asked:
+            text += f"; it asks to wait {asked:g} s"
         passing = status in _RETRYABLE or status >= 500
         retryable = passing and self.permanent_codes.isdisjoint(said.codes)
         retryable = {"true": True, "false": False}.get(headers.get("x-should-retry", ""), retryable)
@@ -166,7 +170,7 @@ class ErrorTranslator:
             vendor=self.vendor,
             status=status,
             retryable=retryable,
-            retry_after_seconds=_retry_delay(said) if (asked := retry_after(headers)) is None else asked,
+            retry_after_seconds=_retry_delay(said) if asked is None else asked,
         )
 
     def in_stream(self, body: object) -> ProviderError:
@@ -328,8 +332,9 @@ def _reason(exc: BaseException) -> str:
     found = ""
     for each in _chain(exc):
         words = str(each)
-        if isinstance(each, OSError) and each.errno:
-            # asyncio puts its own text into strerror; errors of name resolution have negative numbers.
+        if isinstance(each, OSError) and each.errno and not isinstance(each, ssl.SSLError):
+            # asyncio puts its own text into strerror; errors of name resolution have negative numbers. Those of TLS
+            # have numbers of OpenSSL, of which 1 would read "Operation not permitted".
             words = os.strerror(each.errno) if each.errno > 0 else each.strerror
         found = words or found
     return found or type(exc).__name__
