@@ -284,7 +284,8 @@ class TestTelling:
         ended = toolbus("ask", "q", *PLAYED, "--log-level", "INFO")
         assert re.search(r" INFO toolbus\.session: call \S+: tool get_weather is requested\n", ended.err)
         assert re.search(
-            r" WARNING toolbus\.session: call \S+: tool closed failed in .*: the archive is closed", ended.err
+            r" WARNING toolbus\.session: call \S+: tool closed failed in .*: the archive is closed on sundays\n",
+            ended.err,
         )
         assert "\x1b" not in ended.err
 

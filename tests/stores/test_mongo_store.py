@@ -327,6 +327,20 @@ async def test_what_toolbus_searches_for_has_an_index(mongo_database: tuple[str,
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_search_in_the_conversations_of_one_user_reads_no_messages_of_others(
+    mongo_database: tuple[str, str], anyio_backend: str
+) -> None:
+    async with aclosing(MongoStore(*mongo_database)) as store:
+        for conversation_id in ("ann/c", "bob/c"):
+            await store.remember(conversation_id, turn("apples"))
+        with direct(mongo_database) as database:
+            database.messages.update_many({"sessionId": "bob/c"}, {"$set": {"data.toolbus.messages": "no apples"}})
+        assert [each.conversation_id for each in await store.conversations(search="apples", prefix="ann/")] == ["ann/c"]
+        with pytest.raises(StoreDamaged, match="conversation 'bob/c'"):
+            await store.conversations(search="apples")
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_the_size_of_a_journal_is_that_of_its_steps(mongo_database: tuple[str, str], anyio_backend: str) -> None:
     async with aclosing(MongoStore(*mongo_database)) as store:
         # Times have different numbers of digits.

@@ -269,6 +269,17 @@ async def test_an_agreement_that_cannot_be_is_refused_with_its_line(tmp_path: Pa
     assert isinstance(caught.value.__cause__, ConfigurationError)
 
 
+@pytest.mark.parametrize(("kind", "field"), [("request", "limits"), ("request_completed", "output")])
+async def test_a_field_of_another_type_is_refused_with_the_line_of_its_request(tmp_path: Path, kind: str, field: str):
+    def edit(lines: Lines) -> Lines:
+        at = place_of(lines, kind)
+        lines[at] = with_fields(lines[at], **{field: "x"})
+        return lines
+
+    with pytest.raises(RecordingError, match=r"changed.jsonl:2: the request cannot be started again"):
+        await replay(changed(tmp_path, PARALLEL, edit))
+
+
 async def test_a_question_that_nobody_answers_in_time_is_asked_in_the_replay_too(tmp_path: Path):
     model = ScriptedProvider([calls(("delete_file", {"path": "a"})), text("It stays.")])
     options: Any = {"limits": Limits(approval_timeout_seconds=20), "interceptors": [Interceptor()]}

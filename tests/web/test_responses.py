@@ -19,12 +19,15 @@ from toolbus.errors import ConfigurationError, ProviderUnavailable, StoreUnavail
 from toolbus.events import (
     Event,
     ModelResponded,
+    ModelRetrying,
+    ReceiverFailed,
     RequestCancelled,
     RequestCompleted,
     RequestFailed,
     RequestStarted,
     SubscriberLagged,
     TextDelta,
+    ToolCallFailed,
     decode,
 )
 from toolbus.messages import AssistantMessage
@@ -346,6 +349,24 @@ async def test_text_ends_with_the_outcome_in_words_for_people(ending: Any, outco
         "end",
         {"request_id": "r1", "outcome": outcome, "reason": ending.reason, "explanation": words},
     )
+
+
+async def test_events_have_no_texts_of_exceptions():
+    words, said = "connection to db://admin@10.0.0.3 refused", "I could not finish because of an internal error."
+    about: Any = {"request_id": "r1", "call_id": "c1", "name": "look_up"}
+    events: list[Event] = [
+        ReceiverFailed(request_id="r1", receiver="app.audit", event_type="", failed_event_id="", error=words),
+        ModelRetrying(request_id="r1", round=0, reason="provider_unavailable", error=words),
+        ToolCallFailed(**about, reason="error", error="The tool failed.", detail=words),
+        RequestFailed(request_id="r1", reason="application_error", error=words),
+    ]
+    client = await Client().read(EventsResponse(Elsewhere(events)))
+    assert [(each["type"], each["error"]) for each in client.chunks] == [
+        ("model_retrying", ""),
+        ("tool_call_failed", "The tool failed."),
+        ("request_failed", said),
+    ]
+    assert all(words not in each["data"] for each in client.frames)
 
 
 async def test_text_after_a_gap_waits_for_the_whole_reply():

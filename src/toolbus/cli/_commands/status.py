@@ -12,7 +12,7 @@ import anyio
 import orjson
 
 from ...core.approval import OpenQuestions
-from ...core.plain_text import clean, one_line
+from ...core.plain_text import one_line
 from ...events import ApprovalRequested, RequestResumed
 from ...storage import RequestRecord
 from .._open_store import CommandStore, ago, existing, holder_of, opened_store
@@ -106,11 +106,11 @@ def _print(listed: Sequence[_Unfinished], options: argparse.Namespace, screen: S
         padded = [text + " " * (width - cells(text)) for text, width in zip(row, widths, strict=True)]
         screen.data("  ".join(padded).rstrip())
         for question in each.waiting:
-            screen.data(clean(f"  waits for a decision: {question.name}, asked {ago(question.at)}"))
+            screen.data(f"  waits for a decision: {one_line(question.name)}, asked {ago(question.at)}")
         if each.resumptions > 1:
             screen.data(f"  resumed {each.resumptions:,} times")
         if each.damage:
-            screen.data(clean(f"  damaged: {one_line(each.damage)}"))
+            screen.data(f"  damaged: {one_line(each.damage)}")
     return 0
 
 
@@ -118,4 +118,4 @@ def _row(each: _Unfinished) -> Sequence[str]:
     record = each.record
     holder = f"held by {each.holder.rpartition(':')[0]}" if each.holder else "parked" if each.is_parked else "free"
     texts = record.request_id, ago(record.started_at), holder, cut(one_line(each.prompt), _PROMPT_COLUMNS)
-    return [clean(text) for text in texts]
+    return [one_line(text) for text in texts]
