@@ -292,6 +292,8 @@ class ReplyBuilder(ReplyParts):
         """Return the whole reply. Raises `ProviderUnavailable` if the stream ended before the reply was whole."""
         if _word(self._finish_reason) in _BROKEN_OFF:
             raise self._errors.unavailable(f"gave up on its reply (finish_reason {self._finish_reason!r})")
+        if _word(self._finish_reason) == "model_context_window_exceeded":  # GLM's, and that of gateways to Claude
+            raise self._errors.context_overflow(f"{self._errors.vendor}'s reply filled the model's context window")
         if self._strange:  # a gateway's own message, with status 200
             raise self._errors.unavailable(f"answered with no completion: {self._strange}")
         if not self._finish_reason and not (self.done and all(call.is_complete() for call in self._calls)):
@@ -340,14 +342,17 @@ def usage_of(wire: Mapping[str, Any], read: str, written: str) -> Usage:
     """Return the usage, whose fields begin with what the API calls the tokens that it read and wrote.
 
     OpenAI counts reasoning as written. xAI and Gemini count it only in the total, and Gemini nowhere else. Gateways to
-    Claude count there what it has read from its cache, or written to it, and say so in fields of Claude's names.
+    Claude have its names for what it has read from its cache or written to it. Some count that only in the total, as
+    Claude does, and some with the input.
     """
     details = wire.get(f"{read}_details")
     input_tokens, output_tokens = count_at(wire, read), count_at(wire, written)
     reasoning_tokens = count_at(wire.get(f"{written}_details"), "reasoning_tokens")
     beside_tokens = count_at(wire, "total_tokens") - input_tokens - output_tokens
-    of_cache = count_at(wire, "cache_read_input_tokens") + count_at(wire, "cache_creation_input_tokens")
-    if beside_tokens > 0 and reasoning_tokens in {0, beside_tokens} and not of_cache:
+    from_cache, to_cache = count_at(wire, "cache_read_input_tokens"), count_at(wire, "cache_creation_input_tokens")
+    if from_cache + to_cache > input_tokens or 0 < from_cache + to_cache == beside_tokens:
+        input_tokens += from_cache + to_cache
+    elif beside_tokens > 0 and reasoning_tokens in {0, beside_tokens} and not from_cache + to_cache:
         output_tokens, reasoning_tokens = output_tokens + beside_tokens, beside_tokens
     return Usage(
         input_tokens=input_tokens,
@@ -355,7 +360,8 @@ def usage_of(wire: Mapping[str, Any], read: str, written: str) -> Usage:
         # The second is DeepSeek's name, and the third Kimi's.
         cached_tokens=count_at(details, "cached_tokens")
         or count_at(wire, "prompt_cache_hit_tokens")
-        or count_at(wire, "cached_tokens"),
-        cache_write_tokens=count_at(details, "cache_write_tokens"),
+        or count_at(wire, "cached_tokens")
+        or from_cache,
+        cache_write_tokens=count_at(details, "cache_write_tokens") or to_cache,
         reasoning_tokens=reasoning_tokens,
     )

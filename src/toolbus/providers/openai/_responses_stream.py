@@ -180,8 +180,10 @@ class ResponseBuilder(ReplyParts):
             self._take_last(known, item)
 
     def _take_last(self, known: _Item, item: Mapping[str, Any]) -> None:
-        # Reasoning has to be sent back as in its own last event, says the SDK (ResponseReasoningItem).
-        if not (known.settled and known.kind == "reasoning"):
+        # Reasoning has to be sent back as in its own last event, says the SDK (ResponseReasoningItem). Azure leaves its
+        # encrypted form out there, and refuses it without one ("Item with id 'rs_...' not found").
+        encrypted = "encrypted_content"
+        if known.kind != "reasoning" or not known.settled or (item.get(encrypted) and not known.wire.get(encrypted)):
             self._settle(known, item)
 
     # ----------------------------------------------------------------------------------------------- items
