@@ -223,6 +223,12 @@ class ErrorTranslator:
             self.clean(f"{self.vendor} at {self.where} {problem}"), vendor=self.vendor, retryable=True
         )
 
+    def no_reply(self, what: str, answer: Mapping[str, Any]) -> ProviderError:
+        """Return the error for an answer of status 200 that is a gateway's own message, and not a reply."""
+        said = ErrorBody(encodable(_shown(answer))[:_LONGEST_MESSAGE], (), answer)
+        problem = f"answered with no {what}: {said.text}"
+        return self._overflow(f"{self.vendor} {problem}", said, None) or self.unavailable(problem)
+
     def wrong_service(self, content_type: str) -> ProviderRejected:
         """Return the error for an answer that does not come from a server of this kind."""
         return ProviderRejected(
@@ -291,7 +297,8 @@ def read_body(body: object) -> ErrorBody:
     given = (fields.get("code"), fields.get("type"), as_object(fields.get("details")).get("error_code"))
     codes = tuple(str(code) for code in given if isinstance(code, str | int) and code)
     if fields:
-        body = fields.get("message") or fields.get("detail") or (fields if any(fields.values()) else "")
+        words = (fields.get(name) for name in ("message", "detail", "error_message"))  # the last is DeepInfra's
+        body = next(filter(None, words), fields if any(fields.values()) else "")
         if isinstance(body, Mapping | Sequence) and not isinstance(body, str):
             body = _shown(cast("object", body))
         raw = as_object(fields.get("metadata")).get("raw")  # the answer that OpenRouter got from the model's server

@@ -18,7 +18,8 @@ from ...records import replace
 from ...schemas import as_object, as_objects
 
 _REFUSED = re.compile(
-    r"encrypted content .{0,200}could not be|created under a different Azure OpenAI resource|not persisted when `store`",
+    r"encrypted content .{0,200}could not be|created under a different Azure OpenAI resource"
+    r"|not persisted when `store`",
     re.DOTALL,
 )
 _MOST = 10_000
