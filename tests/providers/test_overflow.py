@@ -178,6 +178,34 @@ def inner(message: str, **fields: Any) -> dict[str, Any]:
         (400, inner("invalid params, context window exceeds limit (2013)"), None),
         (400, inner("InternalError.Algo.InvalidParameter: Range of input length should be [1, 129024]"), 129_024),
         (400, inner("Prompt exceeds max length", code="1261"), None),
+        (400, inner("This model's maximum context length is 131,072 tokens, however you requested 140,000."), 131_072),
+        (
+            400,
+            inner(
+                "The estimated number of input and maximum output tokens (441000) exceeded this model context window "
+                "limit (262144)"
+            ),
+            262_144,
+        ),
+        (
+            413,
+            inner(
+                "Request body too large for gpt-4o model. Max size: 8000 tokens.",
+                code="tokens_limit_reached",
+            ),
+            8000,
+        ),
+        (
+            413,
+            inner(
+                "Request too large for model `m` in organization `o` service tier `on_demand` on tokens per minute "
+                "(TPM): Limit 12000, Requested 18032, please reduce your message size and try again.",
+                type="tokens",
+                code="rate_limit_exceeded",
+            ),
+            12_000,
+        ),
+        (400, {"error": "prompt too long; exceeded context length by 3 tokens"}, None),
     ],
 )
 def test_a_context_that_is_too_long_is_reported_with_its_limit(

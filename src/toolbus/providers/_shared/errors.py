@@ -227,6 +227,12 @@ class ErrorTranslator:
             self.clean(f"{self.vendor} at {self.where} {problem}"), vendor=self.vendor, retryable=True
         )
 
+    def no_reply(self, what: str, answer: Mapping[str, Any]) -> ProviderError:
+        """Return the error for an answer of status 200 that is a gateway's own message, and not a reply."""
+        said = ErrorBody(encodable(_shown(answer))[:_LONGEST_MESSAGE], (), answer)
+        problem = f"answered with no {what}: {said.text}"
+        return self._overflow(f"{self.vendor} {problem}", said, None) or self.unavailable(problem)
+
     def wrong_service(self, content_type: str) -> ProviderRejected:
         """Return the error for an answer that does not come from a server of this kind."""
         return ProviderRejected(
@@ -295,7 +301,8 @@ def read_body(body: object) -> ErrorBody:
     given = (fields.get("code"), fields.get("type"), as_object(fields.get("details")).get("error_code"))
     codes = tuple(str(code) for code in given if isinstance(code, str | int) and code)
     if fields:
-        body = fields.get("message") or fields.get("detail") or (fields if any(fields.values()) else "")
+        words = (fields.get(name) for name in ("message", "detail", "error_message"))  # the last is DeepInfra's
+        body = next(filter(None, words), fields if any(fields.values()) else "")
         if isinstance(body, Mapping | Sequence) and not isinstance(body, str):
             body = _shown(cast("object", body))
         raw = as_object(fields.get("metadata")).get("raw")  # the answer that OpenRouter got from the model's server
@@ -349,37 +356,41 @@ _CODES = frozenset(
     }
 )
 _WORDS = tuple(
-    re.compile(pattern, re.IGNORECASE)
+    re.compile(pattern.replace("LIMIT", r"(?P<limit>\d[\d,]*)"), re.IGNORECASE)
     for pattern in (
-        r"maximum context length (?:is |of |\()(?P<limit>\d+)",
-        r"context length is only (?P<limit>\d+) tokens",
-        r"prompt is too long(?:: \d+ tokens > (?P<limit>\d+))?",
-        r"exceed context limit: \d+ \+ \d+ > (?P<limit>\d+)",
-        r"exceeds the available context size(?: \((?P<limit>\d+) tokens\))?",
-        r"exceeds? (?:the )?context window(?: of (?P<limit>\d+)| of this model)",
-        r"longer than the maximum model length of (?P<limit>\d+)",
-        r"maximum prompt length is (?P<limit>\d+)",
-        r"input token count (?:\(?\d+\)? )?exceeds the maximum number of tokens(?: allowed \(?(?P<limit>\d+))?",
-        r"input token count is \d+ but model only supports up to (?P<limit>\d+)",
+        r"maximum context length (?:is |of |\()LIMIT",
+        r"context length is only LIMIT tokens",
+        r"prompt is too long(?:: \d+ tokens > LIMIT)?",
+        r"exceed context limit: \d+ \+ \d+ > LIMIT",
+        r"exceeds the available context size(?: \(LIMIT tokens\))?",
+        r"exceeds? (?:the )?context window(?: of LIMIT| of this model)",
+        r"longer than the maximum model length of LIMIT",
+        r"maximum prompt length is LIMIT",
+        r"input token count (?:\(?\d+\)? )?exceeds the maximum number of tokens(?: allowed \(?LIMIT)?",
+        r"input token count is \d+ but model only supports up to LIMIT",
         r"input is too long for requested model",
-        r"loaded with context length of only (?P<limit>\d+)",
-        r"exceed(?:s|ed) (?:the|max) context length",
+        r"loaded with context length of only LIMIT",
+        r"exceed(?:s|ed) (?:(?:the|max) )?context length",
         r"longer than the context length currently available",
         # Mistral, LM Studio, llama.cpp while it writes, SGLang and Together.
-        r"too large for model with (?P<limit>\d+) maximum context length",
-        r"initial prompt is greater than the context length(?: \(n_keep: ?\d+ ?>= ?n_ctx: ?(?P<limit>\d+))?",
+        r"too large for model with LIMIT maximum context length",
+        r"initial prompt is greater than the context length(?: \(n_keep: ?\d+ ?>= ?n_ctx: ?LIMIT)?",
         r"context size has been exceeded",
-        r"longer than the model's context length(?: \((?P<limit>\d+))?",
-        r"input length \(?\d+\D{0,10}exceeds (?:the )?maximum (?:allowed )?(?:input )?length (?:of )?\(?(?P<limit>\d+)",
+        r"longer than the model's context length(?: \(LIMIT)?",
+        r"input length \(?\d+\D{0,10}exceeds (?:the )?maximum (?:allowed )?(?:input )?length (?:of )?\(?LIMIT",
         # OpenAI and Cerebras, beside the code; Copilot, TGI, Kimi, MiniMax, Qwen, GLM.
-        r"tokens exceed the configured limit of (?P<limit>\d+)",
-        r"current length is \d+ while limit is (?P<limit>\d+)",
-        r"prompt token count of \d+ exceeds the limit of (?P<limit>\d+)",
-        r"`inputs` tokens \+ `max_new_tokens` must be <= (?P<limit>\d+)",
-        r"exceeded model token limit(?:: (?P<limit>\d+))?",
+        r"tokens exceed the configured limit of LIMIT",
+        r"current length is \d+ while limit is LIMIT",
+        r"prompt token count of \d+ exceeds the limit of LIMIT",
+        r"`inputs` tokens \+ `max_new_tokens` must be <= LIMIT",
+        r"exceeded model token limit(?:: LIMIT)?",
         r"context window exceeds limit",
-        r"range of input length should be \[\d+, ?(?P<limit>\d+)",
+        r"range of input length should be \[\d+, ?LIMIT",
         r"prompt exceeds max length",
+        # Cloudflare; GitHub; Groq, with status 413, where the limit is that of a minute.
+        r"exceeded this model context window limit \(LIMIT",
+        r"request body too large for .{1,100} model\. max size: LIMIT tokens",
+        r"request too large for .{1,200}: limit LIMIT, requested",
     )
 )
 
@@ -397,5 +408,5 @@ def overflow(text: str, codes: frozenset[str], fields: Mapping[str, Any], *, by_
         found = next((match for each in _WORDS if (match := each.search(text))), None)
     if found is not None and limit is None:
         digits = found.groupdict().get("limit")
-        limit = int(digits[:18]) or None if digits else None
+        limit = int(digits.replace(",", "")[:18]) or None if digits else None
     return (True, limit) if found is not None or codes & _CODES else (False, None)

@@ -1,8 +1,9 @@
-"""Encrypted reasoning that a server has refused, because another organisation or resource of its vendor had made it.
+"""Reasoning that a server has refused, because another organisation or resource of its vendor had made it.
 
 Pure. The server would refuse every later request of the conversation as well ("The encrypted content gAAA... could not
 be verified"), for example after a change of the key. So the model is asked again without the reasoning that the refused
-request had, and its replies are sent as their text and calls.
+request had, and its replies are sent as their text and calls. The same holds for reasoning without its encrypted form,
+as in a history from elsewhere, once the server has it no longer ("Item with id 'rs_...' not found").
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from ...records import replace
 from ...schemas import as_object, as_objects
 
 _REFUSED = re.compile(
-    r"encrypted content .{0,200}could not be|created under a different Azure OpenAI resource", re.DOTALL
+    r"encrypted content .{0,200}could not be|created under a different Azure OpenAI resource"
+    r"|not persisted when `store`",
+    re.DOTALL,
 )
 _MOST = 10_000
 
 
 class UnreadableReasoning:
-    """The encrypted texts that a server has refused, by their hashes."""
+    """The encrypted texts, or ids, of reasoning that a server has refused, by their hashes."""
 
     __slots__ = ("_hashes", "_vendor")
 
@@ -53,7 +56,7 @@ class UnreadableReasoning:
     def _in(self, message: Message) -> Iterator[int]:
         data: Mapping[str, Any] = (isinstance(message, AssistantMessage) and message.vendor_data) or {}
         for item in as_objects(as_object(data.get(self._vendor)).get("responses")):
-            if text := item.get("encrypted_content"):
+            if text := item.get("encrypted_content") or (item.get("type") == "reasoning" and item.get("id")):
                 yield hash(str(text))
 
     def _plain(self, message: Message) -> Message:
