@@ -191,6 +191,22 @@ def test_options_of_a_request_come_from_the_application(backend: Backend):
         assert '"content":"ann at 7"' in client.get(path).text
 
 
+def test_a_conversation_that_is_busy_in_another_process_is_refused_as_in_this_one(backend: Backend):
+    def options(_http: Request, _user: str) -> Any:
+        return {"on_busy": "refuse"}
+
+    store = MemoryStore(journal=True)
+    assert store.journal is not None
+    with client_of(backend, store=store, options=options) as client:
+        assert client.portal is not None
+        client.portal.call(store.journal.take_turn, "ann/c1", "another request", "another process", 30)
+        asked = client.post("/ask", json={"prompt": "hi", "conversation_id": "c1"})
+        assert (asked.status_code, asked.json()["reason"]) == (409, "conversation_busy")
+        assert asked.json()["explanation"] == "I am still busy with your last message."
+        failed = chunks_of(client.post("/ask/events", json={"prompt": "hi", "conversation_id": "c1"}).text)[-1]
+        assert (failed["type"], failed["reason"], failed["retryable"]) == ("request_failed", "conversation_busy", True)
+
+
 SLOW = [text("Hello.", 1, delays=10)]
 
 

@@ -347,6 +347,27 @@ def test_text_that_is_not_the_beginning_of_the_reply_is_shown_anew():
     assert check_vercel(fed(VercelEncoder(), *events)) == {"r_r0": "lo.", "r_r0_2": "Hello.", "r_answer": "Hi."}
 
 
+@pytest.mark.parametrize(
+    ("ending", "text"),
+    [
+        (RequestCompleted(**R, text="Ordered."), "Ordered."),
+        (RequestCompleted(**R, outcome="stopped", reason="max_rounds=1", limit="max_rounds"), ""),
+        (RequestCancelled(**R, reason="replaced by a newer message"), ""),
+    ],
+)
+@pytest.mark.parametrize("answered", [(), ("r_0_0",)])
+def test_the_newest_step_of_a_request_that_has_ended_has_no_calls(ending: Event, text: str, answered: Any):
+    """A page sends the calls of its newest step once all of them have results: `useChat` would not end."""
+    done = ToolCallCompleted(**R, call_id="r_0_0", name="locate", content="Kyiv")
+    encoder = VercelEncoder(client_tools=["locate"], answered=answered)
+    chunks = fed(encoder, *BEGIN, reply("r_r0", "locate"), called("locate", 0), done, ending)
+    assert "".join(check_vercel(chunks, known=answered).values()) == text
+    kinds = [each["type"] for each in chunks]
+    newest = kinds[len(kinds) - kinds[::-1].index("start-step") :]
+    assert not [each for each in newest if each.startswith("tool-")]
+    assert ("text-delta" in newest) == bool(text)
+
+
 @pytest.mark.parametrize("again", [ModelRetrying(**R, round=0, reason="x"), RequestResumed(**R, resumption=1)])
 def test_arguments_that_are_streamed_again_are_another_call(again: Event):
     void = ToolArgumentsDelta(**R, message_id="r_r0", index=0, name="look", text='{"n":')

@@ -430,9 +430,13 @@ class RequestSession(SessionSteps):
         self._clock = self._bus.clock  # The session may have broken before it was set.
         self._settle_broken()
         self._error = self._masked_error(exc)
-        envelope = state.envelope(self._clock())
         state.ending = RequestFailed(
-            **envelope, reason=self._error.code, error=str(self._error), usage=state.usage, cost=state.cost
+            **state.envelope(self._clock()),
+            reason=self._error.code,
+            error=str(self._error),
+            retryable=self._error.retryable,
+            usage=state.usage,
+            cost=state.cost,
         )
         # After a lost lease, another process carries out the request and publishes its ending.
         if not isinstance(exc, LeaseLost):

@@ -12,7 +12,7 @@ import anyio.to_thread
 
 from .._option_checks import FLAG, POSITIVE, check, whole
 from ..durability import call_store_in_time
-from ..errors import ConfigurationError, UnknownRequest
+from ..errors import ConfigurationError, ConversationBusy, UnknownRequest
 from ..events import MessageAppended
 from ..handles import CommandStatus, RequestHandle
 from ..messages import PromptLike, UserMessage
@@ -379,9 +379,11 @@ class _App:
 
 
 def _status_of(result: RequestResult[Any]) -> int:
-    """Return 200 unless the request failed; then 502 if the provider is to blame, and otherwise 500."""
+    """Return 200 unless the request failed; then 409 for a busy conversation, 502 if the provider failed, else 500."""
     if result.error is None:
         return 200
+    if isinstance(result.error, ConversationBusy):  # It is busy in another process.
+        return 409
     return 502 if result.error.fault == "provider" else 500
 
 

@@ -460,13 +460,18 @@ class EventEncoder(ABC):
     def _take_ending(self, event: RequestEnding) -> None:
         self._has_ended = True
         self._void_reply()
-        # An answer that is not the text of a reply, such as that of a tool that ends the request.
-        if isinstance(event, RequestCompleted) and event.text and event.text != self._last_text:
-            self._reply_id = f"{event.request_id}_answer"
-            self._finish_text(event.text)
         for call in (*self._calls.values(), *self._below.values()):
             self.on_void_call(call)
         self._end_step()
+        # An answer that is not the text of a reply, such as that of a tool that ends the request.
+        text = event.text if isinstance(event, RequestCompleted) and event.text != self._last_text else ""
+        # A page that finds only calls with results in the newest step would send them, and expect a reply.
+        if text or not (self._has_answer or isinstance(event, RequestFailed)):
+            self._step = 0 if self._step is None else self._step + 1
+            self.on_step(self._step)
+            self._reply_id = f"{event.request_id}_answer"
+            self._finish_text(text)
+            self._end_step()
         self.on_end(event, explain(event))
 
     # ------------------------------------------------------------------------------------------------ the words

@@ -28,6 +28,7 @@ from ...events import (
     ToolCallResumed,
 )
 from ...messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
+from ...records import json_bytes
 from ...tool_results import answer_in
 from ..arguments import encodable
 from ..output import repair_prompt
@@ -324,12 +325,15 @@ def _return_direct(state: TurnState, results: Sequence[ToolCallCompleted], facts
 
     Their text joins the transcript, since some vendors accept only a reply after results.
     """
-    text, output = "\n\n".join(filter(str.strip, [answer_in(each.content) for each in results])), None
+    text, output = encodable("\n\n".join(filter(str.strip, [answer_in(each.content) for each in results]))), None
     if state.output is not None:
         data = results[0].data if len(results) == 1 else None
         try:
-            output = state.output.read(text if data is None else orjson.dumps(data).decode())
-        except InvalidArguments:
+            output = state.output.read(text if data is None else json_bytes(data).decode())
+        except InvalidArguments as exc:
+            note_raised(state, None, exc)
+            return False
+        except TypeError:  # Data that other code has published may be anything.
             return False
     if text:
         facts.append(AssistantMessage(text=text, message_id=f"{state.request_id}_answer"))
