@@ -437,6 +437,50 @@ async def test_a_call_that_is_settled_elsewhere_is_stopped_also_if_the_broker_ta
         assert here.broker.did == ["send", *stopped, *(stopped * (not is_taken))]
 
 
+@pytest.mark.guarantee("G20", "G24")
+@pytest.mark.parametrize(
+    ("then", "did"),
+    [
+        ("published", ["stop"]),
+        ("taken over", []),
+        ("ended", ["stop", {"calls": True, "payloads": False}]),
+        ("failed for its store", []),
+        ("closed", []),
+    ],
+)
+async def test_a_call_is_deleted_once_its_outcome_is_published_and_not_if_another_process_continues_its_request(
+    then: str, did: list[Any]
+) -> None:
+    """A process that stood still past its lease settles a call before it learns that another one waits for the answer."""
+    async with scene() as here:
+        await here.request()
+        here.broker.acknowledge()
+        here.bus.arbitration.claim(*KEY)
+        await settle()
+        assert here.broker.did == ["send"]
+        here.view.is_released = then in ("taken over", "failed for its store")
+        await advance(1.5 if then == "taken over" else 0)
+        if then == "published":
+            here.bus.arbitration.announce(here.requested.failed("too late", reason="timeout"))
+        elif then != "closed":
+            here.end()
+        await settle()
+        assert sorted(map(str, here.broker.did[1:])) == sorted(map(str, did))
+    assert here.broker.did[1 + len(did) :] == (["stop", "close"] if then == "closed" else ["close"])
+
+
+@pytest.mark.guarantee("G24")
+async def test_a_call_that_was_settled_elsewhere_is_deleted_before_its_marks_when_its_request_ends() -> None:
+    """Its own deletion may have failed. Without its mark, a worker would run it once more."""
+    async with scene() as here:
+        await here.request()
+        here.broker.acknowledge()
+        here.bus.publish(here.requested.failed("too late", reason="timeout"))
+        here.end()
+        await settle()
+        assert {"calls": True, "payloads": False} in here.broker.did
+
+
 async def test_a_call_that_the_broker_takes_while_the_executor_leaves_is_stopped_again() -> None:
     async with scene() as here:
         await here.request()
@@ -705,6 +749,18 @@ async def test_a_large_call_is_kept_again_while_the_broker_is_away() -> None:
         here.broker.trouble = None
         await advance(0.3)
         assert here.broker.did == ["keep", "keep", "send again"]
+
+
+@pytest.mark.guarantee("G25")
+async def test_a_large_call_that_the_broker_does_not_keep_is_lost_just_before_its_deadline() -> None:
+    async with scene() as here:
+        here.enlarge()
+        here.broker.seconds = 60.0
+        await here.request(1.0)
+        await advance(0.95)
+        [ended] = here.ended
+        assert isinstance(ended, ToolCallFailed)
+        assert (ended.reason, here.broker.did) == ("lost", ["keep", "stop", "drop"])
 
 
 @pytest.mark.parametrize(("name", "what"), [("echo", "The arguments of the call are"), ("recall", "The call with its")])

@@ -337,6 +337,30 @@ async def test_the_payload_of_a_large_answer_whose_call_is_stopped_meanwhile_is_
     assert broker.did == ["keep", "drop"]
 
 
+@pytest.mark.guarantee("G17")
+async def test_a_call_that_was_settled_elsewhere_before_it_is_begun_does_not_run() -> None:
+    """A worker that stood still hears of both at once, in any order."""
+    broker, other = FakeBroker(), FakeBroker(True)
+    broker.calls = []
+    other.key, other.body = ("r", "d"), encode(replace(REQUESTED, call_id="d"))
+    worker = worker_of(broker, most=2)
+    async with running(worker):
+        await anyio.sleep(1)
+        broker.stop(KEY)
+        broker.deliver(broker, other)
+        await anyio.sleep(1)
+        assert (broker.did, [*worker.running]) == (["done"], [other.key])
+        for each in range(1_000):
+            broker.stop(("others", f"{each}"))
+        broker.stop(other.key)
+        broker.deliver(broker)
+        await anyio.sleep(1)
+        assert [*worker.running] == [KEY], "only the newest are remembered"
+        broker.stop(KEY)
+        worker.drain()
+        broker.deliver()
+
+
 async def test_a_call_whose_payload_cannot_be_read_now_is_left_for_its_next_delivery() -> None:
     broker = FakeBroker(True)
     broker.body, broker.away = large_call(REQUESTED, Reference(*KEY, "a" * 64, 1_000, 1)), {"load": 1}

@@ -135,6 +135,22 @@ def test_a_worker_hides_the_secrets_that_it_was_given_in_its_log(
     assert VALUE not in caplog.text
 
 
+@pytest.mark.guarantee("G36")
+def test_the_log_hides_the_secrets_of_a_request_from_all_that_have_some_in_this_process(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For example, a worker of each pool; the one that was given its secrets last may be gone first."""
+    logger = logging.getLogger("toolbus.dispatcher")
+    monkeypatch.setattr(logger, "filters", [])
+    first, second = given("shared"), GivenSecrets([("pin", "another secret")], "shared", "")
+    logger.warning("they are %s and %s", VALUE, "another secret", extra={"request_id": "shared"})
+    del second
+    logger.warning("it is %s", VALUE, extra={"request_id": "shared"})
+    assert first.vault is not None
+    assert VALUE not in caplog.text
+    assert "another secret" not in caplog.text
+
+
 def test_the_marks_of_tools_that_are_not_in_a_registry_are_found_in_their_schemas() -> None:
     login, look = ToolSpec(name="login", parameters=SCHEMA), ToolSpec(name="look", parameters={"type": "object"})
     tools: Any = SimpleNamespace(specs={"login": login, "look": look})

@@ -19,7 +19,8 @@ Invariants:
 3. All that is kept of a request's calls is deleted in one order: first the calls, and then their marks and answers.
    Without this, a worker that is lost between the two would have a call delivered, and run, once more. A worker gives
    the lease up before it sends the answer on, so of a request whose calls were sent once, and whose answers all came
-   from their workers, no call is left, and only answers are deleted.
+   from their workers, no call is left, and only answers are deleted. What was settled elsewhere is deleted after its
+   terminal event is published: a process that another one has replaced would delete what that one waits for.
 4. A call of a tool that is not idempotent is begun by one delivery only: it leaves a mark which only the first one
    can leave, and then looks whether the call is still there. Another delivery ends the call as `interrupted`. Without
    this, a worker that was stopped past its lease and continues would run what another worker has run. A delivery knows

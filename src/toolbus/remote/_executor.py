@@ -97,6 +97,7 @@ class RemoteExecutor:
         self._connect = connect
         self._on_cancelled = on_cancelled
         self._open: dict[Key, _Open] = {}
+        self._settled: dict[Key, _Open] = {}  # the calls to stop, once their terminal events are published
         self._requests: dict[str, _Kept] = {}  # those of which the broker keeps something, the oldest first
         self._reconnected = False
         self._unsent: deque[Key] = deque()
@@ -122,6 +123,7 @@ class RemoteExecutor:
             self._group.start_soon(self._send)
             self._group.start_soon(self._look)
             stack.callback(self._bus.connect(ToolCallRequested, self._on_requested))
+            stack.callback(self._bus.connect((ToolCallCompleted, ToolCallFailed), self._on_published))
             stack.callback(self._bus.connect(_ENDINGS, self._on_request_ended))
             self._stack = stack.pop_all()
 
@@ -137,6 +139,7 @@ class RemoteExecutor:
                 else:
                     self._bus.arbitration.unwatch(*key)
             self._open.clear()
+            self._stop_settled()
         finally:
             self._group.cancel_scope.cancel()
             # The task group's exit must not see the host's exception: it would be wrapped in a group.
@@ -173,16 +176,35 @@ class RemoteExecutor:
                 self._put(key)
 
     def _on_settled(self, key: Key) -> None:
-        """Stop the worker of a call that was settled elsewhere: by a deadline, a cancellation or another answer."""
+        """Give up a call that was settled elsewhere: by a deadline, a cancellation or another answer."""
         call = self._open.pop(key)
         self._answering.settle(key)
         if not _is_left(call):
+            self._settled[key] = call
+            # The broker may be away when the call is to be deleted, and back when its marks are.
+            self._note(key[0], calls=True)
+
+    def _on_published(self, event: _Answer) -> None:
+        """Stop the worker of a call that was settled elsewhere.
+
+        With a journal, an outcome is broadcast after its append. Before, another process may have taken the request
+        over, and wait for what would be deleted.
+        """
+        if self._settled.pop(key := (event.request_id, event.call_id), None) is not None:
             self._group.start_soon(self._stop, key)
 
+    def _stop_settled(self, request_id: str = "") -> None:
+        """Stop the workers of calls whose outcomes will not be published, by default of all requests."""
+        for key, call in [each for each in self._settled.items() if request_id in ("", each[0][0])]:
+            del self._settled[key]
+            if not _is_left(call):
+                self._group.start_soon(self._stop, key)
+
     def _on_request_ended(self, event: Event) -> None:
-        # With a journal, an ending is broadcast after its append: now nobody needs the broker's copies of answers.
-        kept = self._requests.pop(event.request_id, None)
-        if kept is not None:
+        # As above: nobody needs the broker's copies of answers, unless the request failed here because of its store.
+        kept, view = self._requests.pop(event.request_id, None), self._bus.arbitration.view(event.request_id)
+        self._stop_settled(event.request_id)
+        if kept is not None and not (view is not None and view.is_released):
             self._group.start_soon(partial(self._forget, kept), event.request_id)
 
     def _note(self, request_id: str, *, calls: bool = False, payloads: bool = False) -> None:
@@ -229,11 +251,12 @@ class RemoteExecutor:
         self._note(key[0], payloads=True)
         why = ""
         try:
-            call.payload = await self._large.keep(key, body)
+            with anyio.fail_after(self._patience(call)):
+                call.payload = await self._large.keep(key, body)
         except TooLarge as exc:
             why = str(exc)
-        except Unavailable as exc:
-            self._on_sent(key, call, exc)
+        except (Unavailable, TimeoutError) as exc:
+            self._on_sent(key, call, Unavailable(str(exc) or "the broker did not keep its payload in time"))
             return
         head = b"" if call.payload is None else large_call(call.requested, call.payload)
         if len(head) > self._link.max_bytes:
@@ -247,9 +270,13 @@ class RemoteExecutor:
             await self._post(key, call, head)
 
     async def _post(self, key: Key, call: _Open, body: bytes) -> None:
-        left = self._left(call.requested)
-        seconds = max(0.0, min(_ANSWER_SECONDS, left - min(_LOST_SECONDS, left / 2)))
+        left, seconds = self._left(call.requested), min(_ANSWER_SECONDS, self._patience(call))
         await self._link.send(key, body, left, partial(self._on_sent, key, call), seconds=seconds, again=call.is_again)
+
+    def _patience(self, call: _Open) -> float:
+        """Return the seconds until it is time to report that the broker has not taken a call."""
+        left = self._left(call.requested)
+        return max(0.0, left - min(_LOST_SECONDS, left / 2))
 
     def _on_sent(self, key: Key, call: _Open, outcome: bool | Unavailable) -> None:  # noqa: FBT001 -- `Then`
         is_open = self._open.get(key) is call
@@ -264,7 +291,7 @@ class RemoteExecutor:
                 self._group.start_soon(self._send_again, key)
         else:
             self._is_away, call.is_sent = False, True
-            if not is_open and not _is_left(call):
+            if not is_open and not _is_left(call) and key not in self._settled:
                 # The call was settled while it was sent.
                 self._group.start_soon(self._stop, key)
 
@@ -278,9 +305,9 @@ class RemoteExecutor:
             self._put(key)
             return
         text = "The call could not be delivered: the broker of its worker did not answer."
-        self._publish(key, call.requested.failed(text, reason="lost", outcome_unknown=True))
         # The broker may have taken the call without saying so, or take it now, from the driver's buffer.
-        await self._stop(key)
+        self._settled[key] = call
+        self._publish(key, call.requested.failed(text, reason="lost", outcome_unknown=True))
 
     def _left(self, requested: ToolCallRequested) -> float:
         return requested.at + requested.timeout_seconds - self._bus.clock()
@@ -309,6 +336,8 @@ class RemoteExecutor:
             await anyio.sleep(_LOOK_SECONDS)
             passes += 1
             self._answering.look()
+            # Nothing will be published of calls whose requests were left after they were settled.
+            self._settled = {key: call for key, call in self._settled.items() if not _is_left(call)}
             every, self._reconnected = self._reconnected or passes % _ALL_LOOKS == 0, False
             for key, call in [*self._open.items()]:
                 if call.is_sent and (every or call.requested.resumed):

@@ -35,6 +35,8 @@ from ._transport import Damaged, Delivery, Key, Unavailable, WorkerLink
 _RETRY_SECONDS = 0.2
 _RENEWALS = 3
 """A lease is renewed this often before it ends."""
+_MOST_STOPPED = 1_000
+"""The newest calls of the pool that were settled elsewhere, of which a delivery may still be on its way."""
 _logger = logging.getLogger("toolbus.remote")
 
 
@@ -126,6 +128,7 @@ class Worker:
         self._most = max_concurrency
         self.broker_unavailable = False
         self._refused: set[str] = set()
+        self._stopped: dict[Key, None] = {}  # the oldest first
         self._draining = self._is_running = False
         self._changed = anyio.Event()
         self._steps: deque[tuple[_Step, Key, _Running]] = deque()
@@ -222,7 +225,7 @@ class Worker:
         call = self.running[key] = _Running(delivery)
         requested, call.messages, payload = self._read(delivery.key, delivery.body)
         call.requested = requested
-        if requested is None:
+        if requested is None or key in self._stopped:
             self._leave(key, call, delivery.done)
         elif self._draining or not self._has(requested):
             self._leave(key, call, delivery.give_back)
@@ -500,6 +503,9 @@ class Worker:
         if call is not None:
             self._forget(key, call)
             self.bus.arbitration.claim(*key)
+        self._stopped[key] = None
+        if len(self._stopped) > _MOST_STOPPED:
+            del self._stopped[next(iter(self._stopped))]
 
     def _tell(self, node: str, line: bytes) -> None:
         self._link.tell(node, line, may_be_lost=False)

@@ -17,17 +17,25 @@ class HasVault(Protocol):
     vault: Vault | None
 
 
-# Logging belongs to the process, so the filter finds the secrets of a line by the request id that the line has.
-_by_request: weakref.WeakValueDictionary[str, HasVault] = weakref.WeakValueDictionary()
+# Logging belongs to the process, so the filter finds the secrets of a line by the request id that the line has. A
+# request may have several: those of its session, and those of each worker that runs in this process, too.
+_by_request: weakref.WeakValueDictionary[str, weakref.WeakSet[HasVault]] = weakref.WeakValueDictionary()
 
 
-def hide_in_log(request_id: str, secrets: HasVault) -> None:
-    """Remove the secrets of a request from every log record of toolbus from now on, for as long as they exist."""
-    _by_request[request_id] = secrets
+def hide_in_log(request_id: str, secrets: HasVault) -> object:
+    """Remove the secrets of a request from every log record of toolbus from now on.
+
+    This is done while both the secrets and what is returned exist.
+    """
+    kept = _by_request.get(request_id)
+    if kept is None:
+        kept = _by_request[request_id] = weakref.WeakSet()
+    kept.add(secrets)
     for name in LOGGERS:
         there = logging.getLogger(name)
         if not any(isinstance(each, _SecretFilter) for each in there.filters):
             there.addFilter(_SecretFilter())
+    return kept
 
 
 class _SecretFilter(logging.Filter):
@@ -57,12 +65,8 @@ def _without_secrets(request_id: str, text: str) -> str | None:
 
     Returns None if there is nothing to hide; otherwise the text, changed or not.
     """
-    if request_id:
-        mine = _by_request.get(request_id)
-        keepers = [] if mine is None else [mine]
-    else:
-        keepers = list(_by_request.values())
-    vaults = {id(vault): vault for each in keepers if (vault := each.vault)}
+    kept = [_by_request.get(request_id, ())] if request_id else list(_by_request.values())
+    vaults = {id(vault): vault for keepers in kept for each in keepers if (vault := each.vault)}
     for vault in vaults.values():
         text = vault.shown(text)
     return text if vaults else None

@@ -39,7 +39,18 @@ class RequestSecrets:
     `mailbox` masks the events that are published for the request.
     """
 
-    __slots__ = ("__weakref__", "_above", "_guarded", "_state", "answer", "is_lenient", "mailbox", "marked", "vault")
+    __slots__ = (
+        "__weakref__",
+        "_above",
+        "_guarded",
+        "_in_log",
+        "_state",
+        "answer",
+        "is_lenient",
+        "mailbox",
+        "marked",
+        "vault",
+    )
 
     def __init__(self, state: TurnState) -> None:
         self._state = state
@@ -58,7 +69,7 @@ class RequestSecrets:
             self.vault = Vault() if self._above is None else self._above.keep()
             if self.mailbox is not None:
                 self.mailbox.masked = self.mask
-            hide_in_log(self._state.request_id, self)
+            self._in_log = hide_in_log(self._state.request_id, self)
         return self.vault
 
     def share(self, vault: Vault | None) -> None:
@@ -193,11 +204,11 @@ class GivenSecrets:
     a result that is not such a value is masked, because nobody could look up a reference to it.
     """
 
-    __slots__ = ("__weakref__", "vault")
+    __slots__ = ("__weakref__", "_in_log", "vault")
 
     def __init__(self, named: Iterable[NamedSecret], request_id: str, conversation_id: str) -> None:
         self.vault: Vault | None = Vault(named, conversation_id)
-        hide_in_log(request_id, self)
+        self._in_log = hide_in_log(request_id, self)
 
     def deliver(self, arguments: Mapping[str, Any], marks: Marks) -> dict[str, Any]:
         """Return arguments with the values of references. Raises `InvalidArguments`, worded for the model."""
