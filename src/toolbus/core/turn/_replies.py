@@ -212,6 +212,8 @@ def decide_shaped(state: TurnState, shaped: HistoryShaped, facts: Facts, _now: f
         turns_omitted=shape.turns_omitted,
         summary=encodable(shape.summary) if summary is not None and summary.text.strip() else "",
         usage=Usage() if summary is None else summary.usage,
+        vendor="" if summary is None else summary.vendor,
+        model="" if summary is None else summary.model,
         cost=cost,
     )
     if summary is None:
