@@ -30,11 +30,11 @@ __all__ = ["JsonFormatter", "configure"]
 
 _FIELDS = ("request_id", "conversation_id", "call_id", "event_id", "metadata")
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+# Other line breaks, and changes of the direction of writing, make a line look like another one.
+_MISLEADING = [0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)]
+_ESCAPED_IN_JSON = {code: f"\\u{code:04x}" for code in [*range(127, 160), *_MISLEADING]}
 # A line break or an escape sequence in the text of a tool's error must not look like a line of its own.
-_ESCAPED = {code: f"\\x{code:02x}" for code in [*range(32), *range(127, 160)]}
-# Other line breaks, and changes of the direction of writing, with which a line can look like another one.
-_ESCAPED |= {code: f"\\u{code:04x}" for code in [0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)]}
-_ESCAPED_IN_JSON = {code: f"\\u{code:04x}" for code in _ESCAPED if code >= 127}
+_ESCAPED = {**_ESCAPED_IN_JSON, **{code: f"\\x{code:02x}" for code in [*range(32), *range(127, 160)]}}
 
 
 class JsonFormatter(logging.Formatter):
