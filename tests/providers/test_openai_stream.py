@@ -393,6 +393,8 @@ def test_an_event_called_error_is_one_whatever_its_shape() -> None:
         "insufficient_system_resource",  # DeepSeek
         "network_error",  # GLM
         "function_call_filter: MALFORMED_FUNCTION_CALL",  # Gemini's compatible API
+        "UNEXPECTED_TOOL_CALL",
+        "malformed_response",
     ],
 )
 def test_a_reply_that_its_server_gave_up_on_is_none(reason: str) -> None:
