@@ -139,8 +139,8 @@ class ErrorTranslator:
 
     # ------------------------------------------------------------------------------------ from servers' answers
 
-    def advice(self, status: int) -> str:
-        """Return the advice for the user at a status; empty for most statuses."""
+    def advice(self, status: int, said: ErrorBody) -> str:  # noqa: ARG002 -- for the subclasses
+        """Return the advice for the user at a status, or for what the server said; mostly empty."""
         return self.hints.get(status, "")
 
     def status(self, status: int, headers: Mapping[str, str], body: object) -> ProviderError:
@@ -155,7 +155,7 @@ class ErrorTranslator:
         tail = f" [request {request_id}]" if request_id else ""
         if found := self._filtered(text + tail, said, status) or self._overflow(text + tail, said, status):
             return found
-        if hint := self.advice(status):
+        if hint := self.advice(status, said):
             text += f"; {hint}"
         passing = status in _RETRYABLE or status >= 500
         retryable = passing and self.permanent_codes.isdisjoint(said.codes)
