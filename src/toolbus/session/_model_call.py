@@ -178,18 +178,21 @@ class ModelCall:
         scope = self._timer.scope
         return scope is None or scope.cancel_called
 
+    def lost(self) -> Elapsed:
+        """Return the input for a call that is given up, with what its replies have cost, if any have come."""
+        return Elapsed(sum(self.spent, Usage()), self.cost)
+
     def elapsed_input(self, now: float) -> tuple[Input, float]:
         """Return the input for the timer that fired, and its time: a deadline, or a stream that stood still."""
-        is_idle = self._until < self._hard
-        usage, cost = sum(self.spent, Usage()), self.cost
+        is_idle, lost = self._until < self._hard, self.lost()
         limit = f"stream_idle_seconds={self._idle_seconds:g}"
         if not self.asking and (is_idle or self._deadline < self._state.deadline):
             self.texts.clear()  # What an interceptor has not let pass is not kept, although it was streamed.
             within = limit if is_idle else f"model_timeout_seconds={self._state.limits.model_timeout_seconds:g}"
             error = f"the application's instructions or interceptors did not return in time ({within})"
-            return ModelFailed("application_error", error, usage=usage, cost=cost), now
+            return ModelFailed("application_error", error, usage=lost.usage, cost=lost.cost), now
         if is_idle:
             error = f"the model's stream stalled ({limit})"
-            return ModelFailed("provider_timeout", error, retryable=True, usage=usage, cost=cost), now
+            return ModelFailed("provider_timeout", error, retryable=True, usage=lost.usage, cost=lost.cost), now
         # The event loop may fire slightly before the turn machine's deadline, because of the rounding of floats.
-        return Elapsed(usage, cost), max(now, self._deadline)
+        return lost, max(now, self._deadline)
