@@ -68,6 +68,7 @@ class ModelCall:
         "asking",
         "command",
         "cost",
+        "newest",
         "over",
         "piece_kinds",
         "spent",
@@ -99,6 +100,7 @@ class ModelCall:
         self.asking = 0  # how often the provider is being asked now; at 0, the application's own code runs
         self.spent: list[Usage] = []  # the usage of each reply that has come
         self.cost = 0.0  # of the replies that have come to interceptors
+        self.newest: ModelReply | None = None  # the last of these
         self.piece_kinds: tuple[type[Event], ...] = ()  # the kinds of pieces that have come
         self.texts: list[str] = []  # the pieces of text so far, for a listener that comes late
 

@@ -280,9 +280,11 @@ class Asker:
                 if not spent:
                     return self._not_taken(reply)
                 return self._failed(too_many_calls(reply.vendor), sum(spent, Usage()), call.cost)
-            if len(spent) > 1 and reply.usage in spent:
-                # An interceptor has asked more than once, and has not counted the other replies itself.
-                reply = replace(reply, usage=sum(spent, Usage()))
+            newest, counted = call.newest, (Usage(), *spent)
+            if newest is not None and (len(spent) > 1 or reply is not newest) and reply.usage in counted:
+                # An interceptor has asked more than once, or made its own reply, and has not counted the others itself.
+                vendor, model = reply.vendor or newest.vendor, reply.model or newest.model
+                reply = replace(reply, usage=sum(spent, Usage()), vendor=vendor, model=model)
             replied = await self._screened(reply, view)
             # The reply is masked once more, because an interceptor may have put a secret into it.
             reply = replied.reply if mask is None else mask.whole(replied.reply)
@@ -382,6 +384,7 @@ class Asker:
                 if not call.is_cut_short:  # Then `asking` says who was waited for.
                     call.asking -= 1
             if isinstance(reply, ModelReply):  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
+                call.newest = reply
                 call.spent.append(reply.usage)
                 if self._state.prices:
                     call.cost += cost_of(reply.usage, reply.vendor, reply.model, self._state.prices) or 0.0
