@@ -284,9 +284,11 @@ class Asker:
                 if not replies:
                     replies.append(reply)
                 return self._failed(too_many_calls(reply.vendor), call.lost())
-            if len(replies) > 1 and reply.usage in [each.usage for each in replies]:
-                # An interceptor has asked more than once, and has not counted the other replies itself.
-                reply = replace(reply, usage=sum([each.usage for each in replies], Usage()))
+            newest, usages = replies[-1] if replies else None, [each.usage for each in replies]
+            if newest is not None and (len(replies) > 1 or reply is not newest) and reply.usage in (Usage(), *usages):
+                # An interceptor has asked more than once, or made its own reply, and has not counted the others itself.
+                vendor, model = reply.vendor or newest.vendor, reply.model or newest.model
+                reply = replace(reply, usage=sum(usages, Usage()), vendor=vendor, model=model)
             replied = await self._screened(reply, view)
             # The reply is masked once more, because an interceptor may have put a secret into it.
             reply = replied.reply if mask is None else mask.whole(replied.reply)

@@ -17,7 +17,6 @@ from ...events import (
     CallOutcome,
     CancelRequested,
     Event,
-    RequestCancelled,
     RequestFailed,
     RequestStarted,
     RoundStarted,
@@ -34,7 +33,7 @@ from ..arguments import encodable
 from ..output import repair_prompt
 from ._apply import repair_id, used_up
 from ._call_verdicts import AT_ONCE, decide_approval, decide_pause, is_time_over, judge
-from ._facts import Facts, complete, keep_streamed, note_raised
+from ._facts import Facts, cancel, complete, note_raised
 from ._replies import decide_model_failed, decide_reply, decide_shaped, decide_withheld
 from ._resumed import decide_interrupted, decide_resume
 from ._state import ENDED, MODEL, NEW, READY, TOOLS, WAITING, CallState, TurnState
@@ -107,7 +106,9 @@ def _on_elapsed(state: TurnState, elapsed: Elapsed, facts: Facts, now: float) ->
             if each.deadline <= now:
                 _on_overdue(state, each, facts, now)
     elif state.phase is MODEL:
-        if is_time_over(state, now):
+        if state.cancel is not None:
+            cancel(state, facts, lost=elapsed.lost)
+        elif is_time_over(state, now):
             complete(state, facts, _reason(state) or _timeout(state), lost=elapsed.lost)
         elif now >= state.model_deadline:
             limit = f"model_timeout_seconds={state.limits.model_timeout_seconds:g}"
@@ -193,8 +194,7 @@ def _follow(state: TurnState, facts: Facts, now: float) -> None:
             elif not (state.unjudged and judge(state, facts, now)):
                 return
         elif state.cancel is not None and (phase is READY or phase is MODEL):
-            keep_streamed(state, facts)
-            facts.end(RequestCancelled, reason=state.cancel)
+            cancel(state, facts)
         elif state.interrupted and not (state.stop is not None and state.stop.at_once) and phase is not ENDED:
             decide_interrupted(state, facts, now)
         elif phase is READY and not is_waiting(state):
