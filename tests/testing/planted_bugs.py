@@ -42,6 +42,9 @@ from toolbus.events import (
 from toolbus.handles._exchange import LiveEvents
 from toolbus.interceptors import screened
 from toolbus.records import replace
+from toolbus.remote import _executor as remote_executor
+from toolbus.remote import nats as over_nats
+from toolbus.remote._worker import Worker
 from toolbus.runtime import Runtime
 from toolbus.runtime import _conversations as conversations
 from toolbus.runtime._turns import Turns
@@ -165,7 +168,7 @@ def a_late_result_is_appended(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Arbitration, "_refuse_terminal", overwriting)
 
 
-@bug("G04", "G06", "G09", "G10", "G12")
+@bug("G04", "G06", "G09", "G10", "G12", first_seed=17)
 def a_sibling_s_result_is_lost(patch: pytest.MonkeyPatch) -> None:
     """Of two results that come together only the first is looked at."""
     drain = Mailbox.drain
@@ -218,7 +221,7 @@ def a_buffer_has_no_bound(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(EventBuffer, "_free_slot", lambda self, position, event: True)
 
 
-@bug("G17", "G10", "G12", first_seed=152)
+@bug("G17", "G10", "G12", first_seed=235)
 def a_place_is_not_given_back(patch: pytest.MonkeyPatch) -> None:
     """A call that fails keeps its place among the handlers."""
     leave = Schedule.leave
@@ -328,7 +331,7 @@ def what_may_have_run_runs_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(resuming, "_why_not", lambda state, each, spec, now: "")
 
 
-@bug("G19", first_seed=113)
+@bug("G19", first_seed=190)
 def an_open_external_call_ends_with_its_process(patch: pytest.MonkeyPatch) -> None:
     """As toolbus was before: a request that goes on gives up what is still being answered elsewhere."""
     why_not = resuming._why_not
@@ -359,7 +362,7 @@ def a_committed_result_is_told_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RequestSession, "_publish", talkative)
 
 
-@bug("G26", first_seed=83)
+@bug("G26", first_seed=171)
 def a_question_dies_with_its_process(patch: pytest.MonkeyPatch) -> None:
     """A request that goes on waits for an answer to what nobody is asked."""
     continue_from = RequestBeginning.continue_from
@@ -426,7 +429,7 @@ def a_turn_is_remembered_beside_its_journal(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(JournalWriter, "release", forgetful)
 
 
-@bug("G34")
+@bug("G34", first_seed=25)
 def a_turn_is_not_asked_for(patch: pytest.MonkeyPatch) -> None:
     """As toolbus was before: each process puts only its own turns of a conversation into an order."""
 
@@ -436,7 +439,7 @@ def a_turn_is_not_asked_for(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(JournalWriter, "take_turn", hasty)
 
 
-@bug("G18", first_seed=12)
+@bug("G18", first_seed=52)
 def a_call_ends_with_its_runtime(patch: pytest.MonkeyPatch) -> None:
     """As toolbus was before an application found it: what a cancelled runtime stops is told, and counts as a result."""
     patch.setattr(ToolDispatcher, "_begin_closing", lambda self: None)
@@ -455,13 +458,13 @@ def a_request_ends_with_its_runtime(patch: pytest.MonkeyPatch) -> None:
 # ------------------------------------------------------------------------------------------------ background calls
 
 
-@bug("G33", first_seed=122)
+@bug("G33", first_seed=143)
 def a_request_ends_before_its_background_calls(patch: pytest.MonkeyPatch) -> None:
     """A request that has answered does not wait for calls in the background."""
     patch.setattr(deciding, "is_waiting", lambda _state: False)
 
 
-@bug("G33")
+@bug("G33", first_seed=22)
 def the_model_never_reads_a_result_from_the_background(patch: pytest.MonkeyPatch) -> None:
     """The result of a background call is not put before the next round."""
     settle = reducer._apply_settled
@@ -477,7 +480,7 @@ def the_model_never_reads_a_result_from_the_background(patch: pytest.MonkeyPatch
 # -------------------------------------------------------------------------------------------- providers
 
 
-@bug("G28")
+@bug("G28", first_seed=14)
 def a_refusal_is_asked_again(patch: pytest.MonkeyPatch) -> None:
     """A provider is asked once more, whatever its error says."""
     asked_again = replying._asked_again
@@ -499,13 +502,13 @@ def a_failover_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Asker, "_provider", first)
 
 
-@bug("G10")
+@bug("G10", first_seed=22)
 def what_a_model_costs_is_not_limited(patch: pytest.MonkeyPatch) -> None:
     """The limits of tokens and cost are not looked at after a reply with calls."""
     patch.setattr(reducer, "over_budget", lambda limits, usage, cost: None)
 
 
-@bug("G10")
+@bug("G10", first_seed=117)
 def what_a_sub_request_spends_is_not_counted(patch: pytest.MonkeyPatch) -> None:
     """The limits of a request do not count what the requests of its tools have used."""
     patch.setattr(reducer, "add_spent", lambda state, spent: None)
@@ -520,13 +523,13 @@ def a_secret_is_streamed_in_pieces(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PieceMask, "feed", lambda self, text: text)
 
 
-@bug("G36")
+@bug("G36", first_seed=29)
 def a_traceback_has_a_secret(patch: pytest.MonkeyPatch) -> None:
     """The log is written as it is."""
     patch.setattr(log_filter, "_without_secrets", lambda request_id, text: None)
 
 
-@bug("G36")
+@bug("G36", first_seed=55)
 def an_interceptor_sees_a_secret(patch: pytest.MonkeyPatch) -> None:
     """As toolbus was before: interceptors are given the results of tools as these return them."""
 
@@ -539,7 +542,7 @@ def an_interceptor_sees_a_secret(patch: pytest.MonkeyPatch) -> None:
 # -------------------------------------------------------------------------------------------- structured output
 
 
-@bug("G35")
+@bug("G35", first_seed=432)
 def a_wrong_answer_is_sent_back_without_end(patch: pytest.MonkeyPatch) -> None:
     """The requests to repair a structured output are not counted."""
 
@@ -549,7 +552,7 @@ def a_wrong_answer_is_sent_back_without_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(deciding, "repair_id", another)
 
 
-@bug("G35")
+@bug("G35", first_seed=22)
 def any_json_is_an_output(patch: pytest.MonkeyPatch) -> None:
     """A structured output is not checked before the request ends."""
     patch.setattr(OutputType, "_check", lambda self, arguments: None)
@@ -558,7 +561,7 @@ def any_json_is_an_output(patch: pytest.MonkeyPatch) -> None:
 # -------------------------------------------------------------------------------------------- interceptors
 
 
-@bug("G08")
+@bug("G08", first_seed=31)
 def a_result_is_screened_for_nothing(patch: pytest.MonkeyPatch) -> None:
     """Interceptors may deny a result, and what they return instead of it is not used."""
 
@@ -603,7 +606,7 @@ def an_approval_outlives_its_conversation(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(conversations, "_key", lambda conversation_id, messages: conversation_id)
 
 
-@bug("G10", first_seed=11)
+@bug("G10", first_seed=28)
 def an_answer_by_tools_is_read_by_the_model(patch: pytest.MonkeyPatch) -> None:
     """A request continues although all results of a reply are to be returned directly."""
     ends = deciding._complete_by_call
@@ -618,7 +621,7 @@ def an_answer_by_tools_is_read_by_the_model(patch: pytest.MonkeyPatch) -> None:
 # ------------------------------------------------------------------------------------------- other processes
 
 
-@bug("G32", first_seed=25)
+@bug("G32", first_seed=436)
 def a_command_is_refused_too_early(patch: pytest.MonkeyPatch) -> None:
     """A command is refused for a fact that is not in the journal yet."""
 
@@ -630,7 +633,7 @@ def a_command_is_refused_too_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RequestSession, "_is_pending", hasty)
 
 
-@bug("G32")
+@bug("G32", first_seed=34)
 def a_queued_command_is_not_given(patch: pytest.MonkeyPatch) -> None:
     """An input that a session cannot have yet is settled."""
     settle = InboxReader._settle
@@ -655,7 +658,7 @@ def a_reader_misses_a_fact(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReadAlong, "read", forgetful)
 
 
-@bug("G31")
+@bug("G31", first_seed=25)
 def a_lost_message_is_passed_over(patch: pytest.MonkeyPatch) -> None:
     """A reader over a relay continues with whatever comes next."""
     hear = LiveEvents.hear
@@ -665,3 +668,49 @@ def a_lost_message_is_passed_over(patch: pytest.MonkeyPatch) -> None:
         hear(self, message, rest)
 
     patch.setattr(LiveEvents, "hear", deaf)
+
+
+# ------------------------------------------------------------------------------------------- machines
+
+
+@bug("G24", first_seed=25)
+def a_lease_is_not_renewed(patch: pytest.MonkeyPatch) -> None:
+    """A worker has the lease with which a call was delivered, however long its handler takes."""
+
+    async def idle(self: Worker) -> None:
+        del self
+
+    patch.setattr(Worker, "_renew", idle)
+
+
+@bug("G24", first_seed=269)
+def a_mark_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+    """Each delivery of a call that must not run twice may begin it."""
+
+    async def hasty(self: Any) -> str:
+        del self
+        return "mine"
+
+    patch.setattr(over_nats._Delivery, "begin", hasty)
+
+
+@bug("G17")
+def a_worker_is_not_told_to_stop(patch: pytest.MonkeyPatch) -> None:
+    """A call that was settled elsewhere is deleted from the broker only."""
+
+    async def silent(self: Any, key: Any) -> None:
+        await self._connection.purge(self._broker.calls, self._broker.subject("call", key))
+
+    patch.setattr(over_nats._SessionLink, "stop", silent)
+
+
+@bug("G24", first_seed=113)
+def an_answer_that_was_lost_is_not_looked_for(patch: pytest.MonkeyPatch) -> None:
+    """A session waits for a message that will not come."""
+    patch.setattr(remote_executor, "_LOOK_SECONDS", 1_000.0)
+
+
+@bug("G25", first_seed=116)
+def a_call_waits_for_a_broker_that_is_away(patch: pytest.MonkeyPatch) -> None:
+    """A call is sent again until its session gives it up."""
+    patch.setattr(remote_executor, "_LOST_SECONDS", -1.0)

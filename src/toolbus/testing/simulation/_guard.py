@@ -17,7 +17,7 @@ from ...records import replace
 from ...tool_results import RenderedResult
 from ...tools import ToolContext
 from ._chance import Chance
-from ._tools import PROCESS
+from ._tools import PROCESS, REMOTE
 from ._watch import OUTSIDE, Watch
 
 if TYPE_CHECKING:
@@ -91,8 +91,8 @@ class Guard(Interceptor):
         return edited
 
     def check(self, watch: Watch, event: ToolCallCompleted) -> None:
-        """Check that the result of a tool is published as it was returned here, unless somebody outside answered."""
-        is_other = event.content.startswith(OUTSIDE) or event.name == FINAL_ANSWER
+        """Check that the result of a tool is published as it was returned here, unless somebody elsewhere answered."""
+        is_other = event.content.startswith(OUTSIDE) or event.name == FINAL_ANSWER or event.name in REMOTE
         is_passed = is_other or event.content in self._passed.get(event.call_id, ())
         watch.note("G08", is_passed, f"the result of {event.call_id} has passed no interceptor")
 

@@ -20,12 +20,13 @@ from ...storage import RequestRecord
 from ._accounts import Request
 from ._actors import Actors
 from ._archive import Archivist
+from ._broker import CONNECTING_SECONDS
 from ._disk import Handle
 from ._findings import Broken
 from ._inbox import InboxHandle
 from ._loop import SteadyLoop
 from ._plans import Plan
-from ._tools import BACKGROUND, DIRECT, EXTERNAL, IDEMPOTENT, NEEDS_APPROVAL, PROCESS, RETRIES
+from ._tools import BACKGROUND, DIRECT, EXTERNAL, IDEMPOTENT, NEEDS_APPROVAL, PROCESS, REMOTE, RETRIES
 from ._watch import Watch
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Process:
             external=EXTERNAL,
             background=BACKGROUND,
             direct=DIRECT,
+            remote=REMOTE,
             secrets=world.secrets,
             journal=self.handle if world.disk.journals else None,
         )
@@ -104,6 +106,8 @@ class Process:
 
     async def _live(self) -> None:
         plan = self.plan
+        if self.world.fleet is not None:
+            await self.world.fleet.server.answers()
         self.bus.connect(Event, self.watch)
         if plan.at_event:
             self.bus.connect(Event, self._count_event)
@@ -113,6 +117,8 @@ class Process:
             self._archivist.listen()
             for guard in self.world.interceptors:
                 self.bus.connect(ToolCallCompleted, functools.partial(guard.check, self.watch))
+            if (fleet := self.world.fleet) is not None:
+                self.bus.connect((ToolCallCompleted, ToolCallFailed), functools.partial(fleet.check, self))
             self.bus.connect(Event, self.order.append)
             if plan.way in ("killed", "paused", "cancelled") and not (plan.at_append or plan.at_event):
                 self.group.start_soon(self._end_in_time)
@@ -145,6 +151,7 @@ class Process:
         return Runtime(
             providers=world.models,
             tools=world.tools,
+            executors=[world.fleet.executor()] if world.fleet is not None else (),
             secrets=[("key", world.secret)] if world.secrets else None,
             instructions=f"The key is {world.secret}." if world.secrets else None,
             interceptors=world.interceptors,
@@ -306,6 +313,8 @@ class Process:
             self._end()
 
     async def _end_in_time(self) -> None:
+        if self.world.fleet is not None:
+            await anyio.sleep(CONNECTING_SECONDS)  # A process that stands still meanwhile could not connect.
         await anyio.sleep(self.plan.after_seconds)
         self._end()
 

@@ -8,6 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import anyio
 
@@ -15,6 +16,7 @@ from ...clock import wall_time_from
 from ...events.ids import ids_from
 from .._timeline import event_line
 from .._virtual_loop import VirtualDeadlock
+from ._broker import driver_of
 from ._end import check_disk, check_process, check_results
 from ._findings import Broken, SeedReport, SimulationFailed
 from ._loop import PausingLoop, SteadyLoop, steady_scopes
@@ -47,9 +49,11 @@ def run_seed(seed: int) -> SeedReport:
     """
     world = World(seed)
     run = _Run(world)
-    loops = PausingLoop if any(plan.way == "paused" for plan in world.plans) else SteadyLoop
+    pauses = any(plan.way == "paused" for plan in world.plans) or (world.fleet is not None and world.fleet.pauses)
+    loops = PausingLoop if pauses else SteadyLoop
+    broker = driver_of(world.fleet and world.fleet.server)
     try:
-        with ids_from(f"s{seed}_"), wall_time_from(_wall_time), _quiet(run.log):
+        with ids_from(f"s{seed}_"), wall_time_from(_wall_time), broker, _quiet(run.log):
             return anyio.run(run.go, backend="asyncio", backend_options={"loop_factory": loops})
     except Broken as exc:
         raise SimulationFailed(seed, exc.guarantee, str(exc), run.timeline()) from None
@@ -110,7 +114,7 @@ class _Run:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._processes: list[Process] = []
+        self._processes = world.processes
         self._scope: anyio.CancelScope
         self._broken: Broken | None = None
         self.log = _LogCollector(world.secrets)
@@ -123,13 +127,18 @@ class _Run:
     async def _go(self) -> SeedReport:
         world = self._world
         self._scope = anyio.CancelScope()
+        asyncio.get_running_loop().set_exception_handler(self._on_unhandled)
         with self._scope, anyio.move_on_after(_LONGEST_SECONDS) as patience:
             async with anyio.create_task_group() as beside:
                 desk = Desk(world, _EPOCH, self._stop)
                 if world.has_inbox:
                     beside.start_soon(desk.run)
+                if world.fleet is not None:
+                    beside.start_soon(world.fleet.run, _EPOCH, self._stop)
                 await self._run_processes()
                 desk.close()
+                if world.fleet is not None:
+                    world.fleet.close()
         if self._broken is not None:
             raise self._broken
         last = self._processes[-1].watch
@@ -140,11 +149,16 @@ class _Run:
                 check_process(process, self.log.warned)
         last.check("G36", not self.log.leaks, f"the log has a secret: {self.log.leaks}")
         await check_disk(world, last)
+        if world.fleet is not None:
+            world.fleet.check_end(last)
         tasks = [task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         last.check("G17", not tasks, f"tasks are left: {tasks}")
         for command in world.commands:
             await command.check(world, last)
         return self._report()
+
+    def _on_unhandled(self, _loop: object, context: dict[str, Any]) -> None:
+        self._stop(Broken("G15", f"G15: an exception in no task: {context.get('exception') or context['message']!r}"))
 
     async def _run_processes(self) -> None:
         world = self._world
@@ -189,6 +203,8 @@ class _Run:
                 outcomes["refused"] += process.refused
             checks += process.watch.checks
             digest.update(process.watch.digest().encode())
+        if world.fleet is not None:
+            checks += world.fleet.watch.checks
         return SeedReport(
             seed=world.seed,
             digest=digest.hexdigest()[:16],

@@ -1,7 +1,8 @@
 """The tools of a simulated world: each misbehaves in its own way, as the chance of its call decides.
 
-A handler reads its process, and so its world, from the context variable `PROCESS`, which reaches handlers like any of
-an application's. Some tools are idempotent: their calls may run once more if nobody knows whether they have run.
+A handler reads its process (or its machine), and so its world, from the context variable `PROCESS`, which reaches
+handlers like any of an application's. Some tools are idempotent: their calls may run once more if nobody knows whether
+they have run.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from ._process import Process
 
 PROCESS: ContextVar[Process] = ContextVar("toolbus_simulated_process")
+
+POOL = "far"
+"""The pool of the tools whose calls run on other machines."""
 
 _OUTCOMES = {"text": 6.0, "data": 2.0, "result": 2.0, "long": 1.0, "raise": 2.0, "tell": 1.0, "again": 1.0, "exit": 0.3}
 
@@ -95,17 +99,19 @@ async def stubborn(n: int, context: ToolContext[Any]) -> Any:
         raise
 
 
-@tool
-async def deep(n: int, context: ToolContext[Any]) -> Any:
-    """Ask a request of its own."""
+async def _ask(context: ToolContext[Any], n: int, **options: Any) -> Any:
     world = PROCESS.get().world
     try:
-        result = await context.ask(
-            f"part {n} {world.secret}", tools=world.tools_below, output=world.output if n > 1 else None
-        )
+        result = await context.ask(f"part {n} {world.secret}", output=world.output if n > 1 else None, **options)
     except ToolbusError as exc:
         raise ToolError(f"could not ask: {exc}") from exc
     return result.text or result.reason
+
+
+@tool
+async def deep(n: int, context: ToolContext[Any]) -> Any:
+    """Ask a request of its own."""
+    return await _ask(context, n, tools=PROCESS.get().world.tools_below)
 
 
 outside: Tool = Tool(
@@ -146,10 +152,43 @@ async def unlock(n: int, key: SecretStr, context: ToolContext[Any]) -> Any:
     return {"did": await _behave(context, f"unlock {n}"), "next": SecretStr(process.world.secrets[1])}
 
 
+@tool(pool=POOL, timeout_seconds=40)
+async def reach(n: int, context: ToolContext[Any]) -> Any:
+    """Do something on another machine."""
+    return await _behave(context, f"reach {n}")
+
+
+@tool(pool=POOL, retries=1, idempotent=True, needs_transcript=True)
+async def haul(n: int, context: ToolContext[Any]) -> Any:
+    """Do something on another machine that fails at times."""
+    return await _behave(context, f"haul {n}")
+
+
+@tool(pool=POOL, destructive=True)
+async def launch(n: int, context: ToolContext[Any]) -> Any:
+    """Do on another machine what cannot be taken back."""
+    return await _behave(context, f"launch {n}")
+
+
+@tool(pool=POOL, background=True, idempotent=True, timeout_seconds=40)
+async def ship(n: int, context: ToolContext[Any]) -> Any:
+    """Do something on another machine while the model continues."""
+    return await _behave(context, f"ship {n}")
+
+
+@tool(pool=POOL, idempotent=True, timeout_seconds=40)
+async def consult(n: int, context: ToolContext[Any]) -> Any:
+    """Ask the model from another machine."""
+    await _behave(context, f"consult {n}")
+    return await _ask(context, n)
+
+
 TOOLS: tuple[Tool, ...] = (work, flaky, serial, risky, shared, stubborn, deep, outside, afar, brew)
-NEEDS_APPROVAL = frozenset({"risky"})
+REMOTE_TOOLS: tuple[Tool, ...] = (reach, haul, launch, ship, consult)
+NEEDS_APPROVAL = frozenset({"risky", "launch"})
 EXTERNAL = frozenset({"outside", "afar"})
-IDEMPOTENT = frozenset({"flaky", "shared", "stubborn", "brew"})
-BACKGROUND = frozenset({"afar", "brew"})
+IDEMPOTENT = frozenset({"flaky", "shared", "stubborn", "brew", "haul", "ship", "consult"})
+BACKGROUND = frozenset({"afar", "brew", "ship"})
 DIRECT = frozenset({"show"})
 RETRIES = {"flaky": 2}
+REMOTE = frozenset(each.name for each in REMOTE_TOOLS)

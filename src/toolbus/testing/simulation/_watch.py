@@ -72,9 +72,10 @@ class Watch:
     `epoch` is the wall clock's time when the event loop's time is 0. `needs_approval` names the tools whose calls
     all need a person's approval; `retries` has the number of retries by tool, `idempotent` the tools whose calls
     may run once more after a crash, and `external` those whose calls are then requested again. The calls of
-    `background` tools do not hold their request up, and the results of `direct` tools are the answer. `journal` is the
-    journal's state, if there is one. Nobody may learn the `secrets`. `slack_seconds` is the time for which the process
-    has been paused. Once `is_over`, nothing is checked any more.
+    `background` tools do not hold their request up, and the results of `direct` tools are the answer. Calls of `remote`
+    tools run on machines whose signals may be lost. `journal` is the journal's state, if there is one. Nobody may learn
+    the `secrets`. `slack_seconds` is the time for which the process has been paused. Once `is_over`, nothing is checked
+    any more.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Watch:
         external: frozenset[str] = frozenset(),
         background: frozenset[str] = frozenset(),
         direct: frozenset[str] = frozenset(),
+        remote: frozenset[str] = frozenset(),
         secrets: Sequence[str] = (),
         journal: JournalState | None = None,
     ) -> None:
@@ -101,6 +103,7 @@ class Watch:
         self._external = external
         self._background = background
         self._direct = direct
+        self._remote = remote
         self._secrets = secrets
         self._streams: dict[str, str] = {}  # by message: the pieces of its text
         self.journal = journal
@@ -395,7 +398,7 @@ class Watch:
         """Check a call that is requested once more, because nobody knows whether it has run."""
         request_id, call_id = event.request_id, event.call_id
         is_known = self.journal is None or not self.journal.has_given_up(request_id)
-        may_run = call.name in self._idempotent | self._external or not is_known
+        may_run = call.name in self._idempotent | self._external | self._remote or not is_known
         self.check("G19", may_run, f"{call.name} is not idempotent, and {call_id} is requested once more")
         same = event.idempotency_key == before.idempotency_key
         self.check("G19", same, f"{call_id} is requested once more with another key")
@@ -509,13 +512,15 @@ class Watch:
 
     def _on_attempt(self, request: Request, event: ToolCallStarted) -> None:
         call = request.calls[event.call_id]
+        if call.name in self._remote:
+            return
         most = 1 + self._retries.get(call.name, 0)
         self.check("G13", event.attempt == call.attempts + 1 <= most, f"attempt {event.attempt} of {event.call_id}")
         call.attempts = event.attempt
 
     def _on_tool_retry(self, request: Request, event: ToolCallRetrying) -> None:
         call = request.calls[event.call_id]
-        if not request.paused:
+        if not (request.paused or call.name in self._remote):
             ends = self._now() + event.delay_seconds
             self.check("G13", ends < call.deadline + _EPSILON, f"{event.call_id} is to be retried past its deadline")
 

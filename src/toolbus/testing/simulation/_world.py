@@ -29,11 +29,13 @@ from ._chance import Chance
 from ._disk import Disk
 from ._guard import Guard
 from ._inbox import LossyRelay
+from ._machines import Fleet
 from ._plans import Plan, plans_of
-from ._tools import PROCESS, TOOLS, show, unlock
+from ._tools import PROCESS, REMOTE_TOOLS, TOOLS, show, unlock
 
 if TYPE_CHECKING:
     from ._people import Command
+    from ._process import Process
 
 _BEATS = 2  # times in a second at which many things happen at once
 _ARGUMENTS = {"good": 8.0, "wrong": 0.5, "broken": 0.5, "more": 0.3}
@@ -91,8 +93,14 @@ class World:
         self.secret = self.secrets[0] if self.secrets else ""
         # Only some worlds have the tool that answers, since an answer ends what else might happen.
         shows = self.chance("show").says(0.3)
+        remote = self.chance("pools")
+        self.fleet = Fleet(self) if remote.says(0.25) else None
+        self.processes: list[Process] = []
         self.tools = (*TOOLS, *((unlock,) if self.secrets else ()), *((show,) if shows else ()))
         self.tools_below = TOOLS[:3] if chance.says(0.7) else (*TOOLS, show) if shows else TOOLS
+        if self.fleet is not None:
+            self.favourite = remote.pick(REMOTE_TOOLS).name
+            self.tools, self.tools_below = (*self.tools, *REMOTE_TOOLS), (*self.tools_below, *REMOTE_TOOLS)
         chance = self.chance("output")
         self.output = Verdict if chance.says(0.3) else None  # of most requests
         self.native: NativeOutput = chance.pick(["", "alone", "with_tools"])
