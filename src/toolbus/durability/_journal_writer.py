@@ -565,7 +565,7 @@ class JournalWriter:
             await self._pending.wait(renew_at)
             if anyio.current_time() >= renew_at:
                 renew_at = anyio.current_time() + seconds
-                if self._requests or self._pending:
+                if self._requests or self._pending or self._pending.fails:
                     await self._pending.attempt(self._renew())
             await self._pending.flush()
 
