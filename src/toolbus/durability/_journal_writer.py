@@ -456,8 +456,9 @@ class JournalWriter:
             await self._end(request)
             done.set()
 
-        self._pending.add(request.session.request_id, end, request.session.conversation_id)
-        if not self._was_accepted(request):
+        session, writes = request.session, self._was_accepted(request)
+        self._pending.add(session.request_id, end, session.conversation_id, writes=writes)
+        if not writes:
             with anyio.CancelScope(deadline=request.tries_since + _RESULT_SECONDS):
                 await done.wait()
 
