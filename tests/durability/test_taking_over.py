@@ -231,6 +231,21 @@ async def test_a_store_that_is_away_is_logged_once_and_tried_until_it_answers(ca
     ]
 
 
+async def test_a_runtime_that_is_entered_again_does_not_watch_and_knows_of_no_outage() -> None:
+    async def away(limit: int) -> Any:
+        raise StoreUnavailable("no answer")
+
+    store = JournaledStore()
+    heir = node(store, Lab())
+    async with heir:
+        await heir.resume(watch=True)
+        setattr(journal_of(store), "unfinished", away)  # noqa: B010 -- a method of one object
+        await advance(3)
+        assert heir.health().reasons == ("the store fails",)
+    async with heir:
+        assert heir.health().reasons == ()
+
+
 async def test_a_later_watch_replaces_the_options_of_the_earlier_one() -> None:
     store, lab, asked = JournaledStore(), Lab(), list[str]()
     async with node(store, lab) as heir:
