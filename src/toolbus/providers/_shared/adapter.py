@@ -15,6 +15,7 @@ from ...protocols import Emit, ModelReply, ModelRequest
 from ...records import replace
 from .clients import Clients
 from .errors import ErrorTranslator
+from .image_limits import of_whole_history
 from .native_output import RefusedSchemas
 from .options import ApiKey, ask_for_key, secrets_in
 from .reply_parts import ReplyParts
@@ -140,7 +141,8 @@ class Adapter(Generic[ReplyT]):
         return self._classified(request, found) if found else None
 
     def _classified(self, request: ModelRequest, error: ProviderError) -> ProviderError:
-        return self._refused.classified(request, self._unreadable.classified(request.messages, error))
+        error = of_whole_history(request.messages, self._unreadable.classified(request.messages, error))
+        return self._refused.classified(request, error)
 
     async def _read(self, body: dict[str, Any], reply: ReplyT, emit: Emit) -> None:
         """Send a body, and feed the answer to `reply`."""
