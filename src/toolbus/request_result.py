@@ -241,6 +241,7 @@ class RequestResult(Generic[OutputT]):
             "artifacts": [asdict(each) for each in self.artifacts],
             "affected": self.affected,
             "usage": asdict(self.usage),
+            "cost": self.cost,
             "rounds": self.rounds,
             "request_id": self.request_id,
             "conversation_id": self.conversation_id,

@@ -63,6 +63,9 @@ def test_the_price_of_the_model_makes_a_limit_of_the_cost_possible(toolbus: Comm
     ended = toolbus("ask", "q", *PLAYED, "--limit", "max_cost=5", "--price", "1000/2500")
     assert ended.status == 3
     assert ended.err.endswith("toolbus: stopped by a limit: max_cost=5; raise it with --limit max_cost=VALUE\n")
+    scenes.play(*[again] * 3)
+    shown = toolbus("ask", "q", *PLAYED, "--limit", "max_cost=5", "--price", "1000/2500", "--json")
+    assert json.loads(shown.out)["cost"] == 7
 
 
 def test_dir_is_what_the_tools_see(toolbus: Command, folder: Path):

@@ -23,6 +23,7 @@ from toolbus import (
     tool,
 )
 from toolbus.errors import ConfigurationError, ProviderUnavailable
+from toolbus.events import RequestCancelled
 from toolbus.messages import AssistantMessage, Message, ToolCall, Usage, UserMessage
 from toolbus.protocols import Emit, ModelReply, ModelRequest, Provider, Summary
 from toolbus.records import replace
@@ -238,6 +239,29 @@ async def test_a_reply_counts_when_an_interceptor_asks_again_in_vain():
         result = await runtime.start("go", limits=limits).result()
     assert (result.reason, result.usage, result.cost) == ("provider_timeout", USED, pytest.approx(0.1))
     assert budget.cost == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("by_host", [False, True])
+async def test_a_reply_that_has_come_before_its_request_is_cancelled_counts_once(*, by_host: bool):
+    class Checks(Interceptor):
+        async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Any) -> ModelReply:
+            reply = await ask(request)
+            await anyio.sleep_forever()
+            return reply
+
+    budget, ended = Budget(max_cost=10.0), list[RequestCancelled]()
+    async with Runtime(answers(), prices=PRICES, budget=budget, interceptors=[Checks()]) as runtime:
+        runtime.bus.connect(RequestCancelled, ended.append)
+        if by_host:
+            with anyio.move_on_after(1):
+                await runtime.run("go")
+        else:
+            session = runtime.start("go")
+            await anyio.wait_all_tasks_blocked()
+            session.cancel()
+            await session.result()
+    (ending,) = ended
+    assert (ending.usage, ending.cost, budget.cost) == (USED, pytest.approx(0.1), pytest.approx(0.1))
 
 
 async def test_a_reply_with_arguments_that_are_no_text_counts():

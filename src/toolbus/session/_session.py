@@ -278,11 +278,14 @@ class RequestSession(SessionSteps):
         now, asked = self._clock(), False
         awaited, self._awaited = self._awaited, None
         # The mailbox is read first, because a result that has come counts more than a deadline.
+        view = self._view
+        call = view.model_call
         while events := mailbox.drain():
             asked = True
+            if call is not None and any(isinstance(each, CancelRequested) for each in events):
+                events, call = [*events, Elapsed(call.lost())], None
             await self._step(events, now)
-        view = self._view
-        call, view.model_call = view.model_call, None
+        view.model_call = None
         if call is not None:
             happened, now = call.elapsed_input(now)
             await self._step([happened], now)
@@ -377,7 +380,8 @@ class RequestSession(SessionSteps):
 
     async def _abandon(self, *, by_host: bool) -> None:
         """End a request whose task the host cancelled, or that is left. Awaits nothing but the journal."""
-        self._view.model_call = None  # Late readers get the text from the reply that the transcript keeps.
+        # Late readers get the text from the reply that the transcript keeps.
+        call, self._view.model_call = self._view.model_call, None
         # A caller who cancels the task has given the request up, also if it is left at the same moment. With
         # `_when_cancelled`, it is the runtime that goes down, and the request is left.
         if by_host:
@@ -399,7 +403,7 @@ class RequestSession(SessionSteps):
         if self._state.phase is NEW:
             inputs.insert(0, self._beginning.given_up(self._state, self._view.tools, self._view.interceptors))
         inputs.append(CancelRequested(request_id=self.request_id, reason="the host cancelled the request"))
-        await self._last_step(inputs)
+        await self._last_step(inputs if call is None else [*inputs, Elapsed(call.lost())])
 
     def _drain(self, *kinds: type[Event]) -> list[Any]:
         """Return the inputs that still count for a request that is given up: results, cancellations and these `kinds`.

@@ -46,6 +46,7 @@ from ._steps import (
     Finish,
     HistoryShaped,
     Input,
+    LostReplies,
     ModelFailed,
     ModelReplied,
     OutOfBudget,
@@ -107,7 +108,9 @@ def _on_elapsed(state: TurnState, elapsed: Elapsed, facts: Facts, now: float) ->
             if each.deadline <= now:
                 _on_overdue(state, each, facts, now)
     elif state.phase is MODEL:
-        if is_time_over(state, now):
+        if state.cancel is not None:
+            _cancel(state, facts, elapsed.lost)
+        elif is_time_over(state, now):
             complete(state, facts, _reason(state) or _timeout(state), lost=elapsed.lost)
         elif now >= state.model_deadline:
             limit = f"model_timeout_seconds={state.limits.model_timeout_seconds:g}"
@@ -193,14 +196,18 @@ def _follow(state: TurnState, facts: Facts, now: float) -> None:
             elif not (state.unjudged and judge(state, facts, now)):
                 return
         elif state.cancel is not None and (phase is READY or phase is MODEL):
-            keep_streamed(state, facts)
-            facts.end(RequestCancelled, reason=state.cancel)
+            _cancel(state, facts, LostReplies())
         elif state.interrupted and not (state.stop is not None and state.stop.at_once) and phase is not ENDED:
             decide_interrupted(state, facts, now)
         elif phase is READY and not is_waiting(state):
             _next_round(state, facts, now)
         else:
             return
+
+
+def _cancel(state: TurnState, facts: Facts, lost: LostReplies) -> None:
+    keep_streamed(state, facts)
+    facts.end(RequestCancelled, reason=state.cancel, lost=lost)
 
 
 def _give_up_open(state: TurnState, facts: Facts, error: str) -> None:
