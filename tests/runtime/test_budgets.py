@@ -22,6 +22,7 @@ from toolbus import (
     ToolContext,
     tool,
 )
+from toolbus.core.transcript import validate
 from toolbus.errors import ConfigurationError, ProviderUnavailable
 from toolbus.events import RequestCancelled
 from toolbus.messages import AssistantMessage, Message, ToolCall, Usage, UserMessage
@@ -262,6 +263,40 @@ async def test_a_reply_that_has_come_before_its_request_is_cancelled_counts_once
             await session.result()
     (ending,) = ended
     assert (ending.usage, ending.cost, budget.cost) == (USED, pytest.approx(0.1), pytest.approx(0.1))
+
+
+@pytest.mark.parametrize("outcome", ["reply", "calls", "empty", "failure", "no price"])
+async def test_what_a_model_gives_after_its_request_was_cancelled_counts_and_the_request_ends_cancelled(outcome: str):
+    made = {"calls": calls(("step", {"n": 1}), usage=USED), "empty": text("", usage=USED)}
+    model = ScriptedProvider(lambda _request: made.get(outcome, text("ok", usage=USED)))
+
+    class InAThread:
+        vendor = "scripted"
+
+        async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
+            reply = await model.respond(request, emit)
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(1)
+            return reply
+
+    class Picks(Interceptor):
+        async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Any) -> ModelReply:
+            reply = await ask(request)
+            if outcome == "failure":
+                raise ValueError
+            return reply
+
+    prices = {"another": PRICES["*"]} if outcome == "no price" else PRICES
+    budget = Budget(max_cost=10.0)
+    async with Runtime(InAThread(), tools=[step], prices=prices, budget=budget, interceptors=[Picks()]) as runtime:
+        session = runtime.start("go")
+        await anyio.wait_all_tasks_blocked()
+        session.cancel()
+        result = await session.result()
+    cost = pytest.approx(0.0 if outcome == "no price" else 0.1)
+    assert (result.outcome, result.usage, result.cost, budget.cost) == ("cancelled", USED, cost, cost)
+    assert [each.reason for each in result.tool_calls] == (["cancelled"] if outcome == "calls" else [])
+    validate(result.messages)
 
 
 async def test_a_reply_with_arguments_that_are_no_text_counts():

@@ -282,7 +282,7 @@ class RequestSession(SessionSteps):
         call = view.model_call
         while events := mailbox.drain():
             asked = True
-            if call is not None and any(isinstance(each, CancelRequested) for each in events):
+            if call is not None and _cancels(events):
                 events, call = [*events, Elapsed(call.lost())], None
             await self._step(events, now)
         view.model_call = None
@@ -323,7 +323,11 @@ class RequestSession(SessionSteps):
         now = self._clock()
         # Each step's write takes time, in which more inputs may come.
         while mailbox.waiting:
-            await self._step(mailbox.drain(), now)
+            events = mailbox.drain()
+            if _cancels(events) and not isinstance(happened, OutOfBudget):
+                await self._step([*events, happened], now)  # What has come is paid for.
+                return
+            await self._step(events, now)
         await self._step([happened], now)
 
     async def _pause(self, command: CallModel, mailbox: Mailbox) -> bool:
@@ -475,6 +479,10 @@ class RequestSession(SessionSteps):
 
 def _no_cause(_call_id: str) -> None:
     """Return no exception: the exceptions of handlers are in no journal."""
+
+
+def _cancels(events: Sequence[Event]) -> bool:
+    return any(isinstance(each, CancelRequested) for each in events)
 
 
 def _used_up(budgets: Sequence[Budget]) -> OutOfBudget | None:

@@ -17,7 +17,6 @@ from ...events import (
     CallOutcome,
     CancelRequested,
     Event,
-    RequestCancelled,
     RequestFailed,
     RequestStarted,
     RoundStarted,
@@ -34,7 +33,7 @@ from ..arguments import encodable
 from ..output import repair_prompt
 from ._apply import repair_id, used_up
 from ._call_verdicts import AT_ONCE, decide_approval, decide_pause, is_time_over, judge
-from ._facts import Facts, complete, keep_streamed, note_raised
+from ._facts import Facts, cancel, complete, note_raised
 from ._replies import decide_model_failed, decide_reply, decide_shaped, decide_withheld
 from ._resumed import decide_interrupted, decide_resume
 from ._state import ENDED, MODEL, NEW, READY, TOOLS, WAITING, CallState, TurnState
@@ -46,7 +45,6 @@ from ._steps import (
     Finish,
     HistoryShaped,
     Input,
-    LostReplies,
     ModelFailed,
     ModelReplied,
     OutOfBudget,
@@ -109,7 +107,7 @@ def _on_elapsed(state: TurnState, elapsed: Elapsed, facts: Facts, now: float) ->
                 _on_overdue(state, each, facts, now)
     elif state.phase is MODEL:
         if state.cancel is not None:
-            _cancel(state, facts, elapsed.lost)
+            cancel(state, facts, lost=elapsed.lost)
         elif is_time_over(state, now):
             complete(state, facts, _reason(state) or _timeout(state), lost=elapsed.lost)
         elif now >= state.model_deadline:
@@ -196,18 +194,13 @@ def _follow(state: TurnState, facts: Facts, now: float) -> None:
             elif not (state.unjudged and judge(state, facts, now)):
                 return
         elif state.cancel is not None and (phase is READY or phase is MODEL):
-            _cancel(state, facts, LostReplies())
+            cancel(state, facts)
         elif state.interrupted and not (state.stop is not None and state.stop.at_once) and phase is not ENDED:
             decide_interrupted(state, facts, now)
         elif phase is READY and not is_waiting(state):
             _next_round(state, facts, now)
         else:
             return
-
-
-def _cancel(state: TurnState, facts: Facts, lost: LostReplies) -> None:
-    keep_streamed(state, facts)
-    facts.end(RequestCancelled, reason=state.cancel, lost=lost)
 
 
 def _give_up_open(state: TurnState, facts: Facts, error: str) -> None:

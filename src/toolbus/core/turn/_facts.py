@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from ...errors import InvalidArguments
-from ...events import Event, MessageAppended, ModelResponded, RequestCompleted, Spent, ToolCallFailed
+from ...events import Event, MessageAppended, ModelResponded, RequestCancelled, RequestCompleted, Spent, ToolCallFailed
 from ...messages import AssistantMessage, Message, ToolCall
 from ..arguments import encodable
 from ._state import MODEL, CallState, TurnState
@@ -126,6 +126,12 @@ def keep_streamed(state: TurnState, facts: Facts) -> None:
     if text.strip():
         message = AssistantMessage(text=text, message_id=reply_id(state), interrupted=True)
         facts.emit(ModelResponded, round=state.round, message=message, finish_reason="interrupted", vendor=state.vendor)
+
+
+def cancel(state: TurnState, facts: Facts, *, lost: LostReplies = _NOTHING) -> None:
+    """End the request as cancelled. No other fact has the usage and cost of `lost`."""
+    keep_streamed(state, facts)
+    facts.end(RequestCancelled, reason=state.cancel, lost=lost)
 
 
 def complete(

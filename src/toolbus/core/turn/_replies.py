@@ -13,7 +13,7 @@ from ..arguments import CUT_OFF, encodable, encodable_json
 from ..backoff import backoff_seconds
 from ..prices import cost_of
 from ._apply import over_budget
-from ._facts import Facts, complete, keep_streamed
+from ._facts import Facts, cancel, complete, keep_streamed
 from ._state import MODEL, TurnState
 from ._steps import HistoryShaped, ModelFailed, ModelReplied, reply_id
 from ._transcript import is_empty
@@ -47,6 +47,8 @@ def decide_reply(state: TurnState, replied: ModelReplied, facts: Facts, now: flo
         native_output=replied.native_output,
     )
     facts.put(responded)
+    if state.cancel is not None:  # It came together with the reply, which is paid for.
+        return
     # Without a price, the reply could have any cost.
     if cost is None and state.needs_price:
         _on_unpriced(message, reply, facts)
@@ -145,6 +147,9 @@ def _identified(state: TurnState, message: AssistantMessage, *, cut: bool) -> As
 def decide_model_failed(state: TurnState, failed: ModelFailed, facts: Facts, now: float) -> None:
     """Decide on a failed model call: retry it, turn to another provider, or end the request."""
     if state.phase is not MODEL:
+        return
+    if state.cancel is not None:
+        cancel(state, facts, lost=failed.lost)
         return
     again, lost = _asked_again(state, failed, facts, now), failed.lost
     over = over_budget(state.limits, state.usage + lost.usage, state.cost + lost.cost)
