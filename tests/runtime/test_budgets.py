@@ -176,6 +176,21 @@ async def test_all_replies_for_which_an_interceptor_asks_count_unless_it_counts_
     assert (result.usage.input_tokens, budget.tokens) == (counted, 200 if own is None else 7)
 
 
+@pytest.mark.parametrize(("asks", "cost"), [(0, 0.0), (1, 0.1), (2, 0.2)])
+async def test_an_interceptor_that_makes_its_own_reply_pays_for_those_that_it_has_asked_for(asks: int, cost: float):
+    class Guard(Interceptor):
+        async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Any) -> ModelReply:
+            for _ in range(asks):
+                await ask(request)
+            return ModelReply(message=AssistantMessage(text="I cannot say that."))
+
+    budget, prices = Budget(max_cost=10.0), {"scripted:script": PRICES["*"]}
+    async with Runtime(answers(), budget=budget, prices=prices, interceptors=[Guard()]) as runtime:
+        result = await runtime.run("go", limits=Limits(max_cost=1))
+    assert (result.text, result.usage.input_tokens) == ("I cannot say that.", asks * 90)
+    assert result.cost == budget.cost == pytest.approx(cost)
+
+
 async def test_a_reply_that_may_not_be_used_counts():
     class Broken(Interceptor):
         async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Any) -> ModelReply:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from ...errors import ContentFiltered, ContextOverflow, NativeOutputUnsupported
 from ...events import HistoryCompressed, ModelResponded, ModelRetrying, RequestFailed
 from ...messages import AssistantMessage, ToolCall, Usage
-from ...protocols import ModelReply
+from ...protocols import ModelReply, Summary
 from ..arguments import CUT_OFF, encodable, encodable_json
 from ..backoff import backoff_seconds
 from ..prices import cost_of
@@ -50,7 +50,7 @@ def decide_reply(state: TurnState, replied: ModelReplied, facts: Facts, now: flo
     if state.cancel is not None:  # It came together with the reply, which is paid for.
         return
     # Without a price, the reply could have any cost.
-    if cost is None and state.needs_price:
+    if cost is None and state.needs_price and _is_by_a_model(reply):
         _on_unpriced(message, reply, facts)
         return
     if is_empty(message):
@@ -66,6 +66,11 @@ def _on_unpriced(message: AssistantMessage, reply: ModelReply, facts: Facts) -> 
     for call in message.tool_calls:
         facts.refuse(call, "cancelled", "The request ended, since what it costs is not known.")
     facts.end(RequestFailed, reason="configuration_error", error=error)
+
+
+def _is_by_a_model(given: ModelReply | Summary) -> bool:
+    """Return whether a model gave this: the application's own code has no vendor, and costs nothing."""
+    return bool(given.vendor or given.model or given.usage != Usage())
 
 
 def _no_price(vendor: str, model: str) -> str:
@@ -221,8 +226,7 @@ def decide_shaped(state: TurnState, shaped: HistoryShaped, facts: Facts, _now: f
     )
     if summary is None:
         return
-    by_a_model = bool(summary.vendor or summary.model or summary.usage != Usage())
-    if cost is None and by_a_model and state.needs_price:
+    if cost is None and state.needs_price and _is_by_a_model(summary):
         error = _no_price(summary.vendor, summary.model)
         facts.end(RequestFailed, reason="configuration_error", error=error)
     elif over := over_budget(state.limits, state.usage, state.cost):
