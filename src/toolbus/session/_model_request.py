@@ -287,8 +287,8 @@ class Asker:
             is_as_given = len(replies) == 1 and reply is replies[0]
             if replies and not is_as_given and reply.usage in (Usage(), *[each.usage for each in replies]):
                 # An interceptor has asked more than once, or made its own reply, and has not counted the others itself.
-                all_of, vendor, model = call.lost(), reply.vendor, reply.model
-                reply = replace(reply, usage=all_of.usage, vendor=vendor or all_of.vendor, model=model or all_of.model)
+                took, vendor, model = call.lost(), reply.vendor, reply.model
+                reply = replace(reply, usage=took.usage, vendor=vendor or took.vendor, model=model or took.model)
             replied = await self._screened(reply, view)
             # The reply is masked once more, because an interceptor may have put a secret into it.
             reply = replied.reply if mask is None else mask.whole(replied.reply)
