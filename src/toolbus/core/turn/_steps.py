@@ -100,7 +100,7 @@ class OutOfBudget(Record, frozen=True):
 
 
 class Elapsed(Record, frozen=True):
-    """The input for a pending command whose deadline has passed, or for a model call that is given up by a cancellation.
+    """The input for a pending command whose deadline has passed, or for a model call that a cancellation has ended.
 
     Replies may have come to an interceptor before.
     """
