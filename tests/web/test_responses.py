@@ -604,3 +604,22 @@ async def test_a_stream_from_another_process_outlasts_a_store_that_is_away(kind:
     assert "is not finished" not in str(client.frames)
     assert 55 <= tries <= 61, "once a second"
     assert client.comments >= 2
+
+
+async def test_the_text_of_an_ending_is_sent_together_with_the_end():
+    """They have one id, with which a client that has come between them would get nothing any more."""
+    bodies: list[bytes] = []
+
+    class Noting(Client):
+        async def _send(self, message: Any) -> None:
+            bodies.append(message.get("body", b""))
+            await super()._send(message)
+
+    @tool(return_direct=True)
+    async def order() -> str:
+        """Order."""
+        return "Ordered."
+
+    async with Runtime(ScriptedProvider([calls(("order", {}))]), tools=[order]) as runtime:
+        await Noting().read(TextResponse(runtime.start("hi")))
+    assert [each.count(b"event: ") for each in bodies if b"event: end" in each] == [2]

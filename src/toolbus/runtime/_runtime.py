@@ -668,7 +668,7 @@ class Runtime(Generic[DepsT]):
             given = repair(given)
         request_id = new_id()
         own_id = conversation_id or f"c{request_id}"
-        on_busy = get("on_busy", self._on_busy)
+        on_busy = get("on_busy") or self._on_busy
         ticket = self._admission.take(own_id, queue=on_busy != "refuse")
 
         prepare = partial(

@@ -295,11 +295,13 @@ class TextResponse(_EventStream):
                     for each in known:
                         fold.feed(each)
                     text = "".join(piece for each in new for piece in fold.feed(each))
-                    if text:
-                        yield sse_frame({"text": text}, event="text", event_id=events.cursor)
+                    frames = sse_frame({"text": text}, event="text", event_id=events.cursor) if text else b""
                     if isinstance(event, RequestEnding) and new:
                         self._has_ended = True
-                        yield sse_frame(_end_of(event), event="end", event_id=events.cursor)
+                        # The ids are equal, so a client that had only the text could not come back for the end.
+                        frames += sse_frame(_end_of(event), event="end", event_id=events.cursor)
+                    if frames:
+                        yield frames
             except SubscriptionOverflow:
                 return
 

@@ -100,7 +100,10 @@ class OutOfBudget(Record, frozen=True):
 
 
 class Elapsed(Record, frozen=True):
-    """The input for a pending command whose deadline has passed. Replies may have come to an interceptor before."""
+    """The input for a pending command whose deadline has passed, or for a model call that a cancellation has ended.
+
+    Replies may have come to an interceptor before.
+    """
 
     lost: LostReplies = LostReplies()
 

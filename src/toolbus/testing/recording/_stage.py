@@ -35,6 +35,7 @@ from ...events import (
     ModelRetrying,
     RequestCancelled,
     RequestCompleted,
+    RequestEnding,
     RequestFailed,
     Spent,
     ToolCallFailed,
@@ -113,6 +114,16 @@ class Stage:
         """Return whether a wish to cancel comes before the session's next own fact."""
         return any(isinstance(each, CancelRequested) for each in self.request.facts[self.position : self.next_own])
 
+    @property
+    def is_cancelled_late(self) -> bool:
+        """Return whether a reply had come when the wish to cancel was taken, so that the model is asked first."""
+        position = self.next_own
+        fact = self.fact(position)
+        if self.state.phase is not Phase.MODEL or (isinstance(fact, ModelResponded) and not fact.message.interrupted):
+            return self.state.phase is Phase.MODEL
+        fact = self.after_background(position + isinstance(fact, ModelResponded))
+        return isinstance(fact, RequestCancelled) and self.lost_before(fact) is not None
+
     def fact(self, position: int) -> Event | None:
         """Return the fact at a position; None after the last one."""
         facts = self.request.facts
@@ -126,7 +137,7 @@ class Stage:
             fact = self.fact(position)
         return fact
 
-    def lost_before(self, fact: ModelRetrying | RequestFailed | RequestCompleted) -> ModelReply | None:
+    def lost_before(self, fact: ModelRetrying | RequestEnding) -> ModelReply | None:
         """Return a reply that took what the replies took that were lost before a fact; None if none were."""
         usage = fact.usage
         if isinstance(fact, ModelRetrying):
@@ -170,8 +181,11 @@ class Stage:
             raise Stopped(_ENDS_HERE)
         self.publish()
 
-    def publish(self) -> None:
-        """Publish the inputs of the session's next step, and apply the changes of the agreement up to there."""
+    def publish(self, *, late: bool = False) -> None:
+        """Publish the inputs of the session's next step, and apply the changes of the agreement up to there.
+
+        A wish to cancel that is taken only after a reply is published only with `late`.
+        """
         request, position = self.request, self.position
         if position >= len(request.facts):
             return
@@ -185,6 +199,8 @@ class Stage:
         step = request.steps[position]
         while position < len(request.facts) and request.steps[position] == step:
             if position >= self._published and not request.is_own(position):
+                if isinstance(request.facts[position], CancelRequested) and not late and self.is_cancelled_late:
+                    return
                 self._published = position + 1
                 if not self.bus.publish(request.facts[position]):
                     self.differs(f"nobody waits for {request.facts[position].type} here", position=position)
@@ -327,6 +343,7 @@ class RecordedModel:
             message = fact.message
             if stage.guard is not None:
                 stage.guard.on_reply(fact.round, message)
+            stage.publish(late=True)
             return ModelReply(
                 message=message,
                 finish_reason=cast("Any", fact.finish_reason),
@@ -334,18 +351,20 @@ class RecordedModel:
                 vendor=fact.vendor,
                 model=fact.model,
             )
-        if isinstance(fact, RequestCancelled) and stage.is_cancelled:
-            await anyio.sleep_forever()  # until the session takes the wish to cancel
         if fact is None and not stage.request.is_whole:
             raise Stopped(_ENDS_HERE)
-        if not isinstance(fact, (ModelRetrying, RequestFailed, RequestCompleted)):
+        is_unasked = isinstance(fact, RequestCancelled) and not stage.is_cancelled
+        if is_unasked or not isinstance(fact, (ModelRetrying, RequestCancelled, RequestCompleted, RequestFailed)):
             stage.differs(f"the replay asks the model in round {request.round}, and the recording does not")
-        lost = stage.lost_before(fact)
+        lost, failing = stage.lost_before(fact), None if isinstance(fact, RequestCancelled) else fact
 
         async def fail() -> NoReturn:
-            if isinstance(fact, RequestCompleted) and fact.at >= deadline:
-                await anyio.sleep_forever()  # until the deadline, which has fired already
-            raise self._failure(fact, uses_up_a_limit=lost is not None and stage.state.stop is None)
+            if failing is None:
+                stage.publish(late=True)  # The session takes the wish to cancel.
+            if failing is None or (isinstance(failing, RequestCompleted) and failing.at >= deadline):
+                await anyio.sleep_forever()  # until the session is cancelled, or the deadline, which has fired already
+            assert failing is not None
+            raise self._failure(failing, uses_up_a_limit=lost is not None and stage.state.stop is None)
 
         if lost is None or stage.guard is None:
             await fail()
