@@ -308,6 +308,11 @@ class TestTelling:
         ScreenHandler(Screen(None, err)).emit(record)
         assert err.getvalue() == "WARNING a_tool: '%d apples' with ('some',)\n"
 
+    def test_no_line_of_a_traceback_in_the_log_looks_like_a_record(self, toolbus: Command):
+        scenes.play(calls(("forging", {})), text("x"))
+        ended = toolbus("ask", "q", *PLAYED, "--log-level", "error", "--debug")
+        assert "\n  ValueError: bad\n  2026-01-01 00:00:00,000 ERROR root: forged\n" in ended.err
+
     def test_a_record_with_arguments_that_have_no_text_does_not_make_its_tool_fail(self):
         class Detached:
             def __repr__(self) -> str:

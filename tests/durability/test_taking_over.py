@@ -219,9 +219,11 @@ async def test_a_store_that_is_away_is_logged_once_and_tried_until_it_answers(ca
             is_away = True
         await advance(30)
         assert heir.session(left.request_id) is None
+        assert heir.health().reasons == ("the store fails",)
         is_away = False
         await advance(1)
         assert heir.session(left.request_id) is not None
+        assert heir.health().reasons == ()
     logged = [each.message for each in caplog.records if "taken over" in each.message]
     assert logged == [
         "the store failed, and requests are taken over once it answers: no answer",

@@ -15,6 +15,7 @@ from anthropic.lib.bedrock import AsyncAnthropicBedrock
 from anthropic.lib.vertex import AsyncAnthropicVertex
 
 from support.asking import everything_about, request
+from toolbus import Runtime
 from toolbus.errors import (
     ApplicationError,
     ConfigurationError,
@@ -303,6 +304,24 @@ def test_the_default_server_is_anthropics() -> None:
 
 
 # --------------------------------------------------------------------------------------------- faults
+
+
+async def test_thinking_whose_signature_is_refused_does_not_end_the_conversation() -> None:
+    words = "messages.1.content.0: Invalid `signature` in `thinking` block"
+    script: list[WireStep] = [
+        WireReply(reasoning="Hm.", text="Yes."),
+        WireFault(kind="bad_request", message=words),
+        WireReply(reasoning="So.", text="No."),
+        WireReply(text="Maybe."),
+    ]
+    with WireServer(script, dialect="anthropic") as server:
+        provider = AnthropicProvider("claude-9", base_url=server.base_url, vendor="proxy")
+        async with Runtime(provider=provider) as runtime:
+            for said in ("Yes.", "No.", "Maybe."):
+                assert (await runtime.run("Is it so?", conversation_id="c")).text == said
+        await provider.aclose()
+        assert [len(server.read(number).opaque) for number in range(4)] == [0, 1, 0, 1]
+        assert [each.text for each in server.read(2).messages] == ["Is it so?", "Yes.", "Is it so?"]
 
 
 async def test_a_limit_of_rates_tells_how_long_to_wait() -> None:

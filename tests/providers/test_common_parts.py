@@ -18,8 +18,8 @@ from toolbus.providers._shared.clients import Clients, make_client
 from toolbus.providers._shared.errors import ErrorTranslator, read_body
 from toolbus.providers._shared.options import check_limits, secrets_in
 from toolbus.providers._shared.request_parts import named_file, with_extra
+from toolbus.providers._shared.unreadable import UnreadableReasoning
 from toolbus.providers._shared.wire_text import Characters, WholeObject, count_at
-from toolbus.providers.openai._unreadable import UnreadableReasoning
 
 ERRORS = ErrorTranslator(vendor="stub", where="http://stub/v1", hint="look")
 SECRETS = {"Authorization": "Bearer a-key", "X-Api-Key": "another-key"}
@@ -175,7 +175,7 @@ def test_reasoning_that_was_refused_is_left_out_from_then_on(monkeypatch: pytest
     assert [each.vendor_data for each in refused.left_out([first, second]) if isinstance(each, AssistantMessage)] == [
         {"openai": {}, "other": {"a": 1}}
     ] * 2
-    monkeypatch.setattr("toolbus.providers.openai._unreadable._MOST", 1)
+    monkeypatch.setattr("toolbus.providers._shared.unreadable._MOST", 1)
     refused.classified([newer], error)
     assert [each is before for each, before in zip(refused.left_out([first, newer]), [first, newer], strict=True)] == [
         True,

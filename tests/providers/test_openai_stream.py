@@ -351,6 +351,7 @@ def test_what_follows_done_is_not_read() -> None:
     [
         ("{nope", "sent a chunk that is not a JSON object: '{nope'"),
         ("[1]", r"sent a chunk that is not a JSON object: '\[1\]'"),
+        ('[{"choices": []}]', "sent a chunk that is not a JSON object: "),
     ],
 )
 def test_a_chunk_that_cannot_be_read_breaks_the_reply(line: str, problem: str) -> None:
@@ -379,6 +380,16 @@ def test_an_error_inside_the_stream_is_raised_with_the_servers_words(
     assert (caught.value.status, caught.value.retryable) == (status, retryable)
 
 
+@pytest.mark.parametrize("before", [b"data: ", b""])
+def test_an_error_in_a_list_is_one_with_the_servers_words(before: bytes) -> None:
+    body = before + b'[{"error": {"code": 400, "message": "no signature", "status": "INVALID_ARGUMENT"}}]\n\n'
+    builder = ReplyBuilder(model="m", emit=lambda _: None, limit_bytes=10, errors=ERRORS)
+    with pytest.raises(ProviderRejected, match="no signature") as caught:
+        for event, data in EventLines(1000, ERRORS).feed(body):
+            builder.feed(event, data)
+    assert caught.value.status == 400
+
+
 def test_an_event_called_error_is_one_whatever_its_shape() -> None:
     builder = ReplyBuilder(model="m", emit=lambda _: None, limit_bytes=10, errors=ERRORS)
     with pytest.raises(ProviderUnavailable, match="stub broke its reply off: it gave no reason"):
@@ -393,6 +404,8 @@ def test_an_event_called_error_is_one_whatever_its_shape() -> None:
         "insufficient_system_resource",  # DeepSeek
         "network_error",  # GLM
         "function_call_filter: MALFORMED_FUNCTION_CALL",  # Gemini's compatible API
+        "UNEXPECTED_TOOL_CALL",
+        "malformed_response",
     ],
 )
 def test_a_reply_that_its_server_gave_up_on_is_none(reason: str) -> None:

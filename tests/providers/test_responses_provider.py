@@ -225,6 +225,7 @@ async def test_nothing_is_stored_and_reasoning_comes_encrypted() -> None:
         ("gpt-4o-mini", False),
         ("ft:gpt-4o:me", False),
         ("chatgpt-4o-latest", False),
+        ("gpt-5-chat-latest", False),
         ("gpt-3.5-turbo", False),
     ],
 )

@@ -42,6 +42,7 @@ class Driver:
         self.data: bytes | None = b"kept"
         self.did: list[str] = []
         self.reply = ""
+        self.body = b""
         self.heard: Callable[[Any], Any] | None = None
         self.get_msg: Any = None
         self.configs: list[Any] = []
@@ -68,8 +69,8 @@ class Driver:
         self.configs.append(config)
         self._do(f"stream {config.name}")
 
-    async def publish(self, subject: str, _body: bytes, reply: str = "", _headers: Any = None) -> None:
-        self.reply = reply
+    async def publish(self, subject: str, body: bytes, reply: str = "", _headers: Any = None) -> None:
+        self.body, self.reply = body, reply
         self._do(f"publish {subject}")
 
     async def request(self, _subject: str, _body: bytes, **_: Any) -> Any:
@@ -325,6 +326,14 @@ async def test_a_delivery_has_what_its_message_says() -> None:
     assert (full.key[1], len(full.node), full.remaining_seconds, full.is_again) == ("a b.c", 64, 12.5, True)
     forged = await delivered(Driver(), message({"Toolbus-Remaining-Seconds": "soon"}, delivered=2))
     assert (forged.remaining_seconds, forged.attempt, forged.is_again) == (0.0, 2, True)
+
+
+async def test_a_request_for_calls_stands_at_the_server_for_a_second() -> None:
+    driver = Driver()
+    calls = over_nats._Calls(await opened(driver), "next")
+    calls._inbox = "inbox"
+    await calls._ask(5)
+    assert orjson.loads(driver.body) == {"batch": 5, "expires": 10**9}
 
 
 async def test_a_worker_reports_what_becomes_of_a_delivery() -> None:

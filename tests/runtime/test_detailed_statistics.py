@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from toolbus import EventBus, Interceptor, Limits, Price, Runtime, ToolContext, ToolError, tool
+from toolbus import Compression, EventBus, Interceptor, Limits, Price, Runtime, Summarizer, ToolContext, ToolError, tool
 from toolbus.errors import ConfigurationError, ProviderUnavailable
 from toolbus.events import ModelResponded, ModelRetrying, ToolCallCompleted
 from toolbus.interceptors import Ask
@@ -107,6 +107,23 @@ async def test_replies_that_could_not_be_used_are_counted_for_the_model_that_gav
         "maker:small": ModelStatistics(1, 1, USAGE, 100.0),
     }
     assert (result.usage, result.cost) == (USAGE + USAGE, 200.0)
+
+
+async def test_summaries_are_counted_for_the_model_that_wrote_them() -> None:
+    quick = Dated("small", *[text("So far: nothing.", usage=USAGE)] * 2)
+    compression = Compression(max_context_tokens=300, summarizer=Summarizer(quick))
+    prices = {"*": Price(input_per_million=1e6, output_per_million=0)}
+    async with Runtime(
+        Dated("large", text("One. " * 200), text("Two.")),
+        compression=compression,
+        prices=prices,
+        detailed_statistics=True,
+    ) as runtime:
+        for _ in range(2):
+            result = await runtime.run("Go.", conversation_id="c")
+        found = runtime.statistics().models
+    assert found["maker:small-2026-01"] == ModelStatistics(0, 0, USAGE, 100.0)
+    assert (result.usage, result.cost) == (USAGE, 100.0)
 
 
 def test_a_reply_of_a_model_that_nobody_knows_is_counted_under_its_own_name() -> None:

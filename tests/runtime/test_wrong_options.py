@@ -29,7 +29,7 @@ from toolbus import (
 from toolbus.errors import ConfigurationError, NotRunning
 from toolbus.events import ApprovalRequested
 from toolbus.messages import UserMessage
-from toolbus.remote.nats import NatsExecutor
+from toolbus.remote.nats import NatsExecutor, ToolWorker
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, calls, text, virtual_backends
 
@@ -242,9 +242,13 @@ def test_a_runtime_refuses_what_its_own_options_cannot_be(options: dict[str, Any
 
 
 @pytest.mark.parametrize("given", [None, 3, "shout", shout], ids=shown)
-def test_a_registry_refuses_what_is_not_a_list_of_tools(given: Any) -> None:
+def test_what_is_not_a_list_is_refused_as_tools_and_as_pools(given: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"tools is .*; give a list of functions, @tool or Tool"):
         ToolRegistry(given)
+    with pytest.raises(ConfigurationError, match=r"tools is .*; give a list of functions, @tool or Tool"):
+        ToolWorker("nats://127.0.0.1", given, pool="gpu")
+    with pytest.raises(ConfigurationError, match=r"pools is .*; give a list of names of pools"):
+        ToolDispatcher(EventBus(), pools=given)
 
 
 def test_the_options_of_the_dispatcher_have_the_same_defaults_in_a_runtime() -> None:

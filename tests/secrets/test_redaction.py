@@ -6,6 +6,7 @@ import base64
 import json
 import random
 import string
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -139,6 +140,13 @@ def test_the_arguments_themselves_are_not_changed():
     arguments: dict[str, Any] = {"password": "x", "deep": {"token": ["y"]}}
     redacted(arguments)
     assert arguments == {"password": "x", "deep": {"token": ["y"]}}
+
+
+def test_a_long_name_is_not_kept():
+    name = "password" * 1_000
+    before = sys.getrefcount(name)
+    assert is_secret_name(name)
+    assert sys.getrefcount(name) == before
 
 
 def test_a_copy_is_bounded_however_large_the_arguments_are():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -112,6 +113,13 @@ def last(*events: Event, specs: Mapping[str, ToolSpec] | None = None) -> Status 
 )
 def test_a_tools_name_is_shown_in_title_case(name: str, shown: str):
     assert display_name(name) == shown
+
+
+def test_a_name_that_a_model_has_made_long_is_not_kept():
+    name = "name" * 1_000
+    before = sys.getrefcount(name)
+    assert display_name(name).endswith("…")
+    assert sys.getrefcount(name) == before
 
 
 @pytest.mark.parametrize(

@@ -681,6 +681,8 @@ def test_wrong_options_are_refused():
         {"heartbeat_seconds": 0},
         {"max_body_bytes": 0},
         {"ai_sdk_version": 5},
+        {"client_tools": "locate"},
+        {"client_tools": None},
     ]
     for options in wrong:
         with pytest.raises(ConfigurationError):

@@ -222,7 +222,10 @@ class ScreenHandler(logging.Handler):
 
 
 class _LineFormatter(logging.Formatter):
-    """A formatter that keeps each message on one line: a part of a tool's error must not look like a record."""
+    """A formatter of records, of which no second line begins like a record: a part of a tool's error could."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return super().format(record).replace("\n", "\n  ")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 -- named by `logging`
         record.message = one_line(record.message)

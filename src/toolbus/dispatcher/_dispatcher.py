@@ -22,7 +22,7 @@ import anyio.from_thread
 import anyio.lowlevel
 
 from .._open_scopes import StrandedTasks, raise_elsewhere
-from .._option_checks import NOT_NEGATIVE, check, whole
+from .._option_checks import NOT_NEGATIVE, check, listed, whole
 from ..errors import NotRunning
 from ..events import ToolCallRequested
 from ..failures import Failure, classify, is_being_cancelled, is_cancellation, keyboard_interrupt_of, leaves_of
@@ -139,7 +139,7 @@ class ToolDispatcher:
         check("grace_seconds", grace_seconds, NOT_NEGATIVE)
         self.registry = registry if registry is not None else ToolRegistry()
         self._bus = bus
-        self._pools = pools
+        self._pools = frozenset(listed("pools", pools, "give a list of names of pools"))
         self._reports = Reports(bus)
         self._cache = ResultCache(self._reports)
         ready: deque[Job] = deque()

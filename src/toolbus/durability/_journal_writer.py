@@ -127,6 +127,7 @@ class JournalWriter:
         self._requests: dict[str, _JournaledRequest] = {}
         self._pending = PendingCalls()
         self._clock: SessionClock | None = None  # None until `open`
+        self.watch_fails = False  # whether the last look for requests to take over has failed
         self._begun = anyio.Event()  # set when a request is registered, and replaced when somebody waits for it
         # It spreads attempts of several processes over time. The id is the same in each run of a simulation.
         self.chance = random.Random(self._id)  # noqa: S311 -- no secret
@@ -139,12 +140,12 @@ class JournalWriter:
 
     def open(self) -> None:
         """Bind the writer to the event loop that runs now."""
-        self._clock = SessionClock()
+        self._clock, self.watch_fails = SessionClock(), False
 
     @property
     def store_unavailable(self) -> bool:
-        """True if the store is away, as far as is known from the last call that wrote something."""
-        return self._pending.fails
+        """True if the store is away, as far as is known from the last call that wrote something, or from the watch."""
+        return self._pending.fails or self.watch_fails
 
     @property
     def leases(self) -> int:
@@ -455,8 +456,9 @@ class JournalWriter:
             await self._end(request)
             done.set()
 
-        self._pending.add(request.session.request_id, end, request.session.conversation_id)
-        if not self._was_accepted(request):
+        session, writes = request.session, self._was_accepted(request)
+        self._pending.add(session.request_id, end, session.conversation_id, writes=writes)
+        if not writes:
             with anyio.CancelScope(deadline=request.tries_since + _RESULT_SECONDS):
                 await done.wait()
 
@@ -564,7 +566,7 @@ class JournalWriter:
             await self._pending.wait(renew_at)
             if anyio.current_time() >= renew_at:
                 renew_at = anyio.current_time() + seconds
-                if self._requests or self._pending:
+                if self._requests or self._pending or self._pending.fails:
                     await self._pending.attempt(self._renew())
             await self._pending.flush()
 

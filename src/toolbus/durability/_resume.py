@@ -183,26 +183,25 @@ class UnfinishedRequests:
         A request that could not continue is tried again after a minute, also those of `seen`.
         """
         self._watches = True
-        problems, tried = seen.problems, dict[str, float]()
-        is_away = False
+        problems, tried, writer = seen.problems, dict[str, float](), self._writer
         while True:
             now = anyio.current_time()
             tried = {request_id: moment for request_id, moment in tried.items() if now < moment + _TRY_AGAIN_SECONDS}
             tried |= {each.request.request_id: now for each in problems if not each.error.retryable}
             # Processes that began together would otherwise look at the same moments, and all find the same requests.
-            await anyio.sleep(_WATCH_SECONDS * self._writer.chance.uniform(0.5, 1))
+            await anyio.sleep(_WATCH_SECONDS * writer.chance.uniform(0.5, 1))
             problems = ()
             try:
                 if (free := free_capacity()) > 0:
                     problems = (await self.resume(start, free, without=tried)).problems
             except StoreError as exc:
-                if not is_away:
+                if not writer.watch_fails:
                     logger.warning("the store failed, and requests are taken over once it answers: %s", exc)
-                is_away = True
+                writer.watch_fails = True
                 continue
-            if is_away:
+            if writer.watch_fails:
                 logger.info("the store answers again, and requests are taken over")
-            is_away = False
+            writer.watch_fails = False
 
     async def _resumed(
         self, record: RequestRecord, start: Callable[[RequestSession, float], None]

@@ -424,7 +424,7 @@ class HistoryCompressed(Event, kw_only=True, frozen=True):
     The stored history stays complete. `before_tokens` and `after_tokens` are estimates of the messages only: of the
     whole history, and of the part that is sent. In that part, the results of `results_shortened` calls are shortened or
     replaced by a line of text, and `turns_omitted` earlier turns are left out. `summary` stands for these turns, where
-    a model was asked for one; `usage` and `cost` are those of that summary.
+    a model was asked for one; `usage`, `vendor`, `model` and `cost` are those of that summary.
     """
 
     before_tokens: int
@@ -433,6 +433,8 @@ class HistoryCompressed(Event, kw_only=True, frozen=True):
     turns_omitted: int = 0
     summary: str = ""
     usage: Usage = Usage()
+    vendor: str = ""
+    model: str = ""
     cost: float | None = None
     is_fact: ClassVar[bool] = True
 

@@ -81,9 +81,13 @@ _ENOUGH_ENTROPY = 4.5  # bits per character, with fewer changes; detect-secrets'
 _HEXADECIMAL = re.compile(r"(?=[a-fA-F]*[0-9])(?=[0-9]*[a-fA-F])[0-9a-fA-F]{32,}")  # of 128 bits and more
 
 
-@lru_cache(maxsize=1024)
 def is_secret_name(name: str) -> bool:
     """Return whether values under `name` are to be hidden, as with `userPassword`, `API_KEY`, `x-auth-token`, `pin`."""
+    return _is_secret_name(name[:200])
+
+
+@lru_cache(maxsize=1024)  # A model may make names of megabytes, which must not be kept.
+def _is_secret_name(name: str) -> bool:
     words = _words_of(name)
     if not _WORDS.isdisjoint(words):
         return True

@@ -87,13 +87,17 @@ _UNASKED = frozenset({"cancelled", "interrupted"})
 # ------------------------------------------------------------------------------------------------- sentences
 
 
-@lru_cache(maxsize=1024)
 def display_name(name: str) -> str:
     """Return a tool's name for people: "Lookup Tool" for `lookup_tool` and `lookupTool`, "Read PDF" for `read_PDF`.
 
     It is one line of at most 80 characters, or "(no name)" if nothing is left.
     """
-    words = _SPACED.split(_HUMP.sub(" ", one_line(name[:_LOOKED_AT])))
+    return _display_name(name[:_LOOKED_AT])
+
+
+@lru_cache(maxsize=1024)  # A model may make names of megabytes, which must not be kept.
+def _display_name(name: str) -> str:
+    words = _SPACED.split(_HUMP.sub(" ", one_line(name)))
     return clip(" ".join(word[:1].upper() + word[1:] for word in words if word) or "(no name)", _LONGEST_NAME)
 
 

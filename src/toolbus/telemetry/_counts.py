@@ -21,6 +21,7 @@ from ..bus import EventBus
 from ..events import (
     DeadLetter,
     Event,
+    HistoryCompressed,
     LoopBlocked,
     ModelResponded,
     ModelRetrying,
@@ -88,6 +89,7 @@ class Counts:
             DeadLetter: lambda event: self._letters.add(label(names.EVENT_TYPE, event.event_type)),
             ModelRetrying: self._retry,
             ModelResponded: self._spend,
+            HistoryCompressed: self._spend,
             LoopBlocked: lambda event: self._blocked.add(by=event.seconds),
             SubscriptionFull: lambda _event: self._full.add(),
             RequestResumed: lambda _event: self._resumed.add(),
@@ -120,7 +122,7 @@ class Counts:
         self._retries.add(self._label(names.ERROR_TYPE, event.reason))
         self._spend(event)
 
-    def _spend(self, event: ModelResponded | ModelRetrying) -> None:
+    def _spend(self, event: ModelResponded | ModelRetrying | HistoryCompressed) -> None:
         if event.cost:
             about = [self._label(names.PROVIDER, event.vendor), self._label(names.RESPONSE_MODEL, event.model)]
             self._cost.add(*about, by=event.cost)

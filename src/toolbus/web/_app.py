@@ -21,7 +21,16 @@ from ..session import RequestSession
 from ..storage import RequestRecord
 from ._bodies import Answer, Cancel, Decision, Question, Steering, body_of, exception_handlers, json_response, read_json
 from ._chat_page import page_routes
-from ._incoming import MAX_BODY_BYTES, ClientRequest, answer_of, approval_id, event_of, read_agui, read_vercel
+from ._incoming import (
+    MAX_BODY_BYTES,
+    ClientRequest,
+    answer_of,
+    approval_id,
+    event_of,
+    read_agui,
+    read_vercel,
+    tool_names,
+)
 from ._middleware import RuntimeMiddleware
 from ._ownership import AuthorizeRequest, Owner, owner_of
 from ._responses import AguiResponse, EventsResponse, TextResponse, VercelResponse
@@ -84,7 +93,7 @@ def create_app(
         runtime,
         authorize,
         options,
-        frozenset(client_tools),
+        tool_names(client_tools),
         ai_sdk_version,
         {
             "heartbeat_seconds": check("heartbeat_seconds", heartbeat_seconds, POSITIVE),

@@ -40,7 +40,7 @@ from ..events import (
 )
 from ..messages import ToolCall
 from ..records import json_bytes
-from ._incoming import approval_id
+from ._incoming import approval_id, tool_names
 
 Chunk: TypeAlias = dict[str, Any]
 """One chunk of a protocol: a dictionary of JSON values with a `type`."""
@@ -134,7 +134,7 @@ class EventEncoder(ABC):
     headers: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, *, client_tools: Collection[str] = (), answered: Collection[str] = ()) -> None:
-        self._client_tools = frozenset(client_tools)
+        self._client_tools = tool_names(client_tools)
         self._answered: frozenset[str] = frozenset(answered)
         self._left_out = self._answered
         self._out: list[Chunk] = []

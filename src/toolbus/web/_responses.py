@@ -338,8 +338,8 @@ class _MissingText:
         if isinstance(event, ModelResponded):
             message, given = event.message, known or self._given
             rest: list[Event] = [event]
-            if (given or self._has_gap) and message.text[given:]:
-                rest.insert(0, TextDelta(message_id=message.message_id, text=message.text[given:]))
+            if text := message.text[given:]:
+                rest.insert(0, TextDelta(message_id=message.message_id, text=text))
             self._begin_anew()
             return [TextDelta(message_id=message.message_id, text=message.text[:known])] if known else [], rest
         if isinstance(event, (ModelRetrying, RequestResumed)):

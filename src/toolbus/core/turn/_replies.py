@@ -153,10 +153,11 @@ def decide_model_failed(state: TurnState, failed: ModelFailed, facts: Facts, now
     """Decide on a failed model call: retry it, turn to another provider, or end the request."""
     if state.phase is not MODEL:
         return
+    lost = failed.lost
     if state.cancel is not None:
-        cancel(state, facts, lost=failed.lost)
+        cancel(state, facts, lost=lost)
         return
-    again, lost = _asked_again(state, failed, facts, now), failed.lost
+    again = _asked_again(state, failed, facts, now)
     over = over_budget(state.limits, state.usage + lost.usage, state.cost + lost.cost)
     stop = state.stop if again is None else over
     if stop is not None:  # The request ends because of the limit; a last answer was optional.
@@ -222,6 +223,8 @@ def decide_shaped(state: TurnState, shaped: HistoryShaped, facts: Facts, _now: f
         turns_omitted=shape.turns_omitted,
         summary=encodable(shape.summary) if summary is not None and summary.text.strip() else "",
         usage=Usage() if summary is None else summary.usage,
+        vendor="" if summary is None else summary.vendor,
+        model="" if summary is None else summary.model,
         cost=cost,
     )
     if summary is None:

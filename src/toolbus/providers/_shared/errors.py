@@ -140,8 +140,8 @@ class ErrorTranslator:
 
     # ------------------------------------------------------------------------------------ from servers' answers
 
-    def advice(self, status: int) -> str:
-        """Return the advice for the user at a status; empty for most statuses."""
+    def advice(self, status: int, said: ErrorBody) -> str:  # noqa: ARG002 -- for the subclasses
+        """Return the advice for the user at a status, or for what the server said; mostly empty."""
         return self.hints.get(status, "")
 
     def status(self, status: int, headers: Mapping[str, str], body: object) -> ProviderError:
@@ -156,7 +156,7 @@ class ErrorTranslator:
         tail = f" [request {request_id}]" if request_id else ""
         if found := self._filtered(text + tail, said, status) or self._overflow(text + tail, said, status):
             return found
-        if hint := self.advice(status):
+        if hint := self.advice(status, said):
             text += f"; {hint}"
         asked = retry_after(headers)
         if asked:
@@ -372,12 +372,16 @@ _WORDS = tuple(
         r"loaded with context length of only LIMIT",
         r"exceed(?:s|ed) (?:(?:the|max) )?context length",
         r"longer than the context length currently available",
-        # Mistral, LM Studio, llama.cpp while it writes, SGLang and Together.
+        # Mistral, LM Studio, llama.cpp while it writes, SGLang, Together, TensorRT-LLM; SiliconFlow and TabbyAPI.
         r"too large for model with LIMIT maximum context length",
         r"initial prompt is greater than the context length(?: \(n_keep: ?\d+ ?>= ?n_ctx: ?LIMIT)?",
+        r"cannot truncate prompt with n_keep \(\d+\) >= n_ctx(?: \(LIMIT)?",
+        r"reached context length of LIMIT tokens",
         r"context size has been exceeded",
         r"longer than the model's context length(?: \(LIMIT)?",
-        r"input length \(?\d+\D{0,10}exceeds (?:the )?maximum (?:allowed )?(?:input )?length (?:of )?\(?LIMIT",
+        r"(?:input|prompt) length \(?\d+\D{0,10}exceeds (?:the )?maximum (?:\w+ ){0,2}length (?:of )?\(?LIMIT",
+        r"max_tokens must be at least 1, got -",  # vLLM, of what a prompt that is too long leaves for the reply
+        r"(?:less|greater) than max_seq_len \(?LIMIT",
         # OpenAI and Cerebras, beside the code; Copilot, TGI, Kimi, MiniMax, Qwen, GLM.
         r"tokens exceed the configured limit of LIMIT",
         r"current length is \d+ while limit is LIMIT",

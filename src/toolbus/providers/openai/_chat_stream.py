@@ -35,7 +35,7 @@ _FINISH_REASONS: Mapping[str, FinishReason] = {
 _BROKEN_OFF = frozenset(
     {
         *("error", "abort", "insufficient_system_resource", "network_error"),
-        *("function_call_filter", "malformed_function_call"),
+        *("function_call_filter", "malformed_function_call", "unexpected_tool_call", "malformed_response"),
     }
 )
 _LONGEST_CUT_NAME = 1_000  # characters; each further piece copies those before it

@@ -426,7 +426,7 @@ class RecordedWindow(ContextWindow):
         if not isinstance(fact, HistoryCompressed):
             return None
         shape = Shape(fact.before_tokens, fact.after_tokens, fact.results_shortened, fact.turns_omitted, fact.summary)
-        return HistoryShaped(shape, summary_in(fact, self._stage.state.prices))
+        return HistoryShaped(shape, summary_in(fact))
 
     def answered(self, usage: Usage) -> None:
         """Do nothing: there is no model whose token counts could be learned."""

@@ -230,12 +230,11 @@ def _is_object(written: str) -> bool:
     return True
 
 
-def summary_in(fact: HistoryCompressed, prices: Mapping[str, Price] | None) -> Summary | None:
-    """Return the summary of a fact, by a model with the recorded cost; None if no summary was made."""
+def summary_in(fact: HistoryCompressed) -> Summary | None:
+    """Return the summary of a fact; None if no summary was made."""
     if not fact.summary and fact.usage == Usage():
         return None
-    vendor, model = ("", "") if fact.cost is None else model_of(fact.usage, fact.cost, prices)
-    return Summary(text=fact.summary, usage=fact.usage, vendor=vendor, model=model)
+    return Summary(text=fact.summary, usage=fact.usage, vendor=fact.vendor, model=fact.model)
 
 
 def model_of(usage: Usage, cost: float, prices: Mapping[str, Price] | None) -> tuple[str, str]:

@@ -174,7 +174,7 @@ class RequestFold:
         said = [name, f"{event.usage.input_tokens:,} + {event.usage.output_tokens:,} tokens" if event.usage else ""]
         row.end(event.at, "failed" if event.message.interrupted else "ok", ", ".join(each for each in said if each))
 
-    def _model(self, event: ModelResponded | ModelRetrying) -> str:
+    def _model(self, event: ModelResponded | ModelRetrying | HistoryCompressed) -> str:
         name = f"{event.vendor}:{event.model}" if event.model else event.vendor
         if name and name not in self.models and len(self.models) < _MOST_NOTES:
             self.models.append(name)
@@ -283,6 +283,7 @@ class RequestFold:
 
     def _compressed(self, event: HistoryCompressed) -> None:
         self.compressions.append(event)
+        self._model(event)
         self._usage += event.usage
         self._add_cost(event.cost)
 

@@ -147,6 +147,8 @@ def facts_of_all_types(**ids: Any) -> list[Event]:
             turns_omitted=1,
             summary=ODD_TEXT,
             usage=_USAGE,
+            vendor="stub",
+            model="stub-model",
             cost=0.1,
             **common,
         ),
