@@ -284,11 +284,11 @@ class Asker:
                 if not replies:
                     replies.append(reply)
                 return self._failed(too_many_calls(reply.vendor), call.lost())
-            is_as_given = len(replies) == 1 and reply is replies[0]
-            if replies and not is_as_given and reply.usage in (Usage(), *[each.usage for each in replies]):
+            newest, usages = replies[-1] if replies else None, [each.usage for each in replies]
+            if newest is not None and (len(replies) > 1 or reply is not newest) and reply.usage in (Usage(), *usages):
                 # An interceptor has asked more than once, or made its own reply, and has not counted the others itself.
-                took, vendor, model = call.lost(), reply.vendor, reply.model
-                reply = replace(reply, usage=took.usage, vendor=vendor or took.vendor, model=model or took.model)
+                vendor, model = reply.vendor or newest.vendor, reply.model or newest.model
+                reply = replace(reply, usage=sum(usages, Usage()), vendor=vendor, model=model)
             replied = await self._screened(reply, view)
             # The reply is masked once more, because an interceptor may have put a secret into it.
             reply = replied.reply if mask is None else mask.whole(replied.reply)

@@ -153,10 +153,11 @@ def decide_model_failed(state: TurnState, failed: ModelFailed, facts: Facts, now
     """Decide on a failed model call: retry it, turn to another provider, or end the request."""
     if state.phase is not MODEL:
         return
+    lost = failed.lost
     if state.cancel is not None:
-        cancel(state, facts, lost=failed.lost)
+        cancel(state, facts, lost=lost)
         return
-    again, lost = _asked_again(state, failed, facts, now), failed.lost
+    again = _asked_again(state, failed, facts, now)
     over = over_budget(state.limits, state.usage + lost.usage, state.cost + lost.cost)
     stop = state.stop if again is None else over
     if stop is not None:  # The request ends because of the limit; a last answer was optional.
