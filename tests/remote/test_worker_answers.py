@@ -337,6 +337,30 @@ async def test_the_payload_of_a_large_answer_whose_call_is_stopped_meanwhile_is_
     assert broker.did == ["keep", "drop"]
 
 
+async def test_an_answer_that_is_not_acknowledged_while_a_cancelled_worker_leaves_is_not_sent_again() -> None:
+    broker, waiting = FakeBroker(), list[Then]()
+
+    async def answer(_key: Key, _body: bytes, then: Then) -> None:
+        waiting.append(then)
+
+    broker.answer = answer  # type: ignore[method-assign]
+
+    @asynccontextmanager
+    async def connect() -> AsyncGenerator[Any]:
+        try:
+            yield broker
+        finally:
+            waiting[0](Unavailable("closed"))
+
+    worker = Worker(TOOLS, "gpu", connect, max_concurrency=1)
+    async with anyio.create_task_group() as group:
+        group.start_soon(worker.run)
+        await anyio.sleep(55)
+        assert len(waiting) == 1
+        group.cancel_scope.cancel()
+    assert worker.running == {}
+
+
 @pytest.mark.guarantee("G17")
 async def test_a_call_that_was_settled_elsewhere_before_it_is_begun_does_not_run() -> None:
     """A worker that stood still hears of both at once, in any order."""

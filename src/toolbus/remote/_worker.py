@@ -148,9 +148,7 @@ class Worker:
             await self._run(ready)
         finally:
             self._is_running = False
-            # The calls that were cancelled here are delivered again, and may run here, too.
             self._draining = False
-            self.running.clear()
 
     async def _run(self, ready: Callable[[], object]) -> None:
         async with (
@@ -179,6 +177,9 @@ class Worker:
             finally:
                 for disconnect in disconnects:
                     disconnect()
+                # The calls that were cancelled here are delivered again, and may run here, too. Acknowledgements that
+                # fail while the connection is closed are of none of them.
+                self.running.clear()
                 self._group.cancel_scope.cancel()
 
     async def _change(self) -> None:

@@ -211,7 +211,7 @@ class Fleet:
 
     async def run(self, epoch: float, stop: Callable[[Broken], object]) -> None:
         """Run machines until `close`, and until their calls are answered."""
-        self.watch = FleetWatch(self, epoch, stop)
+        self.watch, self._epoch = FleetWatch(self, epoch, stop), epoch
         async with anyio.create_task_group() as group:
             for number, plans in enumerate(self.plans):
                 group.start_soon(self._run_one_after_the_other, group, f"machine {number}", plans)
@@ -289,13 +289,16 @@ class Fleet:
             call, answer = (
                 self.server.taken.get(f"toolbus.{kind}.{POOL}.{'.'.join(ids)}") for kind in ("call", "done")
             )
-            now = anyio.current_time()
-            is_late = self._tried.get(event.call_id, now) > now - _SOON_SECONDS  # The store took all the time.
+            now, settled_at = anyio.current_time(), event.at - self._epoch
+            # The store may have taken all the time.
+            is_late = self._tried.get(event.call_id, now) > settled_at - _SOON_SECONDS
             watch.note("G25", call is not None or is_late, f"{event.call_id} times out, and the broker never had it")
-            if answer is not None and now - answer[0] > _LOST_ANSWER_SECONDS:
+            requested = watch.requests[event.request_id].calls[event.call_id].requested
+            if answer is not None and requested is not None:
+                waited = now - max(answer[0], requested.at - self._epoch)
                 clients = [each for each in self.server.clients if each.owner is process]
                 is_cut = any(each.cut_at(now, now - _LOST_ANSWER_SECONDS) for each in clients)
-                waited = now - answer[0]
+                is_cut = is_cut or waited < _LOST_ANSWER_SECONDS
                 watch.note("G24", is_cut, f"{event.call_id} times out, and its answer was there for {waited:g} s")
 
     def check_end(self, watch: Watch) -> None:
