@@ -29,15 +29,31 @@ def test_openai_with_a_key_from_the_environment(monkeypatch: pytest.MonkeyPatch)
     provider = resolve(" openai:gpt-5-mini ")
     assert isinstance(provider, OpenAIProvider)
     assert isinstance(provider, Provider)
-    assert repr(provider) == "OpenAIProvider('gpt-5-mini', vendor='openai', base_url='https://api.openai.com/v1')"
-
-
-def test_the_responses_api_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
-    provider = resolve("openai-responses:gpt-5-mini")
     assert repr(provider) == (
         "OpenAIProvider('gpt-5-mini', api='responses', vendor='openai', base_url='https://api.openai.com/v1')"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "url", "is_by_responses"),
+    [
+        ("openai:m", "https://eu.api.openai.com/v1", True),
+        ("openai:m", "https://notapi.openai.com.example/v1", False),
+        ("openai:m", "https://me.openai.azure.com/openai/v1", False),
+        ("openai:m", "http://127.0.0.1:8000/v1", False),
+        ("openai-responses:m", "http://127.0.0.1:8000/v1", True),
+    ],
+)
+def test_openai_is_asked_by_responses_and_other_servers_by_chat_completions_unless_the_name_says_otherwise(
+    name: str, url: str, is_by_responses: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    monkeypatch.setenv("OPENAI_BASE_URL", url)
+    assert ("api='responses'" in repr(resolve(name))) is is_by_responses
+
+
+def test_an_api_that_is_given_counts_more_than_the_url() -> None:
+    assert "responses" not in repr(OpenAIProvider("m", api="chat", api_key="sk-test"))
 
 
 def test_openai_at_another_server_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> None:

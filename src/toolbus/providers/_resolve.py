@@ -47,9 +47,9 @@ def resolve(provider: str | Provider) -> Provider:
     """Return the provider with a given name; a `Provider` is returned unchanged.
 
     A name is that of a vendor in `VENDORS`, a colon, and the name of its model: "groq:llama-3.3-70b-versatile". The key
-    and another URL come from the environment variables of the vendor. "openai-responses:MODEL" is OpenAI's Responses
-    API; "extractive" is the built-in provider that needs neither key nor network. Nothing is sent here, so a wrong key
-    or a missing server is only noticed at the first request.
+    and another URL come from the environment variables of the vendor. "openai-responses:MODEL" is for a server with
+    OpenAI's Responses API at another URL; "extractive" is the built-in provider that needs neither key nor network.
+    Nothing is sent here, so a wrong key or a missing server is only noticed at the first request.
 
     Raises `ConfigurationError` for any other name, a missing model, key or URL, and `MissingExtra` without the SDK.
     """

@@ -55,7 +55,7 @@ VENDORS: Mapping[str, Vendor] = MappingProxyType(
             url="https://api.openai.com/v1",
             url_variable="OPENAI_BASE_URL",
             key_variable="OPENAI_API_KEY",
-            remarks="`openai-responses:MODEL` is the same with the Responses API",
+            remarks="by the Responses API; at another URL by chat completions, unless it is `openai-responses:MODEL`",
             source="https://platform.openai.com/docs/api-reference",
             other_names=("gpt", "chatgpt"),
         ),

@@ -37,6 +37,12 @@ def is_openai(base_url: str) -> bool:
     return host == _OWN_HOSTS[0] or host.endswith(_OWN_HOSTS[1:])
 
 
+def has_responses(base_url: str) -> bool:
+    """Return whether the URL belongs to OpenAI itself, where each model can be asked by Responses."""
+    host = urlsplit(base_url).hostname or ""
+    return host == _OWN_HOSTS[0] or host.endswith(_OWN_HOSTS[1])
+
+
 def request_body(
     model: str,
     request: ModelRequest,

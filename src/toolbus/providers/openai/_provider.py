@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
-from ..._option_checks import check, one_of
+from ..._option_checks import check, one_of, or_none
 from ...errors import ProviderError
 from ...protocols import Emit, ModelReply, ModelRequest, NativeOutput
 from .._shared.adapter import Adapter
@@ -18,7 +18,7 @@ from .._shared.options import MAX_REPLY_BYTES, ApiKey, check_limits, client_opti
 from .._shared.request_parts import given
 from ..vendors import VENDORS
 from ._calls_in_text import HeldText
-from ._chat_request import is_openai, request_body
+from ._chat_request import has_responses, is_openai, request_body
 from ._chat_stream import ReplyBuilder
 from ._errors import OpenAIErrors, ResponsesErrors
 from ._failed_generation import FailedGeneration
@@ -48,13 +48,12 @@ class OpenAIProvider(Adapter[ReplyBuilder | ResponseBuilder]):
         OpenAIProvider("llama-3.3-70b-versatile", vendor="groq")                # key from GROQ_API_KEY
         OpenAIProvider("qwen3", base_url="http://127.0.0.1:8000/v1")            # any compatible server
         OpenAIProvider("my-deployment", client=AsyncAzureOpenAI(...))           # a ready client
-        OpenAIProvider("gpt-5-mini", api="responses")                           # reasoning is kept between rounds
 
-    `api` is "chat" for chat completions, which every compatible server has, or "responses". For OpenAI's own reasoning
-    models "responses" is the better choice: a model gets its reasoning back with each round's results, which chat
-    completions drop. That saves tokens and improves the model's tool calls. It is not the default, since few other
-    servers have it, and its costs and answers differ. Nothing is stored at OpenAI: reasoning comes encrypted, and is
-    kept in the messages' `vendor_data`.
+    `api` is "chat" for chat completions, or "responses". Without it, OpenAI itself is asked by Responses, and every
+    other server by chat completions, which all of them have. By Responses, a model gets its reasoning back with each
+    round's results, which saves tokens and improves its tool calls; and OpenAI refuses the tools of newer models in
+    chat completions. Nothing is stored at OpenAI: reasoning comes encrypted, and is kept in the messages'
+    `vendor_data`.
 
     `api_key` is text, or an async callable that returns the key before each request, for keys that expire; `base_url`,
     `organization` and `project` are as in the SDK. Without these options, OPENAI_API_KEY, OPENAI_BASE_URL,
@@ -95,7 +94,7 @@ class OpenAIProvider(Adapter[ReplyBuilder | ResponseBuilder]):
         api: Api = "responses"
         key: ApiKey = "the-key"  # or an async function that returns one
         provider = OpenAIProvider("gpt-5-mini", api_key=key, api=api)
-        runtime = Runtime(provider)  # with the key in OPENAI_API_KEY: Runtime("openai-responses:gpt-5-mini")
+        runtime = Runtime(provider)  # with the key in OPENAI_API_KEY: Runtime("openai:gpt-5-mini")
     """
 
     __slots__ = ("_calls_in_text", "_compatible")
@@ -106,7 +105,7 @@ class OpenAIProvider(Adapter[ReplyBuilder | ResponseBuilder]):
         self,
         model: str,
         *,
-        api: Api = "chat",
+        api: Api | None = None,
         api_key: ApiKey | None = None,
         base_url: str | None = None,
         client: AsyncOpenAI | None = None,
@@ -127,7 +126,7 @@ class OpenAIProvider(Adapter[ReplyBuilder | ResponseBuilder]):
         calls_in_text: bool = False,
     ) -> None:
         check_limits(model, timeout_seconds, max_reply_bytes)
-        check("api", api, one_of(*_APIS))
+        check("api", api, or_none(one_of(*_APIS)))
         more = {"organization": organization, "project": project, "default_headers": default_headers}
         known = VENDORS[vendor if vendor in _VENDORS else "openai"]
         options = client_options(known, client, api_key=api_key, base_url=base_url, **more)
@@ -136,6 +135,7 @@ class OpenAIProvider(Adapter[ReplyBuilder | ResponseBuilder]):
         own = {**known.options, **given(chosen | {"mistral_checks": mistral_checks})}
         self._compatible = own.pop("compatible", not is_openai(url))
         self._calls_in_text = calls_in_text
+        api = api or ("responses" if has_responses(url) else "chat")
         path, body, builder, errors = _APIS[api]
         if api == "responses":
             own = {"encrypted_reasoning": encrypted_reasoning, "reasoning_summary": reasoning_summary}
