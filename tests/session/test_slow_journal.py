@@ -98,6 +98,28 @@ async def test_a_write_that_had_no_answer_is_repeated_before_anything_else_begin
     assert anyio.current_time() == pytest.approx(44.5, abs=0.1)
 
 
+@pytest.mark.guarantee("G11")
+async def test_a_reply_is_not_asked_for_again_if_a_write_that_it_waits_for_had_no_answer() -> None:
+    asked: list[int] = []
+
+    class Model:
+        vendor = "slow"
+
+        async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
+            asked.append(request.round)
+            await anyio.sleep(1)
+            return await ScriptedProvider([text("an answer")]).respond(request, emit)
+
+    session = RequestSession(EventBus(), Model(), "hi", journal=Silent("steering_added"))
+    async with anyio.create_task_group() as group:
+        group.start_soon(session.run)
+        await anyio.sleep(0.9)
+        assert session.steer("hurry")  # written at 1 s, and once more at 5.5 s
+        result = await session.result()
+    assert result.ok
+    assert asked == [0, 1], "the second time for what was said"
+
+
 @pytest.mark.guarantee("G31")
 async def test_nobody_hears_how_a_call_ended_that_the_journal_did_not_take() -> None:
     bus = EventBus()

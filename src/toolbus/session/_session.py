@@ -83,6 +83,7 @@ class RequestSession(SessionSteps):
         "_awaited",
         "_begun",
         "_error",
+        "_happened",
         "_is_taken_over",
         "_observed",
         "_scope",
@@ -134,6 +135,7 @@ class RequestSession(SessionSteps):
         self._error: ToolbusError | None = None  # the error that broke the session, other than one of the model
         self._begun = False
         self._awaited: AwaitCalls | None = None  # the command that the session waits for
+        self._happened: tuple[Any, float] | None = None  # the outcome of a model call, while earlier inputs are written
         self._is_taken_over = False  # whether another process has the request's lease
         self._writes_since = None
         # The reason to leave it with if its task is cancelled; with "", a cancelled request ends.
@@ -272,8 +274,11 @@ class RequestSession(SessionSteps):
         """Perform the step after a wait or a write that was cut short by a deadline, or by a cancellation."""
         if self._journal is not None and self._writes_since is not None and self._timer.deadline == math.inf:
             self._check_journal_answers(self._writes_since)
-            self._view.model_call = None  # The write was before the model was asked.
+            self._view.model_call = None  # The write was before the model was asked, or after it has answered.
             await self._record(self._journal, ())
+            if self._happened is not None:
+                (happened, now), self._happened = self._happened, None
+                await self._step([happened], now)
             return
         now, asked = self._clock(), False
         awaited, self._awaited = self._awaited, None
@@ -321,13 +326,16 @@ class RequestSession(SessionSteps):
             mailbox.on_put = None
             call.over = True
         now = self._clock()
+        self._happened = happened, now
         # Each step's write takes time, in which more inputs may come.
         while mailbox.waiting:
             events = mailbox.drain()
             if _cancels(events) and not isinstance(happened, OutOfBudget):
+                self._happened = None
                 await self._step([*events, happened], now)  # What has come is paid for.
                 return
             await self._step(events, now)
+        self._happened = None
         await self._step([happened], now)
 
     async def _pause(self, command: CallModel, mailbox: Mailbox) -> bool:

@@ -338,16 +338,11 @@ class Client:
     async def _ask(self, what: Callable[[], Any], seconds: float = 2.0) -> Any:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
-        def do() -> None:
-            found = what()
-            if not self.is_forgotten():
-                self.receive(settle, found)
-
         def settle(found: object) -> None:
             if not answer.done():
                 answer.set_result(found)
 
-        self.send(do)
+        self.send(lambda: self.receive(settle, what()))
         async with asyncio.timeout(seconds):
             found = await answer
         if isinstance(found, Exception):

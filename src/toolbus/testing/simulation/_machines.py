@@ -197,7 +197,7 @@ class Fleet:
         self._machines: list[Machine] = []
         self.stopping: set[str] = set()  # calls that a session wants to be stopped
         self.unfenced: set[str] = set()  # calls that a process has sent after it was replaced
-        self._tried: dict[str, float] = {}  # by call, the time at which a session has first sent a part of it
+        self._tried: dict[tuple[object, str], float] = {}  # when a process has first sent a part of a call
         self._is_closed = False
 
     @property
@@ -252,7 +252,7 @@ class Fleet:
             self.stopping.add(orjson.loads(message.data)[1])
         elif message.subject.startswith(_CALLS):
             request_id, call_id = message.subject.split(".")[3:5]
-            self._tried.setdefault(call_id, anyio.current_time())
+            self._tried.setdefault((client.owner, call_id), anyio.current_time())
             if self.world.disk.holders.get(request_id, client.owner) is not client.owner:
                 # The process stood still after the call was written, and has not learned yet that it was replaced.
                 self.unfenced.add(call_id)
@@ -284,6 +284,7 @@ class Fleet:
         if isinstance(event, ToolCallCompleted):
             first = self.taken("done", *ids)
             is_first = first is not None and first.event_id == event.event_id
+            is_first = is_first or self.world.disk.has_given_up(event.request_id)
             watch.note("G24", is_first, f"the result of {event.call_id} is not the first one that was kept")
         elif event.reason == "timeout" and not watch.slack_seconds:
             call, answer = (
@@ -291,7 +292,7 @@ class Fleet:
             )
             now, settled_at = anyio.current_time(), event.at - self._epoch
             # The store may have taken all the time.
-            is_late = self._tried.get(event.call_id, now) > settled_at - _SOON_SECONDS
+            is_late = self._tried.get((process, event.call_id), now) > settled_at - _SOON_SECONDS
             watch.note("G25", call is not None or is_late, f"{event.call_id} times out, and the broker never had it")
             requested = watch.requests[event.request_id].calls[event.call_id].requested
             if answer is not None and requested is not None:
