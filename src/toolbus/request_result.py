@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 from .core.endings import explain
 from .core.output import OutputType
 from .core.result_size import most_chars
+from .core.shorten import MIN_CHARS
 from .core.turn import CallState, RoundState, TurnState
 from .errors import (
     ApplicationError,
@@ -339,7 +340,7 @@ def result_from(
 def _artifacts(outcome: ToolCallCompleted, state: TurnState) -> Sequence[Artifact]:
     """Return the artifacts of a tool call, and the whole of its result if that was cut for the model."""
     content = outcome.content
-    if len(content) <= most_chars(state.tools.get(outcome.name), state.max_result_chars):
+    if len(content) <= MIN_CHARS or len(content) <= most_chars(state.tools.get(outcome.name), state.max_result_chars):
         return outcome.artifacts
     media_type = "application/json" if content[:1] in ("{", "[") else "text/plain"
     return (*outcome.artifacts, Artifact(name=f"result of {outcome.call_id}", content=content, media_type=media_type))
