@@ -50,6 +50,7 @@ LEFT_OUT = (
 )
 """The tests that take long and run toolbus only in other processes, or not at all: folders and files."""
 _ON_TRIO_TOO = ("tests/test_timers.py", "tests/dispatcher/test_dispatch_left_open.py")
+_SCHEDULED = Path("/proc/self/schedstat")
 _CHILDREN = str(Path(__file__).with_name("children"))
 _LONGEST_SECONDS = 60.0  # a test that takes longer is not used
 _OWN_TESTS = 600  # how many tests of the mirrored folder come first
@@ -69,7 +70,10 @@ def nearness(path: str, key: str) -> int:
 
 @dataclass(slots=True)
 class Record:
-    """`files` are digests of files of tests, `seconds` what each test takes, `lines` the tests by line."""
+    """`files` are digests of files of tests, and `lines` the tests by line.
+
+    `seconds` are what each test takes if it does not have to wait for a processor.
+    """
 
     files: dict[str, str] = field(default_factory=dict[str, str])
     seconds: dict[str, float] = field(default_factory=dict[str, float])
@@ -262,6 +266,15 @@ class _Lines:
         return trace
 
 
+def _busy_seconds() -> float:
+    """Return a time that stands still while this thread waits for a processor, which others use."""
+    try:
+        waited = int(_SCHEDULED.read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):  # a system that does not say so
+        waited = 0
+    return time.perf_counter() - waited / 1e9
+
+
 class _Recorder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -270,13 +283,13 @@ class _Recorder:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        began = time.perf_counter()
+        began = _busy_seconds()
         self._lines.begin()
         try:
             return (yield)
         finally:
             self._lines.end()
-            seconds = time.perf_counter() - began
+            seconds = _busy_seconds() - began
             if item.nodeid not in self._failed and seconds < _LONGEST_SECONDS:
                 ran = sorted({*map(self._key, [*self._lines.seen])})
                 with (self._folder / f"{os.getpid()}.jsonl").open("a", encoding="utf-8") as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from functools import partial
 from typing import Any
 
@@ -198,6 +199,24 @@ def test_a_history_is_copied_and_may_be_empty():
     assert read == given
     assert read is not given
     assert read_messages([]) == []
+
+
+def test_a_history_of_messages_is_read_without_a_call_for_each_because_that_holds_the_event_loop() -> None:
+    counted = 0
+
+    def count(_frame: Any, event: str, _argument: Any) -> None:
+        nonlocal counted
+        counted += event == "call"
+
+    given = [HELLO, AssistantMessage(text="Hello.")] * 1_000
+    sys.setprofile(count)
+    try:
+        read = read_messages(given)
+    finally:
+        sys.setprofile(None)
+    assert read == given
+    assert read is not given
+    assert counted < 100
 
 
 def test_a_history_may_end_with_the_models_words():

@@ -132,3 +132,24 @@ def test_importing_configures_nothing() -> None:
     code = "import logging, toolbus, toolbus.logs; print(logging.root.handlers, logging.getLogger('toolbus').handlers)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[] []\n"
+
+
+def test_the_text_of_an_exception_looks_like_no_record_and_cannot_control_a_terminal() -> None:
+    stream = io.StringIO()
+    logs.configure(stream=stream)
+    try:
+        raise ValueError("bad\x1b]0;t\x07\n2026-01-01 ERROR   \x9b31m\u202eforged")
+    except ValueError:
+        LOGGER.exception("the session\u2028broke")
+    first, *rest = stream.getvalue().splitlines()
+    assert first.endswith("the session\\u2028broke")
+    assert rest[0] == "  Traceback (most recent call last):"
+    assert rest[-2:] == ["  ValueError: bad\\x1b]0;t\\x07", "  2026-01-01 ERROR   \\x9b31m\\u202eforged"]
+
+
+def test_a_line_of_json_is_printable_and_has_the_same_text() -> None:
+    stream, said = io.StringIO(), "\x1b[31m \x7f\x9b31m\u202e\u2028 ok é"
+    logs.configure(json=True, stream=stream)
+    LOGGER.warning("%s", said)
+    assert stream.getvalue().removesuffix("\n").isprintable()
+    assert read(stream)[0]["message"] == said

@@ -74,6 +74,25 @@ def or_none(rule: Rule, meaning: str = "") -> Rule:
     return Rule(lambda given: given is None or rule.holds(given), advice)
 
 
+def listed(name: str, given: Any, advice: str) -> list[Any]:
+    """Return the values of an option that takes several.
+
+    Raises `ConfigurationError` for a text, a mapping, and what cannot be iterated.
+    """
+    if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
+        raise ConfigurationError(f"{name} is {shown(cast('object', given))}; {advice}")
+    return list(cast("Iterable[Any]", given))
+
+
+def check_implements(given: object, protocol: type, advice: str = "") -> None:
+    """Raise `ConfigurationError` for an object that lacks a method of a protocol, and for a class."""
+    missing = [name for name in vars(protocol) if not name.startswith("_") and not hasattr(given, name)]
+    if missing or isinstance(given, type):
+        lack = "make an instance of it" if isinstance(given, type) else f"it lacks {', '.join(missing)}"
+        problem = f"{shown(given)} is not a {protocol.__name__}: {lack}"
+        raise ConfigurationError(f"{problem}; {advice}" if advice else problem)
+
+
 def is_url(text: str) -> bool:
     """Return whether a text begins with a scheme, as a URL does, and a path does not."""
     return _SCHEME.match(text) is not None

@@ -140,7 +140,7 @@ class UnknownRequest(ToolbusError, LookupError):
 
 
 class InboxFull(ToolbusError):
-    """Too many inputs wait for one request, whose process does not take them. This one was not sent."""
+    """Too many inputs wait for one request, or for its model to read them. This one was not sent."""
 
     fault = "environment"
     code = "inbox_full"

@@ -30,8 +30,11 @@ __all__ = ["JsonFormatter", "configure"]
 
 _FIELDS = ("request_id", "conversation_id", "call_id", "event_id", "metadata")
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+# Other line breaks, and changes of the direction of writing, make a line look like another one.
+_MISLEADING = [0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)]
+_ESCAPED_IN_JSON = {code: f"\\u{code:04x}" for code in [*range(127, 160), *_MISLEADING]}
 # A line break or an escape sequence in the text of a tool's error must not look like a line of its own.
-_ESCAPED = {code: f"\\x{code:02x}" for code in [*range(32), *range(127, 160)]}
+_ESCAPED = {**_ESCAPED_IN_JSON, **{code: f"\\x{code:02x}" for code in [*range(32), *range(127, 160)]}}
 
 
 class JsonFormatter(logging.Formatter):
@@ -57,9 +60,10 @@ class JsonFormatter(logging.Formatter):
         elif record.exc_text:  # A filter, such as the one that removes secrets, has replaced the exception by its text.
             line["exception"] = record.exc_text
         try:
-            return orjson.dumps(line, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
+            written = orjson.dumps(line, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
         except TypeError:  # Half of a surrogate pair, a cycle, or an integer of more than 64 bits.
             return orjson.dumps({name: ascii(value) for name, value in line.items()}).decode()
+        return written.translate(_ESCAPED_IN_JSON)
 
 
 def configure(*, level: str = "INFO", json: bool = False, stream: TextIO | None = None) -> logging.Handler:
@@ -89,7 +93,11 @@ class _Handler(logging.StreamHandler[TextIO]):
 
 
 class _LineFormatter(logging.Formatter):
-    """Formats a record as one line of text, and a traceback behind it."""
+    """Formats a record as one line of text, and a traceback on indented lines after it: none looks like a record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as text without control characters."""
+        return "\n  ".join(line.translate(_ESCAPED) for line in super().format(record).split("\n"))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 -- named by `logging`
         record.message = record.message.translate(_ESCAPED)

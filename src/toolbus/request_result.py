@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 from .core.endings import explain
 from .core.output import OutputType
 from .core.result_size import most_chars
-from .core.shorten import MIN_CHARS
 from .core.turn import CallState, RoundState, TurnState
 from .errors import (
     ApplicationError,
@@ -241,6 +240,7 @@ class RequestResult(Generic[OutputT]):
             "artifacts": [asdict(each) for each in self.artifacts],
             "affected": self.affected,
             "usage": asdict(self.usage),
+            "cost": self.cost,
             "rounds": self.rounds,
             "request_id": self.request_id,
             "conversation_id": self.conversation_id,
@@ -327,7 +327,7 @@ def result_from(
         rounds=len(state.rounds),
         request_id=state.request_id,
         conversation_id=state.conversation_id,
-        duration_seconds=ending.at - state.started_at if state.started_at else 0.0,
+        duration_seconds=max(0.0, ending.at - state.started_at) if state.started_at else 0.0,
         error=_error(ending, error) or unloaded,
         limit=ending.limit if isinstance(ending, RequestCompleted) else "",
         explanation=explain(ending),
@@ -339,7 +339,7 @@ def result_from(
 def _artifacts(outcome: ToolCallCompleted, state: TurnState) -> Sequence[Artifact]:
     """Return the artifacts of a tool call, and the whole of its result if that was cut for the model."""
     content = outcome.content
-    if len(content) <= MIN_CHARS or len(content) <= most_chars(state.tools.get(outcome.name), state.max_result_chars):
+    if len(content) <= most_chars(state.tools.get(outcome.name), state.max_result_chars):
         return outcome.artifacts
     media_type = "application/json" if content[:1] in ("{", "[") else "text/plain"
     return (*outcome.artifacts, Artifact(name=f"result of {outcome.call_id}", content=content, media_type=media_type))

@@ -93,6 +93,12 @@ async def closed() -> str:
 
 
 @tool
+async def forging() -> str:
+    """Has a bug, and a server's text in it."""
+    raise ValueError("bad\n2026-01-01 00:00:00,000 ERROR root: forged")
+
+
+@tool
 async def raising() -> str:
     """Has a bug."""
     raise LookupError("a bug in the tool")
@@ -138,7 +144,7 @@ async def terminated() -> str:
 
 
 ready = ScriptedProvider(())
-everything = [get_weather, add, closed, raising, printing, logging_too, step_by_step, interrupted, terminated]
+everything = [get_weather, add, closed, forging, raising, printing, logging_too, step_by_step, interrupted, terminated]
 a_pair = (add, get_weather)
 
 

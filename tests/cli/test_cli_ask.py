@@ -63,6 +63,9 @@ def test_the_price_of_the_model_makes_a_limit_of_the_cost_possible(toolbus: Comm
     ended = toolbus("ask", "q", *PLAYED, "--limit", "max_cost=5", "--price", "1000/2500")
     assert ended.status == 3
     assert ended.err.endswith("toolbus: stopped by a limit: max_cost=5; raise it with --limit max_cost=VALUE\n")
+    scenes.play(*[again] * 3)
+    shown = toolbus("ask", "q", *PLAYED, "--limit", "max_cost=5", "--price", "1000/2500", "--json")
+    assert json.loads(shown.out)["cost"] == 7
 
 
 def test_dir_is_what_the_tools_see(toolbus: Command, folder: Path):
@@ -284,7 +287,8 @@ class TestTelling:
         ended = toolbus("ask", "q", *PLAYED, "--log-level", "INFO")
         assert re.search(r" INFO toolbus\.session: call \S+: tool get_weather is requested\n", ended.err)
         assert re.search(
-            r" WARNING toolbus\.session: call \S+: tool closed failed in .*: the archive is closed", ended.err
+            r" WARNING toolbus\.session: call \S+: tool closed failed in .*: the archive is closed on sundays\n",
+            ended.err,
         )
         assert "\x1b" not in ended.err
 
@@ -303,6 +307,11 @@ class TestTelling:
         record = logging.LogRecord("a_tool", logging.WARNING, "a.py", 1, "%d apples", ("some",), None)
         ScreenHandler(Screen(None, err)).emit(record)
         assert err.getvalue() == "WARNING a_tool: '%d apples' with ('some',)\n"
+
+    def test_no_line_of_a_traceback_in_the_log_looks_like_a_record(self, toolbus: Command):
+        scenes.play(calls(("forging", {})), text("x"))
+        ended = toolbus("ask", "q", *PLAYED, "--log-level", "error", "--debug")
+        assert "\n  ValueError: bad\n  2026-01-01 00:00:00,000 ERROR root: forged\n" in ended.err
 
     def test_a_record_with_arguments_that_have_no_text_does_not_make_its_tool_fail(self):
         class Detached:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
@@ -88,11 +88,13 @@ def test_trouble_is_named_first_and_in_the_exit_status_and_cannot_control_the_te
     reasons = ["the store fails", "1 cancelled calls still run: \x1b[31mhang", "and\nready"]
     found["health"] = {"ready": True, "reasons": reasons}
     found["statistics"]["dispatcher"]["overdue"] = ["hang", "hang", "a\nb"]
+    found["statistics"]["failed"] = {"provider_rejected": 1_204, "a\nb": 1}
     with answering(orjson.dumps(found)) as url:
         ended = toolbus("status", "--url", url)
     assert ended.status == 1
     assert ended.out.startswith("degraded: the store fails; 1 cancelled calls still run: hang; and ready\n")
     assert "; overdue: a b, hang\n" in ended.out
+    assert "\nfailed: 1 a b, 1,204 provider_rejected\n" in ended.out
     assert "\x1b" not in ended.out
     too_deep = orjson.dumps(found)[:-1] + b',"more":' + b"[" * 300 + b"]" * 300 + b"}"
     del found["statistics"]["phases"]
@@ -108,6 +110,31 @@ def test_another_server_is_told_apart(toolbus: Command, body: bytes):
     with answering(body) as url:
         ended = toolbus("status", "--url", url)
     assert (ended.status, ended.out, ended.err.count("\n")) == (2, "", 1)
+
+
+@pytest.mark.parametrize("begin", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n"])
+def test_a_server_that_sends_its_answer_in_small_pieces_for_ever_is_left_in_time(
+    toolbus: Command, monkeypatch: pytest.MonkeyPatch, begin: bytes
+):
+    monkeypatch.setattr("toolbus.cli._commands.process_status._SECONDS", 0.1)
+    is_left = threading.Event()
+
+    def trickle() -> None:
+        client, _ = listener.accept()
+        with client, suppress(OSError):
+            client.sendall(begin)
+            for _ in range(100):
+                if not is_left.wait(0.01):
+                    client.sendall(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=trickle)
+        server.start()
+        ended = toolbus("status", "--url", f"http://127.0.0.1:{listener.getsockname()[1]}")
+        is_left.set()
+        server.join()
+    assert (ended.status, ended.err.count("\n")) == (2, 1)
+    assert ended.err.endswith("/status: there was no whole answer in 0.1 s\n")
 
 
 def test_a_process_that_cannot_be_asked_is_named_with_the_reason(toolbus: Command):

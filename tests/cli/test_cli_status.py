@@ -6,9 +6,14 @@ import contextlib
 import sqlite3
 from pathlib import Path
 
+import anyio
 import orjson
 from cut_off import NOBODY, cut_off, hold, with_store
 from desk import Command
+from scenes import resumable
+
+from toolbus import Runtime, SqliteStore
+from toolbus.testing import ScriptedProvider
 
 
 def test_a_store_that_was_never_made_has_nothing(toolbus: Command, kept: Path):
@@ -57,6 +62,21 @@ def test_a_parked_request_is_not_free(toolbus: Command, kept: Path):
     assert first == "unfinished requests: 1; held: 0; parked: 1; free: 0; questions: 0"
     assert "  parked  " in row
     assert orjson.loads(toolbus("status", "--json").out)["requests"][0]["parked"]
+
+
+def test_a_request_that_several_processes_have_taken_over_shows_how_often(toolbus: Command, kept: Path):
+    cut_off(kept, ("delete_file", {"path": "a"}), "One?")
+
+    async def taken_over() -> None:
+        async with Runtime(ScriptedProvider([]), tools=resumable, store=SqliteStore(kept), drain_seconds=0) as runtime:
+            (session,) = await runtime.resume()
+            await session.accepted()
+
+    anyio.run(taken_over)
+    assert "resumed" not in toolbus("status").out
+    anyio.run(taken_over)
+    assert "\n  resumed 2 times\n" in toolbus("status").out
+    assert orjson.loads(toolbus("status", "--json").out)["requests"][0]["resumptions"] == 2
 
 
 def test_a_damaged_journal_is_shown_with_its_request(toolbus: Command, kept: Path):

@@ -103,6 +103,10 @@ class TestLooking:
         )
         assert "more characters" not in toolbus("store", "show", talk, "--whole").out
 
+    def test_the_id_that_an_application_has_given_a_conversation_stays_on_its_line(self, toolbus: Command, kept: Path):
+        request_id = cut_off(kept, ("send", {"to": "you"}), "Well?", conversation_id="c\nd")
+        assert "\nconversation c d\n" in toolbus("store", "show", request_id).out
+
     def test_a_request_is_shown_with_its_timeline(self, toolbus: Command, talk: str):
         found = orjson.loads(toolbus("store", "show", talk, "--json").out)
         roles = [each["role"] for each in found["messages"]]
@@ -287,7 +291,7 @@ class TestLines:
         question = ApprovalRequested(
             request_id="r", call_id="c", name="send", arguments={"to": 1}, timeout_seconds=1.0, at=12.6
         )
-        denied = ApprovalDecided(request_id="r", call_id="c", approved=False, by="Ann", reason="not now", at=12.7)
+        denied = ApprovalDecided(request_id="r", call_id="c", approved=False, by="An\nn", reason="not now", at=12.7)
         facts: list[Event] = [
             RequestStarted(request_id="r", prompt="a\nb", timeout_seconds=1.0, at=10.0),
             RequestResumed(request_id="r", resumption=2, at=11.5),
@@ -313,7 +317,7 @@ class TestLines:
             "     2.000s  steering added: be quick",
             "     2.500s  the model is asked again: it is busy",
             "     2.600s  ? Send  to=1",
-            "     2.700s  denied by Ann: not now",
+            "     2.700s  denied by An n: not now",
             "     2.800s  ✗ Send  denied: not now",
             f'     3.000s  → X  a="{"y" * 38}…',
         ]

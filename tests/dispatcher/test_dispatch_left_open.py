@@ -105,9 +105,9 @@ async def test_a_client_that_a_handler_left_open_works_on_and_takes_nobody_down_
         others.go.set()
         for number in range(4):
             assert (await desk.completed(f"other {number}")).content == "waited"
-        assert dispatcher.statistics().stranded == 1
+        assert dispatcher.statistics().leaked_tasks == 1
     assert named(caplog) == ["ask"]
-    assert dispatcher.statistics().stranded == 0
+    assert dispatcher.statistics().leaked_tasks == 0
 
 
 async def open_group() -> None:
@@ -172,7 +172,7 @@ async def test_whatever_is_left_open_is_cancelled_later_in_nobodys_call(
             ending = await desk.completed(f"{number}", seconds=300)
             assert ending.content == ("opened" if number % 2 else "slept")
         assert (dispatcher.statistics().running, dispatcher.statistics().queued) == (0, 0)
-        assert dispatcher.statistics().stranded == 3
+        assert dispatcher.statistics().leaked_tasks == 3
     assert named(caplog) == ["careless"] * 3
 
 
@@ -425,4 +425,4 @@ async def test_a_runtime_goes_on_after_its_tool_lost_a_client_that_was_opened_la
         await anyio.wait_all_tasks_blocked()
         client.group, client.lost = None, anyio.Event()
         assert (await runtime.run("two")).tool_calls[0].content == "2"
-        assert runtime.dispatcher.statistics().stranded == 2
+        assert runtime.dispatcher.statistics().leaked_tasks == 2

@@ -231,7 +231,7 @@ async def test_parents_that_hold_all_places_wait_for_children_with_tools_and_all
                 group.start_soon(ask, [made])
         await settle()
         statistics = dispatcher.statistics()
-        assert (statistics.running, statistics.queued, statistics.outside, statistics.threads) == (0, 0, 0, 0)
+        assert (statistics.running, statistics.queued, statistics.suspended, statistics.threads) == (0, 0, 0, 0)
         assert statistics.running_peak <= 8
     await assert_idle(bus)
 
@@ -252,7 +252,7 @@ async def test_a_thread_that_waits_for_others_holds_no_place_and_is_counted_agai
 
     def counted() -> tuple[int, int, int]:
         statistics = dispatcher.statistics()
-        return statistics.running, statistics.threads, statistics.outside
+        return statistics.running, statistics.threads, statistics.suspended
 
     desk = Desk()
     tools = ToolRegistry([Tool("ask", handler=ask), leaf_in_thread])
@@ -286,7 +286,7 @@ async def test_a_call_that_is_cancelled_while_it_is_out_leaks_no_place(when: str
 
         def counts() -> tuple[int, int, int]:
             statistics = dispatcher.statistics()
-            return statistics.running, statistics.queued, statistics.outside
+            return statistics.running, statistics.queued, statistics.suspended
 
         desk.ask("ask", "outer")
         desk.ask("busy", "inner")
@@ -325,7 +325,7 @@ async def test_a_handler_that_gives_its_child_up_goes_on_and_counts():
     async with Nesting(desk.bus, ToolRegistry([ask, leaf]), max_concurrency=1) as dispatcher:
         desk.ask("ask", "outer")
         await advance(6)
-        assert (dispatcher.statistics().running, dispatcher.statistics().outside) == (1, 0)
+        assert (dispatcher.statistics().running, dispatcher.statistics().suspended) == (1, 0)
         assert (await desk.completed("outer")).content == "without"
         desk.ask("leaf", "next")
         await desk.completed("next")

@@ -78,6 +78,14 @@ def test_what_was_written_comes_back_without_what_only_a_newer_release_knows() -
     assert options_in(agreed) == {"settings": settings, "prices": {"acme:one": price}}
 
 
+@pytest.mark.parametrize("written", ["x", [1], 7, True])
+def test_options_of_another_type_are_refused(written: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"Limits was written as .*, which is not an object"):
+        limits_in({"limits": written})
+    with pytest.raises(ConfigurationError, match="ModelSettings was written as"):
+        options_in({"settings": written})
+
+
 def test_messages_that_are_none_are_refused() -> None:
     messages = [UserMessage(content="go")]
     assert messages_from(messages_to_json(messages)) == messages

@@ -324,6 +324,9 @@ async def test_a_store_that_is_away_fails_the_turn_before_it_begins() -> None:
     async with node(store) as runtime:
         with pytest.raises(StoreUnavailable):
             await runtime.run("one", conversation_id="c")
+        assert runtime.health().reasons == ("the store fails",)
+        await advance(30)  # Nobody asks for anything, but the leases would be renewed.
+        assert runtime.health().reasons == ()
     assert await history(store) == []
 
 

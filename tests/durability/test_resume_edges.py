@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from typing import Any, cast
 
 import anyio
@@ -306,14 +307,18 @@ async def test_what_the_options_function_raises_is_that_requests_problem_and_an_
 async def test_a_request_that_had_turned_to_a_second_provider_needs_it() -> None:
     down = error(ProviderUnavailable("busy", retryable=True))
     both = Scene(
-        lambda: [model(down, vendor="first"), model(calls(("look", {"n": 1})), text("Done."), vendor="second")],
+        lambda: [
+            model(down, vendor="first"),
+            model(calls(("look", {"n": 1})), text("Done."), vendor="second"),
+            model(vendor="third"),
+        ],
         options={"limits": Limits(max_model_attempts=1)},
     )
     store, request_id = await cut_behind(both, "tool_call_completed")
     one = Scene(lambda: [model(text("?"), text("Done."), vendor="first")])
     async with one.runtime(store, Lab()) as runtime:
         (problem,) = (await runtime.resume()).problems
-        assert "number 2 of its providers" in str(problem.error)
+        assert "had turned to second, which is number 2 of its providers" in str(problem.error)
     async with both.runtime(store, Lab()) as runtime:
         (session,) = await runtime.resume()
         assert (await session.result()).outcome == "completed"
@@ -321,6 +326,49 @@ async def test_a_request_that_had_turned_to_a_second_provider_needs_it() -> None
         recalled = await runtime.recall(request_id)  # nobody is asked any more
     assert recalled is not None
     assert recalled.text == "Done."
+
+
+@pytest.mark.guarantee("G32")
+@pytest.mark.parametrize("kind", ["tool_call_requested", "round_started"])
+async def test_a_cancellation_that_waited_comes_before_calls_run_again_and_before_the_model_is_asked(kind: str) -> None:
+    store, request_id = await cut_behind(scene(calls(("look", {"n": 1})), text("Done.")), kind)
+    lab = Lab()
+    async with scene().runtime(store, lab) as runtime:
+        handle = runtime.request(request_id)
+        assert await handle.cancel("enough") == "queued"
+        (session,) = await runtime.resume()
+        result = await session.result()
+        assert await handle.cancel() == "ended"
+    assert (result.outcome, result.reason, lab.runs) == ("cancelled", "enough", [])
+    assert [each.type for each in await facts_of(store, request_id)].count("cancel_requested") == 1
+
+
+@pytest.mark.guarantee("G32")
+@pytest.mark.parametrize("description", ["Ask.", "Ask somebody else."])
+async def test_an_answer_that_waited_is_taken_although_its_tool_has_changed_and_no_call_is_requested_again(
+    description: str,
+) -> None:
+    def ask(description: str) -> Tool:
+        @tool(external=True, description=description)
+        async def ask() -> str:
+            raise AssertionError
+
+        return ask
+
+    store = MemoryStore(journal=True)
+    model = ScriptedProvider([calls(("ask", {})), text("Done.")])
+    async with Runtime(model, tools=[ask("Ask.")], store=store, drain_seconds=0) as runtime:
+        before = listen(runtime.bus)
+        runtime.start(PROMPT)
+        await settle()
+    (requested,) = [each for each in before if isinstance(each, ToolCallRequested)]
+    async with Runtime(model, tools=[ask(description)], store=store) as runtime:
+        heard = listen(runtime.bus)
+        assert await runtime.request(requested.request_id).inject(requested.completed("42")) == "queued"
+        (session,) = await runtime.resume()
+        result = await session.result()
+    assert (result.text, [call.content for call in result.tool_calls]) == ("Done.", ["42"])
+    assert not [each for each in heard if isinstance(each, ToolCallRequested)]
 
 
 async def test_turns_that_were_added_meanwhile_are_not_what_the_request_has_seen() -> None:
@@ -397,6 +445,23 @@ async def test_what_came_late_stays_a_note_of_the_request() -> None:
 
 
 # ------------------------------------------------------------------------------------------------ leases
+
+
+async def test_a_runtime_that_was_made_before_a_fork_holds_leases_under_another_name_in_each_child(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, names = MemoryStore(journal=True), set[str]()
+    runtime = scene(hang(), hang()).runtime(store, Lab())
+    for process in (4711, 4712):
+        monkeypatch.setattr(os, "getpid", lambda process=process: process)
+        async with runtime:
+            session = runtime.start(PROMPT)
+            await session.accepted()
+            (record,) = await runtime.requests(is_unfinished=True, limit=1)
+            assert f":{process}:" in record.owner
+            names.add(record.owner)
+            session.cancel()
+    assert len(names) == 2
 
 
 @pytest.mark.guarantee("G20")
@@ -786,6 +851,17 @@ async def test_the_time_of_a_request_goes_on_while_nobody_runs(wall: Wall) -> No
     assert lab.runs == []
     assert isinstance(heard[0], RequestResumed)
     assert isinstance(heard[-1], RequestCompleted)
+
+
+async def test_nothing_took_less_than_no_time_where_the_clock_was_put_back(wall: Wall) -> None:
+    pays = scene(calls(("step_on", {"n": 1})), text("Done."))
+    store, request_id = await cut_behind(pays, "tool_call_requested")
+    wall.put_to((await facts_of(store, request_id))[-1].at - 18_000)
+    async with pays.runtime(store, Lab()) as runtime:
+        (session,) = await runtime.resume()
+        result = await session.result()
+    assert ([call.reason for call in result.tool_calls], result.outcome) == (["interrupted"], "completed")
+    assert (result.tool_calls[0].duration_seconds, result.duration_seconds) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("vendor", ["scripted", "other"])

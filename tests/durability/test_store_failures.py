@@ -704,3 +704,20 @@ async def test_the_next_turn_fails_in_time_while_the_store_does_not_take_the_end
         assert isinstance(after.error, StoreError)
         assert anyio.current_time() - began < 5
         store.last = 0
+
+
+async def test_a_request_that_a_full_disk_has_refused_does_not_show_that_it_has_space_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def full(_entry: Entry) -> None:
+        raise StoreError("there is no space")
+
+    async with Runtime(ScriptedProvider([]), store=JournaledStore(full)) as runtime:
+        for _ in range(3):
+            await runtime.start("go").result()
+            assert runtime.health().reasons == ("the store fails",)
+        await advance(30)
+        assert runtime.health().reasons == ()
+    assert [each.message for each in caplog.records if each.name == "toolbus.store"] == [
+        "the store failed, and the call is repeated until it answers: there is no space"
+    ]

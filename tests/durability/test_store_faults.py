@@ -6,7 +6,6 @@ begun that is not written, and work goes on."""
 from __future__ import annotations
 
 import sqlite3
-import threading
 import time
 from collections import Counter
 from contextlib import closing
@@ -52,6 +51,21 @@ class Disk:
             raise error
 
 
+def use(connection: type[sqlite3.Connection], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let SQLite stores connect by a class of connections."""
+
+    class Driver:
+        """The module `sqlite3`."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(sqlite3, name)
+
+        def connect(self, *args: Any, **options: Any) -> sqlite3.Connection:
+            return sqlite3.connect(*args, factory=connection, **options)
+
+    monkeypatch.setattr(sqlite, "sqlite3", Driver())
+
+
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     disk = Disk()
@@ -67,16 +81,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
             disk.passes(statement, is_done=False)
             return super().executemany(statement, *args)
 
-    class Driver:
-        """The module `sqlite3`, whose connections pass by the disk."""
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(sqlite3, name)
-
-        def connect(self, *args: Any, **options: Any) -> sqlite3.Connection:
-            return sqlite3.connect(*args, factory=Connection, **options)
-
-    monkeypatch.setattr(sqlite, "sqlite3", Driver())
+    use(Connection, monkeypatch)
     return disk
 
 
@@ -235,21 +240,51 @@ async def test_a_file_that_another_program_holds_is_an_error_in_time_and_used_ag
     await desk.store.aclose()
 
 
+class Waits:
+    """SQLite's waits for locks, which only move the clock. The program `lets_go` of its lock in the next one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clock = clock = DeadlineClock(monkeypatch)
+        self.lets_go: list[sqlite3.Connection] = []
+        waits = self
+
+        class Connection(sqlite3.Connection):
+            wait_seconds = 0.0
+
+            def execute(self, statement: str, *args: Any) -> sqlite3.Cursor:
+                if statement.startswith("PRAGMA busy_timeout = "):
+                    self.wait_seconds = int(statement.rpartition(" ")[2]) / 1_000
+                    statement = "PRAGMA busy_timeout = 0"
+                try:
+                    return super().execute(statement, *args)
+                except sqlite3.OperationalError as exc:
+                    if exc.sqlite_errorcode != sqlite3.SQLITE_BUSY or not self.wait_seconds:
+                        raise
+                    if not waits.lets_go:
+                        clock.now += self.wait_seconds
+                        raise
+                waits.lets_go.pop().close()
+                return super().execute(statement, *args)
+
+        use(Connection, monkeypatch)
+
+
 @pytest.mark.guarantee("G21")
-async def test_by_default_a_lock_is_waited_for_and_an_error_comes_within_five_seconds(tmp_path: Path) -> None:
+async def test_by_default_a_lock_is_waited_for_and_an_error_comes_within_five_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = Waits(monkeypatch)
     desk = Desk(tmp_path / "held.db")
     async with desk.runtime() as runtime:
         with closing(hold(desk.store.path)):
-            began = time.monotonic()
+            began = waits.clock.now
             refused = await result_of(runtime.run("first", conversation_id="c"))
-            assert 3 < time.monotonic() - began < 5
+            assert 3 <= waits.clock.now - began < 5
             assert isinstance(refused.error, StoreUnavailable)
-        other = hold(desk.store.path)
-        release = threading.Timer(0.3, other.close)
-        release.start()
+        waits.lets_go.append(hold(desk.store.path))
+        began = waits.clock.now
         second = await runtime.run("second", conversation_id="c")
-        assert second.outcome == "completed"
-        release.join()
+        assert (second.outcome, waits.lets_go, waits.clock.now) == ("completed", [], began)
         result = await runtime.run("third", conversation_id="c")
         assert not refused.resumable
     await desk.check([result, refused, second])

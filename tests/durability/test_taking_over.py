@@ -219,14 +219,31 @@ async def test_a_store_that_is_away_is_logged_once_and_tried_until_it_answers(ca
             is_away = True
         await advance(30)
         assert heir.session(left.request_id) is None
+        assert heir.health().reasons == ("the store fails",)
         is_away = False
         await advance(1)
         assert heir.session(left.request_id) is not None
+        assert heir.health().reasons == ()
     logged = [each.message for each in caplog.records if "taken over" in each.message]
     assert logged == [
         "the store failed, and requests are taken over once it answers: no answer",
         "the store answers again, and requests are taken over",
     ]
+
+
+async def test_a_runtime_that_is_entered_again_does_not_watch_and_knows_of_no_outage() -> None:
+    async def away(limit: int) -> Any:
+        raise StoreUnavailable("no answer")
+
+    store = JournaledStore()
+    heir = node(store, Lab())
+    async with heir:
+        await heir.resume(watch=True)
+        setattr(journal_of(store), "unfinished", away)  # noqa: B010 -- a method of one object
+        await advance(3)
+        assert heir.health().reasons == ("the store fails",)
+    async with heir:
+        assert heir.health().reasons == ()
 
 
 async def test_a_later_watch_replaces_the_options_of_the_earlier_one() -> None:

@@ -173,7 +173,7 @@ async def test_eight_parents_that_wait_for_children_on_few_places_all_finish(way
             assert_ended_well(heard, result)
         assert_children_ended(heard)
         assert runtime.dispatcher.statistics().running_peak <= places
-        assert runtime.dispatcher.statistics().outside == 0
+        assert runtime.dispatcher.statistics().suspended == 0
     await assert_left_idle(runtime)
 
 
@@ -357,7 +357,7 @@ async def cancel_at(at: int, moment: Moment, monkeypatch: pytest.MonkeyPatch) ->
             assert_ended_well(heard, result)
             assert_children_ended(heard)
             assert runtime.bus.statistics().mailboxes == 0
-            assert runtime.dispatcher.statistics().outside == 0
+            assert runtime.dispatcher.statistics().suspended == 0
             await assert_goes_on(runtime, result.conversation_id, result.messages)
         await assert_left_idle(runtime)
     return place.reached

@@ -137,7 +137,8 @@ async def test_readers_in_other_processes_leave_no_subscriptions_of_a_request_th
 
 @pytest.mark.parametrize("seed", range(10))
 async def test_with_any_messages_lost_no_fact_is_missed_or_comes_twice_and_the_text_is_whole(seed: int) -> None:
-    relay, store = LocalRelay(loses=(0.1, 0.5, 1.0)[seed % 3], seed=seed), MemoryStore(journal=True)
+    loses = (0.0, 0.1, 0.5, 1.0)[seed % 4]
+    relay, store = LocalRelay(loses=loses, seed=seed), MemoryStore(journal=True)
     replies = (calls(("look", {"n": 1})), spoken(), spoken())
     async with node(store, relay, *replies) as runtime, node(store, relay) as other:
         session = runtime.start("go")
@@ -156,7 +157,8 @@ async def test_with_any_messages_lost_no_fact_is_missed_or_comes_twice_and_the_t
         facts = [each async for each in session.events() if each.is_fact]
     assert [each for each in heard if each.is_fact] == facts
     assert "".join(said).split() == SPOKEN.split()
-    assert {each.round for each in heard if isinstance(each, TextDelta)} <= {1}
+    rounds = {each.round for each in heard if isinstance(each, TextDelta)}
+    assert rounds == {1} or (loses and not rounds), "of lost messages, all may be those with pieces"
 
 
 async def test_a_command_to_another_process_is_done_at_once() -> None:

@@ -1130,6 +1130,22 @@ async def test_steering_that_came_in_another_process_is_given_before_the_next_ro
     assert len(heard) == 5
 
 
+async def test_steering_that_a_session_has_no_place_for_waits_in_the_inbox() -> None:
+    store = store_of()
+    journal: Any = store.journal
+    script = [calls(("look", {"n": 1})), text("Done.", delays=9), text("All.")]
+    async with node(store, *script) as runtime:
+        session = runtime.start("go")
+        await settle()
+        for number in range(99):
+            assert session.steer(str(number))
+        for number in range(99, 105):
+            await journal.send(SteeringAdded(request_id=session.request_id, text=str(number)))
+        result = await session.result()
+    said = [each.text for each in result.messages if isinstance(each, UserMessage)]
+    assert sorted(said[1:], key=int) == [*map(str, range(105))]
+
+
 async def test_inputs_that_wait_together_are_given_in_the_order_in_which_they_were_sent() -> None:
     store = store_of()
     journal: Any = store.journal

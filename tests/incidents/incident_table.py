@@ -47,6 +47,14 @@ INCIDENTS = (
         "Nothing, as long as requests complete. Otherwise give `providers=[a, b]`.",
     ),
     Incident(
+        "A model refuses every request",
+        ("request … failed in …: provider_rejected: …",),
+        ("gen_ai.client.operation.duration{provider_rejected}", "gen_ai.invoke_agent.duration{provider_rejected}"),
+        (READY,),
+        "The line has the server's words: a key that is not valid (any more), or a model that does not exist. `toolbus status --url` "
+        "counts what has failed by its code.",
+    ),
+    Incident(
         "A tool hangs",
         (
             "call …: tool … failed in … s: timeout: …",

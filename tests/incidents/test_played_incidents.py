@@ -14,7 +14,7 @@ from support.collected import Collected
 from support.journaled import JournaledStore
 from support.resuming import virtual_wall
 from toolbus import Limits, Runtime, tool
-from toolbus.errors import Overloaded, ProviderUnavailable, StoreUnavailable
+from toolbus.errors import Overloaded, ProviderRejected, ProviderUnavailable, StoreUnavailable
 from toolbus.events import StatusChanged
 from toolbus.storage import Entry
 from toolbus.testing import ScriptedProvider, advance, calls, error, hang, settle, text, virtual_backends
@@ -25,7 +25,7 @@ anyio_backend = virtual_backends()
 def test_the_page_has_the_table_of_the_incidents():
     written = PAGE.read_text(encoding="utf-8")
     assert written == page(written), "run tests/incidents/incident_table.py as a program"
-    assert len(INCIDENTS) == 10
+    assert len(INCIDENTS) == 11
 
 
 async def test_the_store_is_away():
@@ -75,6 +75,16 @@ async def test_a_model_is_flapping():
             assert (await runtime.run("go")).text == "ok"
             operator.assert_seen(runtime)
     assert len(operator.lines) == 2
+
+
+async def test_a_model_refuses_every_request():
+    refused = error(ProviderRejected("openai answered 401 (Unauthorized)"))
+    with Operator("A model refuses every request") as operator:
+        async with Runtime(ScriptedProvider([refused] * 2), instrumentation=[operator.telemetry]) as runtime:
+            for _ in range(2):
+                await runtime.start("go").result()
+            operator.assert_seen(runtime)
+            assert runtime.statistics().failed == {"provider_rejected": 2}
 
 
 async def test_a_tool_hangs():

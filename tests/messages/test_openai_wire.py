@@ -299,3 +299,19 @@ def test_a_message_that_cannot_be_read_is_refused_with_its_index(wire: Any, prob
     with pytest.raises(InvalidHistory, match=problem) as caught:
         from_openai([{"role": "user", "content": "fine"}, wire])
     assert caught.value.index == 1
+
+
+@pytest.mark.guarantee("G08")
+def test_kimis_own_ids_go_back_to_servers_of_open_models_whatever_their_length() -> None:
+    own, other = f"functions.{'n' * 64}:12", f"chatcmpl-tool-{'f' * 32}"
+    calls = [
+        ToolCall(name="f", arguments="{}", call_id=f"c{n}", provider_call_id=each)
+        for n, each in enumerate((own, other))
+    ]
+    messages = [
+        AssistantMessage(tool_calls=tuple(calls)),
+        *(ToolMessage(call_id=f"c{n}", name="f", content="") for n in (0, 1)),
+    ]
+    for valid_arguments, sent in ((True, [own, "c1"]), (False, ["c0", "c1"])):
+        reply, *results = to_openai(messages, valid_arguments=valid_arguments)
+        assert [each["id"] for each in reply["tool_calls"]] == [each["tool_call_id"] for each in results] == sent

@@ -175,6 +175,11 @@ def test_fields_that_are_empty_do_not_go_back() -> None:
     assert to_openai_responses([message]) == [THOUGHT, {key: SAID[key] for key in SAID if key != "phase"}]
 
 
+def test_the_state_of_reasoning_which_the_api_refuses_to_get_back_does_not_go_back() -> None:
+    items = [{**THOUGHT, "status": "completed"}, {**SAID, "status": "completed"}]
+    assert to_openai_responses(from_openai_responses(items)) == [THOUGHT, {**SAID, "status": "completed"}]
+
+
 def test_reasoning_is_read_from_its_content_where_there_is_no_summary() -> None:
     item = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}, "odd"]}
     (message,) = from_openai_responses([item, SAID])

@@ -15,6 +15,7 @@ from anthropic.lib.bedrock import AsyncAnthropicBedrock
 from anthropic.lib.vertex import AsyncAnthropicVertex
 
 from support.asking import everything_about, request
+from toolbus import Runtime
 from toolbus.errors import (
     ApplicationError,
     ConfigurationError,
@@ -25,7 +26,7 @@ from toolbus.errors import (
     ProviderUnavailable,
     ReplyTooLarge,
 )
-from toolbus.messages import AssistantMessage, Message, ToolMessage, UserMessage
+from toolbus.messages import AssistantMessage, ImagePart, Message, ToolCall, ToolMessage, UserMessage
 from toolbus.protocols import Delta, ModelReply, ModelRequest, TextPiece, ToolSpec
 from toolbus.providers import AnthropicProvider
 from toolbus.records import replace
@@ -303,6 +304,62 @@ def test_the_default_server_is_anthropics() -> None:
 
 
 # --------------------------------------------------------------------------------------------- faults
+
+
+async def test_thinking_whose_signature_is_refused_does_not_end_the_conversation() -> None:
+    words = "messages.1.content.0: Invalid `signature` in `thinking` block"
+    script: list[WireStep] = [
+        WireReply(reasoning="Hm.", text="Yes."),
+        WireFault(kind="bad_request", message=words),
+        WireReply(reasoning="So.", text="No."),
+        WireReply(text="Maybe."),
+    ]
+    with WireServer(script, dialect="anthropic") as server:
+        provider = AnthropicProvider("claude-9", base_url=server.base_url, vendor="proxy")
+        async with Runtime(provider=provider) as runtime:
+            for said in ("Yes.", "No.", "Maybe."):
+                assert (await runtime.run("Is it so?", conversation_id="c")).text == said
+        await provider.aclose()
+        assert [len(server.read(number).opaque) for number in range(4)] == [0, 1, 0, 1]
+        assert [each.text for each in server.read(2).messages] == ["Is it so?", "Yes.", "Is it so?"]
+
+
+SHOT = ImagePart(url="data:image/png;base64,iVBORw0KGgo=")
+TOO_LARGE = (
+    "messages.2.content.1.image.source.base64.data: At least one of the image dimensions exceed max allowed size for "
+    "many-image requests: 2000 pixels"
+)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [TOO_LARGE, "too many images and documents: 104 + 1 > 100", "Too much media: 0 document pages + 107 images > 100"],
+)
+async def test_the_images_of_a_long_history_do_not_end_the_conversation(words: str) -> None:
+    history: list[Message] = [UserMessage(content="Click on.")]
+    for number in range(25):
+        call = ToolCall(name="click", arguments="{}", call_id=f"c{number}")
+        history += [
+            AssistantMessage(tool_calls=(call,)),
+            ToolMessage(call_id=call.call_id, name="click", content="", parts=(SHOT,)),
+        ]
+    script: list[WireStep] = [WireFault(kind="bad_request", message=words), WireReply(text="Done.")]
+    with WireServer(script, dialect="anthropic") as server:
+        provider = AnthropicProvider("claude-9", base_url=server.base_url)
+        async with Runtime(provider=provider) as runtime:
+            assert (await runtime.run("And?", history=history)).text == "Done."
+        await provider.aclose()
+        images = [json.dumps(each.body).count("image/png") for each in server.requests]
+    assert images[0] == 25
+    assert images[1] <= 20
+
+
+async def test_too_many_images_in_one_message_are_reported_in_the_servers_words() -> None:
+    with WireServer([WireFault(kind="bad_request", message=TOO_LARGE)], dialect="anthropic") as server:
+        provider = AnthropicProvider("m", base_url=server.base_url)
+        error = await failure(provider, request(UserMessage(content=(SHOT,) * 25)))
+    assert type(error) is ProviderRejected
+    assert "many-image requests: 2000 pixels" in str(error)
 
 
 async def test_a_limit_of_rates_tells_how_long_to_wait() -> None:

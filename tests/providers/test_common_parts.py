@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import ssl
 from typing import Any
 
 import httpx2
@@ -17,8 +18,8 @@ from toolbus.providers._shared.clients import Clients, make_client
 from toolbus.providers._shared.errors import ErrorTranslator, read_body
 from toolbus.providers._shared.options import check_limits, secrets_in
 from toolbus.providers._shared.request_parts import named_file, with_extra
+from toolbus.providers._shared.unreadable import UnreadableReasoning
 from toolbus.providers._shared.wire_text import Characters, WholeObject, count_at
-from toolbus.providers.openai._unreadable import UnreadableReasoning
 
 ERRORS = ErrorTranslator(vendor="stub", where="http://stub/v1", hint="look")
 SECRETS = {"Authorization": "Bearer a-key", "X-Api-Key": "another-key"}
@@ -84,6 +85,16 @@ def test_a_server_that_cannot_be_reached_has_the_systems_reason_for_the_first_at
     for attempts in ((refused,), (refused, OSError(errno.ECONNREFUSED, "another"))):
         error = str(ERRORS.connection(failed_attempts(*attempts)))
         assert error == f"could not reach stub at http://stub/v1 ({os.strerror(errno.EPERM)}): look"
+
+
+def test_a_certificate_that_is_not_trusted_is_named_and_not_the_systems_error_of_the_same_number() -> None:
+    expired = ssl.SSLCertVerificationError(errno.EPERM, "certificate verify failed: certificate has expired")
+    assert "(certificate verify failed: certificate has expired)" in str(ERRORS.connection(failed_attempts(expired)))
+
+
+def test_the_wait_that_a_server_asks_for_is_in_its_error_which_may_be_final_because_of_it() -> None:
+    assert str(ERRORS.status(429, {"retry-after": "3600"}, {})).endswith("; it asks to wait 3600 s")
+    assert "wait" not in str(ERRORS.status(429, {"retry-after": "0"}, {}))
 
 
 @pytest.mark.parametrize(
@@ -164,7 +175,7 @@ def test_reasoning_that_was_refused_is_left_out_from_then_on(monkeypatch: pytest
     assert [each.vendor_data for each in refused.left_out([first, second]) if isinstance(each, AssistantMessage)] == [
         {"openai": {}, "other": {"a": 1}}
     ] * 2
-    monkeypatch.setattr("toolbus.providers.openai._unreadable._MOST", 1)
+    monkeypatch.setattr("toolbus.providers._shared.unreadable._MOST", 1)
     refused.classified([newer], error)
     assert [each is before for each, before in zip(refused.left_out([first, newer]), [first, newer], strict=True)] == [
         True,

@@ -149,6 +149,20 @@ def test_a_completion_without_choices_is_no_empty_reply_and_its_words_are_report
             read(stream(said, *end))
 
 
+def test_a_refusal_with_status_200_is_read_to_its_end() -> None:
+    words = "This model's maximum context length is 163840 tokens. However, you requested 170000 tokens."
+    said = {"id": "c" * 40, "object": "chat.completion.chunk", "created": 1_784_000_000, "model": "m" * 40}
+    own = {**said, "base_resp": {"status_code": 1039, "status_msg": words}}
+    deep_infra = {**said, "choices": None, "error_type": "BadRequestError", "error_message": words}
+    for kind in (ReplyBuilder, MessageBuilder, ResponseBuilder):
+        with pytest.raises(ContextOverflow, match="163840") as caught:
+            whole(kind, own)
+        assert caught.value.limit_tokens == 163_840
+    for before in ((), (chunk({"role": "assistant", "content": ""}),)):
+        with pytest.raises(ContextOverflow, match="163840"):
+            read(stream(*before, deep_infra, b"[DONE]"))
+
+
 def test_an_error_inside_a_choice_is_raised_as_what_it_is() -> None:
     """OpenRouter reports there what happened at the model's server."""
     choice = {"index": 0, "finish_reason": "error", "error": {"code": 400, "message": "no such tool"}}

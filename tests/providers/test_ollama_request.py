@@ -181,6 +181,15 @@ def test_words_that_the_server_drops_are_said_in_those_that_it_keeps(
     assert sent({"type": "object", "properties": schema})["properties"] == read_by_ollama
 
 
+def test_alternatives_at_the_top_which_the_server_drops_become_properties() -> None:
+    page = {"properties": {"kind": {"const": "page"}, "url": {"type": "string"}}, "required": ["kind", "url"]}
+    text = {"properties": {"kind": {"const": "text"}}, "required": ["kind"]}
+    schema = sent({"type": ["object", "null"], "oneOf": [page, {"$ref": "#/$defs/text"}], "$defs": {"text": text}})
+    kinds = {"anyOf": [{"enum": ["page"]}, {"enum": ["text"]}]}
+    properties = {"kind": kinds, "url": {"type": "string"}}
+    assert schema == {"type": "object", "properties": properties, "required": ["kind"]}
+
+
 def test_a_definition_that_holds_itself_is_any_object_inside() -> None:
     node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/Node"}}}
     schema = sent({"$ref": "#/$defs/Node", "$defs": {"Node": node}})

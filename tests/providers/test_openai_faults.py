@@ -81,6 +81,19 @@ async def test_statuses_that_stay_are_rejections(code: int) -> None:
     assert str(error).endswith("[request req_7]")
 
 
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (400, "Function tools with reasoning_effort are not supported for gpt-9 in [...]. Please use /v1/responses."),
+        (404, "This model is only supported in v1/responses and not in v1/chat/completions."),
+    ],
+)
+def test_a_model_that_needs_the_other_api_is_rejected_with_its_name(code: int, words: str) -> None:
+    error = OpenAIErrors(vendor="openai", where="w", hint="h").status(code, {}, {"error": {"message": words}})
+    assert type(error) is ProviderRejected
+    assert "openai-responses:MODEL" in str(error)
+
+
 @pytest.mark.parametrize(("code", "hint"), [(401, "check the key"), (404, "check the model's name and base_url=")])
 async def test_common_mistakes_come_with_a_hint(code: int, hint: str) -> None:
     assert hint in str(await failure_of(status(code, "no")))

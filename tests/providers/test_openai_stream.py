@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.openai_server import Reply, calls, chunk, text
-from toolbus.errors import ProviderError, ProviderRejected, ProviderUnavailable, ReplyTooLarge
+from toolbus.errors import ContextOverflow, ProviderError, ProviderRejected, ProviderUnavailable, ReplyTooLarge
 from toolbus.messages import Usage, to_openai
 from toolbus.protocols import ArgumentsPiece, Delta, ModelReply, ReasoningPiece, TextPiece
 from toolbus.providers._shared.stream_events import EventLines, JsonLines
@@ -284,10 +284,23 @@ def test_reasoning_that_is_only_in_the_total_counts_as_output(
     assert found == Usage(input_tokens=9, output_tokens=output, reasoning_tokens=5)
 
 
-@pytest.mark.parametrize("name", ["cache_read_input_tokens", "cache_creation_input_tokens"])
-def test_a_cache_that_is_only_in_the_total_is_no_output(name: str) -> None:
-    usage = {"prompt_tokens": 368, "completion_tokens": 19, "total_tokens": 10_923, name: 10_536}
-    assert read(text("hi", usage=usage)).usage == Usage(input_tokens=368, output_tokens=19)
+@pytest.mark.parametrize(
+    ("counts", "usage"),
+    [
+        ((368, 19, 10_923, 10_536, 0), Usage(input_tokens=10_904, output_tokens=19, cached_tokens=10_536)),
+        ((368, 19, 10_923, 0, 10_536), Usage(input_tokens=10_904, output_tokens=19, cache_write_tokens=10_536)),
+        ((9, 1, 10, 6, 4), Usage(input_tokens=19, output_tokens=1, cached_tokens=6, cache_write_tokens=4)),
+        ((10, 1, 11, 6, 4), Usage(input_tokens=10, output_tokens=1, cached_tokens=6, cache_write_tokens=4)),
+        ((10, 1, 16, 3, 1), Usage(input_tokens=10, output_tokens=1, cached_tokens=3, cache_write_tokens=1)),
+    ],
+)
+def test_claudes_cache_counts_once_whether_a_gateway_counts_it_as_input_or_not(
+    counts: tuple[int, ...], usage: Usage
+) -> None:
+    prompt, completion, total, cached, written = counts
+    wire = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total}
+    wire |= {"cache_read_input_tokens": cached, "cache_creation_input_tokens": written}
+    assert read(text("hi", usage=wire)).usage == usage
 
 
 def test_usage_that_comes_with_each_chunk_is_the_last_one() -> None:
@@ -300,6 +313,13 @@ def test_any_finish_reason_ends_a_reply_with_or_without_the_last_line(reason: st
     reply = text("hi", finish_reason=reason)
     assert read(reply).vendor_finish_reason == reason
     assert read(Reply(chunks=reply.chunks, ending="no_done")).message.text == "hi"
+
+
+@pytest.mark.parametrize("chunks", [[], [chunk({"content": "Half an ans"})]])
+def test_a_full_context_window_is_an_overflow(chunks: list[Any]) -> None:
+    full = chunk({"role": "assistant", "content": ""}, finish_reason="model_context_window_exceeded")
+    with pytest.raises(ContextOverflow, match="filled the model's context window"):
+        read(Reply(chunks=[*chunks, full]))
 
 
 def test_a_reply_without_a_finish_reason_is_whole_only_if_the_server_says_done() -> None:
@@ -331,6 +351,7 @@ def test_what_follows_done_is_not_read() -> None:
     [
         ("{nope", "sent a chunk that is not a JSON object: '{nope'"),
         ("[1]", r"sent a chunk that is not a JSON object: '\[1\]'"),
+        ('[{"choices": []}]', "sent a chunk that is not a JSON object: "),
     ],
 )
 def test_a_chunk_that_cannot_be_read_breaks_the_reply(line: str, problem: str) -> None:
@@ -359,6 +380,16 @@ def test_an_error_inside_the_stream_is_raised_with_the_servers_words(
     assert (caught.value.status, caught.value.retryable) == (status, retryable)
 
 
+@pytest.mark.parametrize("before", [b"data: ", b""])
+def test_an_error_in_a_list_is_one_with_the_servers_words(before: bytes) -> None:
+    body = before + b'[{"error": {"code": 400, "message": "no signature", "status": "INVALID_ARGUMENT"}}]\n\n'
+    builder = ReplyBuilder(model="m", emit=lambda _: None, limit_bytes=10, errors=ERRORS)
+    with pytest.raises(ProviderRejected, match="no signature") as caught:
+        for event, data in EventLines(1000, ERRORS).feed(body):
+            builder.feed(event, data)
+    assert caught.value.status == 400
+
+
 def test_an_event_called_error_is_one_whatever_its_shape() -> None:
     builder = ReplyBuilder(model="m", emit=lambda _: None, limit_bytes=10, errors=ERRORS)
     with pytest.raises(ProviderUnavailable, match="stub broke its reply off: it gave no reason"):
@@ -373,6 +404,8 @@ def test_an_event_called_error_is_one_whatever_its_shape() -> None:
         "insufficient_system_resource",  # DeepSeek
         "network_error",  # GLM
         "function_call_filter: MALFORMED_FUNCTION_CALL",  # Gemini's compatible API
+        "UNEXPECTED_TOOL_CALL",
+        "malformed_response",
     ],
 )
 def test_a_reply_that_its_server_gave_up_on_is_none(reason: str) -> None:

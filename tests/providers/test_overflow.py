@@ -136,6 +136,23 @@ def inner(message: str, **fields: Any) -> dict[str, Any]:
             {"error": "The number of tokens to keep from the initial prompt is greater than the context length"},
             None,
         ),
+        (400, {"error": "Cannot truncate prompt with n_keep (30180) >= n_ctx (4096)"}, 4096),
+        (
+            400,
+            {
+                "error": "Reached context length of 4096 tokens with model (arch: qwen3vlmoe) that does not currently "
+                "support mid-generation context overflow. Try reloading with a larger context length."
+            },
+            4096,
+        ),
+        (
+            400,
+            {"code": 20015, "message": "length of prompt_tokens (57535) must be less than max_seq_len (32768)"},
+            32_768,
+        ),
+        (400, inner("Request length 71599 + 2048 is greater than max_seq_len 65536"), 65_536),
+        (400, inner("Prompt length (5056) exceeds maximum sequence length (2048)"), 2048),
+        (400, inner("max_tokens must be at least 1, got -7584. (parameter=max_tokens, value=-7584)"), None),
         (500, inner("Context size has been exceeded.", code=500, type="server_error"), None),
         (400, inner("The input (516368 tokens) is longer than the model's context length (262144 tokens)."), 262_144),
         (400, inner("Input length 131393 exceeds the maximum allowed input length of 131040 tokens."), 131_040),
@@ -178,6 +195,34 @@ def inner(message: str, **fields: Any) -> dict[str, Any]:
         (400, inner("invalid params, context window exceeds limit (2013)"), None),
         (400, inner("InternalError.Algo.InvalidParameter: Range of input length should be [1, 129024]"), 129_024),
         (400, inner("Prompt exceeds max length", code="1261"), None),
+        (400, inner("This model's maximum context length is 131,072 tokens, however you requested 140,000."), 131_072),
+        (
+            400,
+            inner(
+                "The estimated number of input and maximum output tokens (441000) exceeded this model context window "
+                "limit (262144)"
+            ),
+            262_144,
+        ),
+        (
+            413,
+            inner(
+                "Request body too large for gpt-4o model. Max size: 8000 tokens.",
+                code="tokens_limit_reached",
+            ),
+            8000,
+        ),
+        (
+            413,
+            inner(
+                "Request too large for model `m` in organization `o` service tier `on_demand` on tokens per minute "
+                "(TPM): Limit 12000, Requested 18032, please reduce your message size and try again.",
+                type="tokens",
+                code="rate_limit_exceeded",
+            ),
+            12_000,
+        ),
+        (400, {"error": "prompt too long; exceeded context length by 3 tokens"}, None),
     ],
 )
 def test_a_context_that_is_too_long_is_reported_with_its_limit(

@@ -19,6 +19,7 @@ from toolbus.messages import (
     ToolCall,
     ToolMessage,
     UserMessage,
+    from_openai_responses,
     without_images,
 )
 from toolbus.protocols import Delta, ModelReply, ModelRequest, ModelSettings, ReasoningPiece, TextPiece, ToolSpec
@@ -129,6 +130,24 @@ async def test_reasoning_that_another_organisation_made_does_not_end_the_convers
         assert [each.text for each in server.read(2).messages] == ["Is it so?", "Yes.", "Is it so?"]
 
 
+async def test_reasoning_that_openai_has_no_longer_does_not_end_the_conversation() -> None:
+    items: list[Any] = [
+        {"role": "user", "content": "Is it so?"},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": None},
+        {"type": "message", "id": "msg_1", "role": "assistant", "content": [{"type": "output_text", "text": "Yes."}]},
+    ]
+    words = "Item with id 'rs_1' not found. Items are not persisted when `store` is set to false."
+    with WireServer(
+        [WireFault(kind="bad_request", message=words), WireReply(text="No.")], dialect="responses"
+    ) as server:
+        provider = provider_of(server)
+        async with Runtime(provider=provider) as runtime:
+            assert (await runtime.run("Really?", history=from_openai_responses(items))).text == "No."
+        await provider.aclose()
+        assert [each.get("id") for each in server.requests[0].body["input"]] == [None, "rs_1", "msg_1", None]
+        assert [each.get("id") for each in server.requests[1].body["input"]] == [None, None, None]
+
+
 async def test_a_refusal_of_reasoning_that_was_not_sent_is_a_rejection() -> None:
     error = await failure_of(WireFault(kind="bad_request", message="The encrypted content x could not be verified."))
     assert type(error) is ProviderRejected
@@ -206,6 +225,7 @@ async def test_nothing_is_stored_and_reasoning_comes_encrypted() -> None:
         ("gpt-4o-mini", False),
         ("ft:gpt-4o:me", False),
         ("chatgpt-4o-latest", False),
+        ("gpt-5-chat-latest", False),
         ("gpt-3.5-turbo", False),
     ],
 )

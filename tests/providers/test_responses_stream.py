@@ -195,6 +195,16 @@ def test_of_reasoning_the_items_own_event_is_kept() -> None:
     assert to_openai_responses([message], vendor="stub") == [THOUGHT, SAID]
 
 
+def test_reasoning_whose_own_event_is_not_encrypted_is_that_of_the_last_event() -> None:
+    bare = {**THOUGHT, "encrypted_content": None}
+    deltas: list[Delta] = []
+    message = read(*events_of(bare, SAID), ended(THOUGHT, SAID), deltas=deltas).message
+    assert to_openai_responses([message], vendor="stub") == [THOUGHT, SAID]
+    assert texts(deltas, ReasoningPiece) == message.reasoning
+    again = read(*events_of(THOUGHT, SAID), ended(bare, SAID)).message
+    assert to_openai_responses([again], vendor="stub") == [THOUGHT, SAID]
+
+
 def test_items_are_told_apart_by_their_ids_or_at_all_where_a_server_counts_no_places() -> None:
     without = events_of(*WHOLE, places=False)
     same = [{**each, "output_index": 0} for each in events_of(*WHOLE)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -119,6 +120,50 @@ def test_names_that_are_also_keywords_are_names() -> None:
 def test_a_schema_without_a_type_at_the_top_gets_one() -> None:
     either = {"anyOf": [{"type": "object", "properties": {"a": TEXT}}, {"type": "object", "properties": {"b": TEXT}}]}
     assert offered_schema(either) == {"type": "object", "properties": {"a": TEXT, "b": TEXT}, "required": []}
+
+
+@pytest.mark.parametrize(
+    ("part", "offered"),
+    [
+        (
+            {"type": "array", "items": [TEXT, True], "additionalItems": TEXT, "minItems": 2},
+            {"type": "array", "minItems": 2, "prefixItems": [TEXT, {}], "items": TEXT},
+        ),
+        ({"items": [TEXT], "additionalItems": False}, {"prefixItems": [TEXT], "items": {}}),
+        ({"type": "array", "items": True}, {"type": "array", "items": {}}),
+        (True, {}),
+        ({"anyOf": [True, TEXT]}, {"anyOf": [{}, TEXT]}),
+        ({"minimum": 0, "exclusiveMinimum": True}, {"minimum": 0, "description": "exclusiveMinimum: true"}),
+        ({"maxLength": 524_288, "minLength": 1}, {"minLength": 1, "description": "maxLength: 524288"}),
+        ({"maxItems": 1000, "description": "Many."}, {"description": "Many.; maxItems: 1000"}),
+        (
+            {"$ref": "#/$defs/A", "pattern": "a"},
+            {"anyOf": [{"$ref": "#/$defs/A"}], "description": 'pattern: "a"'},
+        ),
+        ({"patternProperties": {"^x-": TEXT}}, {"description": 'patternProperties: {"^x-":{"type":"string"}}'}),
+    ],
+)
+def test_words_that_a_server_cannot_read_are_said_in_others(part: Any, offered: Any) -> None:
+    assert offered_schema({"properties": {"a": part}})["properties"] == {"a": offered}
+
+
+@pytest.mark.parametrize("pattern", ["^[a-z0-9_.-]+$", "^(?:a|b){1,200}$", r"^x\.y\(1\)$", r"^[^\]]*$", "^$", "^.*$"])
+def test_a_pattern_that_every_server_compiles_stays(pattern: str) -> None:
+    properties = {"a": {"type": "string", "pattern": pattern, "maxLength": 999, "exclusiveMinimum": 0}}
+    assert offered_schema({"properties": properties})["properties"] is properties
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [r"\S", "^a", "b$", r"^\d$", r"^[\w]$", "^(?=a)b$", "^(?<n>a)$", r"^\p{L}$", "^a{1,2000}$", "^a$|^b$", r"^\/$", 7],
+)
+def test_a_pattern_that_some_server_cannot_compile_is_in_the_description(pattern: Any) -> None:
+    said = {"type": "string", "description": f"pattern: {json.dumps(pattern)}"}
+    assert offered_schema({"properties": {"a": {"type": "string", "pattern": pattern}}})["properties"] == {"a": said}
+
+
+def test_the_arguments_of_a_tool_are_an_object_and_nothing_else() -> None:
+    assert offered_schema({"type": ["object", "null"], "properties": {"a": TEXT}})["type"] == "object"
 
 
 def test_schemas_that_refer_to_themselves_or_multiply_are_cut() -> None:

@@ -225,6 +225,7 @@ async def test_a_compatible_server_gets_one_system_message_and_no_neighbours_of_
     picture = ImagePart(url="data:image/png;base64,iVBORw0KGgo=")
     said = [
         SystemMessage(text="Be brief."),
+        SystemMessage(text=""),
         SystemMessage(text="Say no names."),
         UserMessage(content="a"),
         UserMessage(content=""),

@@ -89,6 +89,7 @@ class FakeBroker:
         self.to_worker: list[str] = []  # the kinds of the letters
         self.trouble: Exception | None = None
         self.payload = b""
+        self.since = 0.0
 
     def listen(self, heard: Any, reconnected: Any) -> None:
         self.heard, self.reconnected = heard, reconnected
@@ -127,6 +128,11 @@ class FakeBroker:
         if self.is_away:
             raise Unavailable("away")
         return self.answer
+
+    async def kept_since(self) -> float:
+        if self.is_away:
+            raise Unavailable("away")
+        return self.since
 
     async def stop(self, key: Key) -> None:
         assert key[0] == KEY[0]

@@ -9,8 +9,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -29,7 +28,7 @@ from toolbus.messages import AssistantMessage, Message, UserMessage
 from toolbus.records import replace
 from toolbus.remote._nats_connection import Connection
 from toolbus.remote._transport import Unavailable
-from toolbus.remote.nats import NatsExecutor, ToolWorker, _Post
+from toolbus.remote.nats import NatsExecutor, ToolWorker
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, calls, check_executor, text
 
@@ -616,20 +615,6 @@ async def test_a_worker_finds_the_answer_of_a_call_and_says_so_if_it_cannot_look
             await worker.find(("r", "c"))
 
 
-async def test_a_refusal_is_the_reason_although_the_connection_is_reset_after_it() -> None:
-    class Client:
-        is_connected = False
-
-        async def connect(self, _url: str, *, error_cb: Any, **_options: Any) -> None:
-            await error_cb(ConnectionError("nats: 'Authorization Violation'"))
-            await error_cb(ConnectionResetError("reset by peer"))
-            raise TimeoutError
-
-    refused: Any = SimpleNamespace(nats=SimpleNamespace(NATS=Client), shown="nats://h", url="nats://h")
-    with pytest.raises(ConfigurationError, match="Authorization Violation"):
-        await Connection(refused).open(with_streams=False)
-
-
 @pytest.mark.usefixtures("impatient")
 async def test_wrong_credentials_are_refused_with_their_reason(accounts: NatsServer) -> None:
     with pytest.raises(ConfigurationError, match=r"cannot be used: .*[Aa]uthorization.*$") as raised:
@@ -642,48 +627,3 @@ async def test_a_worker_whose_account_may_not_serve_its_pool_says_which_permissi
 ) -> None:
     with pytest.raises(ConfigurationError, match=r"cannot be served: no permission for .*pool_cpu"):
         await ToolWorker(url_of(accounts, "worker"), in_pool("cpu"), pool="cpu").run()
-
-
-async def test_an_attempt_to_connect_that_ignores_a_cancellation_is_ended_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    import toolbus.remote._nats_connection as module
-
-    monkeypatch.setattr(module, "_CONNECT_SECONDS", 0.01)
-    cancelled: list[bool] = []
-
-    async def connect() -> None:
-        while len(cancelled) < 3:
-            try:
-                await anyio.sleep_forever()
-            except BaseException:
-                cancelled.append(True)
-        raise ConnectionError
-
-    with pytest.raises(TimeoutError):
-        await module._in_time(connect())  # pyright: ignore[reportPrivateUsage]
-    assert len(cancelled) == 3
-
-
-async def test_signals_that_wait_for_the_server_are_dropped_beyond_a_bound_and_answers_are_not() -> None:
-    sent: list[bytes] = []
-    broker_unavailable = True
-
-    async def publish(_subject: str, body: bytes) -> None:
-        if broker_unavailable:
-            raise ConnectionError("the driver's buffer is full")
-        sent.extend(body.split(b"\n"))
-
-    post: Any = _Post(cast("Any", SimpleNamespace(client=SimpleNamespace(publish=publish, max_payload=2**20))))
-    signals = [b"%d" % number * 500_000 for number in range(10)] * 2
-    for each in signals:
-        post.put("node", each, may_be_lost=True)
-    post.put("node", b"answer", may_be_lost=False)
-    await post.flush()
-    assert sent == []
-    broker_unavailable = False
-    await post.flush()
-    assert sent == [*signals[:9], b"answer"]
-    post.put("node", b"signal", may_be_lost=True)
-    await post.flush()
-    assert sent[-1] == b"signal"

@@ -1,20 +1,25 @@
-"""The connection to a server that refuses, fails or does not answer, over a driver that a test sets."""
+"""The connection to a server that refuses, fails or does not answer, and its deliveries, over a driver that a test sets.
+
+Over a real server: `test_nats`.
+"""
 
 # pyright: reportPrivateUsage=false
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
+import anyio
 import orjson
 import pytest
 from nats.js import errors
 
 from toolbus.errors import ConfigurationError
 from toolbus.remote import nats as over_nats
-from toolbus.remote._nats_connection import Broker, Connection
+from toolbus.remote._nats_connection import Broker, Connection, _in_time
 from toolbus.remote._transport import Full, Unavailable
 from toolbus.testing import advance, settle, virtual_backends
 
@@ -37,6 +42,7 @@ class Driver:
         self.data: bytes | None = b"kept"
         self.did: list[str] = []
         self.reply = ""
+        self.body = b""
         self.heard: Callable[[Any], Any] | None = None
         self.get_msg: Any = None
         self.configs: list[Any] = []
@@ -63,8 +69,8 @@ class Driver:
         self.configs.append(config)
         self._do(f"stream {config.name}")
 
-    async def publish(self, subject: str, _body: bytes, reply: str = "", _headers: Any = None) -> None:
-        self.reply = reply
+    async def publish(self, subject: str, body: bytes, reply: str = "", _headers: Any = None) -> None:
+        self.body, self.reply = body, reply
         self._do(f"publish {subject}")
 
     async def request(self, _subject: str, _body: bytes, **_: Any) -> Any:
@@ -108,6 +114,35 @@ async def test_a_server_that_cannot_be_used_is_refused_with_what_to_do() -> None
         driver.trouble, driver.is_connected = trouble, is_connected  # type: ignore[misc]
         with pytest.raises(ConfigurationError, match=words):
             await opened(driver)
+
+
+async def test_a_refusal_is_the_reason_although_the_connection_is_reset_after_it() -> None:
+    class Refusing(Driver):
+        is_connected = False
+
+        async def connect(self, *_: Any, **options: Any) -> None:
+            await options["error_cb"](ConnectionError("nats: 'Authorization Violation'"))
+            await options["error_cb"](ConnectionResetError("reset by peer"))
+            raise TimeoutError
+
+    with pytest.raises(ConfigurationError, match="Authorization Violation"):
+        await opened(Refusing())
+
+
+async def test_an_attempt_to_connect_that_ignores_a_cancellation_is_ended_all_the_same() -> None:
+    cancelled: list[bool] = []
+
+    async def connect() -> None:
+        while len(cancelled) < 3:
+            try:
+                await anyio.sleep_forever()
+            except BaseException:
+                cancelled.append(True)
+        raise ConnectionError
+
+    with pytest.raises(TimeoutError):
+        await _in_time(connect())
+    assert len(cancelled) == 3
 
 
 async def test_streams_take_one_message_of_each_subject_for_a_week_and_calls_are_gone_once_they_are_done() -> None:
@@ -291,6 +326,29 @@ async def test_a_delivery_has_what_its_message_says() -> None:
     assert (full.key[1], len(full.node), full.remaining_seconds, full.is_again) == ("a b.c", 64, 12.5, True)
     forged = await delivered(Driver(), message({"Toolbus-Remaining-Seconds": "soon"}, delivered=2))
     assert (forged.remaining_seconds, forged.attempt, forged.is_again) == (0.0, 2, True)
+
+
+async def test_a_request_for_calls_stands_at_the_server_for_a_second() -> None:
+    driver = Driver()
+    calls = over_nats._Calls(await opened(driver), "next")
+    calls._inbox = "inbox"
+    await calls._ask(5)
+    assert orjson.loads(driver.body) == {"batch": 5, "expires": 10**9}
+
+
+async def test_a_worker_reports_what_becomes_of_a_delivery() -> None:
+    reported = list[str]()
+
+    async def report(what: str, **_options: float) -> None:
+        reported.append(what)
+
+    given = message()
+    for each in ("in_progress", "ack", "nak"):
+        setattr(given, each, partial(report, each))
+    found = await delivered(Driver(), given)
+    for each in (found.renew, found.done, found.give_back):
+        await each()
+    assert reported == ["in_progress", "ack", "nak"]
 
 
 async def test_a_server_that_takes_nothing_about_a_delivery_is_unavailable() -> None:

@@ -156,6 +156,36 @@ async def test_what_the_server_has_lost_is_made_again_for_the_next_calls(broker:
                 assert (call.error, call.content) == ("", each)
 
 
+@pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "once"])
+async def test_a_call_that_the_server_has_lost_before_its_request_is_resumed_runs_again_only_if_it_may(
+    broker: Broker, *, idempotent: bool
+) -> None:
+    held, store = Held(idempotent=idempotent), MemoryStore(journal=True)
+
+    def runtime() -> Runtime[None]:
+        return Runtime(
+            answering("held", {}), tools=[held.tool], executors=[executor_of(broker)], store=store, drain_seconds=0
+        )
+
+    with anyio.CancelScope() as host:
+        async with worker_here(broker, [held.tool]), runtime() as first:
+            first.start("Go.")
+            await held.began.wait()
+            host.cancel()
+            await anyio.sleep_forever()
+    client = await driver.connect(broker[0].url)
+    for name in ("calls", "answers"):
+        await client.jetstream().delete_stream(f"{broker[1]}_{name}")
+    await client.close()
+    held.released.set()
+    async with worker_here(broker, [held.tool]), runtime() as second:
+        (session,) = await second.resume()
+        (call,) = (await session.result()).tool_calls
+    expected = (2, "held", "") if idempotent else (1, "", "interrupted")
+    assert (held.runs, call.content, call.reason) == expected
+    assert call.outcome_unknown is not idempotent
+
+
 async def test_of_two_that_resume_a_request_at_once_one_reports_the_answer(broker: Broker) -> None:
     held, store, reported = Held(idempotent=False), MemoryStore(journal=True), list[Event]()
 

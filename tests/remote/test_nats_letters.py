@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -74,20 +73,25 @@ async def test_what_the_server_takes_no_more_is_not_sent_and_delays_nothing(capl
     ]
 
 
-async def test_a_worker_reports_what_becomes_of_a_delivery() -> None:
-    reported = list[str]()
+async def test_signals_that_wait_for_the_server_are_dropped_beyond_a_bound_and_answers_are_not() -> None:
+    sent: list[bytes] = []
+    broker_unavailable = True
 
-    async def report(what: str, **_options: float) -> None:
-        reported.append(what)
+    async def publish(_subject: str, body: bytes) -> None:
+        if broker_unavailable:
+            raise ConnectionError("the driver's buffer is full")
+        sent.extend(body.split(b"\n"))
 
-    message = SimpleNamespace(
-        subject="calls.pool.x.cg.t.Yw",
-        data=b"",
-        headers=None,
-        metadata=SimpleNamespace(num_delivered=1, sequence=SimpleNamespace(stream=1)),
-        **{each: partial(report, each) for each in ("in_progress", "ack", "nak")},
-    )
-    delivery = letters._Delivery(SimpleNamespace(connection=None), SimpleNamespace(), message)
-    for each in (delivery.renew, delivery.done, delivery.give_back):
-        await each()
-    assert reported == ["in_progress", "ack", "nak"]
+    post = letters._Post(SimpleNamespace(client=SimpleNamespace(publish=publish, max_payload=2**20)))
+    signals = [b"%d" % number * 500_000 for number in range(10)] * 2
+    for each in signals:
+        post.put("node", each, may_be_lost=True)
+    post.put("node", b"answer", may_be_lost=False)
+    await post.flush()
+    assert sent == []
+    broker_unavailable = False
+    await post.flush()
+    assert sent == [*signals[:9], b"answer"]
+    post.put("node", b"signal", may_be_lost=True)
+    await post.flush()
+    assert sent[-1] == b"signal"

@@ -94,7 +94,7 @@ async def test_a_tool_that_blocks_the_loop_is_one_event_with_its_name(lines: Lin
         session = runtime.start("go")
         await session.result()
         assert [each.request_id for each in heard if each.name == "spin"] == [session.request_id]
-        assert runtime.statistics().dispatcher.blocked == 1
+        assert runtime.statistics().dispatcher.loop_blocks == 1
         await anyio.sleep(3 * SECONDS)  # in which the watch would publish an event of its own
         assert [each for each in heard if "spin" in each.stack] == []
     assert [each for each in lines.lines if "spin (" in each]

@@ -22,7 +22,9 @@ from toolbus import (
     ToolContext,
     tool,
 )
+from toolbus.core.transcript import validate
 from toolbus.errors import ConfigurationError, ProviderUnavailable
+from toolbus.events import RequestCancelled
 from toolbus.messages import AssistantMessage, Message, ToolCall, Usage, UserMessage
 from toolbus.protocols import Emit, ModelReply, ModelRequest, Provider, Summary
 from toolbus.records import replace
@@ -174,6 +176,21 @@ async def test_all_replies_for_which_an_interceptor_asks_count_unless_it_counts_
     assert (result.usage.input_tokens, budget.tokens) == (counted, 200 if own is None else 7)
 
 
+@pytest.mark.parametrize(("asks", "cost"), [(0, 0.0), (1, 0.1), (2, 0.2)])
+async def test_an_interceptor_that_makes_its_own_reply_pays_for_those_that_it_has_asked_for(asks: int, cost: float):
+    class Guard(Interceptor):
+        async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Any) -> ModelReply:
+            for _ in range(asks):
+                await ask(request)
+            return ModelReply(message=AssistantMessage(text="I cannot say that."))
+
+    budget, prices = Budget(max_cost=10.0), {"scripted:script": PRICES["*"]}
+    async with Runtime(answers(), budget=budget, prices=prices, interceptors=[Guard()]) as runtime:
+        result = await runtime.run("go", limits=Limits(max_cost=1))
+    assert (result.text, result.usage.input_tokens) == ("I cannot say that.", asks * 90)
+    assert result.cost == budget.cost == pytest.approx(cost)
+
+
 async def test_a_reply_that_may_not_be_used_counts():
     class Broken(Interceptor):
         async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Any) -> ModelReply:
@@ -238,6 +255,63 @@ async def test_a_reply_counts_when_an_interceptor_asks_again_in_vain():
         result = await runtime.start("go", limits=limits).result()
     assert (result.reason, result.usage, result.cost) == ("provider_timeout", USED, pytest.approx(0.1))
     assert budget.cost == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("by_host", [False, True])
+async def test_a_reply_that_has_come_before_its_request_is_cancelled_counts_once(*, by_host: bool):
+    class Checks(Interceptor):
+        async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Any) -> ModelReply:
+            reply = await ask(request)
+            await anyio.sleep_forever()
+            return reply
+
+    budget, ended = Budget(max_cost=10.0), list[RequestCancelled]()
+    async with Runtime(answers(), prices=PRICES, budget=budget, interceptors=[Checks()]) as runtime:
+        runtime.bus.connect(RequestCancelled, ended.append)
+        if by_host:
+            with anyio.move_on_after(1):
+                await runtime.run("go")
+        else:
+            session = runtime.start("go")
+            await anyio.wait_all_tasks_blocked()
+            session.cancel()
+            await session.result()
+    (ending,) = ended
+    assert (ending.usage, ending.cost, budget.cost) == (USED, pytest.approx(0.1), pytest.approx(0.1))
+
+
+@pytest.mark.parametrize("outcome", ["reply", "calls", "empty", "failure", "no price"])
+async def test_what_a_model_gives_after_its_request_was_cancelled_counts_and_the_request_ends_cancelled(outcome: str):
+    made = {"calls": calls(("step", {"n": 1}), usage=USED), "empty": text("", usage=USED)}
+    model = ScriptedProvider(lambda _request: made.get(outcome, text("ok", usage=USED)))
+
+    class InAThread:
+        vendor = "scripted"
+
+        async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
+            reply = await model.respond(request, emit)
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(1)
+            return reply
+
+    class Picks(Interceptor):
+        async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Any) -> ModelReply:
+            reply = await ask(request)
+            if outcome == "failure":
+                raise ValueError
+            return reply
+
+    prices = {"another": PRICES["*"]} if outcome == "no price" else PRICES
+    budget = Budget(max_cost=10.0)
+    async with Runtime(InAThread(), tools=[step], prices=prices, budget=budget, interceptors=[Picks()]) as runtime:
+        session = runtime.start("go")
+        await anyio.wait_all_tasks_blocked()
+        session.cancel()
+        result = await session.result()
+    cost = pytest.approx(0.0 if outcome == "no price" else 0.1)
+    assert (result.outcome, result.usage, result.cost, budget.cost) == ("cancelled", USED, cost, cost)
+    assert [each.reason for each in result.tool_calls] == (["cancelled"] if outcome == "calls" else [])
+    validate(result.messages)
 
 
 async def test_a_reply_with_arguments_that_are_no_text_counts():

@@ -91,6 +91,16 @@ async def test_each_request_may_say_itself_whether_it_waits() -> None:
     assert [each.text for each in third.messages if isinstance(each, UserMessage)] == ["one", "three"]
 
 
+async def test_none_is_the_option_of_the_runtime_as_for_every_other_option() -> None:
+    gate, given = Gate(), dict[str, Any](on_busy=None)
+    async with Runtime(gate, on_busy="refuse") as runtime:
+        first = runtime.start("one", conversation_id="c")
+        with pytest.raises(ConversationBusy):
+            runtime.start("two", conversation_id="c", **given)
+        gate.open.set()
+        assert (await first.result()).ok
+
+
 async def test_a_turn_that_waits_makes_its_conversation_busy_too() -> None:
     gate = Gate()
     async with Runtime(gate, max_sessions=1) as runtime:

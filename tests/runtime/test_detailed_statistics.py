@@ -8,9 +8,10 @@ from typing import Any
 import anyio
 import pytest
 
-from toolbus import EventBus, Limits, Price, Runtime, ToolError, tool
+from toolbus import Compression, EventBus, Interceptor, Limits, Price, Runtime, Summarizer, ToolContext, ToolError, tool
 from toolbus.errors import ConfigurationError, ProviderUnavailable
 from toolbus.events import ModelResponded, ModelRetrying, ToolCallCompleted
+from toolbus.interceptors import Ask
 from toolbus.messages import AssistantMessage, Usage
 from toolbus.protocols import Emit, ModelReply, ModelRequest
 from toolbus.records import replace
@@ -81,6 +82,48 @@ async def test_models_are_counted_by_the_name_under_which_they_are_asked() -> No
         "maker:large": ModelStatistics(0, 1, Usage(), 0.0),
         "maker:large-mini": ModelStatistics(2, 2, USAGE + USAGE, 200.0),
     }
+
+
+async def test_replies_that_could_not_be_used_are_counted_for_the_model_that_gave_them() -> None:
+    class Wary(Interceptor):
+        async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Ask) -> ModelReply:
+            if (reply := await ask(request)).message.text == "Hm.":
+                raise ProviderUnavailable("not like that", retryable=True)
+            return reply
+
+    providers = [Dated("large", text("Hm.", usage=USAGE)), Dated("small", text("Yes.", usage=USAGE))]
+    prices = {"*": Price(input_per_million=1e6, output_per_million=0)}
+    async with Runtime(
+        providers=providers,
+        interceptors=[Wary()],
+        prices=prices,
+        limits=Limits(max_model_attempts=1),
+        detailed_statistics=True,
+    ) as runtime:
+        result = await runtime.run("go")
+        found = runtime.statistics().models
+    assert found == {
+        "maker:large": ModelStatistics(0, 0, USAGE, 100.0),
+        "maker:small": ModelStatistics(1, 1, USAGE, 100.0),
+    }
+    assert (result.usage, result.cost) == (USAGE + USAGE, 200.0)
+
+
+async def test_summaries_are_counted_for_the_model_that_wrote_them() -> None:
+    quick = Dated("small", *[text("So far: nothing.", usage=USAGE)] * 2)
+    compression = Compression(max_context_tokens=300, summarizer=Summarizer(quick))
+    prices = {"*": Price(input_per_million=1e6, output_per_million=0)}
+    async with Runtime(
+        Dated("large", text("One. " * 200), text("Two.")),
+        compression=compression,
+        prices=prices,
+        detailed_statistics=True,
+    ) as runtime:
+        for _ in range(2):
+            result = await runtime.run("Go.", conversation_id="c")
+        found = runtime.statistics().models
+    assert found["maker:small-2026-01"] == ModelStatistics(0, 0, USAGE, 100.0)
+    assert (result.usage, result.cost) == (USAGE, 100.0)
 
 
 def test_a_reply_of_a_model_that_nobody_knows_is_counted_under_its_own_name() -> None:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import anyio
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, field_validator
 
 from toolbus import Limits, Runtime, Tool, ToolContext, ToolError, ToolResult, ToolRetry, sub_request_tool, tool
 from toolbus.core.transcript import validate
@@ -97,6 +97,36 @@ async def test_a_result_that_is_not_the_output_is_read_by_the_model() -> None:
         result = await runtime.run("A lamp, please.", output=Receipt)
     assert (result.outcome, result.output) == ("completed", Receipt(number=3))
     validate(result.messages)
+
+
+async def test_a_model_whose_fields_have_aliases_is_the_output_as_the_tool_returns_it() -> None:
+    class Place(BaseModel):
+        city_name: str = Field(alias="cityName")
+
+    @tool(return_direct=True)
+    async def find() -> Place:
+        """Find the place."""
+        return Place(cityName="Rome")
+
+    async with Runtime(ScriptedProvider([calls(("find", {}))]), tools=[find]) as runtime:
+        result = await runtime.run("Where is it?", output=Place)
+    assert result.output == Place(cityName="Rome")
+
+
+async def test_a_bug_in_a_validator_is_logged_also_for_a_direct_result(caplog: pytest.LogCaptureFixture) -> None:
+    class Checked(Receipt):
+        @field_validator("number")
+        @classmethod
+        def exists(cls, number: int) -> int:
+            if number != 3:
+                raise KeyError(number)
+            return number
+
+    model = ScriptedProvider([calls(LAMP), calls(("final_answer", {"number": 3}))])
+    async with Runtime(model, tools=TOOLS) as runtime:
+        result = await runtime.run("A lamp, please.", output=Checked)
+    assert result.output == Checked(number=3)
+    assert [each.message for each in caplog.records if "a validator of the output failed" in each.message]
 
 
 async def test_several_results_are_one_answer() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import os
 from collections.abc import Sequence
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from toolbus import EventBus, Limits, ModelSettings, RequestResult, Runtime, ToolContext, ToolRegistry, tool
@@ -138,6 +140,47 @@ async def test_requests_outside_the_block_are_refused() -> None:
         await runtime.drain()
         with pytest.raises(NotRunning, match="is closing"):
             await runtime.run("hi")
+
+
+async def test_a_thread_that_enters_a_runtime_which_is_being_entered_is_refused_and_harms_nobody() -> None:
+    refused: list[NotRunning] = []
+
+    def enter_it_too() -> None:
+        with pytest.raises(NotRunning, match="Threads share one block: see") as caught:
+            runtime.run_sync("me, too")
+        refused.append(caught.value)
+
+    class Opening(MemoryStore):
+        async def open(self) -> None:
+            await anyio.to_thread.run_sync(enter_it_too)
+
+    runtime = Runtime(ScriptedProvider([text("Hello."), text("Again.")]), store=Opening())
+    for _ in range(2):
+        async with runtime:
+            assert (await runtime.run("hi")).ok
+    assert len(refused) == 2
+
+
+def test_a_runtime_that_was_entered_in_another_event_loop_of_the_thread_is_refused() -> None:
+    runtime, loop = Runtime(ScriptedProvider([text("Hello.")])), asyncio.new_event_loop()
+    entered, over = asyncio.Event(), asyncio.Event()
+
+    async def hold() -> None:
+        async with runtime:
+            entered.set()
+            await over.wait()
+            assert (await runtime.run("hi")).ok
+
+    async def elsewhere() -> None:
+        with pytest.raises(NotRunning, match="in another event loop of this thread"):
+            await runtime.run("hi")
+
+    held = loop.create_task(hold())
+    loop.run_until_complete(entered.wait())
+    asyncio.run(elsewhere())
+    over.set()
+    loop.run_until_complete(held)
+    loop.close()
 
 
 async def test_what_a_request_gives_replaces_the_runtime_s_own() -> None:

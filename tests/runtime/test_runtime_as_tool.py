@@ -136,6 +136,19 @@ async def test_a_sub_request_that_was_stopped_gives_what_it_has_and_says_why() -
     assert "I looked.\\n[I could not finish: no such city.]" in call.content
 
 
+@pytest.mark.parametrize(("last", "data"), [("I looked.", None), ("[7]", [7])])
+async def test_a_sub_request_with_an_output_says_why_it_was_stopped(last: str, data: Any) -> None:
+    inner, limits = once(calls(("get_weather", {"city": "Paris"})), text(last)), Limits(max_rounds=1)
+    desk = sub_request_tool(
+        "weather_desk", "Knows it.", provider=inner, tools=[get_weather], output=list[int], limits=limits
+    )
+    async with Runtime(BOSS, tools=[desk]) as runtime:
+        (call,) = (await runtime.run("A coat?")).tool_calls
+    assert (call.ok, call.data) == (True, data)
+    assert "\\n[I stopped after" in call.content
+    assert last in call.content
+
+
 async def test_a_sub_request_may_be_given_the_transcript_without_the_reply_that_made_its_call() -> None:
     inner = ScriptedProvider([text("One."), text("Two.")])
 

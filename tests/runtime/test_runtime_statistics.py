@@ -13,11 +13,11 @@ import pytest
 from support.journaled import JournaledStore
 from toolbus import Runtime, tool
 from toolbus.durability import OnStoreFailure
-from toolbus.errors import StoreUnavailable
+from toolbus.errors import ProviderRejected, StoreUnavailable
 from toolbus.events import ApprovalRequested
 from toolbus.storage import Entry
 from toolbus.stores.memory import MemoryStore
-from toolbus.testing import ScriptedProvider, calls, text
+from toolbus.testing import ScriptedProvider, calls, error, text
 
 pytestmark = pytest.mark.anyio
 
@@ -32,6 +32,14 @@ async def pay() -> str:
 async def look() -> str:
     """Look."""
     return "seen"
+
+
+async def test_requests_that_have_failed_are_counted_by_the_code_of_the_error() -> None:
+    steps = [error(ProviderRejected("answered 401")), text("Fine."), error(ProviderRejected("answered 401"))]
+    async with Runtime(ScriptedProvider(steps)) as runtime:
+        for expected in ({"provider_rejected": 1}, {"provider_rejected": 1}, {"provider_rejected": 2}):
+            await runtime.start("Hello?").result()
+            assert runtime.statistics().failed == expected
 
 
 async def test_one_value_has_the_numbers_of_the_runtime_and_its_parts() -> None:

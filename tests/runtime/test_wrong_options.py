@@ -23,11 +23,13 @@ from toolbus import (
     Tool,
     ToolContext,
     ToolDispatcher,
+    ToolRegistry,
     tool,
 )
 from toolbus.errors import ConfigurationError, NotRunning
 from toolbus.events import ApprovalRequested
 from toolbus.messages import UserMessage
+from toolbus.remote.nats import NatsExecutor, ToolWorker
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, calls, text, virtual_backends
 
@@ -220,6 +222,15 @@ async def test_in_a_notebook_the_error_shows_two_lines_that_work(slip: str) -> N
         ({"keep_ended_seconds": -1}, "keep_ended_seconds is -1; it must be a finite number of at least 0"),
         ({"lease_seconds": None}, "lease_seconds is None; it must be a finite number above 0"),
         ({"bus": {}}, "bus is {}; give an EventBus"),
+        ({"executors": {"gpu": 7}}, r"executors is a dict \({'gpu': 7}\); give a list of executors for pools, such as"),
+        ({"executors": Mock(spec=["pools", "attach"])}, "executors is a Mock .*; give a list of executors"),
+        ({"executors": None}, r"executors is a NoneType \(None\); give a list of executors"),
+        ({"executors": [7]}, r"an int \(7\) is not a PoolExecutor: it lacks pools, attach; give a list of executors"),
+        ({"executors": [NatsExecutor]}, "the class NatsExecutor is not a PoolExecutor: make an instance of it; give"),
+        (
+            {"store": MemoryStore(journal=True), "relay": "nats://x"},
+            r"a str \('nats://x'\) is not a Relay: it lacks .*; give",
+        ),
         ({"provider": [text("Hi.")]}, r"is not a provider: give .*; of a script, ScriptedProvider\(\[...\]\)"),
     ],
     ids=shown,
@@ -228,6 +239,16 @@ def test_a_runtime_refuses_what_its_own_options_cannot_be(options: dict[str, Any
     given: dict[str, Any] = {"provider": ScriptedProvider([]), **options}
     with pytest.raises(ConfigurationError, match=reported):
         Runtime(**given)
+
+
+@pytest.mark.parametrize("given", [None, 3, "shout", shout], ids=shown)
+def test_what_is_not_a_list_is_refused_as_tools_and_as_pools(given: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"tools is .*; give a list of functions, @tool or Tool"):
+        ToolRegistry(given)
+    with pytest.raises(ConfigurationError, match=r"tools is .*; give a list of functions, @tool or Tool"):
+        ToolWorker("nats://127.0.0.1", given, pool="gpu")
+    with pytest.raises(ConfigurationError, match=r"pools is .*; give a list of names of pools"):
+        ToolDispatcher(EventBus(), pools=given)
 
 
 def test_the_options_of_the_dispatcher_have_the_same_defaults_in_a_runtime() -> None:

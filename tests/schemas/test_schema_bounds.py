@@ -461,6 +461,11 @@ def test_the_positions_of_a_pattern_are_counted_with_its_repetitions_written_out
     assert cost_of(f"{'z' * 20}{pattern}").match_ns == 800 + 60 * (20 + positions)
 
 
+@pytest.mark.parametrize("pattern", ["{".ljust(2_000), "{,".ljust(2_000)])
+def test_a_repetition_that_is_not_closed_is_read_in_linear_time(pattern: str):
+    assert cpu_seconds(lambda: cost_of(pattern)) < 0.02
+
+
 def test_integers_that_the_library_cannot_take_are_checked_as_floats():
     fitting, others = (-(2**63), 2**64 - 1), (-(2**63) - 1, 2**64, 10**400, -(10**400))
     assert [type(_plain(each)) for each in fitting] == [int, int]

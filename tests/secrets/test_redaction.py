@@ -6,6 +6,7 @@ import base64
 import json
 import random
 import string
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -40,6 +41,7 @@ SECRETS = [
     ("curl -u me:hunter2 https://x", f"curl -u me:{MASK} https://x"),
     ("mysql --password hunter2 shop", f"mysql --password {MASK} shop"),
     ("tokens=4x8y2z next, tokens=1-2", f"tokens={MASK} next, tokens={MASK}"),
+    ("token=12, token_limits=x", f"token={MASK}, token_limits={MASK}"),
     ("password=hunter2 next", f"password={MASK} next"),
     ('{"api_key": "hunter2", "city": "Paris"}', '{"api_key": "' + MASK + '", "city": "Paris"}'),
     ("Cookie: a=b; c=d", f"Cookie{MASK}"),
@@ -112,12 +114,20 @@ def test_the_value_of_a_pair_is_hidden_when_its_name_is_a_secret_s():
     }
 
 
-def test_numbers_of_tokens_are_no_secrets():
-    assert redacted({"max_tokens": 200, "tokens": ["x"], "token": 7}) == {
-        "max_tokens": 200,
-        "tokens": MASK,
-        "token": MASK,
-    }
+COUNTS = ["max_tokens", "maxTokens", "tokens", "tokens_used", "max_tokens_per_reply", "token_limit", "tokenCount"]
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_numbers_of_tokens_are_no_secrets(name: str):
+    shown = {name: 200, "deep": [{name: 0.5}], "unset": {name: None}, "text": f"{name}=200, '{name}': 0.5"}
+    assert redacted(shown) == hide({"arguments": shown})["arguments"] == shown
+    for secret in ("x", ["x"], True, {"n": 1}, "200"):
+        assert redacted({name: secret}) == hide({"arguments": {name: secret}})["arguments"] == {name: MASK}
+
+
+@pytest.mark.parametrize("name", ["token", "auth_token", "secret_tokens", "tokens_password", "pin"])
+def test_a_number_is_hidden_that_may_be_a_secret(name: str):
+    assert redacted({name: 7}) == hide({"arguments": {name: 7}})["arguments"] == {name: MASK}
 
 
 def test_values_that_are_no_text_stay_and_what_is_no_json_is_hidden():
@@ -130,6 +140,13 @@ def test_the_arguments_themselves_are_not_changed():
     arguments: dict[str, Any] = {"password": "x", "deep": {"token": ["y"]}}
     redacted(arguments)
     assert arguments == {"password": "x", "deep": {"token": ["y"]}}
+
+
+def test_a_long_name_is_not_kept():
+    name = "password" * 1_000
+    before = sys.getrefcount(name)
+    assert is_secret_name(name)
+    assert sys.getrefcount(name) == before
 
 
 def test_a_copy_is_bounded_however_large_the_arguments_are():

@@ -48,7 +48,7 @@ async def carry_out(provider: Any, **limits: Any) -> tuple[Any, list[ModelRetryi
 async def test_a_provider_that_is_overloaded_is_asked_again_after_a_growing_wait() -> None:
     result, retried, seconds = await carry_out(ScriptedProvider([unavailable(), unavailable(), text("here")]))
     assert (result.outcome, result.text, result.error) == ("completed", "here", None)
-    assert [event.reason for event in retried] == ["provider_unavailable"] * 2
+    assert [(event.reason, event.vendor) for event in retried] == [("provider_unavailable", "scripted")] * 2
     first, second = (event.delay_seconds for event in retried)
     assert 0.25 <= first <= 0.5
     assert 0.5 <= second <= 1
@@ -74,7 +74,7 @@ async def test_a_reply_counts_if_its_interceptor_failed_afterwards_and_is_asked_
         limits = Limits(max_output_tokens=most)
         result = await RequestSession(bus, model, "hi", limits=limits, interceptors=[AsksTwice()]).run()
         if most == 1_000:
-            assert [each.usage for each in retried] == [used]
+            assert [(each.usage, each.vendor, each.model) for each in retried] == [(used, "scripted", "script")]
             assert (result.text, result.usage.output_tokens, result.trace[0].usage.output_tokens) == ("one", 300, 300)
         else:
             assert not retried

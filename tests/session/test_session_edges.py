@@ -15,6 +15,7 @@ from toolbus.core.turn import TurnState
 from toolbus.errors import (
     ApplicationError,
     ConfigurationError,
+    InboxFull,
     NotRunning,
     Overloaded,
     ProviderUnavailable,
@@ -103,6 +104,25 @@ async def test_steering_that_comes_before_the_start_does_not_jump_the_queue() ->
         assert (await first.result()).text == "first"
         assert (await second.result()).text == "first / second / more"
         assert (await elsewhere.result()).text == "elsewhere / too"
+
+
+async def test_steering_without_end_is_refused_and_a_cancel_still_passes() -> None:
+    @tool(external=True)
+    async def elsewhere() -> str:
+        """Answer elsewhere."""
+        raise AssertionError
+
+    session = RequestSession(EventBus(), ScriptedProvider([calls(("elsewhere", {}))]), "hi", tools=[elsewhere])
+    async with anyio.create_task_group() as group:
+        group.start_soon(session.run)
+        await anyio.wait_all_tasks_blocked()
+        assert all(session.steer("more") for _ in range(60))
+        await anyio.wait_all_tasks_blocked()  # They have become facts, and wait for the next round.
+        assert all(session.steer("more") for _ in range(40))
+        with pytest.raises(InboxFull, match=f"100 inputs wait for request {session.request_id}"):
+            session.steer("more")
+        assert session.cancel()
+    assert (await session.result()).outcome == "cancelled"
 
 
 async def test_steering_from_a_listener_does_not_cut_a_wait_short() -> None:

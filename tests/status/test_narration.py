@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -114,6 +115,13 @@ def test_a_tools_name_is_shown_in_title_case(name: str, shown: str):
     assert display_name(name) == shown
 
 
+def test_a_name_that_a_model_has_made_long_is_not_kept():
+    name = "name" * 1_000
+    before = sys.getrefcount(name)
+    assert display_name(name).endswith("…")
+    assert sys.getrefcount(name) == before
+
+
 @pytest.mark.parametrize(
     ("template", "arguments", "shown"),
     [
@@ -128,6 +136,8 @@ def test_a_tools_name_is_shown_in_title_case(name: str, shown: str):
         ("{a}{a}{a}{a}", {"a": "x" * 60}, "x" * 199 + "…"),
         ("Login {user} {password}", {"user": "me", "password": "hunter2"}, f"Login me {MASK}"),
         ("Asking {url}", {"url": "https://a:b@c/?token=d"}, f"Asking https://a:{MASK}@c/?token={MASK}"),
+        ("Asking for {max_tokens} tokens", {"max_tokens": 200}, "Asking for 200 tokens"),
+        ("Using {tokens}, {token}", {"tokens": ["abc"], "token": 7}, f"Using {MASK}, {MASK}"),
         ("ContextWindow {body}", {"body": {"pin": 1234}}, f'ContextWindow {{"pin":"{MASK}"}}'),
     ],
 )

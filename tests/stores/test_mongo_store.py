@@ -327,6 +327,20 @@ async def test_what_toolbus_searches_for_has_an_index(mongo_database: tuple[str,
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_search_in_the_conversations_of_one_user_reads_no_messages_of_others(
+    mongo_database: tuple[str, str], anyio_backend: str
+) -> None:
+    async with aclosing(MongoStore(*mongo_database)) as store:
+        for conversation_id in ("ann/c", "bob/c"):
+            await store.remember(conversation_id, turn("apples"))
+        with direct(mongo_database) as database:
+            database.messages.update_many({"sessionId": "bob/c"}, {"$set": {"data.toolbus.messages": "no apples"}})
+        assert [each.conversation_id for each in await store.conversations(search="apples", prefix="ann/")] == ["ann/c"]
+        with pytest.raises(StoreDamaged, match="conversation 'bob/c'"):
+            await store.conversations(search="apples")
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_the_size_of_a_journal_is_that_of_its_steps(mongo_database: tuple[str, str], anyio_backend: str) -> None:
     async with aclosing(MongoStore(*mongo_database)) as store:
         # Times have different numbers of digits.
@@ -625,23 +639,25 @@ def test_the_end_of_a_journal_is_remembered_until_its_request_ends_so_that_no_ap
     assert [*database.heads] == ["r"]
 
 
+@pytest.mark.parametrize("failing", ["publish", "mark_taken"])
 @pytest.mark.parametrize(("exc", "is_raised"), [(AutoReconnect("gone"), False), (ZeroDivisionError(), True)])
-def test_an_ending_counts_though_its_turn_could_not_be_added_yet(
-    process: Process, monkeypatch: pytest.MonkeyPatch, exc: Exception, is_raised: bool
+def test_an_ending_counts_though_its_turn_or_what_it_took_could_not_be_noted_yet(
+    process: Process, monkeypatch: pytest.MonkeyPatch, exc: Exception, is_raised: bool, failing: str
 ) -> None:
     def fail(*_args: Any) -> None:
         raise exc
 
     database = process.open()
     with monkeypatch.context() as patched:
-        patched.setattr(_journal, "publish", fail)
-        ending = entry(f"r {is_raised}", 0, conversation_id=f"late {is_raised}", ending="completed", turn=turn("late"))
+        patched.setattr(_journal, failing, fail)
+        ids = f"{failing} {is_raised}"
+        ending = entry(ids, 0, conversation_id=ids, ending="completed", turn=turn("late"))
         if is_raised:
             with pytest.raises(ZeroDivisionError):
                 append(database, ending)
         else:
             append(database, ending)
-    assert history(process.open(), f"late {is_raised}") == turn("late")
+    assert history(process.open(), ids) == turn("late")
 
 
 @contextmanager

@@ -122,7 +122,9 @@ async def test_a_file_that_may_not_be_written_is_refused_at_the_start(
         return mode != os.W_OK
 
     monkeypatch.setattr(os, "access", access)  # root may write anything
-    assert await refusal(path) == f"{path} cannot be written by this user; check the permissions of the file"
+    assert await refusal(path) == (
+        f"{path} cannot be written by this user; check the permissions of the file, and whether its disk is read-only"
+    )
 
     def refuse(*_: object) -> int:
         raise PermissionError(13, "Permission denied")
@@ -576,6 +578,7 @@ CODES: dict[int, tuple[type[StoreError], str, bool]] = {
     11: (StoreDamaged, "is damaged", True),  # SQLITE_CORRUPT
     779: (StoreDamaged, "is damaged", True),  # SQLITE_CORRUPT_INDEX
     13: (StoreError, "there is no space", False),  # SQLITE_FULL
+    4874: (StoreError, "there is no space", True),  # SQLITE_IOERR_SHMSIZE
     14: (StoreError, "cannot be opened", True),  # SQLITE_CANTOPEN
     15: (StoreError, "planted", True),  # SQLITE_PROTOCOL
     26: (StoreDamaged, "is not a SQLite database", True),  # SQLITE_NOTADB

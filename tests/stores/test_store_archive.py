@@ -11,6 +11,7 @@ import stat
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager, closing
 from errno import ENOSPC
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,41 @@ async def test_an_export_that_was_changed_or_breaks_off_is_refused_before_anythi
         assert (await target.statistics()).requests == 0
         await import_from(target, path)
         assert len(await target.facts("r")) == 5
+
+
+def rehashed(lines: list[bytes]) -> bytes:
+    """The lines, without their hashes, as a file whose hashes are right: whoever writes a file can write them too."""
+    last, found = b"", list[bytes]()
+    for line in lines:
+        last = sha256(last + line).hexdigest().encode()
+        found.append(line[:-1] + b',"hash":"' + last + b'"}\n')
+    return b"".join(found)
+
+
+@pytest.mark.parametrize(
+    ("at", "was", "made", "message"),
+    [
+        (2, b'"seq":0', b'"seq":', "its line 3 is not what was exported"),
+        (1, b'"epoch":1', b'"epoch":"1"', r"request.epoch: Expected int, got str"),
+        (1, b'"request_id":"r"', b'"request_id":7', r"request.request_id: Expected str, got int"),
+        (0, b'"title":', b'"title":[],"was":', r"conversation.title: Expected str, got array"),
+    ],
+)
+async def test_a_file_with_right_hashes_and_wrong_values_is_refused_before_anything_is_written(
+    tmp_path: Path, at: int, was: bytes, made: bytes, message: str
+) -> None:
+    path = tmp_path / "export.jsonl"
+    async with aclosing(SqliteStore(tmp_path / "a.db", durability="process")) as store:
+        await write_whole(store)
+        await export_to(store, path)
+    lines = [each.rpartition(b',"hash":')[0] + b"}" for each in path.read_bytes().splitlines()]
+    at = next(index for index, each in enumerate(lines) if index >= at and was in each)
+    lines[at] = lines[at].replace(was, made, 1)
+    path.write_bytes(rehashed(lines))
+    async with aclosing(SqliteStore(tmp_path / "b.db", durability="process")) as target:
+        with pytest.raises(StoreError, match=message):
+            await import_from(target, path)
+        assert (await target.statistics()).requests == 0
 
 
 @pytest.mark.guarantee("G23")

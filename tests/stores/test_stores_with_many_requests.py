@@ -155,3 +155,14 @@ async def test_looking_for_free_requests_reads_no_others(tmp_path: Path) -> None
     assert not [each for each in used if each.startswith(("SCAN r", "SCAN h", "SCAN o", "SCAN d"))]
     for index in ("requests_free (lease_until<?)", "owners_out (lease_until<?)", "requests_held (owner=? AND lease"):
         assert [each for each in used if index in each]
+
+
+async def test_a_search_in_the_conversations_of_one_user_reads_no_messages_of_others(tmp_path: Path) -> None:
+    async with aclosing(SqliteStore(tmp_path / "store.db", durability="process")) as store:
+        await store.append(entry("r"))
+        looks = (
+            f"{read._LIST} WHERE {read._HAS.replace('{find}', 'm.text = 1')} AND substr(conversation_id, 1, 4) = 'ann/'"
+        )
+        used = [str(row[3]) for row in await rows(store, f"EXPLAIN QUERY PLAN {looks}")]
+    assert "SEARCH m USING INDEX sqlite_autoindex_messages_1 (conversation_id=?)" in used
+    assert [each for each in used if each.startswith("CORRELATED")]

@@ -21,9 +21,10 @@ from support.journaled import JournaledStore
 from support.mcp_server import FakeMcp, definition, said
 from toolbus import Limits, Runtime, ToolError, tool
 from toolbus.errors import ProviderUnavailable
-from toolbus.events import ApprovalRequested, ToolCallLate
+from toolbus.events import ApprovalRequested, HistoryCompressed, ModelRetrying, ToolCallLate
 from toolbus.messages import FilePart, ImagePart, TextPart, Usage
 from toolbus.protocols import ModelSettings
+from toolbus.records import replace
 from toolbus.telemetry import OpenTelemetry, _names
 from toolbus.testing import ScriptedProvider, calls, error, hang, settle, text
 from toolbus.toolsets.mcp import McpTools
@@ -410,3 +411,17 @@ async def test_what_a_runtime_publishes_is_counted_by_reason(collected: Collecte
         ]
     runtime.bus.publish(ToolCallLate(call_id="c", name="careful", event_type="tool_call_completed"))
     assert "toolbus.tool.late_results" not in collected.metrics
+
+
+async def test_the_cost_of_a_summary_and_of_a_reply_that_could_not_be_used_is_counted_for_its_model(
+    collected: Collected,
+):
+    async with Runtime(scripted(), instrumentation=[collected.telemetry]) as runtime:
+        retrying = ModelRetrying(round=0, reason="provider_unavailable", vendor="maker", model="script", cost=0.5)
+        runtime.bus.publish(retrying)
+        runtime.bus.publish(replace(retrying, event_id="e", cost=0.0))
+        runtime.bus.publish(
+            HistoryCompressed(before_tokens=9, after_tokens=1, vendor="maker", model="script", cost=0.25)
+        )
+        named = {"gen_ai.provider.name": "maker", "gen_ai.response.model": "script"}
+        assert collected.metrics["toolbus.model.cost"] == [(named, 0.75)]

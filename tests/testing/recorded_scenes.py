@@ -35,6 +35,7 @@ from toolbus.clock import wall_time_from
 from toolbus.errors import ContextOverflow, NativeOutputUnsupported, ProviderUnavailable
 from toolbus.events import ApprovalRequested, RoundStarted, ToolCallRequested
 from toolbus.events.ids import ids_from
+from toolbus.interceptors import Ask
 from toolbus.messages import ImagePart, SystemMessage, ToolMessage, Usage, UserMessage
 from toolbus.protocols import Emit, ModelReply, ModelRequest, OutputMode, ToolSpec
 from toolbus.providers.scripted import ScriptedProvider, Step, calls, error, hang, text
@@ -459,6 +460,36 @@ async def guardrails_that_deny_and_refuse(path: Path) -> None:
         with record(path, runtime):
             await runtime.run("Where?")
             await runtime.start("Where?", interceptors=[Strict()]).result()
+
+
+@scene
+async def replies_that_a_guardrail_has_lost(path: Path) -> None:
+    class Wary(Interceptor):
+        async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Ask) -> ModelReply:
+            reply = await ask(request)
+            if reply.message.text == "Hm.":
+                raise ProviderUnavailable("not like that", retryable=True)
+            if reply.message.text == "Wait.":
+                await anyio.sleep_forever()
+            return reply
+
+        async def on_answer(self, text: str, context: ToolContext[Any]) -> str:
+            if text == "No.":
+                raise Denied("not so rude")
+            return text
+
+    used = Usage(input_tokens=20, output_tokens=2)
+    model = ScriptedProvider(
+        [text(each, usage=used) for each in ("Hm.", "Yes.", "No.", "Hm.", "Hm.", "Wait.", "Wait.")]
+    )
+    prices = {"scripted:script": Price(input_per_million=1, output_per_million=4)}
+    async with Runtime(model, interceptors=[Wary()], prices=prices) as runtime:
+        with record(path, runtime):
+            await runtime.run("Well?")
+            await runtime.start("Well?").result()
+            await runtime.start("Well?", limits=Limits(max_output_tokens=3)).result()
+            await runtime.start("Well?", limits=Limits(model_timeout_seconds=1)).result()
+            await runtime.start("Well?", limits=Limits(timeout_seconds=1)).result()
 
 
 @scene

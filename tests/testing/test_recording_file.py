@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,11 @@ async def test_a_disk_that_is_full_costs_the_recording_and_no_request(tmp_path: 
 def test_a_file_that_cannot_be_made_is_reported_at_once(tmp_path: Path):
     with pytest.raises(RecordingError, match="cannot be created"):
         Recorder(tmp_path, EventBus())
+
+
+def test_a_recording_is_readable_only_for_its_owner(tmp_path: Path):
+    with Recorder(tmp_path / "new.jsonl", EventBus()):
+        assert stat.S_IMODE((tmp_path / "new.jsonl").stat().st_mode) == 0o600
 
 
 def test_a_recording_replaces_an_earlier_one_and_no_other_file(tmp_path: Path):

@@ -11,12 +11,14 @@ import orjson
 import pytest
 from recorded_scenes import SCENES, delete_file, get_weather
 
-from toolbus import Interceptor, Limits, Runtime, tool
+from toolbus import Interceptor, Limits, Runtime, ToolContext, tool
 from toolbus.core.transcript import validate
 from toolbus.core.turn import TurnState, apply
 from toolbus.durability import limits_in
 from toolbus.errors import ConfigurationError
-from toolbus.messages import SystemMessage
+from toolbus.interceptors import Ask
+from toolbus.messages import SystemMessage, Usage
+from toolbus.protocols import Emit, ModelReply, ModelRequest
 from toolbus.providers.scripted import ScriptedProvider, calls, text
 from toolbus.testing import ReplayDifference, read_recording, replay, virtual_backends
 from toolbus.testing.recording import RecordingError, record
@@ -269,6 +271,17 @@ async def test_an_agreement_that_cannot_be_is_refused_with_its_line(tmp_path: Pa
     assert isinstance(caught.value.__cause__, ConfigurationError)
 
 
+@pytest.mark.parametrize(("kind", "field"), [("request", "limits"), ("request_completed", "output")])
+async def test_a_field_of_another_type_is_refused_with_the_line_of_its_request(tmp_path: Path, kind: str, field: str):
+    def edit(lines: Lines) -> Lines:
+        at = place_of(lines, kind)
+        lines[at] = with_fields(lines[at], **{field: "x"})
+        return lines
+
+    with pytest.raises(RecordingError, match=r"changed.jsonl:2: the request cannot be started again"):
+        await replay(changed(tmp_path, PARALLEL, edit))
+
+
 async def test_a_question_that_nobody_answers_in_time_is_asked_in_the_replay_too(tmp_path: Path):
     model = ScriptedProvider([calls(("delete_file", {"path": "a"})), text("It stays.")])
     options: Any = {"limits": Limits(approval_timeout_seconds=20), "interceptors": [Interceptor()]}
@@ -277,3 +290,40 @@ async def test_a_question_that_nobody_answers_in_time_is_asked_in_the_replay_too
             result = await runtime.run("Delete a.")
     assert result.tool_calls[0].error == "Nobody decided on the call in time (approval_timeout_seconds=20)."
     assert (await replay(tmp_path / "late.jsonl")).results[0] is not None
+
+
+class Waits(Interceptor):
+    """Gives no reply back."""
+
+    edits_replies = False
+
+    async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Ask) -> ModelReply:
+        reply = await ask(request)
+        await anyio.sleep_forever()
+        return reply
+
+
+class InAThread(ScriptedProvider):
+    """A model whose call cannot be cancelled."""
+
+    async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
+        reply = await super().respond(request, emit)
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(1)
+        return reply
+
+
+@pytest.mark.parametrize("reply", ["lost", "taken", "taken with calls"])
+async def test_a_reply_that_comes_before_its_request_is_cancelled_comes_in_the_replay_too(reply: str, tmp_path: Path):
+    used = Usage(input_tokens=20, output_tokens=2)
+    made = calls(("get_weather", {"city": "Rome"}), usage=used) if "calls" in reply else text("Yes.", usage=used)
+    guards = [Waits()] if reply == "lost" else []
+    async with Runtime(InAThread([made]), tools=[get_weather], interceptors=guards) as runtime:
+        with record(tmp_path / "cancelled.jsonl", runtime):
+            session = runtime.start("Well?")
+            await anyio.sleep(2 if reply == "lost" else 0.5)
+            session.cancel("enough")
+            assert (await session.result()).usage == used
+    (again,) = (await replay(tmp_path / "cancelled.jsonl")).results
+    assert again is not None
+    assert (again.outcome, again.usage) == ("cancelled", used)

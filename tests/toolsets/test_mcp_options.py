@@ -83,6 +83,12 @@ def test_options_that_make_no_sense_are_refused_at_once(options: Any, problem: s
         McpServer("a", command="x", tool_options={"t": options})
 
 
+@pytest.mark.parametrize("servers", [McpServer("a", command="x"), "a", {"a": 1}, ["a"], [McpServer]])
+def test_what_is_not_a_list_of_servers_is_refused_at_once(servers: Any):
+    with pytest.raises(ConfigurationError, match=r"servers is .*; give a list of McpServer"):
+        McpTools(servers)
+
+
 @pytest.mark.guarantee("G19", "G30")
 async def test_after_a_crash_a_call_is_sent_again_only_if_its_tool_is_idempotent(wall: Wall):
     sent: list[str] = []

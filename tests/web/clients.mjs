@@ -16,9 +16,7 @@ async function vercel(version, scene) {
   const ai = await load(`ai-${version}`);
   const Page = pageOf(ai);
   const again = (o) =>
-    report.turns < 9 &&
-    (ai.lastAssistantMessageIsCompleteWithApprovalResponses(o) ||
-      (ai.lastAssistantMessageIsCompleteWithToolCalls(o) && o.messages.at(-1).parts.some((p) => p.type === "tool-locate" && p.state === "output-available" && !report.sent?.has(p.toolCallId) && (report.sent ??= new Set()).add(p.toolCallId))));
+    report.turns < 9 && (ai.lastAssistantMessageIsCompleteWithApprovalResponses(o) || ai.lastAssistantMessageIsCompleteWithToolCalls(o));
   const transport = new ai.DefaultChatTransport({
     api: `${address}/vercel/${scene}?v=${version}`,
     fetch: async (url, options) => {
@@ -121,7 +119,6 @@ const reports = {};
 for (const scene of scenes) {
   report = { errors: [], chunks: [], turns: 0 };
   await (kind === "agui" ? agui(scene) : vercel(kind, scene));
-  delete report.sent;
   reports[scene] = report;
 }
 console.log(JSON.stringify(reports));

@@ -35,6 +35,10 @@ for (let number = 0; number < Number(count); number++) {
 }
 const long = { text: "a*".repeat(30_000) };
 const whole = markdown(long).text === long.text;
+const began = performance.now();
+const signs = ["_a_", "*a_", "**a ", "a* "].map((each) => ({ text: `*Once* _upon_\n\n${each.repeat(40_000 / each.length)}\n\n**a** time` }));
+const bounded = signs.every((each) => ["em", "strong"].every((name) => [...markdown(each).all()].some((made) => made.name === name)));
+const seconds = (performance.now() - began) / 1_000;
 const deep = { text: `${">".repeat(20_000)} deep` };
 const kept = markdown(deep).text === deep.text && markdown(deep).text === deep.text;
-console.log(JSON.stringify({ ...Object.fromEntries(Object.entries(found).map(([name, set]) => [name, [...set].sort()])), whole, kept }));
+console.log(JSON.stringify({ ...Object.fromEntries(Object.entries(found).map(([name, set]) => [name, [...set].sort()])), whole, kept, bounded, seconds }));

@@ -25,12 +25,12 @@ from toolbus import Runtime, Tool, ToolContext, tool
 from toolbus.errors import ConfigurationError, MissingExtra, ProviderUnavailable, StoreUnavailable
 from toolbus.events import RequestCancelled, RequestCompleted
 from toolbus.handles import RequestHandle
-from toolbus.messages import to_vercel
 from toolbus.providers.scripted import ScriptedProvider, calls, error, hang, text
 from toolbus.stores.memory import MemoryStore
 from toolbus.stores.sqlite import SqliteStore
 from toolbus.testing import virtual_backends
 from toolbus.web import create_app
+from toolbus.web._vercel import page_messages
 
 anyio_backend = virtual_backends()
 Backend = Literal["asyncio", "trio"]
@@ -191,6 +191,22 @@ def test_options_of_a_request_come_from_the_application(backend: Backend):
         assert '"content":"ann at 7"' in client.get(path).text
 
 
+def test_a_conversation_that_is_busy_in_another_process_is_refused_as_in_this_one(backend: Backend):
+    def options(_http: Request, _user: str) -> Any:
+        return {"on_busy": "refuse"}
+
+    store = MemoryStore(journal=True)
+    assert store.journal is not None
+    with client_of(backend, store=store, options=options) as client:
+        assert client.portal is not None
+        client.portal.call(store.journal.take_turn, "ann/c1", "another request", "another process", 30)
+        asked = client.post("/ask", json={"prompt": "hi", "conversation_id": "c1"})
+        assert (asked.status_code, asked.json()["reason"]) == (409, "conversation_busy")
+        assert asked.json()["explanation"] == "I am still busy with your last message."
+        failed = chunks_of(client.post("/ask/events", json={"prompt": "hi", "conversation_id": "c1"}).text)[-1]
+        assert (failed["type"], failed["reason"], failed["retryable"]) == ("request_failed", "conversation_busy", True)
+
+
 SLOW = [text("Hello.", 1, delays=10)]
 
 
@@ -318,16 +334,16 @@ def test_a_long_conversation_is_written_outside_of_the_event_loop(client: Client
     begun(client, "hi there")
     in_loop: list[bool] = []
 
-    def written(messages: Any, *, form: Any) -> Any:
+    def written(messages: Any) -> Any:
         try:
             anyio.get_current_task()
         except Exception:
             in_loop.append(False)
         else:
             in_loop.append(True)
-        return to_vercel(messages, form=form)
+        return page_messages(messages)
 
-    monkeypatch.setattr("toolbus.web._app.to_vercel", written)
+    monkeypatch.setattr("toolbus.web._app.page_messages", written)
     assert len(client.get("/conversations/c1").json()["messages"]) == 2
     assert in_loop == [False]
 
@@ -665,6 +681,8 @@ def test_wrong_options_are_refused():
         {"heartbeat_seconds": 0},
         {"max_body_bytes": 0},
         {"ai_sdk_version": 5},
+        {"client_tools": "locate"},
+        {"client_tools": None},
     ]
     for options in wrong:
         with pytest.raises(ConfigurationError):

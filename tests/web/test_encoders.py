@@ -36,6 +36,7 @@ from toolbus.events import (
 from toolbus.messages import AssistantMessage, FilePart, ImagePart, TextPart, ToolCall, ToolMessage, to_vercel
 from toolbus.records import replace
 from toolbus.web import AguiEncoder, EventEncoder, VercelEncoder
+from toolbus.web._vercel import page_messages
 
 R: dict[str, Any] = {"request_id": "r", "conversation_id": "c"}
 BEGIN: list[Event] = [RequestStarted(**R, timeout_seconds=9), RoundStarted(**R, round=0, message_count=1)]
@@ -346,6 +347,27 @@ def test_text_that_is_not_the_beginning_of_the_reply_is_shown_anew():
     assert check_vercel(fed(VercelEncoder(), *events)) == {"r_r0": "lo.", "r_r0_2": "Hello.", "r_answer": "Hi."}
 
 
+@pytest.mark.parametrize(
+    ("ending", "text"),
+    [
+        (RequestCompleted(**R, text="Ordered."), "Ordered."),
+        (RequestCompleted(**R, outcome="stopped", reason="max_rounds=1", limit="max_rounds"), ""),
+        (RequestCancelled(**R, reason="replaced by a newer message"), ""),
+    ],
+)
+@pytest.mark.parametrize("answered", [(), ("r_0_0",)])
+def test_the_newest_step_of_a_request_that_has_ended_has_no_calls(ending: Event, text: str, answered: Any):
+    """A page sends the calls of its newest step once all of them have results: `useChat` would not end."""
+    done = ToolCallCompleted(**R, call_id="r_0_0", name="locate", content="Kyiv")
+    encoder = VercelEncoder(client_tools=["locate"], answered=answered)
+    chunks = fed(encoder, *BEGIN, reply("r_r0", "locate"), called("locate", 0), done, ending)
+    assert "".join(check_vercel(chunks, known=answered).values()) == text
+    kinds = [each["type"] for each in chunks]
+    newest = kinds[len(kinds) - kinds[::-1].index("start-step") :]
+    assert not [each for each in newest if each.startswith("tool-")]
+    assert ("text-delta" in newest) == bool(text)
+
+
 @pytest.mark.parametrize("again", [ModelRetrying(**R, round=0, reason="x"), RequestResumed(**R, resumption=1)])
 def test_arguments_that_are_streamed_again_are_another_call(again: Event):
     void = ToolArgumentsDelta(**R, message_id="r_r0", index=0, name="look", text='{"n":')
@@ -428,6 +450,15 @@ def test_a_call_is_shown_as_denied_if_somebody_was_asked_and_refused(asks: bool,
     chunks = fed(VercelEncoder(), *BEGIN, reply("r_r0", "rm"), *question, failed, END)
     check_vercel(chunks)
     assert [each["type"] for each in chunks if each["type"].startswith("tool-output")] == [kind]
+    failure = {"type": "data-failure", "id": "r_0_0", "data": {"reason": reason, "error": "No."}}
+    assert [each for each in chunks if each["type"] == "data-failure"] == [failure]
+
+
+@pytest.mark.parametrize("content", ["broken", '{"ok":false,"reason":"denied"}', '{"reason":1,"error":[]}', "[1]"])
+def test_a_failure_of_another_form_is_shown_after_a_reload_as_it_is(content: str):
+    result = ToolMessage(call_id="c", name="look", content=content, is_error=True)
+    history = [AssistantMessage(tool_calls=(ToolCall(name="look", arguments="{}", call_id="c"),)), result]
+    assert page_messages(history) == to_vercel(history, form="ui")
 
 
 def test_a_streamed_call_that_the_reply_does_not_have_is_shown_as_void():
@@ -569,6 +600,8 @@ def test_an_error_is_one_sentence_without_its_cause():
         assert "sk-123" not in str(last)
 
 
-def test_a_wrong_version_is_refused():
+def test_wrong_options_of_an_encoder_are_refused():
+    with pytest.raises(ConfigurationError, match=r"client_tools is a str \('look'\); give a list of names of tools"):
+        VercelEncoder(client_tools="look")
     with pytest.raises(ConfigurationError, match="it must be 6 or 7"):
         VercelEncoder(ai_sdk_version=5)  # pyright: ignore[reportArgumentType]

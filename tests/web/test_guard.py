@@ -75,6 +75,21 @@ async def test_a_request_of_the_same_page_passes():
     assert await status(client=("::ffff:127.0.0.1", 1)) == 200
 
 
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ({"x_forwarded_for": "127.0.0.1, ::1"}, 200),
+        ({"x_forwarded_for": "127.0.0.1, 203.0.113.7"}, 403),
+        ({"x_forwarded_for": "203.0.113.7:4711"}, 403),
+        ({"x_real_ip": "203.0.113.7"}, 403),
+        ({"forwarded": "for=203.0.113.7"}, 403),
+    ],
+)
+async def test_a_client_of_a_proxy_on_this_machine_is_not_on_it(headers: dict[str, str], code: int):
+    assert await status(**headers) == code
+    assert await status(Guard(APP, hosts=["127.0.0.1"]), **headers) == 200
+
+
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "", "localhost:80:80"])
 async def test_a_foreign_host_is_refused(host: str):
     found, headers, text = await ask(GUARDED, host=host)

@@ -354,3 +354,13 @@ async def test_a_denial_counts_once_and_has_its_reason_and_the_name_of_the_perso
         result = await session.result()
     assert [(each.approved, each.reason, each.by) for each in decided] == [(False, "It is needed.", "Ann")]
     assert [each.reason for each in result.tool_calls] == ["denied"]
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "gs://bucket/a.pdf", "javascript:alert(1)", "FTP://x/y"])
+def test_a_page_names_no_files_of_servers(url: str) -> None:
+    parts = [{"type": "file", "mediaType": "image/png", "url": url}]
+    with pytest.raises(DecodeError, match=r"messages\[0\]: the URL .* is not one of http, https or data"):
+        read_vercel({"id": "c", "message": {"role": "user", "parts": parts}})
+    content = [{"type": "document", "source": {"type": "url", "value": url}}]
+    with pytest.raises(DecodeError, match="is not one of http, https or data"):
+        read_agui({"threadId": "t", "runId": "r", "messages": [{"role": "user", "content": content}]})

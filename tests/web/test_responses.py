@@ -19,12 +19,15 @@ from toolbus.errors import ConfigurationError, ProviderUnavailable, StoreUnavail
 from toolbus.events import (
     Event,
     ModelResponded,
+    ModelRetrying,
+    ReceiverFailed,
     RequestCancelled,
     RequestCompleted,
     RequestFailed,
     RequestStarted,
     SubscriberLagged,
     TextDelta,
+    ToolCallFailed,
     decode,
 )
 from toolbus.messages import AssistantMessage
@@ -348,6 +351,24 @@ async def test_text_ends_with_the_outcome_in_words_for_people(ending: Any, outco
     )
 
 
+async def test_events_have_no_texts_of_exceptions():
+    words, said = "connection to db://admin@10.0.0.3 refused", "I could not finish because of an internal error."
+    about: Any = {"request_id": "r1", "call_id": "c1", "name": "look_up"}
+    events: list[Event] = [
+        ReceiverFailed(request_id="r1", receiver="app.audit", event_type="", failed_event_id="", error=words),
+        ModelRetrying(request_id="r1", round=0, reason="provider_unavailable", error=words),
+        ToolCallFailed(**about, reason="error", error="The tool failed.", detail=words),
+        RequestFailed(request_id="r1", reason="application_error", error=words),
+    ]
+    client = await Client().read(EventsResponse(Elsewhere(events)))
+    assert [(each["type"], each["error"]) for each in client.chunks] == [
+        ("model_retrying", ""),
+        ("tool_call_failed", "The tool failed."),
+        ("request_failed", said),
+    ]
+    assert all(words not in each["data"] for each in client.frames)
+
+
 async def test_text_after_a_gap_waits_for_the_whole_reply():
     about: dict[str, Any] = {"request_id": "r1"}
     lagged = SubscriberLagged(first_position=1, last_position=1, count=1)
@@ -583,3 +604,22 @@ async def test_a_stream_from_another_process_outlasts_a_store_that_is_away(kind:
     assert "is not finished" not in str(client.frames)
     assert 55 <= tries <= 61, "once a second"
     assert client.comments >= 2
+
+
+async def test_the_text_of_an_ending_is_sent_together_with_the_end():
+    """They have one id, with which a client that has come between them would get nothing any more."""
+    bodies: list[bytes] = []
+
+    class Noting(Client):
+        async def _send(self, message: Any) -> None:
+            bodies.append(message.get("body", b""))
+            await super()._send(message)
+
+    @tool(return_direct=True)
+    async def order() -> str:
+        """Order."""
+        return "Ordered."
+
+    async with Runtime(ScriptedProvider([calls(("order", {}))]), tools=[order]) as runtime:
+        await Noting().read(TextResponse(runtime.start("hi")))
+    assert [each.count(b"event: ") for each in bodies if b"event: end" in each] == [2]

@@ -51,6 +51,12 @@ async def photo() -> list[TextPart | ImagePart]:
     return [TextPart(text="a pixel"), ImagePart(url=PIXEL)]
 
 
+@tool(return_direct=True)
+async def order(article: str) -> ToolResult:
+    """Order an article. The user reads the receipt."""
+    return ToolResult(message=f"Ordered: {article}.")
+
+
 LOCATE: Tool = Tool(
     name="locate",
     description="Ask the page where the user is.",
@@ -65,7 +71,7 @@ CLERK = sub_request_tool(
     ),
     tools=[remove],
 )
-TOOLS: list[Tool] = [weather, remove, photo, LOCATE, CLERK]
+TOOLS: list[Tool] = [weather, remove, photo, order, LOCATE, CLERK]
 CLIENT_TOOLS = ["locate"]
 
 
@@ -114,6 +120,7 @@ SCENES: dict[str, Callable[[], Script | list[Step] | Paced]] = {
         text("Tidy."),
     ],
     "both": lambda: [calls(("locate", {}), ("remove", {"path": "/a"})), text("Both.")],
+    "direct": lambda: [calls(("order", {"article": "lamp"}), text="I order it.")],
     "image": lambda: [calls(("photo", {})), text("A pixel.")],
     "error": lambda: [calls(("weather", {"city": "Rome"})), error(ValueError("secret-token at 0x7f"))],
     "retry": lambda: [

@@ -31,6 +31,7 @@ VERCEL = {
     "tool-output-denied": {"toolCallId"},
     "data-status": {"data", "transient"},
     "data-plan": {"data", "id"},
+    "data-failure": {"data", "id"},
     "message-metadata": {"messageMetadata"},
     "finish": {"finishReason"},
     "abort": {"reason"},

@@ -221,6 +221,17 @@ class ScreenHandler(logging.Handler):
         self._screen.report(clean(text))
 
 
+class _LineFormatter(logging.Formatter):
+    """A formatter of records, of which no second line begins like a record: a part of a tool's error could."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return super().format(record).replace("\n", "\n  ")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 -- named by `logging`
+        record.message = one_line(record.message)
+        return super().formatMessage(record)
+
+
 def _unformatted(record: logging.LogRecord) -> str:
     try:
         return f"{record.msg!r} with {record.args!r}"
@@ -234,7 +245,7 @@ def _logging(level: str | None, screen: Screen) -> Generator[None]:
     """Inside, log to stderr. Without a level, toolbus's own records are left out: the screen shows the same facts."""
     root = logging.getLogger()
     handler = ScreenHandler(screen)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(_LineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     before = root.level
     root.setLevel(logging.WARNING if level is None else level.upper())
     root.addHandler(handler)

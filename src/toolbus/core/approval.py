@@ -117,12 +117,16 @@ class OpenQuestions:
 
 
 def definition_of(spec: ToolSpec) -> str:
-    """Return a digest of the tool's name, description and schema: what a person was shown, and calls are checked by."""
+    """Return a digest of a tool: what a person was shown, what calls are checked by, and where and how often they run.
+
+    Without the last of these, a call that had been requested could run once more in the pool that its tool has now.
+    """
     known = _digests.get(id(spec))
     if known is not None and known[0] is spec:
         return known[1]
-    shown = orjson.dumps([spec.name, spec.description, spec.parameters], default=dict, option=orjson.OPT_SORT_KEYS)
-    digest = hashlib.sha256(shown).hexdigest()[:32]
+    runs = [spec.external, spec.pool, spec.idempotent]
+    defined = [spec.name, spec.description, spec.parameters, *(runs if any(runs) else ())]
+    digest = hashlib.sha256(orjson.dumps(defined, default=dict, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
     if len(_digests) >= _MOST_DIGESTS:
         _digests.clear()
     _digests[id(spec)] = (spec, digest)

@@ -50,6 +50,7 @@ _SENTENCES: Mapping[str, str] = {
     "context_overflow": "I could not finish because this is too long for the language model.",
     "content_filtered": "I could not finish because the language model refused to answer.",
     "invalid_output": "I could not finish because the language model's answer did not have the right form.",
+    "conversation_busy": "I am still busy with your last message.",
     "store_error": _NO_MEMORY,
     "store_unavailable": _NO_MEMORY,
     "store_damaged": _BAD_MEMORY,

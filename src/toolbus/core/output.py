@@ -93,7 +93,8 @@ class OutputType(Generic[T]):
 
     def _validated(self, written: bytes) -> T:
         try:
-            value = self._adapter.validate_json(written, context=self._deps)
+            # The data of a tool's result has the names of fields, and the schema has their aliases.
+            value = self._adapter.validate_json(written, context=self._deps, by_alias=True, by_name=True)
         except ValidationError as exc:
             raise InvalidArguments(explain(exc)) from None
         except Exception as exc:  # A validator of the application may raise what pydantic does not translate.

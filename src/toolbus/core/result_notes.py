@@ -3,13 +3,14 @@
 The words and the ids are part of the transcript, and of the format of journals.
 
 Example:
-    from toolbus.core.result_notes import background_note, background_note_id, late_note, late_note_id
+    from toolbus.core.result_notes import background_note, background_note_id, late_note, late_note_id, result_in
     from toolbus.events import ToolCallCompleted
     from toolbus.messages import ToolCall
 
     call = ToolCall(name="export", arguments='{"year": 2025}', call_id="c1")
     outcome = ToolCallCompleted(call_id="c1", name="export", content="done")
-    print(background_note(call, outcome, 4_000).message_id == background_note_id("c1"))  # True
+    note = background_note(call, outcome, 4_000)
+    print(note.message_id == background_note_id("c1"), result_in(note, call).content)  # True done
     print(late_note("c1", "export", '{"year": 2025}', outcome).message_id == late_note_id("c1"))  # True
 """
 
@@ -18,12 +19,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..events import TerminalEvent, ToolCallCompleted, ToolCallLate
-from ..messages import SystemMessage, ToolCall
+from ..messages import SystemMessage, ToolCall, ToolMessage
 from ..tool_results import failure_content
 from .result_size import DEFAULT_RESULT_CHARS
 from .shorten import shorten
 
-__all__ = ["TICKET", "background_note", "background_note_id", "late_note", "late_note_id"]
+__all__ = ["TICKET", "background_note", "background_note_id", "late_note", "late_note_id", "result_in"]
 
 TICKET = (
     "The call runs in the background. Its result will follow in a message of its own. Continue with what does not need "
@@ -41,8 +42,18 @@ def background_note_id(call_id: str) -> str:
 
 def background_note(call: ToolCall, outcome: TerminalEvent, most_chars: float) -> SystemMessage:
     """Return the note with the result of a background call, whose content is cut to `most_chars` characters."""
-    text = f"A call in the background has ended. {_asked(call.name, call.arguments)} {_result(outcome, most_chars)}"
+    text = f"{_background(call)}{_result(outcome, most_chars)}"
     return SystemMessage(text=text, message_id=background_note_id(call.call_id))
+
+
+def result_in(note: SystemMessage, call: ToolCall) -> ToolMessage:
+    """Return the result that the note of a background call has, as if it had come at once."""
+    how, _, content = note.text.removeprefix(_background(call)).partition(": ")
+    return ToolMessage(call_id=call.call_id, name=call.name, content=content, is_error=how == "failed")
+
+
+def _background(call: ToolCall) -> str:
+    return f"A call in the background has ended. {_asked(call.name, call.arguments)} "
 
 
 def late_note_id(call_id: str) -> str:

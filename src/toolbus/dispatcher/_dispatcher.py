@@ -22,7 +22,7 @@ import anyio.from_thread
 import anyio.lowlevel
 
 from .._open_scopes import StrandedTasks, raise_elsewhere
-from .._option_checks import NOT_NEGATIVE, check, whole
+from .._option_checks import NOT_NEGATIVE, check, listed, whole
 from ..errors import NotRunning
 from ..events import ToolCallRequested
 from ..failures import Failure, classify, is_being_cancelled, is_cancellation, keyboard_interrupt_of, leaves_of
@@ -54,12 +54,12 @@ class DispatcherStatistics:
     """The numbers of calls and workers now, and their peaks since the dispatcher was made.
 
     `running` counts the handlers that hold a slot, `retrying` those among them that wait for their next attempt, and
-    `outside` those that hold no slot while they wait for a child request. `processes` counts the processes in which
+    `suspended` those that hold no slot while they wait for a child request. `processes` counts the processes in which
     handlers run, without the idle ones, which are kept for later calls. `cached` is the number of results that are
     kept, `cache_hits` the number of calls that were answered with another call's result. `overdue` names the tools of
-    handlers that were cancelled and still run, and of threads that were given up. `stranded` counts the tasks in which
-    a tool has left a cancel scope or a task group open, and `blocked` how often a tool has blocked the event loop for
-    more than half a second.
+    handlers that were cancelled and still run, and of threads that were given up. `leaked_tasks` counts the tasks in
+    which a tool has left a cancel scope or a task group open: they take no other call, and end with the dispatcher.
+    `loop_blocks` counts how often a tool has blocked the event loop for more than half a second.
     """
 
     running: int
@@ -71,13 +71,13 @@ class DispatcherStatistics:
     threads_peak: int
     processes: int
     processes_peak: int
-    outside: int
+    suspended: int
     retrying: int
     cached: int
     cache_hits: int
     overdue: tuple[str, ...]
-    stranded: int
-    blocked: int
+    leaked_tasks: int
+    loop_blocks: int
 
 
 class ToolDispatcher:
@@ -139,7 +139,7 @@ class ToolDispatcher:
         check("grace_seconds", grace_seconds, NOT_NEGATIVE)
         self.registry = registry if registry is not None else ToolRegistry()
         self._bus = bus
-        self._pools = pools
+        self._pools = frozenset(listed("pools", pools, "give a list of names of pools"))
         self._reports = Reports(bus)
         self._cache = ResultCache(self._reports)
         ready: deque[Job] = deque()
@@ -541,13 +541,13 @@ class ToolDispatcher:
             threads_peak=self._schedule.threads.peak,
             processes=self._schedule.processes.used,
             processes_peak=self._schedule.processes.peak,
-            outside=self._schedule.outside,
+            suspended=self._schedule.outside,
             retrying=self._retrying,
             cached=len(self._cache),
             cache_hits=self._cache.hits,
             overdue=tuple(job.tool.name for job in self._overdue),
-            stranded=len(self._stranded),
-            blocked=self._reports.blocks,
+            leaked_tasks=len(self._stranded),
+            loop_blocks=self._reports.blocks,
         )
 
 

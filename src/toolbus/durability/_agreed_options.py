@@ -12,6 +12,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Any, cast
 
+from .._option_checks import shown
 from ..core.history import Memo
 from ..core.limits import Limits
 from ..core.prices import Price
@@ -109,5 +110,7 @@ def _names(kind: type[Any]) -> tuple[str, ...]:
 
 
 def _known(kind: type[Any], written: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values in `written` for which this version of `kind` has a field."""
+    """Return the values in `written` for which this version of `kind` has a field. Raises `ConfigurationError`."""
+    if not isinstance(cast("object", written), Mapping):
+        raise ConfigurationError(f"{kind.__name__} was written as {shown(written)}, which is not an object")
     return {name: value for name, value in written.items() if name in _names(kind)}

@@ -12,7 +12,7 @@ import anyio
 import anyio.abc
 import anyio.lowlevel
 
-from ..errors import BusError, StoreError
+from ..errors import BusError, InboxFull, StoreError
 from ..events import Event
 from ..session import RequestSession
 from ..storage import Inbox, SettledState, Store
@@ -115,10 +115,21 @@ class InboxReader:
                 # A decision on a sub-request's question is not a fact of this request, so no append settles it.
                 is_given = session.deliver(given)
                 state = "refused" if not is_given else "taken" if session.has_taken(given.event_id) else None
+        except InboxFull:
+            tasks.start_soon(self._put_off, given)
+            return
         except BusError as exc:
             state, reason = "refused", str(exc)
             _logger.warning("request %s: an input from another process is refused: %s", given.request_id, exc)
         tasks.start_soon(self._settle, session, given, state, reason)
+
+    async def _put_off(self, given: Event) -> None:
+        """Leave an input in the inbox for a moment, because too many wait for its session already."""
+        try:
+            await anyio.sleep(self._seconds)
+        finally:
+            self._writer.received.discard(given.event_id)
+            self._say_settled(given.event_id)
 
     async def _settle(self, session: RequestSession, given: Event, state: SettledState | None, reason: str) -> None:
         """Settle an input. With None, the session has taken it, and the append of its fact settles it."""

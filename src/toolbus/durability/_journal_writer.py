@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import anyio
 
-from .._option_checks import POSITIVE, check, one_of, shown
+from .._option_checks import POSITIVE, check, check_implements, one_of, shown
 from .._timers import EARLY_SECONDS
 from ..clock import SessionClock, wall_time
 from ..core.limits import Limits
@@ -89,16 +89,10 @@ def journal_of(store: Store) -> JournalStore | None:
     """Return the journal of a store, or None if it has none. Raises `ConfigurationError` for what is not a store."""
     if isinstance(store, type) or not hasattr(store, "journal"):
         raise ConfigurationError(f"store is {shown(store)}; give a Store, such as SqliteStore('toolbus.db')")
-    _check_methods(store, Store)
+    check_implements(store, Store)
     if store.journal is not None:
-        _check_methods(store.journal, JournalStore)
+        check_implements(store.journal, JournalStore)
     return store.journal
-
-
-def _check_methods(given: object, protocol: type) -> None:
-    missing = [name for name in vars(protocol) if not name.startswith("_") and not hasattr(given, name)]
-    if missing:
-        raise ConfigurationError(f"{shown(given)} is not a {protocol.__name__}: it lacks {', '.join(missing)}")
 
 
 def journal_writer_of(store: Store, lease_seconds: float, on_failure: OnStoreFailure) -> JournalWriter | None:
@@ -113,7 +107,7 @@ def journal_writer_of(store: Store, lease_seconds: float, on_failure: OnStoreFai
 
 
 class JournalWriter:
-    """A `Journal` for the sessions of one runtime. `owner` is the name under which it holds their leases.
+    """A `Journal` for the sessions of one runtime, which holds their leases under the name `owner`.
 
     With `on_failure="stop"`, a request whose step the store does not take is left: any process may continue it from
     the step before, once its lease is released or has run out. With "warn" the request continues, and the step is held
@@ -122,7 +116,7 @@ class JournalWriter:
     """
 
     def __init__(self, store: JournalStore, *, lease_seconds: float, on_failure: OnStoreFailure) -> None:
-        self.owner = f"{socket.gethostname()}:{os.getpid()}:{new_id()}"
+        self._host, self._id = socket.gethostname(), new_id()
         self.lease_seconds = lease_seconds
         self.store = store
         # The steps that the store has taken, the seconds that it took for all of them, and those that it refused.
@@ -133,20 +127,25 @@ class JournalWriter:
         self._requests: dict[str, _JournaledRequest] = {}
         self._pending = PendingCalls()
         self._clock: SessionClock | None = None  # None until `open`
+        self.watch_fails = False  # whether the last look for requests to take over has failed
         self._begun = anyio.Event()  # set when a request is registered, and replaced when somebody waits for it
-        # It spreads attempts of several processes over time. The last part of an owner's name is a new id, which is the
-        # same in each run of a simulation.
-        self.chance = random.Random(self.owner.rpartition(":")[2])  # noqa: S311 -- no secret
+        # It spreads attempts of several processes over time. The id is the same in each run of a simulation.
+        self.chance = random.Random(self._id)  # noqa: S311 -- no secret
         self._leaving: set[str] = set()  # requests that do not run any more, and whose end is being written
+
+    @property
+    def owner(self) -> str:
+        """The name of this process. A runtime that was made before a fork has another one in each child."""
+        return f"{self._host}:{os.getpid()}:{self._id}"
 
     def open(self) -> None:
         """Bind the writer to the event loop that runs now."""
-        self._clock = SessionClock()
+        self._clock, self.watch_fails = SessionClock(), False
 
     @property
     def store_unavailable(self) -> bool:
-        """True if the store is away, as far as is known from the last call that wrote something."""
-        return self._pending.fails
+        """True if the store is away, as far as is known from the last call that wrote something, or from the watch."""
+        return self._pending.fails or self.watch_fails
 
     @property
     def leases(self) -> int:
@@ -254,6 +253,7 @@ class JournalWriter:
                     await self.apply_replacements(request_id, cancel)
             except StoreError as exc:
                 if self._on_failure == "stop":
+                    self._report(exc)  # No append follows that would.
                     raise
                 self._warn(request, exc)
                 return
@@ -291,8 +291,7 @@ class JournalWriter:
             raise
         except StoreError as exc:
             self.append_failures += 1
-            if not isinstance(exc, StoreDamaged):
-                self._pending.report(exc)
+            self._report(exc)
             if self._on_failure == "stop":
                 raise
             self._warn(request, exc)
@@ -377,6 +376,11 @@ class JournalWriter:
             request.is_unsure, request.unwritten = False, None
         return record
 
+    def _report(self, exc: StoreError) -> None:
+        """Note that the store is away, unless the error is about one journal only."""
+        if not isinstance(exc, StoreDamaged):
+            self._pending.report(exc)
+
     def _warn(self, request: _JournaledRequest, exc: StoreError) -> None:
         if not request.has_warned_of_failure:
             request.has_warned_of_failure = True
@@ -452,8 +456,9 @@ class JournalWriter:
             await self._end(request)
             done.set()
 
-        self._pending.add(request.session.request_id, end, request.session.conversation_id)
-        if not self._was_accepted(request):
+        session, writes = request.session, self._was_accepted(request)
+        self._pending.add(session.request_id, end, session.conversation_id, writes=writes)
+        if not writes:
             with anyio.CancelScope(deadline=request.tries_since + _RESULT_SECONDS):
                 await done.wait()
 
@@ -561,7 +566,7 @@ class JournalWriter:
             await self._pending.wait(renew_at)
             if anyio.current_time() >= renew_at:
                 renew_at = anyio.current_time() + seconds
-                if self._requests or self._pending:
+                if self._requests or self._pending or self._pending.fails:
                     await self._pending.attempt(self._renew())
             await self._pending.flush()
 

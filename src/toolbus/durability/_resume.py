@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import itemgetter
 
 import anyio
 
 from .._logs import logger
-from ..errors import ApplicationError, ResumeMismatch, StoreError, ToolbusError
+from ..errors import ApplicationError, BusError, ResumeMismatch, StoreError, ToolbusError
+from ..events import CancelRequested, Event, ToolCallCompleted, ToolCallFailed
 from ..session import RequestSession, check_together
-from ..storage import RequestRecord
+from ..storage import Inbox, RequestRecord
 from ._agreed_options import provider_name
 from ._journal_writer import JournalWriter
 from ._store_calls import call_store_in_time
@@ -25,6 +27,7 @@ _WATCH_SECONDS = 1.0  # between two looks at the store, at most: one read of an 
 _WINDOW = 100  # requests that are listed at once
 _MISSES = 3  # requests that others were faster to take, after which the list is read anew
 _TRY_AGAIN_SECONDS = 60.0  # until a request that cannot continue is tried again
+_EARLY = (CancelRequested, ToolCallCompleted, ToolCallFailed)  # decisions wait until their question is asked again
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
@@ -180,26 +183,25 @@ class UnfinishedRequests:
         A request that could not continue is tried again after a minute, also those of `seen`.
         """
         self._watches = True
-        problems, tried = seen.problems, dict[str, float]()
-        is_away = False
+        problems, tried, writer = seen.problems, dict[str, float](), self._writer
         while True:
             now = anyio.current_time()
             tried = {request_id: moment for request_id, moment in tried.items() if now < moment + _TRY_AGAIN_SECONDS}
             tried |= {each.request.request_id: now for each in problems if not each.error.retryable}
             # Processes that began together would otherwise look at the same moments, and all find the same requests.
-            await anyio.sleep(_WATCH_SECONDS * self._writer.chance.uniform(0.5, 1))
+            await anyio.sleep(_WATCH_SECONDS * writer.chance.uniform(0.5, 1))
             problems = ()
             try:
                 if (free := free_capacity()) > 0:
                     problems = (await self.resume(start, free, without=tried)).problems
             except StoreError as exc:
-                if not is_away:
+                if not writer.watch_fails:
                     logger.warning("the store failed, and requests are taken over once it answers: %s", exc)
-                is_away = True
+                writer.watch_fails = True
                 continue
-            if is_away:
+            if writer.watch_fails:
                 logger.info("the store answers again, and requests are taken over")
-            is_away = False
+            writer.watch_fails = False
 
     async def _resumed(
         self, record: RequestRecord, start: Callable[[RequestSession, float], None]
@@ -219,13 +221,28 @@ class UnfinishedRequests:
             session = found.session
             check_together(session.snapshot().view)
             _compare_providers(taken, session)
+            inputs = await self._inputs(record.request_id)
             writer.register(session, resumed=taken)
             start(session, taken.started_at)
+            for each in inputs:  # The session's task has not begun yet.
+                with suppress(BusError):  # The reader of the inbox refuses it later.
+                    session.deliver(each)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await writer.return_lease(taken)
             raise
         return session
+
+    async def _inputs(self, request_id: str) -> list[Event]:
+        """Return the cancellations and answers that wait for a request: they come before its calls are requested again.
+
+        Otherwise a call would run again that is cancelled, or that is answered already.
+        """
+        journal = self._requests.journal
+        if not isinstance(journal, Inbox):
+            return []
+        found = await call_store_in_time(journal.waiting(self._writer.owner, without=self._writer.received))
+        return [each for each in found if each.request_id == request_id and isinstance(each, _EARLY)]
 
 
 def _compare_providers(record: RequestRecord, session: RequestSession) -> None:
@@ -235,7 +252,7 @@ def _compare_providers(record: RequestRecord, session: RequestSession) -> None:
     now, position = [provider_name(each) for each in found.view.providers], found.view.state.provider
     if position >= len(now):
         raise ResumeMismatch(
-            f"request {record.request_id} had turned to {before[-1] if before else 'another provider'}, which is "
+            f"request {record.request_id} had turned to {[*before[position:], 'another provider'][0]}, which is "
             f"number {position + 1} of its providers, but only {len(now)} are given now: give all of them"
         )
     if before and before != now:

@@ -50,8 +50,8 @@ class PendingCalls:
     """
 
     def __init__(self) -> None:
-        # By request id: the call, and the conversation of a call that writes the end of a turn.
-        self._calls: dict[str, tuple[Callable[[], Awaitable[object]], str]] = {}
+        # By request id: the call, the conversation of a call that writes the end of a turn, and whether it writes.
+        self._calls: dict[str, tuple[Callable[[], Awaitable[object]], str, bool]] = {}
         self._attempts: dict[str, anyio.Event] = {}  # by request id, for the calls that are being tried
         self._changed = anyio.Event()
         self.fails = False
@@ -63,12 +63,21 @@ class PendingCalls:
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._calls
 
-    def add(self, request_id: str, call: Callable[[], Awaitable[object]], conversation_id: str = "") -> None:
+    def add(
+        self,
+        request_id: str,
+        call: Callable[[], Awaitable[object]],
+        conversation_id: str = "",
+        *,
+        writes: bool = True,
+    ) -> None:
         """Repeat `call` until the store has taken it. It replaces an earlier call of the request.
 
-        `conversation_id` is that of a call which writes the end of a turn: see `flush`.
+        `conversation_id` is that of a call which writes the end of a turn: see `flush`. A call that only `writes` if
+        the store has something that it should not have does not show that the store answers again: its disk may be
+        full.
         """
-        self._calls[request_id] = call, conversation_id
+        self._calls[request_id] = call, conversation_id, writes
         self._changed.set()
 
     async def attempt(self, call: Awaitable[object]) -> StoreError | None:
@@ -101,7 +110,7 @@ class PendingCalls:
         Returns the first failure. After a retryable one, the others are not tried.
         """
         first: StoreError | None = None
-        for request_id, (_, of_turn) in [*self._calls.items()]:
+        for request_id, (_, of_turn, _) in [*self._calls.items()]:
             if conversation_id not in ("", of_turn):
                 continue
             problem = await self._try(request_id)
@@ -130,7 +139,7 @@ class PendingCalls:
             if problem is not None:
                 # The call moves to the end, so that one that never works does not keep the others from being tried.
                 self._calls[request_id] = waiting
-        if problem is None and not self._calls:
+        if problem is None and not self._calls and waiting[2]:
             self.report(None)
         return problem
 

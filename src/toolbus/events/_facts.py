@@ -155,8 +155,9 @@ class ModelRetrying(Event, kw_only=True, frozen=True):
 
     The pieces of its reply that were streamed so far are void. `reason` is an error code such as
     `provider_unavailable` or `empty_reply`. `provider_index` is the position, among the request's providers, of the
-    one that is asked next, from 0. `usage` and `cost` are those of replies that arrived but could not be used, which
-    no `ModelResponded` reports.
+    one that is asked next, from 0. `vendor` and `model` name the model that failed: as its newest reply does, or, where
+    none arrived, as its provider does. `usage` and `cost` are those of replies that arrived but could not be used,
+    which no `ModelResponded` reports.
     """
 
     round: int
@@ -165,6 +166,8 @@ class ModelRetrying(Event, kw_only=True, frozen=True):
     delay_seconds: float = 0.0
     provider_index: int = 0
     usage: Usage = Usage()
+    vendor: str = ""
+    model: str = ""
     cost: float = 0.0
     is_fact: ClassVar[bool] = True
 
@@ -175,11 +178,11 @@ class ToolCallRequested(Event, kw_only=True, frozen=True):
     Its time ends `timeout_seconds` after `at`. `arguments` is shared by all listeners and must not be changed; a call
     that runs in the process of its request uses the request's own copy in any case. To answer from the bus:
     `bus.publish(event.completed("42"))`, or `event.failed("no such thing")`. `definition` is a digest of the tool's
-    name, description and schema at the time when the call was checked against them. `idempotency_key` is the same each
-    time that the call is requested: after a restart, a call that may run twice, or runs elsewhere, is requested once
-    more, with `resumed`, under the same `call_id` and key. `attempt` counts from 1 how often the call was delivered to
-    workers on other machines; it is 1 everywhere else. With `background`, the model continues without the result, which
-    joins the transcript as a note once it is there.
+    name, description and schema, and of `external`, `pool` and `idempotent`, at the time when the call was checked.
+    `idempotency_key` is the same each time that the call is requested: after a restart, a call that may run twice, or
+    runs elsewhere, is requested once more, with `resumed`, under the same `call_id` and key. `attempt` counts from 1
+    how often the call was delivered to workers on other machines; it is 1 everywhere else. With `background`, the model
+    continues without the result, which joins the transcript as a note once it is there.
     """
 
     call_id: str
@@ -310,8 +313,8 @@ class ApprovalRequested(Event, kw_only=True, frozen=True):
 
     To decide, from anywhere: `bus.publish(event.decided(approved=True))`. Only the first decision counts, and only
     once. The decision covers this call, these arguments (even if a listener changes the dictionary, which all listeners
-    share) and the tool as it was at the time of the question: `definition` is a digest of its name, description and
-    schema. If the tool has changed meanwhile, the question is asked again.
+    share) and the tool as it was at the time of the question: `definition` is a digest of its name, description,
+    schema, and where and how often it may run. If the tool has changed meanwhile, the question is asked again.
     """
 
     call_id: str
@@ -421,7 +424,7 @@ class HistoryCompressed(Event, kw_only=True, frozen=True):
     The stored history stays complete. `before_tokens` and `after_tokens` are estimates of the messages only: of the
     whole history, and of the part that is sent. In that part, the results of `results_shortened` calls are shortened or
     replaced by a line of text, and `turns_omitted` earlier turns are left out. `summary` stands for these turns, where
-    a model was asked for one; `usage` and `cost` are those of that summary.
+    a model was asked for one; `usage`, `vendor`, `model` and `cost` are those of that summary.
     """
 
     before_tokens: int
@@ -430,6 +433,8 @@ class HistoryCompressed(Event, kw_only=True, frozen=True):
     turns_omitted: int = 0
     summary: str = ""
     usage: Usage = Usage()
+    vendor: str = ""
+    model: str = ""
     cost: float | None = None
     is_fact: ClassVar[bool] = True
 

@@ -101,7 +101,10 @@ class SubscriberLagged(Event, kw_only=True, frozen=True):
 
 
 class ReceiverFailed(Event, kw_only=True, frozen=True):
-    """A receiver raised an exception for an event of type `event_type`. The other receivers got the event anyway."""
+    """A receiver raised an exception for an event of type `event_type`. The other receivers got the event anyway.
+
+    `error` is for operators.
+    """
 
     receiver: str
     event_type: str

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import anyio
 import msgspec
 
+from .._option_checks import check_implements
 from ..bus import Subscription
 from ..errors import DecodeError, ToolbusError
 from ..events import Event, decode, encode, new_id
@@ -133,8 +134,9 @@ class LiveEvents:
 
 
 class Exchange:
-    """One process's part in the messages. `address` is the name under which the process holds leases, if it does.
+    """One process's part in the messages.
 
+    `name` returns the address: the name under which the process holds leases, if it does, and otherwise a new id.
     `local` returns the session of a request that runs here. `look(event_id, settled)` looks into the inbox at once, and
     calls `settled` when it knows what became of the input.
     """
@@ -142,12 +144,14 @@ class Exchange:
     def __init__(
         self,
         relay: Relay,
-        address: str,
+        name: Callable[[], str],
         *,
         local: Callable[[str], RequestSession | None],
         look: Callable[[str, Callable[[], None]], None] | None,
     ) -> None:
-        self.address = address
+        check_implements(relay, Relay, "give a Relay, such as NatsRelay(url)")
+        self.address = ""
+        self._name = name
         self._relay = relay
         self._local = local
         self._look = look
@@ -157,6 +161,7 @@ class Exchange:
         self._link: RelayLink | None = None
 
     async def __aenter__(self) -> None:
+        self.address = self._name()
         async with AsyncExitStack() as stack:
             link = await stack.enter_async_context(self._relay.connected(self.address, self._on_heard))
             self._group = await stack.enter_async_context(anyio.create_task_group())

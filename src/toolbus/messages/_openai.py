@@ -48,6 +48,8 @@ _AUDIO_TYPES = {name: media_type for media_type, name in _AUDIO_FORMATS.items()}
 _KNOWN = frozenset({"role", "content", "refusal", "tool_calls", "reasoning_content", "reasoning"})
 # characters: "Invalid 'messages[2].tool_calls[0].id': string too long". Other vendors' ids are longer.
 _LONGEST_ID = 40
+# Kimi's models read the ids in the history, and many of their replies are empty if these have another form.
+_KIMIS_ID = re.compile(r"functions\.[a-zA-Z0-9_-]{1,64}:\d{1,6}")
 _KNOWN_IN_CALL = frozenset({"id", "type", "function", "index"})
 _DETAILS = "reasoning_details"  # the field in which OpenRouter returns reasoning with its signatures
 _ATTACHED = re.compile(r"\[Result (\d{1,6}) above, of call .*, came with (\d{1,6}) attachments?:\]", re.DOTALL)
@@ -59,6 +61,10 @@ FAILURE = '{"ok":false'
 
 def _legal_id(wire_id: str) -> str:
     return wire_id[:_LONGEST_ID]
+
+
+def _compatible_id(wire_id: str) -> str:
+    return wire_id if _KIMIS_ID.fullmatch(wire_id) else _legal_id(wire_id)
 
 
 # --------------------------------------------------------------------------------------------------- out
@@ -85,17 +91,17 @@ def to_openai(
     refuses are replaced. The extra fields in `vendor_data[vendor]` are merged back. Reasoning is left out, as OpenAI
     requires, unless `reasoning_field` names a field for it ("reasoning_content" for servers that ask for it back).
     `valid_arguments` replaces argument text that is not a JSON object by an object that quotes it, for servers that
-    parse the history and refuse it otherwise. `mistral_checks` satisfies the checks of Mistral's API: an id has nine
-    letters and digits, a short reply stands between results and a message that is not a reply, and a system message
-    that is not at the start becomes `<system>` text of the user. With `model`, `reasoning_details` of another model,
-    which OpenRouter needs back, are left out.
+    parse the history and refuse it otherwise; Kimi's ids ("functions.NAME:3") may be longer there. `mistral_checks`
+    satisfies the checks of Mistral's API: an id has nine letters and digits, a short reply stands between results and a
+    message that is not a reply, and a system message that is not at the start becomes `<system>` text of the user. With
+    `model`, `reasoning_details` of another model, which OpenRouter needs back, are left out.
 
     Not carried over: message ids, `is_error` of a result whose content is not a `{"ok": false}` object, the media type
     of a file with an `http(s):` URL.
 
     The dictionaries are fresh; nothing is validated (see `toolbus.core.transcript`).
     """
-    ids = OutgoingIds(mistral_id if mistral_checks else _legal_id)
+    ids = OutgoingIds(mistral_id if mistral_checks else _compatible_id if valid_arguments else _legal_id)
     wire: list[dict[str, Any]] = []
     # The results of the round, until another message comes after them.
     results: list[tuple[str, tuple[Part, ...]]] = []

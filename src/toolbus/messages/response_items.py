@@ -129,11 +129,13 @@ def _is_plain(items: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _kept(index: int, item: Mapping[str, Any]) -> Item:
-    """Return an item as it is kept. Empty fields are removed, since the API refuses some that it sent itself."""
+    """Return an item as it is kept, without empty fields, and others that the API sends itself but refuses to get."""
     kept = {key: value for key, value in item.items() if value is not None}
     kind = kept.get("type", "message")
     if kind == "function_call":
         return {key: value for key, value in kept.items() if key == "type" or key not in _OF_A_CALL}
+    if kind == "reasoning":
+        kept.pop("status", None)  # "Unknown parameter: 'input[1].status'"
     if kind != "message":
         return kept
     content = kept.get("content")

@@ -81,7 +81,7 @@ class Client:
         self.store = store
         self._seconds = inbox_poll_seconds_of(inbox_poll_seconds, relay)
         self._timeout_seconds = check("timeout_seconds", timeout_seconds, POSITIVE)
-        self._exchange = None if relay is None else Exchange(relay, new_id(), local=lambda _: None, look=None)
+        self._exchange = None if relay is None else Exchange(relay, new_id, local=lambda _: None, look=None)
         self._bus = EventBus()  # never entered: no request runs here
         self._stored = StoredRequests(store, journal, self._make, options)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from functools import partial
 from typing import TypeAlias, TypeVar, cast
 
@@ -32,6 +33,7 @@ from ..failures import is_being_cancelled
 from ..messages import Message
 from ..protocols import RequestView
 from ..records import replace
+from ..session import SessionView
 from ..tools import ToolRegistry
 from ._bodies import Reference, call_body, large_call, larger_than, reference_in
 from ._payloads import LargeBodies, TooLarge
@@ -171,7 +173,8 @@ class RemoteExecutor:
             # The process that has run a resumed request before may have kept payloads, too.
             self._note(requested.request_id, calls=requested.resumed, payloads=requested.resumed)
             if requested.resumed:
-                self._group.start_soon(self._find_or_send, key)
+                began = view.state.started_at if isinstance(view, SessionView) else math.inf
+                self._group.start_soon(self._find_or_send, key, math.inf if tool.spec.idempotent else began)
             else:
                 self._put(key)
 
@@ -312,13 +315,20 @@ class RemoteExecutor:
     def _left(self, requested: ToolCallRequested) -> float:
         return requested.at + requested.timeout_seconds - self._bus.clock()
 
-    async def _find_or_send(self, key: Key) -> None:
-        """Report the answer of a resumed call, or send the call if nothing is found."""
-        try:
-            found = await self._found(key)
-        except Unavailable:
-            found = False
-        if not found:
+    async def _find_or_send(self, key: Key, started_at: float) -> None:
+        """Report the answer of a resumed call, or send the call if nothing is found.
+
+        A broker that keeps nothing from before `started_at` may have lost the call, which must not run twice then. It
+        is the time at which the request began, or infinite for a call that may run twice.
+        """
+        is_found = was_lost = False
+        with suppress(Unavailable):
+            is_found = await self._found(key)
+            was_lost = not is_found and started_at < math.inf and started_at < await self._link.kept_since()
+        if was_lost and (call := self._open.get(key)) is not None:
+            text = "The broker has lost the call meanwhile, and nobody knows whether the call had its effect."
+            self._publish(key, call.requested.failed(text, reason="interrupted", outcome_unknown=True))
+        elif not is_found:
             self._put(key)
 
     async def _found(self, key: Key) -> bool:

@@ -100,6 +100,7 @@ class Connection:
         self.reconnected: Callable[[], None] = lambda: None
         self.client: Any = None
         self.stream: Any = None
+        self.kept_since = 0.0  # the time at which the younger of the two streams was made
         self._lacks_streams = False  # true if the server had no stream for a message
         self._acknowledgements = ""  # the prefix of the subjects on which the server acknowledges messages
         self._waits: dict[str, tuple[Then, asyncio.TimerHandle]] = {}
@@ -168,7 +169,8 @@ class Connection:
             ),
         ):
             try:
-                await self.stream.add_stream(config)
+                made = await self.stream.add_stream(config)
+                self.kept_since = max(self.kept_since, made.created.timestamp())
             except broker.nats.js.errors.APIError as exc:
                 if exc.err_code != _EXISTS_OTHERWISE:
                     raise

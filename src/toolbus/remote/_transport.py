@@ -81,6 +81,13 @@ class SessionLink(Protocol):
         """Return the answer of a call, if there is one."""
         ...
 
+    async def kept_since(self) -> float:
+        """Return the time since which the broker keeps calls, in seconds since the epoch; it has none from before.
+
+        Raises `Unavailable`.
+        """
+        ...
+
     async def tell(self, worker: str, body: bytes) -> None:
         """Send a message to a worker, which may be lost. Raises `Unavailable`."""
         ...

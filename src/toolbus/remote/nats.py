@@ -139,7 +139,7 @@ class ToolWorker:
         check_options({"secrets": secrets}, SessionOptions, "ToolWorker")
         check("max_concurrency", max_concurrency, whole(1))
         check("lease_seconds", lease_seconds, POSITIVE)
-        registry = tools if isinstance(tools, ToolRegistry) else ToolRegistry(list(tools))
+        registry = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
         marked = [each.name for each in registry.specs.values() if each.pool == pool and each.name in registry.marked]
         if marked and not any(isinstance(each, tuple) for each in secrets):
             raise ConfigurationError(
@@ -236,6 +236,10 @@ class _SessionLink:
 
     async def find(self, key: Key) -> bytes | None:
         return await self._connection.last(self._broker.answers, self._broker.subject("done", key))
+
+    async def kept_since(self) -> float:
+        await self._connection.restore()
+        return self._connection.kept_since
 
     async def tell(self, worker: str, body: bytes) -> None:
         await self._connection.tell(self._broker.worker(worker), body)

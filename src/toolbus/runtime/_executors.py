@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
+from .._option_checks import check_implements, listed
 from ..bus import EventBus
 from ..errors import ConfigurationError
 from ..protocols import ToolSpec
@@ -43,6 +44,15 @@ class PoolExecutor(Protocol):
         that resumes the request decides on them.
         """
         ...
+
+
+def pool_executors(given: Iterable[PoolExecutor]) -> Sequence[PoolExecutor]:
+    """Return the executors that a runtime was given. Raises `ConfigurationError` for anything else."""
+    advice = "give a list of executors for pools, such as NatsExecutor(url, pool='gpu')"
+    found = listed("executors", given, advice)
+    for each in found:
+        check_implements(each, PoolExecutor, advice)
+    return found
 
 
 def check_pools(tools: Mapping[str, ToolSpec], executors: Iterable[PoolExecutor]) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
-from .._option_checks import shown
+from .._option_checks import listed
 from ..errors import ConfigurationError
 from ..protocols import Provider
 from ..providers import missing_provider_message, resolve
@@ -36,11 +36,10 @@ class Models:
         """
         if provider is not None and providers is not None:
             raise ConfigurationError("give provider=, or providers= with those to turn to when the first one fails")
-        if providers is not None and (isinstance(providers, str) or not isinstance(providers, Iterable)):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(f"providers is {shown(providers)}; give a list of them, or provider= for one")
-        named = (provider,) if provider is not None else providers
-        if named is None:
+        if provider is None and providers is None:
             return None
+        advice = "give a list of them, or provider= for one"
+        named = [provider] if provider is not None else listed("providers", providers, advice)
         found = tuple(self.resolve(each) for each in named)
         if not found:
             raise ConfigurationError("providers is empty; a request needs a provider")

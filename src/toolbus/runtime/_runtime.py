@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Never, Self, TypeVar, Unpack, get_args, overload
 
 import anyio
+import anyio.lowlevel
 
 from .._open_scopes import StrandedTasks
 from .._option_checks import FLAG, NOT_NEGATIVE, POSITIVE, Rule, check, one_of, or_none
@@ -58,7 +59,7 @@ from ..tools import DepsT, Tool, ToolLike, ToolOptions, ToolRegistry
 from ..toolsets.sub_request import sub_request_tool
 from ._admission import Admission, Ticket
 from ._ended import EndedRequests
-from ._executors import PoolExecutor, check_pools
+from ._executors import PoolExecutor, check_pools, pool_executors
 from ._listing import requests_listed
 from ._loop_watch import watch_loop
 from ._models import Models
@@ -160,6 +161,7 @@ class Runtime(Generic[DepsT]):
     _stranded: StrandedTasks  # the tasks of `_group`
     _watch: anyio.CancelScope | None = None  # of the task that takes over what other processes leave
     _thread: int
+    _loop: anyio.lowlevel.EventLoopToken
     _closing: bool
 
     def __init__(
@@ -226,13 +228,14 @@ class Runtime(Generic[DepsT]):
             park_after_seconds=park_after_seconds,
         )
         self.journal = self._journal_writer = self._link.writer
-        self._executors = tuple(executors)
+        self._executors = pool_executors(executors)
         self._narrator = self._models.narrator(narrator)
         writer = self._journal_writer
         stored = None if writer is None else partial(self._stored, writer, None)
         self._turns = Turns(self.store, writer, stored, self.request)
         self._start = SessionStart(calibration=Calibration())
         self._admission = Admission(max_sessions, max_queued)
+        self._entered = threading.Lock()  # Several threads may try at once.
         self._sessions: dict[str, RequestSession] = {}
         self._tickets: dict[str, Ticket] = {}  # the tickets of requests that have a task of their own
         self._numbers = Numbers(
@@ -258,12 +261,16 @@ class Runtime(Generic[DepsT]):
             """Do nothing. Python looks this method up before it calls `__enter__`."""
 
     async def __aenter__(self) -> Self:
-        if self._group is not None:
-            raise NotRunning("the runtime is running already; leave its `async with` block before you enter it again")
         check_pools(self.tools.specs, self._executors)
-        self._closing = False
-        self._thread = threading.get_ident()
+        if not self._entered.acquire(blocking=False):
+            raise NotRunning(
+                "the runtime is running already; leave its `async with` block before you enter it again. Threads share "
+                "one block: see anyio.from_thread.start_blocking_portal"
+            )
         async with AsyncExitStack() as stack:
+            stack.callback(self._entered.release)
+            self._closing = False
+            self._thread, self._loop = threading.get_ident(), anyio.lowlevel.current_token()
             await stack.enter_async_context(self.dispatcher)
             for executor in self._executors:
                 await stack.enter_async_context(executor.attach(self.bus, self.tools, self._on_cancelled))
@@ -277,7 +284,7 @@ class Runtime(Generic[DepsT]):
             if self._reminders is not None:
                 await stack.enter_async_context(self._reminders.attach(self.bus))
             if (seconds := self._blocked_loop_seconds) is not None:
-                stack.enter_context(watch_loop(self.bus, seconds, lambda: self.dispatcher.statistics().blocked))
+                stack.enter_context(watch_loop(self.bus, seconds, lambda: self.dispatcher.statistics().loop_blocks))
             if self._link.exchange is not None:
                 await stack.enter_async_context(self._link.exchange)
             # The store is the last part: if another one fails, nobody would close it.
@@ -646,6 +653,11 @@ class Runtime(Generic[DepsT]):
                 "a request was begun in another thread than the runtime's; "
                 "use anyio.from_thread.run(runtime.run, prompt), or anyio.from_thread.run_sync(runtime.start, prompt)"
             )
+        if anyio.lowlevel.current_token() != self._loop:
+            raise NotRunning(
+                "the runtime was entered in another event loop of this thread; enter it in the one that runs now, for "
+                "example in a fixture of the same scope"
+            )
 
     def _prepare(self, prompt: PromptLike, output: Any, options: RequestOptions) -> tuple[RequestSession, Ticket]:
         self._check_usable(options)
@@ -656,7 +668,7 @@ class Runtime(Generic[DepsT]):
             given = repair(given)
         request_id = new_id()
         own_id = conversation_id or f"c{request_id}"
-        on_busy = get("on_busy", self._on_busy)
+        on_busy = get("on_busy") or self._on_busy
         ticket = self._admission.take(own_id, queue=on_busy != "refuse")
 
         prepare = partial(
@@ -740,6 +752,8 @@ class Runtime(Generic[DepsT]):
                     await self._turns.remember(session, found)
             finally:
                 del self._sessions[session.request_id]
+                if found.result is not None and found.result.outcome == "failed":
+                    self._numbers.failed[found.result.reason] += 1
                 self._ended.add(session, found)
                 self._tickets.pop(session.request_id, None)
                 ticket.give_back()

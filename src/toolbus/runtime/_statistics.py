@@ -1,4 +1,4 @@
-"""The numbers and the health of a runtime, from what its parts count anyway. Must not count anything itself."""
+"""The numbers and the health of a runtime, from what its parts count anyway, and from the endings that it is given."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class RuntimeStatistics:
     `running` counts the requests that have begun and not ended, sub-requests excluded. `phases` counts the same
     requests by what they wait for: a "model", "tools", "people" (every open call waits for a person), or nothing
     ("ready"). `queued` counts the requests that wait for a slot or for their conversation, `free_capacity` those that
-    could be taken now, and `refused` those that were refused with `Overloaded` since the runtime was made.
+    could be taken now, and `refused` those that were refused with `Overloaded` since the runtime was made. `failed`
+    counts those that have failed since then, by their reasons, which are the codes of errors.
     `pending_approvals` is the number of questions to people, and `approvals_overdue` of those that wait for longer than
     `remind_after_seconds`.
 
@@ -55,6 +56,7 @@ class RuntimeStatistics:
     queued: int
     free_capacity: int
     refused: int
+    failed: Mapping[str, int]
     pending_approvals: int
     approvals_overdue: int
     leases: int
@@ -107,6 +109,7 @@ class Numbers:
         self._sessions = sessions
         self._writer = writer
         self._reminders = reminders
+        self.failed = Counter[str]()
 
     @property
     def running(self) -> int:
@@ -173,6 +176,7 @@ class Numbers:
             queued=self.queued,
             free_capacity=self._admission.free_capacity,
             refused=self.refused,
+            failed=dict(self.failed),
             pending_approvals=self.pending_approvals,
             approvals_overdue=self.approvals_overdue,
             leases=self.leases,
@@ -201,6 +205,6 @@ class Numbers:
             reasons.append(f"{len(dispatcher.overdue)} cancelled calls still run: {names}")
         if overdue := self.approvals_overdue:
             reasons.append(f"{overdue} calls have waited too long for a person's decision")
-        if dispatcher.stranded:
-            reasons.append(f"tools have left a cancel scope or a task group open in {dispatcher.stranded} tasks")
+        if dispatcher.leaked_tasks:
+            reasons.append(f"tools have left a cancel scope or a task group open in {dispatcher.leaked_tasks} tasks")
         return RuntimeHealth(ready=ready, reasons=tuple(reasons))

@@ -57,7 +57,7 @@ class StoreLink:
                 raise ConfigurationError(
                     "relay needs a store that processes share; use SqliteStore, PostgresStore or MongoStore"
                 )
-            self.exchange = Exchange(relay, writer.owner, local=session, look=self._reader.look)
+            self.exchange = Exchange(relay, lambda: writer.owner, local=session, look=self._reader.look)
         self._session = session
         self._tasks: anyio.CancelScope | None = None
 

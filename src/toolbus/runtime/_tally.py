@@ -9,12 +9,21 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..bus import EventBus
-from ..events import Event, ModelResponded, ModelRetrying, ToolCallCompleted, ToolCallFailed, ToolCallRetrying
+from ..events import (
+    Event,
+    HistoryCompressed,
+    ModelResponded,
+    ModelRetrying,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallRetrying,
+)
 from ..messages import Usage
 
+_Spent: TypeAlias = ModelResponded | ModelRetrying | HistoryCompressed
 _MOST_NAMES = 1_000
 _OTHERS = "(others)"
 _MAYBE_NO_TOOL = ("unknown_tool", "limit", "cancelled")
@@ -44,8 +53,8 @@ class ToolStatistics:
 class ModelStatistics:
     """The replies of one model. `retries` counts how often it was asked again, or instead of a model that had failed.
 
-    `usage` is the sum of the replies' tokens, and `cost` that of their costs, by the requests' `prices`. Replies that
-    could not be used are in neither.
+    `usage` is the sum of the replies' tokens, and `cost` that of their costs, by the requests' `prices`. Both include
+    what `calls` does not count: summaries of a history, and replies that could not be used and were asked for again.
     """
 
     calls: int
@@ -108,6 +117,7 @@ class Tally:
         ToolCallRetrying,
         ModelResponded,
         ModelRetrying,
+        HistoryCompressed,
     )
 
     def __init__(self, bus: EventBus) -> None:
@@ -128,11 +138,13 @@ class Tally:
             case ToolCallRetrying():
                 self._tool(event.name).retries += 1
             case ModelResponded():
-                model = self._model(self._name_of(event))
-                model.calls += 1
-                model.usage += event.usage
-                model.cost += event.cost or 0.0
+                self._spend(event).calls += 1
+            case HistoryCompressed():
+                if event.usage != Usage():
+                    self._spend(event)
             case ModelRetrying():
+                if event.usage != Usage():
+                    self._spend(event)
                 providers = self._providers(event)
                 if event.provider_index < len(providers):
                     self._model(_name(providers[event.provider_index])).retries += 1
@@ -163,10 +175,16 @@ class Tally:
             name = _OTHERS
         return self._models.setdefault(name, _OfModel())
 
+    def _spend(self, event: _Spent) -> _OfModel:
+        model = self._model(self._name_of(event))
+        model.usage += event.usage
+        model.cost += event.cost or 0.0
+        return model
+
     def _providers(self, event: Event) -> Any:
         return getattr(self._bus.arbitration.view(event.request_id), "providers", ())
 
-    def _name_of(self, event: ModelResponded) -> str:
+    def _name_of(self, event: _Spent) -> str:
         """Return the name under which the model was asked: a reply may name a version of it.
 
         The longest such name counts, because another model's name may begin with it.

@@ -28,7 +28,7 @@ _COMPILE_NS, _COMPILE_POSITION_NS = 20_000, 10_000
 _MOST_COMPILE_POSITIONS = 1_500  # above this number the engine refuses the expression for its size
 _LETTER_NS, _CLASS_NS, _WIDE_CLASS_NS, _FOLDED_CLASS_NS = 8_000, 60_000, 900_000, 5_000_000
 
-_COUNT = re.compile(r"\{\s*(\d*)\s*(?:,\s*(\d*)\s*)?\}")
+_COUNT = re.compile(r"\{\s*+(\d*+)\s*+(?:,\s*+(\d*+)\s*+)?\}")  # in linear time: nothing is given back
 _GROUP = re.compile(r"\?(?:P?<[A-Za-z_]\w*>|([a-zA-Z-]*)([:)]))")
 
 

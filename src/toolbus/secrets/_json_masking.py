@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, cast
 
 import orjson
 
-from ._redaction import MASK, counts_tokens, is_secret_name, masked
+from ._redaction import MASK, is_secret, masked
 
 Mask: TypeAlias = Callable[[str], str]
 """Returns a text without its secrets; the same result for the same text."""
@@ -55,9 +55,9 @@ def _object(value: Mapping[str, Any], mask: Mask, ids: frozenset[str]) -> dict[s
     binary = value.get("encoding") == "base64"
     return {
         name: each
-        if name in ids or (binary and name == "content") or counts_tokens(name, each)
+        if name in ids or (binary and name == "content")
         else MASK
-        if is_secret_name(name)
+        if is_secret(name, each)
         else _hidden(each, mask, _ids_in(name, ids))
         for name, each in value.items()
     }

@@ -47,7 +47,10 @@ _WHOLE = frozenset({"pass", "session", "connectsid", "certificate"})  # too comm
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _NAMED = ("name", "key", "header", "field")  # names in a pair such as {"name": "Authorization", "value": "..."}
 
-_NUMBER_OF = r"s[\"']?\s{0,9}[:=]\s{0,9}[\d.]+(?![^\s\"',;)}\]])"  # after "token": how many there are
+_COUNTED = ("budget", "count", "limit")  # after "token", with a number
+_NUMBER_OF = (  # after "token": how many there are
+    rf"(?:s[\w-]{{0,30}}|[_-]?(?:{'|'.join(_COUNTED)}))[\"']?\s{{0,9}}[:=]\s{{0,9}}[\d.]+(?![^\s\"',;)}}\]])"
+)
 _SAID = (
     rf"passw(?:or)?d|passphrase|passcode|secret|token(?!{_NUMBER_OF})|api[_-]?key|"
     r"(?:access|private|secret|auth|account)[_-]?key"
@@ -58,8 +61,8 @@ _PATTERNS = (
     re.compile(r"(?i)\b(bearer\s{1,9})[\w.~+/=-]{8,}"),  # RFC 6750
     re.compile(r"\b([Bb]asic\s{1,9})(?=\S{0,200}[A-Z0-9=])[A-Za-z0-9+/]{8,}={0,2}"),  # RFC 7617
     re.compile(r"(?i)(?<=cookie)[\"']?\s{0,9}[:=].*|(?<=authorization)[\"']?\s{0,9}[:=].*"),
-    re.compile(
-        rf"(?i)((?:{_SAID}|credentials?|pwd)[\w-]{{0,30}}[\"']?\s{{0,9}}(?:=>|[:=])\s{{0,9}}[\"']?)[^\s\"',;&]+"
+    re.compile(  # the first letters of these words, looked for before the words, save three quarters of the time
+        rf"(?i)(?=[acpst])((?:{_SAID}|credentials?|pwd)[\w-]{{0,30}}[\"']?\s{{0,9}}(?:=>|[:=])\s{{0,9}}[\"']?)[^\s\"',;&]+"
     ),
     re.compile(rf"(?i)(?<![\w-])(--?[\w-]{{0,30}}(?:{_SAID})[\w-]{{0,30}}\s{{1,9}})[^\s-]\S*"),  # a command's option
     re.compile(r"(\s-u\s{0,9}[^\s:]{1,60}:)\S+"),  # curl's option for a user and a password
@@ -78,19 +81,33 @@ _ENOUGH_ENTROPY = 4.5  # bits per character, with fewer changes; detect-secrets'
 _HEXADECIMAL = re.compile(r"(?=[a-fA-F]*[0-9])(?=[0-9]*[a-fA-F])[0-9a-fA-F]{32,}")  # of 128 bits and more
 
 
-@lru_cache(maxsize=1024)
 def is_secret_name(name: str) -> bool:
     """Return whether values under `name` are to be hidden, as with `userPassword`, `API_KEY`, `x-auth-token`, `pin`."""
-    words = [word.lower() for word in _WORD.findall(name[:200])]
+    return _is_secret_name(name[:200])
+
+
+@lru_cache(maxsize=1024)  # A model may make names of megabytes, which must not be kept.
+def _is_secret_name(name: str) -> bool:
+    words = _words_of(name)
     if not _WORDS.isdisjoint(words):
         return True
     joined = "".join(words)
     return joined in _WHOLE or any(part in joined for part in _JOINED)
 
 
-def counts_tokens(name: str, value: object) -> bool:
-    """Return whether a value is a number of tokens, such as `max_tokens=200`, and not a secret."""
-    return name.lower().endswith("tokens") and type(value) in (int, float)
+def _words_of(name: str) -> list[str]:
+    return [word.lower() for word in _WORD.findall(name[:200])]
+
+
+def is_secret(name: str, value: object) -> bool:
+    """Return whether `value` is to be hidden because of its name. A number of tokens is not, as `max_tokens=200`."""
+    if not is_secret_name(name):
+        return False
+    if type(value) not in (int, float, type(None)):
+        return True
+    words = _words_of(name)
+    counts = "tokens" in words or ("token" in words and not set(words).isdisjoint(_COUNTED))
+    return not counts or is_secret_name(" ".join(each for each in words if each not in ("token", "tokens")))
 
 
 def masked(text: str) -> str:
@@ -139,8 +156,7 @@ class _Copy:
             if self._is_enough(depth):
                 break
             name = clip(masked(str(key)[:200]), 100)
-            is_secret = is_secret_name(str(key)) and not counts_tokens(str(key), each)
-            hidden = is_secret or (is_pair and key not in _NAMED)
+            hidden = is_secret(str(key), each) or (is_pair and key not in _NAMED)
             copy[name] = MASK if hidden else self.of(each, depth)
         return copy
 

@@ -15,7 +15,7 @@ from .._option_checks import NOT_BLANK, TEXT, check
 from ..bus import Cursor, EventBus, EventT, Mailbox, Overflow, Subscription, TextStream
 from ..core.approval import question_of
 from ..core.turn import Phase, TurnState, ends_at_once, with_messages
-from ..errors import BusError, StoreError, ToolbusError
+from ..errors import BusError, InboxFull, StoreError, ToolbusError
 from ..events import (
     ApprovalDecided,
     ApprovalRequested,
@@ -34,7 +34,7 @@ from ..protocols import LateResults
 from ..records import replace
 from ..request_result import RequestResult
 from ..status import Status
-from ..storage import Journal
+from ..storage import MAX_WAITING_INPUTS, Journal
 from ._view import SessionView
 
 _DOING = {
@@ -262,7 +262,8 @@ class SessionHandle:
         """Add a user message at the next round boundary. Return False if the request has already ended.
 
         `steer` and `cancel` are called on the event loop's thread; from another thread, publish the event
-        thread-safely. Both raise `ConfigurationError` for anything that is not a text, and `steer` for an empty one.
+        thread-safely. Both raise `ConfigurationError` for anything that is not a text, and `steer` for an empty one;
+        and `InboxFull` if 100 of their kind wait for the session.
         """
         return self._ask(SteeringAdded, text=check("text", text, NOT_BLANK))
 
@@ -319,8 +320,7 @@ class SessionHandle:
         if isinstance(given, (CancelRequested, SteeringAdded)):
             if self._state.ending is not None or self._result is not None or self._view.released:
                 return False
-            self._open_mailbox()
-            return self._bus.publish(replace(given, **self._state.envelope(self._bus.clock())))
+            return self._publish_input(replace(given, **self._state.envelope(self._bus.clock())))
         return self.inject(given)
 
     def has_taken(self, event_id: str) -> bool:
@@ -375,8 +375,16 @@ class SessionHandle:
             check(name, given, TEXT)  # The turn machine would break on anything else later.
         if self._state.ending is not None or self._result is not None:
             return False
-        self._open_mailbox()
-        return self._bus.publish(kind(**self._state.envelope(self._bus.clock()), **fields))
+        return self._publish_input(kind(**self._state.envelope(self._bus.clock()), **fields))
+
+    def _publish_input(self, given: CancelRequested | SteeringAdded) -> bool:
+        """Publish an input, unless too many of its kind wait: somebody who sends them without end fills no memory."""
+        waiting = sum(type(each) is type(given) for each in self._open_mailbox().waiting)
+        if isinstance(given, SteeringAdded):
+            waiting += len(self._state.steering)
+        if waiting >= MAX_WAITING_INPUTS:
+            raise InboxFull(f"{MAX_WAITING_INPUTS} inputs wait for request {self.request_id}")
+        return self._bus.publish(given)
 
     # mypy joins the types of a variadic call into their base, so the first few are written out.
     @overload

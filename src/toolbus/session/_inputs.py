@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
-from .._option_checks import is_url, shown
+from .._option_checks import is_url, listed, shown
 from ..core.transcript import validate
 from ..errors import ConfigurationError
 from ..messages import (
@@ -25,6 +25,7 @@ from ..protocols import Provider, ToolSource, ToolSpec
 from ..tools import Tool, ToolContext, ToolLike, ToolRegistry
 
 _MESSAGES = (SystemMessage, UserMessage, AssistantMessage, ToolMessage)
+_KINDS = frozenset(_MESSAGES)
 _PARTS = (TextPart, ImagePart, FilePart)
 
 Instructions: TypeAlias = str | Callable[[ToolContext[Any]], str | Awaitable[str]]
@@ -91,6 +92,8 @@ def read_messages(messages: MessagesLike, what: str = "history") -> list[Message
             "[UserMessage(content='Hello')], or of a vendor's dictionaries"
         )
     given = list(cast("Iterable[Any]", anything))
+    if _KINDS.issuperset(map(type, given)):  # All are messages: a long history is looked through in no time.
+        return given
     wire = [isinstance(each, Mapping) for each in given]
     if given and all(wire):
         return read_dictionaries(given)
@@ -204,11 +207,7 @@ def _tool_list(tools: Any) -> list[Any]:
         one: Any = cast("Any", tools)
         name = getattr(one, "name", "") or getattr(one, "__name__", "tool")
         raise ConfigurationError(f"tools is {shown(one)}, a single one; give a list: tools=[{name}]")
-    if isinstance(tools, (str, bytes, Mapping)) or not isinstance(tools, Iterable):
-        raise ConfigurationError(
-            f"tools is {shown(cast('object', tools))}; give a list of functions, @tool or Tool, or a ToolRegistry"
-        )
-    return list(cast("Iterable[Any]", tools))
+    return listed("tools", tools, "give a list of functions, @tool or Tool, or a ToolRegistry")
 
 
 class _FixedTools:

@@ -13,11 +13,21 @@ from .._logs import logger
 from .._timers import Timer
 from ..bus import EventBus
 from ..clock import SessionClock
-from ..core.turn import CallModel, Elapsed, Input, ModelFailed, TurnState
+from ..core.prices import cost_of
+from ..core.turn import CallModel, Elapsed, Input, LostReplies, ModelFailed, TurnState
 from ..errors import ReplyTooLarge
 from ..events import CancelRequested, Event, ReasoningDelta, TextDelta, ToolArgumentsDelta
 from ..messages import Usage
-from ..protocols import MAX_REPLY_CALLS, ArgumentsPiece, Delta, Heartbeat, ModelReply, ReasoningPiece, TextPiece
+from ..protocols import (
+    MAX_REPLY_CALLS,
+    ArgumentsPiece,
+    Delta,
+    Heartbeat,
+    ModelReply,
+    Provider,
+    ReasoningPiece,
+    TextPiece,
+)
 from ..status import StatusPublisher
 
 _REPORTED: WeakSet[EventBus] = WeakSet()
@@ -67,10 +77,10 @@ class ModelCall:
         "_until",
         "asking",
         "command",
-        "cost",
         "over",
         "piece_kinds",
-        "spent",
+        "provider",
+        "replies",
         "texts",
     )
 
@@ -97,8 +107,8 @@ class ModelCall:
         timer.set(self._hard)
         self.over = False
         self.asking = 0  # how often the provider is being asked now; at 0, the application's own code runs
-        self.spent: list[Usage] = []  # the usage of each reply that has come
-        self.cost = 0.0  # of the replies that have come to interceptors
+        self.provider: Provider | None = None  # the provider that is asked
+        self.replies: list[ModelReply] = []  # those that have come, to interceptors too
         self.piece_kinds: tuple[type[Event], ...] = ()  # the kinds of pieces that have come
         self.texts: list[str] = []  # the pieces of text so far, for a listener that comes late
 
@@ -172,6 +182,17 @@ class ModelCall:
         if isinstance(event, CancelRequested) and self._timer.scope is not None:
             self._timer.scope.cancel()
 
+    def lost(self) -> LostReplies:
+        """Return what the replies took that have come, for a call that has failed, with the name of its model."""
+        prices, replies = self._state.prices or {}, self.replies
+        named: Any = replies[-1] if replies else self.provider
+        return LostReplies(
+            usage=sum([each.usage for each in replies], Usage()),
+            cost=sum([cost_of(each.usage, each.vendor, each.model, prices) or 0.0 for each in replies]),
+            vendor=str(getattr(named, "vendor", "") or ""),
+            model=str(getattr(named, "model", "") or ""),
+        )
+
     @property
     def is_cut_short(self) -> bool:
         """True once the time of the call is over, or the request was cancelled, even if nobody has noticed yet."""
@@ -181,15 +202,14 @@ class ModelCall:
     def elapsed_input(self, now: float) -> tuple[Input, float]:
         """Return the input for the timer that fired, and its time: a deadline, or a stream that stood still."""
         is_idle = self._until < self._hard
-        usage, cost = sum(self.spent, Usage()), self.cost
         limit = f"stream_idle_seconds={self._idle_seconds:g}"
         if not self.asking and (is_idle or self._deadline < self._state.deadline):
             self.texts.clear()  # What an interceptor has not let pass is not kept, although it was streamed.
             within = limit if is_idle else f"model_timeout_seconds={self._state.limits.model_timeout_seconds:g}"
             error = f"the application's instructions or interceptors did not return in time ({within})"
-            return ModelFailed("application_error", error, usage=usage, cost=cost), now
+            return ModelFailed("application_error", error, lost=self.lost()), now
         if is_idle:
             error = f"the model's stream stalled ({limit})"
-            return ModelFailed("provider_timeout", error, retryable=True, usage=usage, cost=cost), now
+            return ModelFailed("provider_timeout", error, retryable=True, lost=self.lost()), now
         # The event loop may fire slightly before the turn machine's deadline, because of the rounding of floats.
-        return Elapsed(usage, cost), max(now, self._deadline)
+        return Elapsed(self.lost()), max(now, self._deadline)

@@ -16,10 +16,9 @@ from .._logs import logger
 from ..core.arguments import parse_arguments
 from ..core.guidance import guidance_text
 from ..core.message_list import Messages
-from ..core.prices import cost_of
 from ..core.read_result import READ_RESULT
 from ..core.transcript import repair
-from ..core.turn import MODEL, CallModel, Elapsed, Input, ModelFailed, ModelReplied, TurnState, plan_text
+from ..core.turn import MODEL, CallModel, Elapsed, Input, LostReplies, ModelFailed, ModelReplied, TurnState, plan_text
 from ..errors import (
     ApplicationError,
     ConfigurationError,
@@ -63,6 +62,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _DEFAULT_SETTINGS = ModelSettings()
+_NOTHING = LostReplies()
 
 
 def context_of(view: RequestView) -> ToolContext[Any]:
@@ -203,18 +203,18 @@ class Asker:
         may = state.output_mode == "auto" and not has_others and not state.native_refused
         return may and native_output(self._asked, output) != ""
 
-    async def request(self, command: CallModel, tools: ToolSource, view: SessionView) -> ModelRequest | ModelFailed:
+    async def request(self, call: ModelCall, tools: ToolSource, view: SessionView) -> ModelRequest | ModelFailed:
         """Return the request for the model, shortened to its window, or the failure to make one.
 
         Raises nothing but cancellation.
         """
         self.error = None
-        state = self._state
+        state, command = self._state, call.command
         try:
             present = tools.specs
             if present is not self._looked_at or view.secrets.vault is not None:
                 self._look_for_secrets(tools, view)
-            self._asked = self._provider(command)
+            call.provider = self._asked = self._provider(command)
             self._window.look(present)
             state.tools = specs = self.known(present)
             offered = self._offered(specs, command)
@@ -245,17 +245,17 @@ class Asker:
         except ContextOverflow as exc:
             self.error = exc
             # After a refusal by this model, another model may take the request.
-            return ModelFailed(exc.code, str(exc), retryable=self._window.was_refused)
+            return ModelFailed(exc.code, str(exc), retryable=self._window.was_refused, lost=call.lost())
         except BaseException as exc:
             if passes(exc):
                 raise
-            return self._failed(exc, Usage())
+            return self._failed(exc)
 
     async def ask(self, call: ModelCall, request: ModelRequest, view: SessionView) -> Input:
         """Ask the model once, and return the outcome. Raises nothing but cancellation."""
         if self._state.phase is not MODEL:
             return Elapsed()  # The cost of a summary has ended the request.
-        spent = call.spent
+        replies = call.replies
         mask = None if self._secrets is None else self._reply_mask(self._secrets, call)
         try:
             if not self.interceptors:
@@ -265,24 +265,30 @@ class Asker:
                     reply = await self._observed(request, emit, mask)
                 else:
                     reply = await self._asked.respond(request, emit)
-                if not isinstance(reply, ModelReply) or len(reply.message.tool_calls) > MAX_REPLY_CALLS:  # pyright: ignore[reportUnnecessaryIsInstance] -- it may be an application's own
-                    return self._not_taken(reply)
-                spent.append(reply.usage)
+                if not isinstance(reply, ModelReply):  # pyright: ignore[reportUnnecessaryIsInstance] -- it may be an application's own
+                    return self._failed(
+                        ApplicationError(f"the provider gave a {type(reply).__name__}, not a ModelReply")
+                    )
+                replies.append(reply)
+                if len(reply.message.tool_calls) > MAX_REPLY_CALLS:
+                    return self._failed(too_many_calls(reply.vendor), call.lost())
                 for each in reply.message.tool_calls:
                     if type(each.arguments) is not str:
-                        return self._not_taken(reply, _not_text(each))
+                        return self._failed(_not_text(each), call.lost())
                 self._window.answered(reply.usage)
                 if self._state.needs_price:
                     _check_usage(reply, call)
                 return ModelReplied(reply if mask is None else mask.whole(reply), None, self._native)
             reply = await self._through(self._innermost(call, request, mask), request, view)
             if len(reply.message.tool_calls) > MAX_REPLY_CALLS:
-                if not spent:
-                    return self._not_taken(reply)
-                return self._failed(too_many_calls(reply.vendor), sum(spent, Usage()), call.cost)
-            if len(spent) > 1 and reply.usage in spent:
-                # An interceptor has asked more than once, and has not counted the other replies itself.
-                reply = replace(reply, usage=sum(spent, Usage()))
+                if not replies:
+                    replies.append(reply)
+                return self._failed(too_many_calls(reply.vendor), call.lost())
+            newest, usages = replies[-1] if replies else None, [each.usage for each in replies]
+            if newest is not None and (len(replies) > 1 or reply is not newest) and reply.usage in (Usage(), *usages):
+                # An interceptor has asked more than once, or made its own reply, and has not counted the others itself.
+                vendor, model = reply.vendor or newest.vendor, reply.model or newest.model
+                reply = replace(reply, usage=sum(usages, Usage()), vendor=vendor, model=model)
             replied = await self._screened(reply, view)
             # The reply is masked once more, because an interceptor may have put a secret into it.
             reply = replied.reply if mask is None else mask.whole(replied.reply)
@@ -294,10 +300,10 @@ class Asker:
             if isinstance(exc, ContextOverflow):
                 self.error = self._masked(exc)
                 self._window.refused(exc, self._asked, request)
-                return ModelFailed(exc.code, str(exc), retryable=True, usage=sum(spent, Usage()), cost=call.cost)
+                return ModelFailed(exc.code, str(exc), retryable=True, lost=call.lost())
             if self.interceptors and not isinstance(exc, ProviderError):
                 call.texts.clear()  # What an interceptor has not let pass is not kept, although it was streamed.
-            return self._failed(exc, sum(spent, Usage()), call.cost)
+            return self._failed(exc, call.lost())
 
     async def _observed(self, request: ModelRequest, emit: Emit, mask: ReplyMask | None) -> ModelReply:
         """Return the provider's reply, asked for inside of the instrumentation."""
@@ -313,15 +319,8 @@ class Asker:
                 work.ended(reply)
             return reply
 
-    def _not_taken(self, given: object, why: ToolbusError | None = None) -> ModelFailed:
-        """Return the failure for something that is not a reply, or for a reply with calls that are not taken."""
-        if not isinstance(given, ModelReply):
-            return ModelFailed("application_error", f"the provider gave a {type(given).__name__}, not a ModelReply")
-        cost = cost_of(given.usage, given.vendor, given.model, self._state.prices or {})
-        return self._failed(why or too_many_calls(given.vendor), given.usage, cost or 0.0)
-
-    def _failed(self, exc: BaseException, spent: Usage, cost: float = 0.0) -> ModelFailed:
-        """Return the failure for an exception. `spent` and `cost` are those of replies that have come and are lost."""
+    def _failed(self, exc: BaseException, lost: LostReplies = _NOTHING) -> ModelFailed:
+        """Return the failure for an exception. The replies of `lost` have come, and may not be used."""
         if isinstance(exc, ToolbusError):
             self.error = exc
         else:
@@ -330,7 +329,7 @@ class Asker:
             log_exception(logger, logging.ERROR, text, request_id, cause=exc, ids=ids)
             self.error = ApplicationError(words_of(exc))
             self.error.__cause__ = exc
-        failed = ModelFailed(self.error.code, str(self._masked(self.error)), usage=spent, cost=cost)
+        failed = ModelFailed(self.error.code, str(self._masked(self.error)), lost=lost)
         if not isinstance(exc, ProviderError):
             return failed
         return replace(failed, retryable=exc.retryable, retry_after_seconds=exc.retry_after_seconds)
@@ -360,7 +359,7 @@ class Asker:
         return SystemMessage(text=text, message_id=f"{state.request_id}_i") if text else None
 
     def _innermost(self, call: ModelCall, original: ModelRequest, mask: ReplyMask | None) -> Ask:
-        """Return the innermost `Ask`, which asks the provider. The usage of every reply is added to `call.spent`."""
+        """Return the innermost `Ask`, which asks the provider. Every reply is added to `call.replies`."""
         emit: Emit = call.emit if mask is None else mask.emit
         if edits_replies(self.interceptors):
             emit = call.feed
@@ -382,9 +381,7 @@ class Asker:
                 if not call.is_cut_short:  # Then `asking` says who was waited for.
                     call.asking -= 1
             if isinstance(reply, ModelReply):  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
-                call.spent.append(reply.usage)
-                if self._state.prices:
-                    call.cost += cost_of(reply.usage, reply.vendor, reply.model, self._state.prices) or 0.0
+                call.replies.append(reply)
                 self._window.answered(reply.usage)
                 if self._state.needs_price:
                     _check_usage(reply, call)

@@ -39,8 +39,8 @@ class SessionOptions(TypedDict, Generic[DepsT], total=False):
     guidance: bool
     """Add a paragraph to the instructions that lists the tools and says when to use them and when to stop."""
     deps: DepsT | None
-    """The application's own object, which handlers get as `ToolContext.deps`. A request without it is refused if the
-    handler of one of its tools asks for a `ToolContext[Deps]`."""
+    """The application's own object, which handlers get as `ToolContext.deps`, and validators of `output` as
+    `info.context`. A request without it is refused if the handler of one of its tools takes a `ToolContext[Deps]`."""
     metadata: Mapping[str, Any] | None
     """The application's own data, which every event and log record of the request carries. With a journal, values of
     JSON."""

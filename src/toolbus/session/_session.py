@@ -283,11 +283,14 @@ class RequestSession(SessionSteps):
         now, asked = self._clock(), False
         awaited, self._awaited = self._awaited, None
         # The mailbox is read first, because a result that has come counts more than a deadline.
+        view = self._view
+        call = view.model_call
         while events := mailbox.drain():
             asked = True
+            if call is not None and _cancels(events):
+                events, call = [*events, Elapsed(call.lost())], None
             await self._step(events, now)
-        view = self._view
-        call, view.model_call = view.model_call, None
+        view.model_call = None
         if call is not None:
             happened, now = call.elapsed_input(now)
             await self._step([happened], now)
@@ -312,7 +315,7 @@ class RequestSession(SessionSteps):
                 return
             view = self._view
             view.model_call, self._state.streamed = call, call.texts
-            happened = _used_up(view.budgets) or await self._asker.request(command, view.tools, view)
+            happened = _used_up(view.budgets) or await self._asker.request(call, view.tools, view)
             if (shaped := view.window.shaped()) is not None:
                 await self._step([shaped], self._clock())
                 happened = _used_up(view.budgets) or happened
@@ -326,7 +329,12 @@ class RequestSession(SessionSteps):
         self._happened = happened, now
         # Each step's write takes time, in which more inputs may come.
         while mailbox.waiting:
-            await self._step(mailbox.drain(), now)
+            events = mailbox.drain()
+            if _cancels(events) and not isinstance(happened, OutOfBudget):
+                self._happened = None
+                await self._step([*events, happened], now)  # What has come is paid for.
+                return
+            await self._step(events, now)
         self._happened = None
         await self._step([happened], now)
 
@@ -384,7 +392,8 @@ class RequestSession(SessionSteps):
 
     async def _abandon(self, *, by_host: bool) -> None:
         """End a request whose task the host cancelled, or that is left. Awaits nothing but the journal."""
-        self._view.model_call = None  # Late readers get the text from the reply that the transcript keeps.
+        # Late readers get the text from the reply that the transcript keeps.
+        call, self._view.model_call = self._view.model_call, None
         # A caller who cancels the task has given the request up, also if it is left at the same moment. With
         # `_when_cancelled`, it is the runtime that goes down, and the request is left.
         if by_host:
@@ -406,7 +415,7 @@ class RequestSession(SessionSteps):
         if self._state.phase is NEW:
             inputs.insert(0, self._beginning.given_up(self._state, self._view.tools, self._view.interceptors))
         inputs.append(CancelRequested(request_id=self.request_id, reason="the host cancelled the request"))
-        await self._last_step(inputs)
+        await self._last_step(inputs if call is None else [*inputs, Elapsed(call.lost())])
 
     def _drain(self, *kinds: type[Event]) -> list[Any]:
         """Return the inputs that still count for a request that is given up: results, cancellations and these `kinds`.
@@ -437,9 +446,13 @@ class RequestSession(SessionSteps):
         self._clock = self._bus.clock  # The session may have broken before it was set.
         self._settle_broken()
         self._error = self._masked_error(exc)
-        envelope = state.envelope(self._clock())
         state.ending = RequestFailed(
-            **envelope, reason=self._error.code, error=str(self._error), usage=state.usage, cost=state.cost
+            **state.envelope(self._clock()),
+            reason=self._error.code,
+            error=str(self._error),
+            retryable=self._error.retryable,
+            usage=state.usage,
+            cost=state.cost,
         )
         # After a lost lease, another process carries out the request and publishes its ending.
         if not isinstance(exc, LeaseLost):
@@ -474,6 +487,10 @@ class RequestSession(SessionSteps):
 
 def _no_cause(_call_id: str) -> None:
     """Return no exception: the exceptions of handlers are in no journal."""
+
+
+def _cancels(events: Sequence[Event]) -> bool:
+    return any(isinstance(each, CancelRequested) for each in events)
 
 
 def _used_up(budgets: Sequence[Budget]) -> OutOfBudget | None:

@@ -15,7 +15,7 @@ import anyio
 from .._logs import logger
 from .._timers import EARLY_SECONDS, Timer
 from ..clock import SessionClock
-from ..core.turn import Elapsed, Input, ModelFailed, Resume, advance, with_messages
+from ..core.turn import Elapsed, Input, LostReplies, ModelFailed, Resume, advance, with_messages
 from ..errors import StoreUnavailable
 from ..events import (
     ApprovalRequested,
@@ -117,9 +117,10 @@ class SessionSteps(SessionHandle):
     def _spend(self, happened: Sequence[Any]) -> None:
         """Count the model calls of a step for the budgets, whether their replies could be used or not."""
         for each in happened:
-            if isinstance(each, (ModelFailed, Elapsed, ModelResponded, HistoryCompressed)):
+            spent = each.lost if isinstance(each, (ModelFailed, Elapsed)) else each
+            if isinstance(spent, (LostReplies, ModelResponded, HistoryCompressed)):
                 for budget in self._view.budgets:
-                    budget.spend(each.usage, each.cost or 0.0)
+                    budget.spend(spent.usage, spent.cost or 0.0)
 
     def _refuse(self, inputs: Sequence[Event]) -> None:
         """Publish a `DeadLetter` for each input that the request does not take."""

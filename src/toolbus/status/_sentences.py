@@ -87,13 +87,17 @@ _UNASKED = frozenset({"cancelled", "interrupted"})
 # ------------------------------------------------------------------------------------------------- sentences
 
 
-@lru_cache(maxsize=1024)
 def display_name(name: str) -> str:
     """Return a tool's name for people: "Lookup Tool" for `lookup_tool` and `lookupTool`, "Read PDF" for `read_PDF`.
 
     It is one line of at most 80 characters, or "(no name)" if nothing is left.
     """
-    words = _SPACED.split(_HUMP.sub(" ", one_line(name[:_LOOKED_AT])))
+    return _display_name(name[:_LOOKED_AT])
+
+
+@lru_cache(maxsize=1024)  # A model may make names of megabytes, which must not be kept.
+def _display_name(name: str) -> str:
+    words = _SPACED.split(_HUMP.sub(" ", one_line(name)))
     return clip(" ".join(word[:1].upper() + word[1:] for word in words if word) or "(no name)", _LONGEST_NAME)
 
 
@@ -172,10 +176,11 @@ def _shown(name: str, value: Any) -> str:
     """Return an argument in a few words; empty if there is nothing to show."""
     if value is None or value == "":
         return ""
-    if is_secret_name(name):
-        return MASK
     if not isinstance(value, str):
-        value = json.dumps(redacted({"": value})[""], ensure_ascii=False, separators=(",", ":"))
+        value = redacted({name: value}).popitem()[1]
+        value = value if value == MASK else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    elif is_secret_name(name):
+        return MASK
     return clip(masked(one_line(value[:_LOOKED_AT])), _LONGEST_VALUE)
 
 

@@ -39,7 +39,6 @@ from typing import IO, Any, Protocol, cast, runtime_checkable
 import anyio
 import anyio.to_thread
 import orjson
-from pydantic import ValidationError
 
 from .._version import __version__
 from ..errors import StoreDamaged, StoreError, UnsupportedStoreFormat
@@ -53,6 +52,8 @@ __all__ = ["Archive", "Salvaged", "TransferReport", "VerifyReport", "export_to",
 _FORMAT = 1
 _HASH = b',"hash":"'
 _BATCH_LINES = 500  # lines that are written at once, in a thread
+_request = JsonForm[RequestRecord](RequestRecord, "request")
+_conversation = JsonForm[ConversationRecord](ConversationRecord, "conversation")
 _message = JsonForm[Message](Message, "message")
 
 
@@ -358,10 +359,18 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 body, found, rest = line.rstrip(b"\r\n").rpartition(_HASH)
                 last = _next_hash(last, body + b"}")
                 if not found or rest != last + b'"}':
-                    raise StoreDamaged(f"{path} is not an archive, or its line {number} is not what was exported")
-                yield number, orjson.loads(body + b"}")
+                    raise _wrong_line(path, number)
+                try:
+                    read = orjson.loads(body + b"}")
+                except orjson.JSONDecodeError as exc:
+                    raise _wrong_line(path, number) from exc
+                yield number, read
     except OSError as exc:
         raise StoreError(f"{path} cannot be read: {exc.strerror or exc}") from exc
+
+
+def _wrong_line(path: Path, number: int) -> StoreDamaged:
+    return StoreDamaged(f"{path} is not an archive, or its line {number} is not what was exported")
 
 
 def _look_through(path: Path) -> None:
@@ -410,10 +419,10 @@ def _pieces(path: Path) -> Iterator[_Piece]:
     for number, line in lines:
         try:
             if "request" in line:
-                yield RequestRecord(**line["request"]), _rows(lines, line["facts"], _fact)
+                yield _request.read_values(line["request"]), _rows(lines, line["facts"], _fact)
             elif "conversation" in line:
-                yield ConversationRecord(**line["conversation"]), _rows(lines, line["messages"], _turn)
-        except (ValidationError, ValueError, TypeError, KeyError) as exc:
+                yield _conversation.read_values(line["conversation"]), _rows(lines, line["messages"], _turn)
+        except (ValueError, TypeError, KeyError) as exc:
             where = f"{path}, line {number} or a later one,"
             raise UnsupportedStoreFormat(
                 f"{where} is of a form that this version of toolbus does not know: {exc}"

@@ -337,7 +337,8 @@ class _Sqlite(Database):
             return StoreDamaged(f"{self.path} is not a SQLite database, or its beginning is damaged; give another path")
         if code == sqlite3.SQLITE_CORRUPT:
             return StoreDamaged(f"{self.path} is damaged: {exc}")
-        if code == sqlite3.SQLITE_FULL:
+        # A file that nobody has open needs some space to be opened at all.
+        if code == sqlite3.SQLITE_FULL or getattr(exc, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_SHMSIZE:
             return StoreError(f"there is no space for {self.path}: {exc}; free some on its disk")
         if code == sqlite3.SQLITE_READONLY:
             return StoreError(f"{self.path} cannot be written: {exc}; check the permissions of the file and its folder")
@@ -394,7 +395,10 @@ def _make_file(path: Path) -> None:
     if path.exists():
         for needed, word in ((os.R_OK, "read"), (os.W_OK, "written")):
             if not os.access(path, needed):
-                raise StoreError(f"{path} cannot be {word} by this user; check the permissions of the file")
+                raise StoreError(
+                    f"{path} cannot be {word} by this user; check the permissions of the file, and whether its disk is "
+                    "read-only"
+                )
         return
     if not path.parent.is_dir():
         raise StoreError(f"{path} cannot be created: there is no folder {path.parent}; create it first")

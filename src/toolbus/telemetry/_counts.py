@@ -21,6 +21,7 @@ from ..bus import EventBus
 from ..events import (
     DeadLetter,
     Event,
+    HistoryCompressed,
     LoopBlocked,
     ModelResponded,
     ModelRetrying,
@@ -86,8 +87,9 @@ class Counts:
             ToolCallFailed: self._fail,
             ToolCallLate: lambda event: self._late.add(label(names.TOOL_NAME, event.name)),
             DeadLetter: lambda event: self._letters.add(label(names.EVENT_TYPE, event.event_type)),
-            ModelRetrying: lambda event: self._retries.add(label(names.ERROR_TYPE, event.reason)),
+            ModelRetrying: self._retry,
             ModelResponded: self._spend,
+            HistoryCompressed: self._spend,
             LoopBlocked: lambda event: self._blocked.add(by=event.seconds),
             SubscriptionFull: lambda _event: self._full.add(),
             RequestResumed: lambda _event: self._resumed.add(),
@@ -116,7 +118,11 @@ class Counts:
         name = (self._label if is_checked else self._label.if_known)(names.TOOL_NAME, event.name)
         self._calls.add(name, self._label(names.ERROR_TYPE, event.reason))
 
-    def _spend(self, event: ModelResponded) -> None:
+    def _retry(self, event: ModelRetrying) -> None:
+        self._retries.add(self._label(names.ERROR_TYPE, event.reason))
+        self._spend(event)
+
+    def _spend(self, event: ModelResponded | ModelRetrying | HistoryCompressed) -> None:
         if event.cost:
             about = [self._label(names.PROVIDER, event.vendor), self._label(names.RESPONSE_MODEL, event.model)]
             self._cost.add(*about, by=event.cost)

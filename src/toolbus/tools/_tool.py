@@ -14,7 +14,7 @@ import typing
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, Unpack, cast, overload
 
-from .._option_checks import TEXT, check, is_async
+from .._option_checks import TEXT, check, is_async, listed
 from ..errors import ConfigurationError, InvalidArguments, NotRunning
 from ..messages import Message, PromptLike, UserMessage
 from ..protocols import KnowsMarks, ToolSpec
@@ -441,7 +441,7 @@ class ToolRegistry(KnowsMarks):
         self._tools: dict[str, Tool] = {}
         self.needs_deps: dict[str, str] = {}  # the type of deps that handlers ask for, by tool name
         self._specs: Mapping[str, ToolSpec] | None = None
-        for each in tools:
+        for each in listed("tools", tools, "give a list of functions, @tool or Tool"):
             self.add(each)
 
     def add(self, tool: ToolLike) -> Tool:

@@ -65,15 +65,10 @@ def sub_request_tool(
             # The text of the error is for operators: it may have anything in it, such as an address or a key.
             why = result.explanation if result.error else result.reason
             raise ToolError(f"{name} {result.outcome}: {why}") from result.error
-        text = result.text
+        text = result.text if output is None else ""
         if result.outcome == "stopped":
-            text = f"{text}\n[{result.explanation}]".lstrip()
-        return ToolResult(
-            message=text if output is None else "",
-            data=result.output,
-            artifacts=result.artifacts,
-            affected=result.affected,
-        )
+            text = f"{result.text}\n[{result.explanation}]".lstrip()
+        return ToolResult(message=text, data=result.output, artifacts=result.artifacts, affected=result.affected)
 
     own: ToolOptions = {"timeout_seconds": limits.timeout_seconds + _TO_PASS_ON, **(tool_options or {})}
     return Tool(name, description, handler=ask, **own)

@@ -12,21 +12,30 @@ import anyio.to_thread
 
 from .._option_checks import FLAG, POSITIVE, check, whole
 from ..durability import call_store_in_time
-from ..errors import ConfigurationError, UnknownRequest
+from ..errors import ConfigurationError, ConversationBusy, UnknownRequest
 from ..events import MessageAppended
 from ..handles import CommandStatus, RequestHandle
-from ..messages import PromptLike, UserMessage, to_vercel
+from ..messages import PromptLike, UserMessage
 from ..request_result import RequestResult
 from ..session import RequestSession
 from ..storage import RequestRecord
 from ._bodies import Answer, Cancel, Decision, Question, Steering, body_of, exception_handlers, json_response, read_json
 from ._chat_page import page_routes
-from ._incoming import MAX_BODY_BYTES, ClientRequest, answer_of, approval_id, event_of, read_agui, read_vercel
+from ._incoming import (
+    MAX_BODY_BYTES,
+    ClientRequest,
+    answer_of,
+    approval_id,
+    event_of,
+    read_agui,
+    read_vercel,
+    tool_names,
+)
 from ._middleware import RuntimeMiddleware
 from ._ownership import AuthorizeRequest, Owner, owner_of
 from ._responses import AguiResponse, EventsResponse, TextResponse, VercelResponse
 from ._starlette import HTTPException, Middleware, Request, Response, Route, Starlette
-from ._vercel import VercelEncoder
+from ._vercel import VercelEncoder, page_messages
 
 if TYPE_CHECKING:
     from ..runtime import RequestOptions, Runtime
@@ -84,7 +93,7 @@ def create_app(
         runtime,
         authorize,
         options,
-        frozenset(client_tools),
+        tool_names(client_tools),
         ai_sdk_version,
         {
             "heartbeat_seconds": check("heartbeat_seconds", heartbeat_seconds, POSITIVE),
@@ -292,9 +301,7 @@ class _App:
         messages = [*history, *(each for each in prompts if each is not None)]
         about = {"conversation_id": owner.shown(stored_id), "requests": [_listed(each) for each in requests]}
         # In a thread, since a long conversation takes long to write.
-        return await anyio.to_thread.run_sync(
-            lambda: json_response({**about, "messages": to_vercel(messages, form="ui")})
-        )
+        return await anyio.to_thread.run_sync(lambda: json_response({**about, "messages": page_messages(messages)}))
 
     async def _prompt_of(self, record: RequestRecord) -> UserMessage | None:
         session, journal = self._runtime.session(record.request_id), self._runtime.store.journal
@@ -381,9 +388,11 @@ class _App:
 
 
 def _status_of(result: RequestResult[Any]) -> int:
-    """Return 200 unless the request failed; then 502 if the provider is to blame, and otherwise 500."""
+    """Return 200 unless the request failed; then 409 for a busy conversation, 502 if the provider failed, else 500."""
     if result.error is None:
         return 200
+    if isinstance(result.error, ConversationBusy):  # It is busy in another process.
+        return 409
     return 502 if result.error.fault == "provider" else 500
 
 

@@ -40,7 +40,7 @@ from ..events import (
 )
 from ..messages import ToolCall
 from ..records import json_bytes
-from ._incoming import approval_id
+from ._incoming import approval_id, tool_names
 
 Chunk: TypeAlias = dict[str, Any]
 """One chunk of a protocol: a dictionary of JSON values with a `type`."""
@@ -134,7 +134,7 @@ class EventEncoder(ABC):
     headers: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, *, client_tools: Collection[str] = (), answered: Collection[str] = ()) -> None:
-        self._client_tools = frozenset(client_tools)
+        self._client_tools = tool_names(client_tools)
         self._answered: frozenset[str] = frozenset(answered)
         self._left_out = self._answered
         self._out: list[Chunk] = []
@@ -460,13 +460,18 @@ class EventEncoder(ABC):
     def _take_ending(self, event: RequestEnding) -> None:
         self._has_ended = True
         self._void_reply()
-        # An answer that is not the text of a reply, such as that of a tool that ends the request.
-        if isinstance(event, RequestCompleted) and event.text and event.text != self._last_text:
-            self._reply_id = f"{event.request_id}_answer"
-            self._finish_text(event.text)
         for call in (*self._calls.values(), *self._below.values()):
             self.on_void_call(call)
         self._end_step()
+        # An answer that is not the text of a reply, such as that of a tool that ends the request.
+        text = event.text if isinstance(event, RequestCompleted) and event.text != self._last_text else ""
+        # A page that finds only calls with results in the newest step would send them, and expect a reply.
+        if text or not (self._has_answer or isinstance(event, RequestFailed)):
+            self._step = 0 if self._step is None else self._step + 1
+            self.on_step(self._step)
+            self._reply_id = f"{event.request_id}_answer"
+            self._finish_text(text)
+            self._end_step()
         self.on_end(event, explain(event))
 
     # ------------------------------------------------------------------------------------------------ the words

@@ -30,6 +30,8 @@ MAX_BODY_BYTES = 2**20
 _BODY_SECONDS = 10.0
 """The time in which a body has to arrive."""
 _SHORTEST_TOKEN = 16
+_FROM_PROXIES = ("forwarded", "x-forwarded-for", "x-real-ip")
+"""Headers in which a proxy on this machine says who its client is."""
 
 PAGE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -78,8 +80,9 @@ class Guard:
     A request is refused with 403 if its `Host` is not one of `hosts` (names without a port; None accepts each), if its
     `Origin` is neither its own host nor one of `origins` ("https://chat.example.com"), or if a browser says that
     another site has sent it. With the default `hosts`, only clients on this machine are served, whatever the server
-    listens on. With a `token`, requests need `Authorization: Bearer TOKEN`, and get 401 without it, except those for
-    one of `open_paths`. A body that is declared longer than `max_body_bytes` gets 413; handlers read with `read_body`.
+    listens on; what a proxy on this machine passes on counts as its client's, if the proxy names it. With a `token`,
+    requests need `Authorization: Bearer TOKEN`, and get 401 without it, except those for one of `open_paths`. A body
+    that is declared longer than `max_body_bytes` gets 413; handlers read with `read_body`.
 
     Each response gets `policy` as its Content-Security-Policy, and headers that keep it out of frames, caches and other
     origins, unless it has these headers itself. Raises `ConfigurationError` for a token that can be guessed.
@@ -147,7 +150,7 @@ class Guard:
         host = headers.get("host", "").lower()
         if self._hosts is not None and _name_of(host) not in self._hosts:
             return HTTPStatus.FORBIDDEN, "this server is not reached under the name in the header Host"
-        if self._is_local and not _is_loopback(scope):
+        if self._is_local and not _is_loopback(scope, headers):
             return HTTPStatus.FORBIDDEN, "this server is for programs on its own machine"
         if not self._is_from_here(host, headers):
             return HTTPStatus.FORBIDDEN, "a page of another origin has sent this request"
@@ -194,12 +197,20 @@ def _path_of(scope: Scope) -> str:
     return path[len(root) :] if root and path.startswith(f"{root}/") else path
 
 
-def _is_loopback(scope: Scope) -> bool:
-    """Return whether the client is on this machine, as far as the server knows: it may listen on a Unix socket."""
+def _is_loopback(scope: Scope, headers: Mapping[str, str]) -> bool:
+    """Return whether the client is on this machine, as far as the server knows, and proxies on this machine say."""
     client = cast("tuple[str, int] | None", scope.get("client"))
+    if client is not None and _is_own(client[0]) is False:  # A server may listen on a Unix socket, without addresses.
+        return False
+    named = ",".join(headers.get(each, "") for each in _FROM_PROXIES)
+    return all(_is_own(each.strip()) for each in named.split(",") if each.strip())
+
+
+def _is_own(text: str) -> bool | None:
+    """Return whether an address is one of loopback; None for a text that is not an address."""
     try:
-        address = ipaddress.ip_address(client[0] if client else "")
+        address = ipaddress.ip_address(text)
     except ValueError:
-        return True
+        return None
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return (mapped or address).is_loopback

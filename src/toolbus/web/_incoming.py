@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote
 
 import orjson
 
+from .._option_checks import listed
 from ..errors import BusError, ConfigurationError, DecodeError, InvalidHistory
 from ..events import ApprovalRequested, ToolCallCompleted, ToolCallFailed
 from ..messages import FilePart, ImagePart, Part, TextPart, UserMessage, from_vercel
@@ -128,7 +129,7 @@ class ClientRequest:
         tool than the one that was shown, or of a tool that is not one of `client_tools` (which the page may run). One
         that is queued for the process of its request counts. `by` names the person.
         """
-        counted = 0
+        counted, names = 0, tool_names(client_tools)
         questions: Sequence[ApprovalRequested] = ()
         if self.decisions:
             pending: Any = request.pending_approvals
@@ -139,7 +140,7 @@ class ClientRequest:
                 if (question.call_id, question.definition) == asked:
                     counted += await _counts(_decided(request, question, decision, by))
         for given in self.answers:
-            if given.name in client_tools:
+            if given.name in names:
                 counted += await _inject(request, given)
         return counted
 
@@ -169,6 +170,11 @@ def event_of(given: ClientAnswer, request_id: str) -> ToolCallCompleted | ToolCa
     if given.error:
         return ToolCallFailed(**about, reason="error", error=given.error)
     return ToolCallCompleted(**about, content=given.content, data=given.data)
+
+
+def tool_names(client_tools: Collection[str]) -> frozenset[str]:
+    """Return the names of the tools that a page runs. Raises `ConfigurationError` for one name without a list."""
+    return frozenset(listed("client_tools", client_tools, "give a list of names of tools"))
 
 
 def approval_id(question: ApprovalRequested, request_id: str) -> str:
@@ -381,6 +387,13 @@ def _prompt(index: int, message: _Wire) -> UserMessage:
 
 
 def _checked(index: int, prompt: UserMessage) -> UserMessage:
+    """Return a prompt that may be asked. Raises `InvalidHistory`.
+
+    A server of models might open other URLs, such as a file of its own or a bucket, with rights that no page has.
+    """
+    for part in () if isinstance(prompt.content, str) else prompt.content:
+        if not isinstance(part, TextPart) and not part.url.lower().startswith(("http://", "https://", "data:")):
+            raise InvalidHistory(index, f"the URL {part.url[:40]!r} is not one of http, https or data")
     try:
         return read_prompt(prompt)
     except ConfigurationError as exc:

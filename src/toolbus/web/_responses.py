@@ -19,7 +19,9 @@ from ..events import (
     Event,
     ModelResponded,
     ModelRetrying,
+    ReceiverFailed,
     RequestEnding,
+    RequestFailed,
     RequestResumed,
     SubscriberLagged,
     TextDelta,
@@ -234,12 +236,14 @@ class _EventStream(StreamingResponse):
 class EventsResponse(_EventStream):
     """Every event of a request as a server-sent event, in order: `id: CURSOR`, `event: TYPE`, `data: JSON`.
 
-    The ending of the request is the last event. A browser that reconnects sends `Last-Event-ID`, and gets what it does
-    not have, from any process that has the request's journal; `after` does the same. Events that the application's
-    metadata makes hard to write have text for such values. The stream ends with the event `stream_closed` if the server
-    stops, if the request continues in another process, or if the client is too slow for more than 1,000 facts: then it
-    should connect again. A slow client may miss signals, and gets `subscriber_lagged` for them. A client that comes
-    back with the id of the ending gets 204, which tells an `EventSource` that there is nothing left to connect for.
+    Texts for operators are left out: `detail` of a call that failed, `error` of `ModelRetrying`, and `ReceiverFailed`;
+    `error` of `RequestFailed` is the explanation for people. The ending of the request is the last event. A browser
+    that reconnects sends `Last-Event-ID`, and gets what it does not have, from any process that has the request's
+    journal; `after` does the same. Events that the application's metadata makes hard to write have text for such
+    values. The stream ends with the event `stream_closed` if the server stops, if the request continues in another
+    process, or if the client is too slow for more than 1,000 facts: then it should connect again. A slow client may
+    miss signals, and gets `subscriber_lagged` for them. A client that comes back with the id of the ending gets 204,
+    which tells an `EventSource` that there is nothing left to connect for.
 
     A comment is sent after `heartbeat_seconds` without an event. A client that goes away changes nothing, unless
     `cancel_on_disconnect` is true.
@@ -253,12 +257,25 @@ class EventsResponse(_EventStream):
             try:
                 async for event in events:
                     self._has_ended = isinstance(event, RequestEnding) and event.request_id == self._source.request_id
-                    if isinstance(event, ToolCallFailed) and event.detail:
-                        event = replace(event, detail="")  # noqa: PLW2901 -- it is for operators
-                    data = encode(event, default=str).decode()
-                    yield sse_frame(data, event=event.type, event_id=events.cursor)
+                    if (shown := _for_clients(event)) is not None:
+                        yield sse_frame(encode(shown, default=str).decode(), event=shown.type, event_id=events.cursor)
             except (SubscriptionOverflow, UnknownCursor):
                 return
+
+
+def _for_clients(event: Event) -> Event | None:
+    """Return an event without texts that are for operators, such as those of exceptions; None if nothing is left."""
+    match event:
+        case ToolCallFailed():
+            return replace(event, detail="") if event.detail else event
+        case ModelRetrying():
+            return replace(event, error="")
+        case RequestFailed():
+            return replace(event, error=explain(event))
+        case ReceiverFailed():
+            return None
+        case _:
+            return event
 
 
 class TextResponse(_EventStream):
@@ -278,11 +295,13 @@ class TextResponse(_EventStream):
                     for each in known:
                         fold.feed(each)
                     text = "".join(piece for each in new for piece in fold.feed(each))
-                    if text:
-                        yield sse_frame({"text": text}, event="text", event_id=events.cursor)
+                    frames = sse_frame({"text": text}, event="text", event_id=events.cursor) if text else b""
                     if isinstance(event, RequestEnding) and new:
                         self._has_ended = True
-                        yield sse_frame(_end_of(event), event="end", event_id=events.cursor)
+                        # The ids are equal, so a client that had only the text could not come back for the end.
+                        frames += sse_frame(_end_of(event), event="end", event_id=events.cursor)
+                    if frames:
+                        yield frames
             except SubscriptionOverflow:
                 return
 
@@ -319,8 +338,8 @@ class _MissingText:
         if isinstance(event, ModelResponded):
             message, given = event.message, known or self._given
             rest: list[Event] = [event]
-            if (given or self._has_gap) and message.text[given:]:
-                rest.insert(0, TextDelta(message_id=message.message_id, text=message.text[given:]))
+            if text := message.text[given:]:
+                rest.insert(0, TextDelta(message_id=message.message_id, text=text))
             self._begin_anew()
             return [TextDelta(message_id=message.message_id, text=message.text[:known])] if known else [], rest
         if isinstance(event, (ModelRetrying, RequestResumed)):
@@ -342,12 +361,18 @@ class _PageResponse(_EventStream):
         encoder: EventEncoder,
         *,
         stays_open: bool,
+        heartbeat_seconds: float,
+        cancel_on_disconnect: bool,
         headers: Mapping[str, str] | None,
-        **streaming: Any,
     ) -> None:
         self._encoder = encoder
         self._stays_open = check("stays_open", stays_open, FLAG)
-        super().__init__(source, headers={**encoder.headers, **(headers or {})}, **streaming)
+        super().__init__(
+            source,
+            heartbeat_seconds=heartbeat_seconds,
+            cancel_on_disconnect=cancel_on_disconnect,
+            headers={**encoder.headers, **(headers or {})},
+        )
 
     async def _frames(self) -> AsyncGenerator[bytes]:
         encoder = self._encoder

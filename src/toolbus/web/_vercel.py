@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import orjson
 
 from .._option_checks import Rule, check
+from ..core.result_notes import background_note_id, result_in
+from ..core.turn import asks_for_repair
 from ..events import (
     ApprovalRequested,
     PlanChanged,
@@ -19,10 +21,10 @@ from ..events import (
     ToolCallFailed,
     ToolCallProgress,
 )
-from ..messages import ToolMessage, to_vercel
+from ..messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage, to_vercel
 from ..records import fields_of
 from ..schemas import has_many_values
-from ._encoder import ASKS_BELOW, CLOSED, LOST, VOID_CALL, EventEncoder, ShownCall
+from ._encoder import ASKS_BELOW, CLOSED, LOST, VOID_CALL, Chunk, EventEncoder, ShownCall
 
 _VERSIONS = Rule(lambda given: given in {6, 7}, "it must be 6 or 7, the version of the AI SDK")
 
@@ -34,6 +36,48 @@ def _parsed(text: str) -> Any:
         return text if has_many_values(data) else orjson.loads(data)
     except orjson.JSONDecodeError:
         return text
+
+
+def _failure(shown_id: str, reason: str, error: str) -> Chunk:
+    """Return the part that says why a call has failed: a call that was denied has not failed for its user."""
+    return {"type": "data-failure", "id": shown_id, "data": {"reason": reason, "error": error}}
+
+
+def page_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Return the stored messages of a conversation as pages have seen them arrive: see `VercelEncoder`.
+
+    Left out is what only the model reads: instructions, notes, and requests to repair an output. A result that has come
+    in a note is that of its call.
+    """
+    notes = {each.message_id: each for each in messages if isinstance(each, SystemMessage)}
+    calls = {call.call_id: call for each in messages if isinstance(each, AssistantMessage) for call in each.tool_calls}
+    shown = to_vercel((_as_shown(each, notes, calls) for each in messages if not _is_for_model(each)), form="ui")
+    for message in shown:
+        message["parts"] = [each for part in message["parts"] for each in _with_failure(part)]
+    return shown
+
+
+def _is_for_model(message: Message) -> bool:
+    return isinstance(message, SystemMessage) or (
+        isinstance(message, UserMessage) and asks_for_repair(message.message_id)
+    )
+
+
+def _as_shown(message: Message, notes: Mapping[str, SystemMessage], calls: Mapping[str, ToolCall]) -> Message:
+    call = calls.get(message.call_id) if isinstance(message, ToolMessage) else None
+    note = notes.get(background_note_id(call.call_id)) if call is not None else None
+    return message if call is None or note is None else result_in(note, call)
+
+
+def _with_failure(part: dict[str, Any]) -> list[dict[str, Any]]:
+    if part.get("state") != "output-error":
+        return [part]
+    # The text is what the model has read: see `toolbus.tool_results.failure_content`.
+    match _parsed(part["errorText"]):
+        case {"reason": str(reason), "error": str(error)}:
+            return [{**part, "errorText": error}, _failure(part["toolCallId"], reason, error)]
+        case _:
+            return [part]
 
 
 class VercelEncoder(EventEncoder):
@@ -133,10 +177,13 @@ class VercelEncoder(EventEncoder):
         self._emit_of("tool-output-available", call, output=output)
 
     def on_failure(self, call: ShownCall, event: ToolCallFailed) -> None:
+        # A page sends results of its own tools only once each call of the step has an output or an error. A denied one
+        # has neither: only a page that was asked about the call expects that.
         if event.reason == "denied" and call.question is not None:
             self.emit("tool-output-denied", toolCallId=call.shown_id)
         else:
             self._fail(call, event.error)
+        self._out.append(_failure(call.shown_id, event.reason, event.error))
 
     def on_status(self, event: StatusChanged) -> None:
         self.emit("data-status", data={"stage": event.stage, "text": event.text}, transient=True)

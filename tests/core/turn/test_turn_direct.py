@@ -250,7 +250,22 @@ def test_several_results_are_no_output() -> None:
     assert asks_again(turn)
 
 
+@pytest.mark.parametrize("data", [{"name": {1, 2}}, {"name": 2**70}, {1: "Rome"}])
+def test_data_that_is_not_json_is_no_output(data: object) -> None:
+    turn = with_output(City)
+    turn.call(SHOW)
+    turn.step(completed("r_0_0", "Rome", data=data))
+    assert asks_again(turn)
+
+
 # ------------------------------------------------------------------------------------------------- the text
+
+
+def test_half_of_a_surrogate_pair_does_not_reach_people() -> None:
+    turn = Turn(tools=OFFERED)
+    turn.call(SHOW)
+    turn.complete(content="Rome \ud800")
+    assert answered(turn) == ("completed", "", "Rome ?")
 
 
 def test_a_result_without_a_text_leaves_the_models_words() -> None:

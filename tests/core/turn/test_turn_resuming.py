@@ -59,6 +59,19 @@ def test_a_call_of_an_external_tool_that_has_changed_is_interrupted() -> None:
     assert [each.reason for each in facts if isinstance(each, ToolCallFailed)] == ["interrupted"]
 
 
+@pytest.mark.guarantee("G19")
+@pytest.mark.parametrize("before", [ToolSpec(name="ask"), ASK, DRAW], ids=["here", "external", "pool"])
+@pytest.mark.parametrize("now", [ASK, DRAW, ToolSpec(name="ask", pool="cpu"), ToolSpec(name="ask", idempotent=True)])
+def test_a_call_that_would_run_elsewhere_or_by_another_promise_now_is_interrupted(
+    before: ToolSpec, now: ToolSpec
+) -> None:
+    turn = Turn(tools={"ask": before})
+    turn.step(replied("", call("ask")))
+    turn.state.tools = {"ask": now}
+    again = [each for each in turn.step(Resume()) if isinstance(each, (ToolCallRequested, ToolCallFailed))]
+    assert isinstance(again[0], ToolCallRequested if now is before else ToolCallFailed)
+
+
 def test_a_model_call_gets_its_whole_time_again_and_its_reply_another_id() -> None:
     turn = Turn(Limits(model_timeout_seconds=60))
     turn.now += 50

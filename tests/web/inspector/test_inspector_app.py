@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,7 +23,7 @@ from toolbus.providers.scripted import ScriptedProvider, calls, error, hang, tex
 from toolbus.storage import Entry, Store
 from toolbus.stores import MemoryStore
 from toolbus.testing import record, replay, virtual_backends
-from toolbus.testing.recording import RecordingError, ReplayDifference
+from toolbus.testing.recording import RecordingError, ReplayDifference, recording_of
 from toolbus.web import create_inspector
 from toolbus.web.inspector import Inspector, RecordingSource, StoreSource, _actions
 
@@ -350,6 +351,23 @@ def difference(field: str) -> ReplayDifference:
     return ReplayDifference(
         "other", path=Path("r"), line=3, request_id="r", field=field, expected="x", got="round_started"
     )
+
+
+async def test_secrets_are_looked_for_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch):
+    threads: list[str] = []
+
+    def made(requests: Any) -> bytes:
+        threads.append(threading.current_thread().name)
+        return recording_of(requests)
+
+    monkeypatch.setattr(_actions, "recording_of", made)
+    runtime = Runtime(ScriptedProvider([text("Hello.")]))
+    caller = Caller(create_inspector(runtime, token=TOKEN))
+    async with runtime:
+        result = await runtime.run("Hello?")
+        status, found = await caller.call(f"/api/requests/{result.request_id}/record", {})
+    assert (status, found["is_verified"]) == (200, True)
+    assert threads != [threading.current_thread().name]
 
 
 @pytest.mark.parametrize("scene", ["plain", "trip", "attack", "long", "payment"])

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -429,6 +430,22 @@ async def test_a_request_without_an_ending_is_shown_as_it_was_left(tmp_path: Pat
     source = RecordingSource(path)
     await source.open()
     assert await source.requests() == []
+
+
+@pytest.mark.parametrize("edited", [{"limits": "x"}, {"metadata": [1]}, {"prices": 7}, {"history_stored": "x"}])
+async def test_a_recording_that_somebody_has_edited_is_shown_without_its_messages(edited: Any, tmp_path: Path):
+    path = tmp_path / "r.jsonl"
+    async with Runtime(ScriptedProvider([text("Yes.")])) as runtime:
+        with record(path, runtime):
+            await runtime.run("Well?")
+    lines = [json.loads(each) for each in path.read_text(encoding="utf-8").splitlines()]
+    del lines[-1]["sha256"]
+    lines[1].update(edited)
+    path.write_text("".join(f"{json.dumps(each)}\n" for each in lines), encoding="utf-8")
+    source = RecordingSource(path)
+    await source.open()
+    [row] = await source.requests()
+    assert (row["prompt"], row["state"]) == ("Well?", "completed")
 
 
 async def test_a_recorded_request_has_the_requests_of_each_depth_below(tmp_path: Path):

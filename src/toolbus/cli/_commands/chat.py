@@ -7,7 +7,7 @@ import re
 import sys
 from typing import TextIO
 
-from ...core.plain_text import clean
+from ...core.plain_text import one_line
 from ...errors import ConfigurationError
 from ...events import new_id
 from .._host import Host, Terminated
@@ -81,8 +81,10 @@ class _Conversation:
         kept = self._open.kept
         if kept is None or not self._is_kept or self._options.quiet or self._screen.failure is not None:
             return
-        typed = f"toolbus chat --continue {self._conversation_id}{kept.location.options}"
-        self._screen.remark(clean(f"to continue: {typed}"))
+        from shlex import quote  # noqa: PLC0415 -- needs `re`, and is seldom wanted
+
+        typed = f"toolbus chat --continue {quote(self._conversation_id)}{kept.location.options}"
+        self._screen.remark(one_line(f"to continue: {typed}"))
 
 
 def _show_continued(open_: Opened, screen: Screen) -> None:
@@ -91,7 +93,7 @@ def _show_continued(open_: Opened, screen: Screen) -> None:
         from .._open_store import ago  # noqa: PLC0415 -- imports the database driver, which is imported by now
 
         messages = f"{conversation.message_count} messages, the newest {ago(conversation.updated_at)}"
-        screen.report(clean(f'Continuing "{conversation.title}" ({messages}).'))
+        screen.report(one_line(f'Continuing "{conversation.title}" ({messages}).'))
 
 
 def _is_command(line: str, screen: Screen) -> bool:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import argparse
 import http.client
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from typing import Any, TypeAlias, cast
 from urllib.parse import urlsplit
 
@@ -58,11 +60,8 @@ def _fetched(url: str) -> bytes:
     if not is_usable:
         raise ConfigurationError(f"--url is {shown(url)}; give an address such as http://127.0.0.1:8001")
     address = url.rstrip("/").removesuffix("/status") + "/status"
-    # A proxy of the environment is for other networks than the one in which a process is operated.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(address, timeout=_SECONDS) as response:
-            body: bytes = response.read(_MOST_BYTES + 1)
+        body = _in_time(address)
     except urllib.error.HTTPError as exc:
         with exc:
             raise ConfigurationError(
@@ -76,16 +75,42 @@ def _fetched(url: str) -> bytes:
     return body
 
 
+def _in_time(address: str) -> bytes:
+    """Return what a server answers within `_SECONDS` in all.
+
+    The time-out of a socket is only that of a piece, and a server may send small pieces for ever.
+    """
+    answer: Future[bytes] = Future()
+
+    def ask() -> None:
+        # A proxy of the environment is for other networks than the one in which a process is operated.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(address, timeout=_SECONDS) as response:
+                answer.set_result(response.read(_MOST_BYTES + 1))
+        except Exception as exc:
+            answer.set_exception(exc)
+
+    threading.Thread(target=ask, name="toolbus status", daemon=True).start()
+    try:
+        return answer.result(_SECONDS)
+    except TimeoutError:
+        raise TimeoutError(f"there was no whole answer in {_SECONDS:g} s") from None
+
+
 def _lines(health: _Fields, found: _Fields) -> Iterator[str]:
     reasons = one_line("; ".join(health["reasons"]))
     word = ("degraded" if reasons else "ready") if health["ready"] else "not ready"
     yield f"{word}: {reasons}" if reasons else word
     phases, calls, bus = found["phases"], found["dispatcher"], found["bus"]
+    failed = ", ".join(f"{cast('int', count):,} {reason}" for reason, count in sorted(found["failed"].items()))
     yield (
         f"requests: {found['running']:,} running ({phases['model']:,} ask a model, {phases['tools']:,} run tools, "
         f"{phases['people']:,} wait for people); {found['queued']:,} queued; "
         f"{found['free_capacity']:,} more would be accepted; {found['refused']:,} refused"
     )
+    if failed:
+        yield f"failed: {one_line(failed)}"
     yield f"questions to people: {found['pending_approvals']:,} open; {found['approvals_overdue']:,} overdue"
     overdue = f"; overdue: {one_line(', '.join(sorted(set(calls['overdue']))))}" if calls["overdue"] else ""
     yield (

@@ -113,7 +113,7 @@ async def _abandoned(store: CommandStore, ready: Sequence[FoundRequest]) -> Sequ
 def _print_abandoned(abandoned: Sequence[FoundRequest], options: argparse.Namespace, screen: Screen) -> int:
     for each in abandoned:
         if not options.json:
-            screen.data(clean(f"{each.record.request_id}  abandoned  {one_line(each.prompt)}"))
+            screen.data(f"{one_line(each.record.request_id)}  abandoned  {one_line(each.prompt)}")
     return 0
 
 
@@ -244,7 +244,7 @@ class _Resuming:
 
     def _print_request(self, request_id: str) -> None:
         prompt = cut(self._prompts.get(request_id, ""), _PROMPT_COLUMNS)
-        self._screen.data(clean(f"request {request_id}: {prompt}"))
+        self._screen.data(one_line(f"request {request_id}: {prompt}"))
 
     def _report_problem(self, request: RequestRecord, exc: ToolbusError) -> None:
         screen, why, what = self._screen, self._reasons.get(request.request_id), ""
@@ -254,5 +254,4 @@ class _Resuming:
             what = "; toolbus store verify checks the whole store, toolbus resume --abandon drops it"
         elif isinstance(exc, ResumeMismatch):
             what = "; toolbus resume --abandon drops it"
-        problem = one_line(why or str(exc))
-        screen.report(clean(f"toolbus: request {request.request_id} cannot be resumed: {problem}{what}"))
+        screen.report(one_line(f"toolbus: request {request.request_id} cannot be resumed: {why or exc}{what}"))

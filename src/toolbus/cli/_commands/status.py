@@ -12,8 +12,8 @@ import anyio
 import orjson
 
 from ...core.approval import OpenQuestions
-from ...core.plain_text import clean, one_line
-from ...events import ApprovalRequested
+from ...core.plain_text import one_line
+from ...events import ApprovalRequested, RequestResumed
 from ...storage import RequestRecord
 from .._open_store import CommandStore, ago, existing, holder_of, opened_store
 from .._terminal.screen import Screen
@@ -26,13 +26,14 @@ _PROMPT_COLUMNS = 50
 class _Unfinished:
     """One unfinished request. `holder` is empty if nobody has it. `waiting` are the questions that nobody answered.
 
-    `damage` says why its journal cannot be read.
+    `resumptions` counts how often a process has taken it over, and `damage` says why its journal cannot be read.
     """
 
     record: RequestRecord
     prompt: str
     holder: str
     waiting: Sequence[ApprovalRequested]
+    resumptions: int
     damage: str
 
     @property
@@ -54,6 +55,7 @@ class _Unfinished:
             "pending_approvals": [
                 {"call_id": each.call_id, "name": each.name, "asked_at": each.at} for each in self.waiting
             ],
+            "resumptions": self.resumptions,
             "damage": self.damage or None,
             "prompt": self.prompt,
         }
@@ -76,7 +78,8 @@ async def _status(store: CommandStore, options: argparse.Namespace, screen: Scre
             questions = OpenQuestions()
             for stored in journal.facts:
                 questions.feed(stored.fact)
-            listed.append(_Unfinished(record, each.prompt, holder, tuple(questions), damage))
+            resumptions = sum(isinstance(stored.fact, RequestResumed) for stored in journal.facts)
+            listed.append(_Unfinished(record, each.prompt, holder, tuple(questions), resumptions, damage))
     return _print(listed, options, screen)
 
 
@@ -103,9 +106,11 @@ def _print(listed: Sequence[_Unfinished], options: argparse.Namespace, screen: S
         padded = [text + " " * (width - cells(text)) for text, width in zip(row, widths, strict=True)]
         screen.data("  ".join(padded).rstrip())
         for question in each.waiting:
-            screen.data(clean(f"  waits for a decision: {question.name}, asked {ago(question.at)}"))
+            screen.data(f"  waits for a decision: {one_line(question.name)}, asked {ago(question.at)}")
+        if each.resumptions > 1:
+            screen.data(f"  resumed {each.resumptions:,} times")
         if each.damage:
-            screen.data(clean(f"  damaged: {one_line(each.damage)}"))
+            screen.data(f"  damaged: {one_line(each.damage)}")
     return 0
 
 
@@ -113,4 +118,4 @@ def _row(each: _Unfinished) -> Sequence[str]:
     record = each.record
     holder = f"held by {each.holder.rpartition(':')[0]}" if each.holder else "parked" if each.is_parked else "free"
     texts = record.request_id, ago(record.started_at), holder, cut(one_line(each.prompt), _PROMPT_COLUMNS)
-    return [clean(text) for text in texts]
+    return [one_line(text) for text in texts]

@@ -166,7 +166,7 @@ async def _show_request(store: CommandStore, record: RequestRecord, options: arg
     else:
         took = f"{counted(record.fact_count, 'fact')}, {_size(record.size_bytes)}"
         _table([(record.request_id, _when(record.started_at), _state(record), took)], screen)
-        screen.data(f"conversation {clean(record.conversation_id)}\n")
+        screen.data(f"conversation {one_line(record.conversation_id)}\n")
         for line in timeline(facts, _LONGEST_LINE if options.whole else screen.columns):
             screen.data(clean(line))
     if found.damage is not None:

@@ -62,7 +62,7 @@ def _described(fact: Event) -> str:
     if isinstance(fact, ApprovalRequested):
         return f"? {name}  {arguments_line(fact.arguments)}"
     if isinstance(fact, ApprovalDecided):
-        return f"{'approved' if fact.approved else 'denied'} by {fact.by or 'nobody'}" + (
+        return f"{'approved' if fact.approved else 'denied'} by {_line(fact.by) or 'nobody'}" + (
             f": {_line(fact.reason)}" if fact.reason else ""
         )
     if isinstance(fact, (CancelRequested, RequestCancelled, RequestFailed, RequestCompleted)):

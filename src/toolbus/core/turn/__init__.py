@@ -66,7 +66,7 @@ Example:
 
 from __future__ import annotations
 
-from ._apply import add_spent, apply, apply_all, ends_at_once
+from ._apply import add_spent, apply, apply_all, asks_for_repair, ends_at_once
 from ._control_tools import UPDATE_PLAN, plan_in, plan_text
 from ._decide import advance, pending
 from ._facts import spent_so_far
@@ -80,6 +80,7 @@ from ._steps import (
     Finish,
     HistoryShaped,
     Input,
+    LostReplies,
     ModelFailed,
     ModelReplied,
     OutOfBudget,
@@ -101,6 +102,7 @@ __all__ = [
     "Finish",
     "HistoryShaped",
     "Input",
+    "LostReplies",
     "ModelFailed",
     "ModelReplied",
     "OutOfBudget",
@@ -113,6 +115,7 @@ __all__ = [
     "advance",
     "apply",
     "apply_all",
+    "asks_for_repair",
     "ends_at_once",
     "pending",
     "plan_in",

@@ -7,6 +7,7 @@ the table allows it, so that a journal that was written by hand or damaged is re
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
@@ -292,6 +293,20 @@ def ends_at_once(limits: Limits, reason: str, *, own: bool = True) -> bool:
 def repair_id(state: TurnState) -> str:
     """Return the `message_id` of the next message that asks the model to repair its structured output."""
     return f"{state.request_id}_o{state.repairs}"
+
+
+_REPAIR_ID = re.compile(r".+_o\d+")
+
+
+def asks_for_repair(message_id: str) -> bool:
+    """Return whether a message of the transcript asks the model to repair its structured output, by its id.
+
+    Example:
+        from toolbus.core.turn import asks_for_repair
+
+        print(asks_for_repair("r1_o0"), asks_for_repair("r1_u"))  # True False
+    """
+    return _REPAIR_ID.fullmatch(message_id) is not None
 
 
 def _judged(state: TurnState, fact: ToolCallRequested | ApprovalRequested) -> CallState:

@@ -17,7 +17,6 @@ from ...events import (
     CallOutcome,
     CancelRequested,
     Event,
-    RequestCancelled,
     RequestFailed,
     RequestStarted,
     RoundStarted,
@@ -28,12 +27,13 @@ from ...events import (
     ToolCallResumed,
 )
 from ...messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
+from ...records import json_bytes
 from ...tool_results import answer_in
 from ..arguments import encodable
 from ..output import repair_prompt
 from ._apply import repair_id, used_up
 from ._call_verdicts import AT_ONCE, decide_approval, decide_pause, is_time_over, judge
-from ._facts import Facts, complete, keep_streamed, note_raised
+from ._facts import Facts, cancel, complete, note_raised
 from ._replies import decide_model_failed, decide_reply, decide_shaped, decide_withheld
 from ._resumed import decide_interrupted, decide_resume
 from ._state import ENDED, MODEL, NEW, READY, TOOLS, WAITING, CallState, TurnState
@@ -106,12 +106,14 @@ def _on_elapsed(state: TurnState, elapsed: Elapsed, facts: Facts, now: float) ->
             if each.deadline <= now:
                 _on_overdue(state, each, facts, now)
     elif state.phase is MODEL:
-        if is_time_over(state, now):
-            complete(state, facts, _reason(state) or _timeout(state), lost=elapsed)
+        if state.cancel is not None:
+            cancel(state, facts, lost=elapsed.lost)
+        elif is_time_over(state, now):
+            complete(state, facts, _reason(state) or _timeout(state), lost=elapsed.lost)
         elif now >= state.model_deadline:
             limit = f"model_timeout_seconds={state.limits.model_timeout_seconds:g}"
             error = f"the model did not answer in time ({limit})"
-            failed = ModelFailed("provider_timeout", error, retryable=True, usage=elapsed.usage, cost=elapsed.cost)
+            failed = ModelFailed("provider_timeout", error, retryable=True, lost=elapsed.lost)
             decide_model_failed(state, failed, facts, now)
 
 
@@ -192,8 +194,7 @@ def _follow(state: TurnState, facts: Facts, now: float) -> None:
             elif not (state.unjudged and judge(state, facts, now)):
                 return
         elif state.cancel is not None and (phase is READY or phase is MODEL):
-            keep_streamed(state, facts)
-            facts.end(RequestCancelled, reason=state.cancel)
+            cancel(state, facts)
         elif state.interrupted and not (state.stop is not None and state.stop.at_once) and phase is not ENDED:
             decide_interrupted(state, facts, now)
         elif phase is READY and not is_waiting(state):
@@ -324,12 +325,15 @@ def _return_direct(state: TurnState, results: Sequence[ToolCallCompleted], facts
 
     Their text joins the transcript, since some vendors accept only a reply after results.
     """
-    text, output = "\n\n".join(filter(str.strip, [answer_in(each.content) for each in results])), None
+    text, output = encodable("\n\n".join(filter(str.strip, [answer_in(each.content) for each in results]))), None
     if state.output is not None:
         data = results[0].data if len(results) == 1 else None
         try:
-            output = state.output.read(text if data is None else orjson.dumps(data).decode())
-        except InvalidArguments:
+            output = state.output.read(text if data is None else json_bytes(data).decode())
+        except InvalidArguments as exc:
+            note_raised(state, None, exc)
+            return False
+        except TypeError:  # Data that other code has published may be anything.
             return False
     if text:
         facts.append(AssistantMessage(text=text, message_id=f"{state.request_id}_answer"))

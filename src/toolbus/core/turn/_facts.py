@@ -8,14 +8,14 @@ from typing import Any
 from msgspec import Struct
 
 from ...errors import InvalidArguments
-from ...events import Event, MessageAppended, ModelResponded, RequestCompleted, Spent, ToolCallFailed
+from ...events import Event, MessageAppended, ModelResponded, RequestCancelled, RequestCompleted, Spent, ToolCallFailed
 from ...messages import AssistantMessage, Message, ToolCall
 from ..arguments import encodable
 from ._state import MODEL, CallState, TurnState
-from ._steps import Elapsed, ModelFailed, reply_id
+from ._steps import LostReplies, reply_id
 from ._transcript import background_note_of
 
-_NOTHING = Elapsed()
+_NOTHING = LostReplies()
 
 
 class Facts(Struct, eq=False):
@@ -58,10 +58,10 @@ class Facts(Struct, eq=False):
             self._envelope = self._state.envelope(self._now)
         self.put(kind(event_id=self.next_id, **self._envelope, **fields))
 
-    def end(self, kind: Callable[..., Event], *, lost: ModelFailed | Elapsed = _NOTHING, **fields: Any) -> None:
+    def end(self, kind: Callable[..., Event], *, lost: LostReplies = _NOTHING, **fields: Any) -> None:
         """End the request with a fact of `kind`. Its background calls are given up, and noted in the transcript.
 
-        `lost` is a call of the model whose usage and cost no other fact has.
+        No other fact has the usage and cost of `lost`.
         """
         state = self._state
         for each in [*state.open_calls.values()] if state.background else ():
@@ -97,7 +97,7 @@ class Facts(Struct, eq=False):
             error=error,
             outcome_unknown=True,
             spent=spent_so_far(each),
-            duration_seconds=self._now - each.requested_at,
+            duration_seconds=max(0.0, self._now - each.requested_at),
         )
 
 
@@ -128,6 +128,12 @@ def keep_streamed(state: TurnState, facts: Facts) -> None:
         facts.emit(ModelResponded, round=state.round, message=message, finish_reason="interrupted", vendor=state.vendor)
 
 
+def cancel(state: TurnState, facts: Facts, *, lost: LostReplies = _NOTHING) -> None:
+    """End the request as cancelled. No other fact has the usage and cost of `lost`."""
+    keep_streamed(state, facts)
+    facts.end(RequestCancelled, reason=state.cancel, lost=lost)
+
+
 def complete(
     state: TurnState,
     facts: Facts,
@@ -136,11 +142,11 @@ def complete(
     by_model: bool = False,
     text: str = "",
     output: Any = None,
-    lost: ModelFailed | Elapsed = _NOTHING,
+    lost: LostReplies = _NOTHING,
 ) -> None:
     """End the request: completed, or stopped by the limit in `reason`; with `by_model`, for the model's own reason.
 
-    `lost` is a call of the model whose usage and cost no other fact has.
+    No other fact has the usage and cost of `lost`.
     """
     keep_streamed(state, facts)
     facts.end(

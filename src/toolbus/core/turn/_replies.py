@@ -8,12 +8,12 @@ from __future__ import annotations
 from ...errors import ContentFiltered, ContextOverflow, NativeOutputUnsupported
 from ...events import HistoryCompressed, ModelResponded, ModelRetrying, RequestFailed
 from ...messages import AssistantMessage, ToolCall, Usage
-from ...protocols import ModelReply
+from ...protocols import ModelReply, Summary
 from ..arguments import CUT_OFF, encodable, encodable_json
 from ..backoff import backoff_seconds
 from ..prices import cost_of
 from ._apply import over_budget
-from ._facts import Facts, complete, keep_streamed
+from ._facts import Facts, cancel, complete, keep_streamed
 from ._state import MODEL, TurnState
 from ._steps import HistoryShaped, ModelFailed, ModelReplied, reply_id
 from ._transcript import is_empty
@@ -47,8 +47,10 @@ def decide_reply(state: TurnState, replied: ModelReplied, facts: Facts, now: flo
         native_output=replied.native_output,
     )
     facts.put(responded)
+    if state.cancel is not None:  # It came together with the reply, which is paid for.
+        return
     # Without a price, the reply could have any cost.
-    if cost is None and state.needs_price:
+    if cost is None and state.needs_price and _is_by_a_model(reply):
         _on_unpriced(message, reply, facts)
         return
     if is_empty(message):
@@ -64,6 +66,11 @@ def _on_unpriced(message: AssistantMessage, reply: ModelReply, facts: Facts) -> 
     for call in message.tool_calls:
         facts.refuse(call, "cancelled", "The request ended, since what it costs is not known.")
     facts.end(RequestFailed, reason="configuration_error", error=error)
+
+
+def _is_by_a_model(given: ModelReply | Summary) -> bool:
+    """Return whether a model gave this: the application's own code has no vendor, and costs nothing."""
+    return bool(given.vendor or given.model or given.usage != Usage())
 
 
 def _no_price(vendor: str, model: str) -> str:
@@ -83,7 +90,15 @@ def _on_empty_reply(state: TurnState, reply: ModelReply, facts: Facts) -> None:
     elif state.empty_replies > 1:
         facts.end(RequestFailed, reason="empty_reply", error=f"{error}, twice")
     else:
-        facts.emit(ModelRetrying, round=state.round, reason="empty_reply", error=error, provider_index=state.provider)
+        facts.emit(
+            ModelRetrying,
+            round=state.round,
+            reason="empty_reply",
+            error=error,
+            provider_index=state.provider,
+            vendor=reply.vendor,
+            model=reply.model,
+        )
 
 
 def decide_withheld(state: TurnState, text: str, facts: Facts) -> bool:
@@ -138,11 +153,15 @@ def decide_model_failed(state: TurnState, failed: ModelFailed, facts: Facts, now
     """Decide on a failed model call: retry it, turn to another provider, or end the request."""
     if state.phase is not MODEL:
         return
+    lost = failed.lost
+    if state.cancel is not None:
+        cancel(state, facts, lost=lost)
+        return
     again = _asked_again(state, failed, facts, now)
-    over = over_budget(state.limits, state.usage + failed.usage, state.cost + failed.cost)
+    over = over_budget(state.limits, state.usage + lost.usage, state.cost + lost.cost)
     stop = state.stop if again is None else over
     if stop is not None:  # The request ends because of the limit; a last answer was optional.
-        complete(state, facts, stop.reason, lost=failed)
+        complete(state, facts, stop.reason, lost=lost)
         return
     if again is not None:
         provider, delay = again
@@ -153,14 +172,16 @@ def decide_model_failed(state: TurnState, failed: ModelFailed, facts: Facts, now
             error=failed.error,
             delay_seconds=delay,
             provider_index=provider,
-            usage=failed.usage,
-            cost=failed.cost,
+            usage=lost.usage,
+            vendor=lost.vendor,
+            model=lost.model,
+            cost=lost.cost,
         )
         return
     # An overflow was retryable only within this request.
     retryable = failed.retryable and failed.code != ContextOverflow.code
     keep_streamed(state, facts)
-    facts.end(RequestFailed, reason=failed.code, error=failed.error, retryable=retryable, lost=failed)
+    facts.end(RequestFailed, reason=failed.code, error=failed.error, retryable=retryable, lost=lost)
 
 
 def _asked_again(state: TurnState, failed: ModelFailed, facts: Facts, now: float) -> tuple[int, float] | None:
@@ -202,12 +223,13 @@ def decide_shaped(state: TurnState, shaped: HistoryShaped, facts: Facts, _now: f
         turns_omitted=shape.turns_omitted,
         summary=encodable(shape.summary) if summary is not None and summary.text.strip() else "",
         usage=Usage() if summary is None else summary.usage,
+        vendor="" if summary is None else summary.vendor,
+        model="" if summary is None else summary.model,
         cost=cost,
     )
     if summary is None:
         return
-    by_a_model = bool(summary.vendor or summary.model or summary.usage != Usage())
-    if cost is None and by_a_model and state.needs_price:
+    if cost is None and state.needs_price and _is_by_a_model(summary):
         error = _no_price(summary.vendor, summary.model)
         facts.end(RequestFailed, reason="configuration_error", error=error)
     elif over := over_budget(state.limits, state.usage, state.cost):

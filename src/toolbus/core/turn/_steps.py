@@ -56,18 +56,34 @@ class ModelReplied(Record, frozen=True):
     native_output: bool = False
 
 
-class ModelFailed(Record, frozen=True):
-    """The failure of a model call. `code` is a `ToolbusError.code`; `retry_after_seconds` is the server's wish, if any.
+class LostReplies(Record, frozen=True):
+    """The tokens and the cost of a model call's replies that may not be used, and the name of the model.
 
-    `usage` and `cost` are those of replies that arrived but may not be used.
+    Example:
+        from toolbus.core.turn import LostReplies, ModelFailed
+        from toolbus.messages import Usage
+
+        lost = LostReplies(usage=Usage(input_tokens=9), vendor="openai", model="gpt-5-mini")
+        print(ModelFailed("provider_unavailable", "busy", retryable=True, lost=lost).lost.model)  # gpt-5-mini
+    """
+
+    usage: Usage = Usage()
+    cost: float = 0.0
+    vendor: str = ""
+    model: str = ""
+
+
+class ModelFailed(Record, frozen=True):
+    """The failure of a model call.
+
+    `code` is a `ToolbusError.code`; `retry_after_seconds` is the server's wish, if any.
     """
 
     code: str
     error: str
     retryable: bool = False
     retry_after_seconds: float | None = None
-    usage: Usage = Usage()
-    cost: float = 0.0
+    lost: LostReplies = LostReplies()
 
 
 class HistoryShaped(Record, frozen=True):
@@ -84,13 +100,12 @@ class OutOfBudget(Record, frozen=True):
 
 
 class Elapsed(Record, frozen=True):
-    """The input for a pending command whose deadline has passed.
+    """The input for a pending command whose deadline has passed, or for a model call that a cancellation has ended.
 
-    `usage` and `cost` are those of replies that have come to an interceptor, and are lost.
+    Replies may have come to an interceptor before.
     """
 
-    usage: Usage = Usage()
-    cost: float = 0.0
+    lost: LostReplies = LostReplies()
 
 
 Input: TypeAlias = (

@@ -15,11 +15,13 @@ from ...protocols import Emit, ModelReply, ModelRequest
 from ...records import replace
 from .clients import Clients
 from .errors import ErrorTranslator
+from .image_limits import of_whole_history
 from .native_output import RefusedSchemas
 from .options import ApiKey, ask_for_key, secrets_in
 from .reply_parts import ReplyParts
 from .reply_reader import Response, read_reply
 from .stream_events import EventLines, Lines
+from .unreadable import UnreadableReasoning
 from .wire_text import without_half_characters
 
 ReplyT = TypeVar("ReplyT", bound=ReplyParts)
@@ -48,11 +50,14 @@ class Adapter(Generic[ReplyT]):
         "_model",
         "_path",
         "_refused",
+        "_unreadable",
     )
 
     lines: ClassVar[type[Lines]] = EventLines
     send_options: ClassVar[Mapping[str, Any]] = {"max_retries": 0}
     """The SDK's options of one request."""
+    data_key: ClassVar[str] = ""
+    """The key of the replies' `vendor_data`, where it is not the vendor's name."""
 
     def __init__(
         self,
@@ -77,6 +82,7 @@ class Adapter(Generic[ReplyT]):
         self._path = path
         self._api_key = api_key
         self._refused = RefusedSchemas()
+        self._unreadable = UnreadableReasoning(self.data_key or errors.vendor)
 
     @property
     def vendor(self) -> str:
@@ -111,8 +117,9 @@ class Adapter(Generic[ReplyT]):
     async def _ask(self, request: ModelRequest, reply: ReplyT, emit: Emit) -> ModelReply:
         """Fill `reply` with the model's answer, and return it whole."""
         check_allowed(self.vendor, self._errors.where)
-        if not self._images:
-            request = replace(request, messages=without_images(request.messages))
+        messages = self._unreadable.left_out(request.messages)
+        if messages is not request.messages or not self._images:
+            request = replace(request, messages=messages if self._images else without_images(messages))
         body = self._body(request)
         try:
             await self._read(body, reply, emit)
@@ -134,6 +141,7 @@ class Adapter(Generic[ReplyT]):
         return self._classified(request, found) if found else None
 
     def _classified(self, request: ModelRequest, error: ProviderError) -> ProviderError:
+        error = of_whole_history(request.messages, self._unreadable.classified(request.messages, error))
         return self._refused.classified(request, error)
 
     async def _read(self, body: dict[str, Any], reply: ReplyT, emit: Emit) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import ssl
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -139,8 +140,8 @@ class ErrorTranslator:
 
     # ------------------------------------------------------------------------------------ from servers' answers
 
-    def advice(self, status: int) -> str:
-        """Return the advice for the user at a status; empty for most statuses."""
+    def advice(self, status: int, said: ErrorBody) -> str:  # noqa: ARG002 -- for the subclasses
+        """Return the advice for the user at a status, or for what the server said; mostly empty."""
         return self.hints.get(status, "")
 
     def status(self, status: int, headers: Mapping[str, str], body: object) -> ProviderError:
@@ -155,8 +156,11 @@ class ErrorTranslator:
         tail = f" [request {request_id}]" if request_id else ""
         if found := self._filtered(text + tail, said, status) or self._overflow(text + tail, said, status):
             return found
-        if hint := self.advice(status):
+        if hint := self.advice(status, said):
             text += f"; {hint}"
+        asked = retry_after(headers)
+        if asked:
+            text += f"; it asks to wait {asked:g} s"
         passing = status in _RETRYABLE or status >= 500
         retryable = passing and self.permanent_codes.isdisjoint(said.codes)
         retryable = {"true": True, "false": False}.get(headers.get("x-should-retry", ""), retryable)
@@ -166,7 +170,7 @@ class ErrorTranslator:
             vendor=self.vendor,
             status=status,
             retryable=retryable,
-            retry_after_seconds=_retry_delay(said) if (asked := retry_after(headers)) is None else asked,
+            retry_after_seconds=_retry_delay(said) if asked is None else asked,
         )
 
     def in_stream(self, body: object) -> ProviderError:
@@ -222,6 +226,12 @@ class ErrorTranslator:
         return ProviderUnavailable(
             self.clean(f"{self.vendor} at {self.where} {problem}"), vendor=self.vendor, retryable=True
         )
+
+    def no_reply(self, what: str, answer: Mapping[str, Any]) -> ProviderError:
+        """Return the error for an answer of status 200 that is a gateway's own message, and not a reply."""
+        said = ErrorBody(encodable(_shown(answer))[:_LONGEST_MESSAGE], (), answer)
+        problem = f"answered with no {what}: {said.text}"
+        return self._overflow(f"{self.vendor} {problem}", said, None) or self.unavailable(problem)
 
     def wrong_service(self, content_type: str) -> ProviderRejected:
         """Return the error for an answer that does not come from a server of this kind."""
@@ -291,7 +301,8 @@ def read_body(body: object) -> ErrorBody:
     given = (fields.get("code"), fields.get("type"), as_object(fields.get("details")).get("error_code"))
     codes = tuple(str(code) for code in given if isinstance(code, str | int) and code)
     if fields:
-        body = fields.get("message") or fields.get("detail") or (fields if any(fields.values()) else "")
+        words = (fields.get(name) for name in ("message", "detail", "error_message"))  # the last is DeepInfra's
+        body = next(filter(None, words), fields if any(fields.values()) else "")
         if isinstance(body, Mapping | Sequence) and not isinstance(body, str):
             body = _shown(cast("object", body))
         raw = as_object(fields.get("metadata")).get("raw")  # the answer that OpenRouter got from the model's server
@@ -328,8 +339,9 @@ def _reason(exc: BaseException) -> str:
     found = ""
     for each in _chain(exc):
         words = str(each)
-        if isinstance(each, OSError) and each.errno:
-            # asyncio puts its own text into strerror; errors of name resolution have negative numbers.
+        if isinstance(each, OSError) and each.errno and not isinstance(each, ssl.SSLError):
+            # asyncio puts its own text into strerror; errors of name resolution have negative numbers. Those of TLS
+            # have numbers of OpenSSL, of which 1 would read "Operation not permitted".
             words = os.strerror(each.errno) if each.errno > 0 else each.strerror
         found = words or found
     return found or type(exc).__name__
@@ -344,37 +356,45 @@ _CODES = frozenset(
     }
 )
 _WORDS = tuple(
-    re.compile(pattern, re.IGNORECASE)
+    re.compile(pattern.replace("LIMIT", r"(?P<limit>\d[\d,]*)"), re.IGNORECASE)
     for pattern in (
-        r"maximum context length (?:is |of |\()(?P<limit>\d+)",
-        r"context length is only (?P<limit>\d+) tokens",
-        r"prompt is too long(?:: \d+ tokens > (?P<limit>\d+))?",
-        r"exceed context limit: \d+ \+ \d+ > (?P<limit>\d+)",
-        r"exceeds the available context size(?: \((?P<limit>\d+) tokens\))?",
-        r"exceeds? (?:the )?context window(?: of (?P<limit>\d+)| of this model)",
-        r"longer than the maximum model length of (?P<limit>\d+)",
-        r"maximum prompt length is (?P<limit>\d+)",
-        r"input token count (?:\(?\d+\)? )?exceeds the maximum number of tokens(?: allowed \(?(?P<limit>\d+))?",
-        r"input token count is \d+ but model only supports up to (?P<limit>\d+)",
+        r"maximum context length (?:is |of |\()LIMIT",
+        r"context length is only LIMIT tokens",
+        r"prompt is too long(?:: \d+ tokens > LIMIT)?",
+        r"exceed context limit: \d+ \+ \d+ > LIMIT",
+        r"exceeds the available context size(?: \(LIMIT tokens\))?",
+        r"exceeds? (?:the )?context window(?: of LIMIT| of this model)",
+        r"longer than the maximum model length of LIMIT",
+        r"maximum prompt length is LIMIT",
+        r"input token count (?:\(?\d+\)? )?exceeds the maximum number of tokens(?: allowed \(?LIMIT)?",
+        r"input token count is \d+ but model only supports up to LIMIT",
         r"input is too long for requested model",
-        r"loaded with context length of only (?P<limit>\d+)",
-        r"exceed(?:s|ed) (?:the|max) context length",
+        r"loaded with context length of only LIMIT",
+        r"exceed(?:s|ed) (?:(?:the|max) )?context length",
         r"longer than the context length currently available",
-        # Mistral, LM Studio, llama.cpp while it writes, SGLang and Together.
-        r"too large for model with (?P<limit>\d+) maximum context length",
-        r"initial prompt is greater than the context length(?: \(n_keep: ?\d+ ?>= ?n_ctx: ?(?P<limit>\d+))?",
+        # Mistral, LM Studio, llama.cpp while it writes, SGLang, Together, TensorRT-LLM; SiliconFlow and TabbyAPI.
+        r"too large for model with LIMIT maximum context length",
+        r"initial prompt is greater than the context length(?: \(n_keep: ?\d+ ?>= ?n_ctx: ?LIMIT)?",
+        r"cannot truncate prompt with n_keep \(\d+\) >= n_ctx(?: \(LIMIT)?",
+        r"reached context length of LIMIT tokens",
         r"context size has been exceeded",
-        r"longer than the model's context length(?: \((?P<limit>\d+))?",
-        r"input length \(?\d+\D{0,10}exceeds (?:the )?maximum (?:allowed )?(?:input )?length (?:of )?\(?(?P<limit>\d+)",
+        r"longer than the model's context length(?: \(LIMIT)?",
+        r"(?:input|prompt) length \(?\d+\D{0,10}exceeds (?:the )?maximum (?:\w+ ){0,2}length (?:of )?\(?LIMIT",
+        r"max_tokens must be at least 1, got -",  # vLLM, of what a prompt that is too long leaves for the reply
+        r"(?:less|greater) than max_seq_len \(?LIMIT",
         # OpenAI and Cerebras, beside the code; Copilot, TGI, Kimi, MiniMax, Qwen, GLM.
-        r"tokens exceed the configured limit of (?P<limit>\d+)",
-        r"current length is \d+ while limit is (?P<limit>\d+)",
-        r"prompt token count of \d+ exceeds the limit of (?P<limit>\d+)",
-        r"`inputs` tokens \+ `max_new_tokens` must be <= (?P<limit>\d+)",
-        r"exceeded model token limit(?:: (?P<limit>\d+))?",
+        r"tokens exceed the configured limit of LIMIT",
+        r"current length is \d+ while limit is LIMIT",
+        r"prompt token count of \d+ exceeds the limit of LIMIT",
+        r"`inputs` tokens \+ `max_new_tokens` must be <= LIMIT",
+        r"exceeded model token limit(?:: LIMIT)?",
         r"context window exceeds limit",
-        r"range of input length should be \[\d+, ?(?P<limit>\d+)",
+        r"range of input length should be \[\d+, ?LIMIT",
         r"prompt exceeds max length",
+        # Cloudflare; GitHub; Groq, with status 413, where the limit is that of a minute.
+        r"exceeded this model context window limit \(LIMIT",
+        r"request body too large for .{1,100} model\. max size: LIMIT tokens",
+        r"request too large for .{1,200}: limit LIMIT, requested",
     )
 )
 
@@ -392,5 +412,5 @@ def overflow(text: str, codes: frozenset[str], fields: Mapping[str, Any], *, by_
         found = next((match for each in _WORDS if (match := each.search(text))), None)
     if found is not None and limit is None:
         digits = found.groupdict().get("limit")
-        limit = int(digits[:18]) or None if digits else None
+        limit = int(digits.replace(",", "")[:18]) or None if digits else None
     return (True, limit) if found is not None or codes & _CODES else (False, None)

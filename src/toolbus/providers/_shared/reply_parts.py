@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, TypedDict, cast
 
 from ...protocols import MAX_REPLY_CALLS, ArgumentsPiece, Emit, ModelReply, ReasoningPiece, TextPiece
-from ...schemas import MAX_VALUES
+from ...schemas import MAX_VALUES, as_object
 from .errors import ErrorTranslator
 from .wire_text import Characters, TooManyValues, excerpt, loads, size_bytes, storable
 
@@ -135,8 +135,8 @@ class ReplyParts(ABC):
 def read_object(data: bytes, errors: ErrorTranslator, what: str) -> Mapping[str, Any]:
     """Return the JSON object in the data of an event; `what` names the data in errors, such as "a chunk".
 
-    Raises `ProviderUnavailable` for anything but an object, and `ReplyTooLarge` for an object with more than
-    `MAX_VALUES` values.
+    An error in a list, as Google sends it, is the object in it. Raises `ProviderUnavailable` for anything but an
+    object, and `ReplyTooLarge` for an object with more than `MAX_VALUES` values.
     """
     try:
         found: Any = loads(data)
@@ -144,6 +144,8 @@ def read_object(data: bytes, errors: ErrorTranslator, what: str) -> Mapping[str,
         raise errors.too_many(MAX_VALUES, f"values in {what}") from None
     except (ValueError, RecursionError):
         found = None
+    if isinstance(found, list) and found:
+        found = first if (first := as_object(cast("list[object]", found)[0])).get("error") else None
     if not isinstance(found, Mapping):
         raise errors.unavailable(f"sent {what} that is not a JSON object: {excerpt(data)}")
     return cast("Mapping[str, Any]", found)

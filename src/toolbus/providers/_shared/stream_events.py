@@ -59,8 +59,9 @@ class EventLines(Lines):
     """A splitter into server-sent events, without events of empty data, which proxies send as signs of life.
 
     A field `error` is an event of that name: llama.cpp sent its errors so until late in 2025. A line that is a JSON
-    object is an event too: some gateways send errors, and whole replies, instead of a stream. A field of data that
-    begins an object after the end of another one is the next event, since some gateways leave out the empty line.
+    object, or a list of objects, is an event too: some gateways send errors, and whole replies, instead of a stream. A
+    field of data that begins an object after the end of another one is the next event, since some gateways leave out
+    the empty line.
     """
 
     __slots__ = ("_data", "_event", "_size_bytes")
@@ -78,7 +79,7 @@ class EventLines(Lines):
                 found.append((self._event.decode("utf-8", "replace"), data))
             self._data, self._event, self._size_bytes = [], b"", 0
             return
-        if line.startswith(b"{"):
+        if line.startswith((b"{", b"[{")):
             self.bound(len(line))
             found.append(("", line))
             return

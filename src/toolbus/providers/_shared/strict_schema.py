@@ -105,7 +105,7 @@ class _Converter:
             found["type"] = kinds[0] if len(kinds) == 1 else kinds
         if not found.keys() & {"type", "anyOf", "$ref"}:
             raise _Lossy  # the dialects cannot express "any value"
-        return _described(found, given.get("description"), {key: bounds[key] for key in bounds if key not in kept})
+        return described(found, given.get("description"), {key: bounds[key] for key in bounds if key not in kept})
 
     def _keeps(self, key: str, value: object) -> bool:
         if key == "format":
@@ -145,7 +145,7 @@ def _describe_default(found: dict[str, Any], given: Mapping[str, Any]) -> None:
     """Add the default of an optional property to its description, because the dialect requires the property."""
     if "default" not in given:
         raise _Lossy  # the model could not write a value that means the same as leaving the property out
-    _described(found, None, {"default": given["default"]})
+    described(found, None, {"default": given["default"]})
 
 
 def _references(node: object) -> set[str]:
@@ -168,7 +168,7 @@ def _listed_types(found: Mapping[str, Any]) -> list[str]:
     return list(kinds)
 
 
-def _described(found: dict[str, Any], description: object, more: Mapping[str, Any]) -> dict[str, Any]:
+def described(found: dict[str, Any], description: object, more: Mapping[str, Any]) -> dict[str, Any]:
     """Add to the description of a schema, in place, the keywords that the dialect does not have."""
     parts = [str(each) for each in (found.get("description"), description) if each]
     if more:

@@ -1,17 +1,20 @@
-"""Schemas of tools in the form that OpenAI and Anthropic accept. Pure.
+"""Schemas of tools in the form that OpenAI, Anthropic and the servers of open models accept. Pure.
 
 One schema that they refuse makes a request with any number of other tools fail, and MCP servers have many: alternatives
 at the top level ("input_schema does not support oneOf, allOf, or anyOf at the top level"), an object without
-properties, an array without items ("array schema missing items"). The model reads a schema that also allows more, and
-its arguments are validated by the original one.
+properties, an array without items ("array schema missing items"), a list of items as in older drafts ("[{...}] is not
+of type 'object', 'boolean'"), patterns and sizes that a server cannot compile. The model reads a schema that also
+allows more, and its arguments are validated by the original one.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias, cast
 
 from ...schemas import as_object, as_objects, way_to
+from .strict_schema import described
 
 _Fields: TypeAlias = tuple[dict[str, Any], list[str]]
 
@@ -22,16 +25,27 @@ _BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions",
 _MOST_PARTS = 1_000  # alternatives of alternatives multiply
 _DEEPEST = 50  # levels of them, since a reference may lead to itself
 _MOST_VARIANTS = 20
+# llama.cpp makes one grammar of all tools ("Pattern must start with '^' and end with '$'", "failed to parse grammar"):
+# it knows neither classes such as `\d` nor look-around, and repeats nothing 2,000 times. OpenAI compiles patterns as
+# Python does, which has no `\p{L}` ("is not a 'regex'").
+_PLAIN_PATTERN = re.compile(
+    r"\^(?:[^\\\[\](){}^$]|\\[.|*+?^${}()\[\]]|\((?:\?:|(?!\?))|\)|\{\d{0,3},?\d{0,3}\}"
+    r"|\[(?:[^\\\[\]]|\\[\\\[\]])+\])*\$"
+)
+_SIZES = ("minLength", "maxLength", "minItems", "maxItems")
+_EXCLUSIVE = ("exclusiveMinimum", "exclusiveMaximum")
+_CHECKED = (*_SIZES, *_EXCLUSIVE, "pattern", "patternProperties")
+_MOST_REPETITIONS = 1_000
 
 
 def offered_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a tool's schema with its properties at the top level, and with items in each array."""
+    """Return a tool's schema with its properties at the top level, items in each array, and patterns that compile."""
     offered: dict[str, Any] = {"type": "object", "properties": {}}
-    offered |= {key: value for key, value in schema.items() if key not in _REFUSED}
+    offered |= {key: value for key, value in schema.items() if key not in _REFUSED and key != "type"}
     if not _COMBINED.isdisjoint(schema):
         properties, required = _Flat(schema).fields(schema)
         offered |= {"properties": properties, "required": list(dict.fromkeys(required))}
-    return dict(_with_items(offered))
+    return dict(_accepted(offered))
 
 
 class _Flat:
@@ -77,22 +91,47 @@ def _any_of(schemas: list[Any]) -> Any:
     return variants[0] if len(variants) == 1 else {"anyOf": variants}
 
 
-def _with_items(node: Any, *, is_by_name: bool = False) -> Any:
-    """Return a part of a schema with items in each array; the part itself if nothing is missing."""
+def _accepted(node: Any, *, is_by_name: bool = False) -> Any:
+    """Return a part of a schema in the form that servers accept; the part itself if nothing has to change."""
     if isinstance(node, Mapping):
         fields = cast("Mapping[str, Any]", node)
-        kind = fields.get("type")
         new: dict[str, Any] = {}
-        if (kind == "array" or (isinstance(kind, list) and "array" in kind)) and "items" not in fields:
-            new["items"] = {}
         for key, value in fields.items():
-            if isinstance(value, (Mapping, list)) and (is_by_name or key not in _VALUES):
-                changed = _with_items(value, is_by_name=key in _BY_NAME and not is_by_name)
+            if value is True and (is_by_name or key == "items"):
+                new[key] = {}  # "Unrecognized schema: true"
+            elif isinstance(value, (Mapping, list)) and (is_by_name or key not in _VALUES):
+                changed = _accepted(value, is_by_name=key in _BY_NAME and not is_by_name)
                 if changed is not value:
                     new[key] = changed
-        return {**fields, **new} if new else fields
+        fields = {**fields, **new} if new else fields
+        return fields if is_by_name else _without_odd_words(_with_items(fields))
     if isinstance(node, list):
         parts = cast("list[Any]", node)
-        items = [_with_items(each) for each in parts]
+        items: list[Any] = [{} if each is True else _accepted(each) for each in parts]
         return parts if all(one is other for one, other in zip(items, parts, strict=True)) else items
     return node
+
+
+def _with_items(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schema with one schema for the items of an array. Older drafts have a list of them."""
+    kind, items = fields.get("type"), fields.get("items")
+    if isinstance(items, list):
+        kept = {key: value for key, value in fields.items() if key != "additionalItems"}
+        return {**kept, "prefixItems": items, "items": as_object(fields.get("additionalItems"))}
+    is_array = kind == "array" or (isinstance(kind, list) and "array" in kind)
+    return {**fields, "items": {}} if is_array and "items" not in fields else fields
+
+
+def _without_odd_words(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schema with the keywords that a server cannot compile in its description."""
+    odd = {key: fields[key] for key in _CHECKED if key in fields and _is_odd(key, fields[key])}
+    return described({key: fields[key] for key in fields if key not in odd}, None, odd) if odd else fields
+
+
+def _is_odd(key: str, value: Any) -> bool:
+    if key in _SIZES:
+        return isinstance(value, (int, float)) and value >= _MOST_REPETITIONS
+    if key in _EXCLUSIVE:
+        return isinstance(value, bool)  # draft 4
+    patterns = list(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else [value]
+    return any(_PLAIN_PATTERN.fullmatch(str(each)) is None for each in patterns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
 from ..._option_checks import check, one_of, whole
@@ -66,6 +66,8 @@ class AnthropicProvider(Adapter[MessageBuilder]):
     """
 
     __slots__ = ()
+
+    data_key: ClassVar[str] = "anthropic"
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ from ...messages.wire import MALFORMED
 from ...protocols import FinishReason, ModelReply
 from ...schemas import as_object, as_objects
 from .._shared.reply_parts import MAX_REPLY_PARTS, SEPARATOR, BuilderOptions, ReplyParts, read_object
-from .._shared.wire_text import Characters, count_at, dumped, excerpt, object_in
+from .._shared.wire_text import Characters, count_at, dumped, object_in
 
 _FINISH_REASONS: Mapping[str, FinishReason] = {
     "": "",
@@ -203,7 +203,7 @@ class MessageBuilder(ReplyParts):
         if completion.get("type") == "error" or completion.get("error"):
             raise self._errors.in_stream(completion)
         if "content" not in completion:  # a gateway's own message, with status 200
-            raise self._errors.unavailable(f"answered with no message: {excerpt(dumped(completion).encode())}")
+            raise self._errors.no_reply("message", completion)
         self._start(completion)
         for block in as_objects(completion.get("content")):
             self._begin(block, None).is_over = True

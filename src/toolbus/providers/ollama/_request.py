@@ -10,6 +10,7 @@ from ...protocols import ModelRequest, ToolSpec
 from ...schemas import as_object
 from .._shared.native_output import messages_with_schema
 from .._shared.request_parts import forced_tool, given, map_parts, shown_image, with_extra
+from .._shared.tool_schema import offered_schema
 
 _MAX_REFERENCES = 1_000  # definitions that refer to each other twice double the schema with each step
 
@@ -51,9 +52,8 @@ def _offered(tools: Sequence[ToolSpec], choice: str | None) -> Sequence[ToolSpec
 
 
 def _wire(tool: ToolSpec) -> dict[str, Any]:
-    parameters = _Schema(tool.parameters).plain()
-    parameters.setdefault("type", "object")
-    parameters.setdefault("properties", {})
+    # At the top level, the server keeps no alternatives, and refuses a list of types.
+    parameters = offered_schema(_Schema(tool.parameters).plain())
     return {
         "type": "function",
         "function": {"name": tool.name, "description": tool.description, "parameters": parameters},

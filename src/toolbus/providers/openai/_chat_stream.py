@@ -8,14 +8,14 @@ usage, no `[DONE]`, reasoning under any of its names, characters cut in half.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Unpack, cast
 
 from ...messages import AssistantMessage, ToolCall, Usage
 from ...protocols import ArgumentsPiece, FinishReason, ModelReply
 from ...schemas import as_object, as_objects
 from .._shared.reply_parts import PART_OVERHEAD_BYTES, BuilderOptions, ReplyParts, read_object
-from .._shared.wire_text import Characters, WholeObject, count_at, dumped, excerpt, object_in, size_bytes
+from .._shared.wire_text import Characters, WholeObject, count_at, dumped, object_in, size_bytes
 
 _FINISH_REASONS: Mapping[str, FinishReason] = {
     "": "",
@@ -35,7 +35,7 @@ _FINISH_REASONS: Mapping[str, FinishReason] = {
 _BROKEN_OFF = frozenset(
     {
         *("error", "abort", "insufficient_system_resource", "network_error"),
-        *("function_call_filter", "malformed_function_call"),
+        *("function_call_filter", "malformed_function_call", "unexpected_tool_call", "malformed_response"),
     }
 )
 _LONGEST_CUT_NAME = 1_000  # characters; each further piece copies those before it
@@ -141,7 +141,8 @@ class ReplyBuilder(ReplyParts):
         self._by_index: dict[int, _Call] = {}
         self._finish_reason = ""
         self._refused = False
-        self._strange: str | None = ""  # the beginning of a stream without choices so far; None once one has come
+        # The first chunk, if there was one, of a stream without choices so far; None once one has come.
+        self._strange: Sequence[Mapping[str, Any]] | None = ()
         self._usage: Mapping[str, Any] = {}
 
     def feed(self, event: str, data: bytes) -> None:
@@ -168,7 +169,7 @@ class ReplyBuilder(ReplyParts):
         self._count(chunk.get("usage"))
         choices = as_objects(chunk.get("choices"))
         if self._strange is not None:
-            self._strange = None if choices else self._strange or excerpt(dumped(chunk).encode())
+            self._strange = None if choices else self._strange or (chunk,)
         for choice in choices:
             if choice.get("index"):  # another sample, which was not asked for
                 continue
@@ -292,8 +293,10 @@ class ReplyBuilder(ReplyParts):
         """Return the whole reply. Raises `ProviderUnavailable` if the stream ended before the reply was whole."""
         if _word(self._finish_reason) in _BROKEN_OFF:
             raise self._errors.unavailable(f"gave up on its reply (finish_reason {self._finish_reason!r})")
+        if _word(self._finish_reason) == "model_context_window_exceeded":  # GLM's, and that of gateways to Claude
+            raise self._errors.context_overflow(f"{self._errors.vendor}'s reply filled the model's context window")
         if self._strange:  # a gateway's own message, with status 200
-            raise self._errors.unavailable(f"answered with no completion: {self._strange}")
+            raise self._errors.no_reply("completion", self._strange[0])
         if not self._finish_reason and not (self.done and all(call.is_complete() for call in self._calls)):
             raise self._errors.unavailable("ended the stream before the reply was whole")
         for call in self._calls:
@@ -333,21 +336,25 @@ def _word(reason: str) -> str:
 
 
 def _is_error(fields: Mapping[str, Any]) -> bool:
-    return bool(fields.get("error")) or fields.get("object") == "error"  # the latter is an older form of vLLM
+    # The last two are the forms of DeepInfra, and of older servers of vLLM.
+    return bool(fields.get("error") or fields.get("error_message")) or fields.get("object") == "error"
 
 
 def usage_of(wire: Mapping[str, Any], read: str, written: str) -> Usage:
     """Return the usage, whose fields begin with what the API calls the tokens that it read and wrote.
 
     OpenAI counts reasoning as written. xAI and Gemini count it only in the total, and Gemini nowhere else. Gateways to
-    Claude count there what it has read from its cache, or written to it, and say so in fields of Claude's names.
+    Claude have its names for what it has read from its cache or written to it. Some count that only in the total, as
+    Claude does, and some with the input.
     """
     details = wire.get(f"{read}_details")
     input_tokens, output_tokens = count_at(wire, read), count_at(wire, written)
     reasoning_tokens = count_at(wire.get(f"{written}_details"), "reasoning_tokens")
     beside_tokens = count_at(wire, "total_tokens") - input_tokens - output_tokens
-    of_cache = count_at(wire, "cache_read_input_tokens") + count_at(wire, "cache_creation_input_tokens")
-    if beside_tokens > 0 and reasoning_tokens in {0, beside_tokens} and not of_cache:
+    from_cache, to_cache = count_at(wire, "cache_read_input_tokens"), count_at(wire, "cache_creation_input_tokens")
+    if from_cache + to_cache > input_tokens or 0 < from_cache + to_cache == beside_tokens:
+        input_tokens += from_cache + to_cache
+    elif beside_tokens > 0 and reasoning_tokens in {0, beside_tokens} and not from_cache + to_cache:
         output_tokens, reasoning_tokens = output_tokens + beside_tokens, beside_tokens
     return Usage(
         input_tokens=input_tokens,
@@ -355,7 +362,8 @@ def usage_of(wire: Mapping[str, Any], read: str, written: str) -> Usage:
         # The second is DeepSeek's name, and the third Kimi's.
         cached_tokens=count_at(details, "cached_tokens")
         or count_at(wire, "prompt_cache_hit_tokens")
-        or count_at(wire, "cached_tokens"),
-        cache_write_tokens=count_at(details, "cache_write_tokens"),
+        or count_at(wire, "cached_tokens")
+        or from_cache,
+        cache_write_tokens=count_at(details, "cache_write_tokens") or to_cache,
         reasoning_tokens=reasoning_tokens,
     )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from ...errors import ProviderError
-from .._shared.errors import ErrorTranslator, read_body
+from .._shared.errors import ErrorBody, ErrorTranslator, read_body
 from ._failed_generation import CODES, FailedGeneration
 
 # The codes of the Responses API for images that it cannot read (ResponseError in the SDK).
@@ -64,9 +64,11 @@ class OpenAIErrors(ErrorTranslator):
         super().__init__(**given)
         self._key_variable = key_variable
 
-    def advice(self, status: int) -> str:
-        """Return the advice for a status, which for a refused key names the variable of the vendor."""
-        return f"check the key (api_key=, or {self._key_variable})" if status == 401 else super().advice(status)
+    def advice(self, status: int, said: ErrorBody) -> str:
+        """Return the advice, which for a refused key names its variable, and for a refused API the other one."""
+        if "v1/responses" in said.text:  # "Function tools with reasoning_effort are not supported [...] Please use ..."
+            return "ask by the Responses API: openai-responses:MODEL, or OpenAIProvider(..., api='responses')"
+        return f"check the key (api_key=, or {self._key_variable})" if status == 401 else super().advice(status, said)
 
     def status(self, status: int, headers: Mapping[str, str], body: object) -> ProviderError:
         """Return the error for an HTTP error answer: `FailedGeneration` if the server could not read its model."""

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 from ..._option_checks import check, one_of
 from ...errors import ProviderError
 from ...protocols import Emit, ModelReply, ModelRequest, NativeOutput
-from ...records import replace
 from .._shared.adapter import Adapter
 from .._shared.clients import Clients, make_client
 from .._shared.options import MAX_REPLY_BYTES, ApiKey, check_limits, client_options, shown_url
@@ -25,7 +24,6 @@ from ._errors import OpenAIErrors, ResponsesErrors
 from ._failed_generation import FailedGeneration
 from ._responses_request import response_body
 from ._responses_stream import ResponseBuilder
-from ._unreadable import UnreadableReasoning
 from ._wrapped_calls import CallUnwrapper
 
 if TYPE_CHECKING:
@@ -100,7 +98,7 @@ class OpenAIProvider(Adapter[ReplyBuilder | ResponseBuilder]):
         runtime = Runtime(provider)  # with the key in OPENAI_API_KEY: Runtime("openai-responses:gpt-5-mini")
     """
 
-    __slots__ = ("_calls_in_text", "_compatible", "_unreadable")
+    __slots__ = ("_calls_in_text", "_compatible")
 
     send_options: ClassVar[Mapping[str, Any]] = {"max_retries": 0, "security": {"bearer_auth": True}}
 
@@ -138,7 +136,6 @@ class OpenAIProvider(Adapter[ReplyBuilder | ResponseBuilder]):
         own = {**known.options, **given(chosen | {"mistral_checks": mistral_checks})}
         self._compatible = own.pop("compatible", not is_openai(url))
         self._calls_in_text = calls_in_text
-        self._unreadable = UnreadableReasoning(vendor)
         path, body, builder, errors = _APIS[api]
         if api == "responses":
             own = {"encrypted_reasoning": encrypted_reasoning, "reasoning_summary": reasoning_summary}
@@ -182,8 +179,6 @@ class OpenAIProvider(Adapter[ReplyBuilder | ResponseBuilder]):
         held = HeldText(unwrapper or emit, offered) if self._calls_in_text and offered else None
         filtered_emit = held or unwrapper or emit
         reply = self._begin(filtered_emit)
-        messages = self._unreadable.left_out(request.messages)
-        request = request if messages is request.messages else replace(request, messages=messages)
         try:
             whole = await self._ask(request, reply, emit)
         except FailedGeneration as exc:
@@ -198,4 +193,4 @@ class OpenAIProvider(Adapter[ReplyBuilder | ResponseBuilder]):
         # The model is at fault for a text that the server could not read, not the schema.
         if isinstance(error, FailedGeneration):
             return error
-        return super()._classified(request, self._unreadable.classified(request.messages, error))
+        return super()._classified(request, error)

@@ -12,7 +12,7 @@ from .._shared.request_parts import given, in_template_order, map_parts, named_f
 from ._chat_request import function_fields, tool_fields
 
 # These models of OpenAI do not reason, and refuse a request for encrypted reasoning.
-_NO_REASONING = re.compile(r"(ft:)?(gpt-3|gpt-4|chatgpt-4)")
+_NO_REASONING = re.compile(r"(ft:)?(gpt-3|gpt-4|gpt-5-chat|chatgpt-4)")
 
 
 def reasons(model: str) -> bool:

@@ -23,7 +23,7 @@ from .._shared.reply_parts import (
     ReplyParts,
     read_object,
 )
-from .._shared.wire_text import Characters, dumped, excerpt
+from .._shared.wire_text import Characters, dumped
 from ._chat_stream import usage_of
 
 _ENDINGS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
@@ -145,7 +145,7 @@ class ResponseBuilder(ReplyParts):
         if completion.get("error") and not completion.get("status"):
             raise self._errors.in_stream(completion)
         if "status" not in completion and "output" not in completion:  # a gateway's own message, with status 200
-            raise self._errors.unavailable(f"answered with no response: {excerpt(dumped(completion).encode())}")
+            raise self._errors.no_reply("response", completion)
         self._end(completion, "" if "status" in completion else "completed")
 
     def _end(self, response: Mapping[str, Any], status: str) -> None:
@@ -180,8 +180,10 @@ class ResponseBuilder(ReplyParts):
             self._take_last(known, item)
 
     def _take_last(self, known: _Item, item: Mapping[str, Any]) -> None:
-        # Reasoning has to be sent back as in its own last event, says the SDK (ResponseReasoningItem).
-        if not (known.settled and known.kind == "reasoning"):
+        # Reasoning has to be sent back as in its own last event, says the SDK (ResponseReasoningItem). Azure leaves its
+        # encrypted form out there, and refuses it without one ("Item with id 'rs_...' not found").
+        encrypted = "encrypted_content"
+        if known.kind != "reasoning" or not known.settled or (item.get(encrypted) and not known.wire.get(encrypted)):
             self._settle(known, item)
 
     # ----------------------------------------------------------------------------------------------- items

@@ -24,6 +24,7 @@ from ._turns import complete, messages_in, publish_waiting
 
 # The characters of a search that are sent to the server; documents with that beginning are then compared here.
 _PATTERN_CHARS = 1_000
+_HEXADECIMAL = "0123456789abcdef"
 _PENDING = {"pending_turn": {"$gt": ""}}
 
 
@@ -130,7 +131,7 @@ def conversations(database: ServerConnection, search: str, prefix: str, limit: i
     if limit <= 0:
         return []
     condition: Document = {"messages": {"$gt": 0}, "forgotten": False}
-    chosen = {each for each in _with_text(database, search) if each.startswith(prefix)} if search else None
+    chosen = {each for each in _with_text(database, search, prefix) if each.startswith(prefix)} if search else None
     if chosen is not None:
         condition["_id"] = {"$in": [*chosen]}
     elif prefix:
@@ -193,12 +194,16 @@ def _with_others(
     )
 
 
-def _with_text(database: ServerConnection, search: str) -> set[str]:
-    """Return the ids of the conversations with a message that contains this text."""
+def _with_text(database: ServerConnection, search: str, prefix: str) -> set[str]:
+    """Return the ids of the conversations with a message that contains this text.
+
+    Those of others, which `prefix` leaves out, are not looked through, unless their ids may be numbers or ObjectIds.
+    """
     wanted = folded(searchable(search))
     found: set[str] = set()
+    begins = {database.names.session: {"$regex": f"^{re.escape(prefix)}"}} if prefix.strip(_HEXADECIMAL) else {}
     for condition in _conditions(database, search):
-        for batch in _batches(database.messages.find(condition)):
+        for batch in _batches(database.messages.find({**begins, **condition})):
             ids = {str(each.get(database.names.session)) for each in batch} - found
             states = {each["_id"]: each for each in database.conversations.find({"_id": {"$in": [*ids]}})}
             for each in batch:

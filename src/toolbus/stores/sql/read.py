@@ -60,8 +60,9 @@ _FREE = """SELECT e.request_id FROM (
 ) e ORDER BY +e.started_at, e.request_id LIMIT ?"""
 _ROWS = "SELECT seq, step_end, type, data, hash FROM facts WHERE request_id = ? AND seq >= ? ORDER BY seq"
 _LIST = "SELECT conversation_id, title, messages, started_at, updated_at FROM conversations"
-_HAS = """conversation_id IN (SELECT m.conversation_id FROM messages m
- LEFT JOIN blobs b ON b.digest = m.text_blob WHERE {find})"""
+# It is looked for only in the conversations that fit otherwise, so that the search of one user reads nobody else's.
+_HAS = """EXISTS (SELECT 1 FROM messages m LEFT JOIN blobs b ON b.digest = m.text_blob
+ WHERE m.conversation_id = conversations.conversation_id AND {find})"""
 _COUNTS = """SELECT count(*), count(*) - count(ending), coalesce(sum(next_seq), 0), coalesce(sum(size_bytes), 0)
  FROM requests"""
 _SIZES = "SELECT count(*), coalesce(sum(messages), 0), coalesce(sum(size_bytes), 0) FROM conversations"

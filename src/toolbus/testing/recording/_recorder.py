@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from ...runtime import Runtime
 
 _BEGINNING = orjson.dumps({"type": HEADER, "format": FORMAT})[:-1]
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 _DELTAS = (TextDelta, ReasoningDelta, ToolArgumentsDelta)
 
 
@@ -41,9 +43,9 @@ class Recorder:
             result = await RequestSession(bus, provider, "Weather?", tools=tools, journal=recorder).run()
 
     The facts are first passed to `journal`, if there is one, and then written to the file; it also gets the facts of
-    the requests that tools make. A recording that is there is replaced; any other file is refused. `signals` also
-    writes the signals, and `deltas` the pieces of replies: replays skip both. `mask` hides texts that look like secrets
-    (`True`), or the texts that a function from text to text replaces.
+    the requests that tools make. A recording that is there is replaced; any other file is refused. A new file is
+    readable only for its owner. `signals` also writes the signals, and `deltas` the pieces of replies: replays skip
+    both. `mask` hides texts that look like secrets (`True`), or the texts that a function from text to text replaces.
 
     If the file cannot be written, the recording ends and the requests continue: the error is logged, and leaving the
     block raises `RecordingError`. Writing blocks the event loop: a recorder is meant for tests and for debugging.
@@ -82,7 +84,7 @@ class Recorder:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if self.path.is_file() and not _may_be_replaced(self.path):
                 raise RecordingError(self.path, 0, "it exists and is not a recording; give another path")
-            self._file: BinaryIO | None = self.path.open("wb")
+            self._file: BinaryIO | None = os.fdopen(os.open(self.path, _NEW, 0o600), "wb")
         except OSError as exc:
             raise RecordingError(self.path, 0, f"the file cannot be created: {exc.strerror or exc}") from exc
         self._disconnect = bus.connect(Event, self._on_event)

@@ -101,7 +101,7 @@ async def _replay_request(
         facts = Facts(request)
         stage = Stage(path, request, facts, ignore)
         session = _session(stage, facts, own)
-    except (ToolbusError, TypeError, KeyError, ValueError) as exc:
+    except (ToolbusError, AttributeError, TypeError, KeyError, ValueError) as exc:
         raise RecordingError(path, request.line, f"the request cannot be started again: {exc}") from exc
     result = await session.run()
     stage.check_end()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -34,6 +35,7 @@ from ...events import (
     ModelRetrying,
     RequestCancelled,
     RequestCompleted,
+    RequestEnding,
     RequestFailed,
     Spent,
     ToolCallFailed,
@@ -41,12 +43,13 @@ from ...events import (
     ToolCallRequested,
     ToolCallResumed,
 )
-from ...messages import SystemMessage, Usage
+from ...messages import AssistantMessage, SystemMessage, Usage
 from ...protocols import Emit, ModelReply, ModelRequest, NativeOutput, Provider, TextPiece, ToolSpec
+from ...records import asdict
 from ...session import ContextWindow
 from ._difference import ReplayDifference, compare, difference_at
 from ._format import RecordedRequest
-from ._stand_ins import Facts, Guard, raised_as, summary_in
+from ._stand_ins import Facts, Guard, model_of, raised_as, summary_in
 
 # Others publish these, and the session sets the time of their facts.
 _BY_CLOCK = (ToolCallPaused, ToolCallResumed)
@@ -111,6 +114,16 @@ class Stage:
         """Return whether a wish to cancel comes before the session's next own fact."""
         return any(isinstance(each, CancelRequested) for each in self.request.facts[self.position : self.next_own])
 
+    @property
+    def is_cancelled_late(self) -> bool:
+        """Return whether a reply had come when the wish to cancel was taken, so that the model is asked first."""
+        position = self.next_own
+        fact = self.fact(position)
+        if self.state.phase is not Phase.MODEL or (isinstance(fact, ModelResponded) and not fact.message.interrupted):
+            return self.state.phase is Phase.MODEL
+        fact = self.after_background(position + isinstance(fact, ModelResponded))
+        return isinstance(fact, RequestCancelled) and self.lost_before(fact) is not None
+
     def fact(self, position: int) -> Event | None:
         """Return the fact at a position; None after the last one."""
         facts = self.request.facts
@@ -123,6 +136,21 @@ class Stage:
             position += 1
             fact = self.fact(position)
         return fact
+
+    def lost_before(self, fact: ModelRetrying | RequestEnding) -> ModelReply | None:
+        """Return a reply that took what the replies took that were lost before a fact; None if none were."""
+        usage = fact.usage
+        if isinstance(fact, ModelRetrying):
+            vendor, model = fact.vendor, fact.model
+        else:
+            given_up = takewhile(lambda each: each is not fact, self.request.facts[self.position :])
+            spent = [each.spent for each in given_up if isinstance(each, ToolCallFailed) and each.spent is not None]
+            known = sum(spent, Spent(usage=self.state.usage, cost=self.state.cost))
+            usage = Usage(**{name: count - getattr(known.usage, name) for name, count in asdict(usage).items()})
+            vendor, model = model_of(usage, fact.cost - known.cost, self.state.prices)
+        if usage == Usage():
+            return None
+        return ModelReply(message=AssistantMessage(), usage=usage, vendor=vendor, model=model)
 
     def now(self) -> float:
         """Return the time of the session's next decision."""
@@ -153,8 +181,11 @@ class Stage:
             raise Stopped(_ENDS_HERE)
         self.publish()
 
-    def publish(self) -> None:
-        """Publish the inputs of the session's next step, and apply the changes of the agreement up to there."""
+    def publish(self, *, late: bool = False) -> None:
+        """Publish the inputs of the session's next step, and apply the changes of the agreement up to there.
+
+        A wish to cancel that is taken only after a reply is published only with `late`.
+        """
         request, position = self.request, self.position
         if position >= len(request.facts):
             return
@@ -168,6 +199,8 @@ class Stage:
         step = request.steps[position]
         while position < len(request.facts) and request.steps[position] == step:
             if position >= self._published and not request.is_own(position):
+                if isinstance(request.facts[position], CancelRequested) and not late and self.is_cancelled_late:
+                    return
                 self._published = position + 1
                 if not self.bus.publish(request.facts[position]):
                     self.differs(f"nobody waits for {request.facts[position].type} here", position=position)
@@ -281,8 +314,16 @@ class RecordedModel:
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
-        self.vendor = "recorded"
-        self.model = "recorded"
+
+    @property
+    def vendor(self) -> str:
+        """The vendor of the model that has failed next in the recording."""
+        return getattr(self._stage.fact(self._stage.next_own), "vendor", "recorded")
+
+    @property
+    def model(self) -> str:
+        """The model that has failed next in the recording."""
+        return getattr(self._stage.fact(self._stage.next_own), "model", "recorded")
 
     def native_output(self, schema: Mapping[str, Any]) -> NativeOutput:  # noqa: ARG002 -- named by the protocol
         """Implement `NativeOutputProvider`: return the value of the next recorded reply."""
@@ -302,6 +343,7 @@ class RecordedModel:
             message = fact.message
             if stage.guard is not None:
                 stage.guard.on_reply(fact.round, message)
+            stage.publish(late=True)
             return ModelReply(
                 message=message,
                 finish_reason=cast("Any", fact.finish_reason),
@@ -309,19 +351,31 @@ class RecordedModel:
                 vendor=fact.vendor,
                 model=fact.model,
             )
-        if isinstance(fact, RequestCancelled) and stage.is_cancelled:
-            await anyio.sleep_forever()  # until the session takes the wish to cancel
         if fact is None and not stage.request.is_whole:
             raise Stopped(_ENDS_HERE)
-        if not isinstance(fact, (ModelRetrying, RequestFailed, RequestCompleted)):
+        is_unasked = isinstance(fact, RequestCancelled) and not stage.is_cancelled
+        if is_unasked or not isinstance(fact, (ModelRetrying, RequestCancelled, RequestCompleted, RequestFailed)):
             stage.differs(f"the replay asks the model in round {request.round}, and the recording does not")
-        if isinstance(fact, RequestCompleted) and fact.at >= deadline:
-            await anyio.sleep_forever()  # until the deadline, which has fired already
-        raise self._failure(fact)
+        lost, failing = stage.lost_before(fact), None if isinstance(fact, RequestCancelled) else fact
 
-    def _failure(self, fact: ModelRetrying | RequestFailed | RequestCompleted) -> ProviderError:
-        if isinstance(fact, RequestCompleted):  # the last answer failed
-            return ProviderError(fact.reason)
+        async def fail() -> NoReturn:
+            if failing is None:
+                stage.publish(late=True)  # The session takes the wish to cancel.
+            if failing is None or (isinstance(failing, RequestCompleted) and failing.at >= deadline):
+                await anyio.sleep_forever()  # until the session is cancelled, or the deadline, which has fired already
+            assert failing is not None
+            raise self._failure(failing, uses_up_a_limit=lost is not None and stage.state.stop is None)
+
+        if lost is None or stage.guard is None:
+            await fail()
+        stage.guard.lose = fail
+        return lost
+
+    def _failure(
+        self, fact: ModelRetrying | RequestFailed | RequestCompleted, *, uses_up_a_limit: bool
+    ) -> ProviderError:
+        if isinstance(fact, RequestCompleted):  # the last answer failed, or there is nothing left for another one
+            return ProviderError(fact.reason, retryable=uses_up_a_limit)
         wait = _NOT_NOW
         if isinstance(fact, ModelRetrying) and fact.provider_index == self._stage.state.provider:
             wait = fact.delay_seconds
@@ -372,7 +426,7 @@ class RecordedWindow(ContextWindow):
         if not isinstance(fact, HistoryCompressed):
             return None
         shape = Shape(fact.before_tokens, fact.after_tokens, fact.results_shortened, fact.turns_omitted, fact.summary)
-        return HistoryShaped(shape, summary_in(fact, self._stage.state.prices))
+        return HistoryShaped(shape, summary_in(fact))
 
     def answered(self, usage: Usage) -> None:
         """Do nothing: there is no model whose token counts could be learned."""

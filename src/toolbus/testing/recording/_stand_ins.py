@@ -7,9 +7,10 @@ for waiting in a guardrail.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NoReturn, TypeVar, cast
 
 import anyio
 import orjson
@@ -29,9 +30,9 @@ from ...events import (
     RequestFailed,
     ToolCallFailed,
 )
-from ...interceptors import Interceptor
+from ...interceptors import Ask, Interceptor
 from ...messages import AssistantMessage, Usage, UserMessage
-from ...protocols import Summary, ToolSpec
+from ...protocols import ModelReply, ModelRequest, Summary, ToolSpec
 from ...tools import ToolContext
 from ._agreement import spec_from
 from ._format import RecordedRequest
@@ -177,7 +178,12 @@ class RecordedOutput(OutputType[Any]):
 
 
 class Guard(Interceptor):
-    """A stand-in for the interceptors of one request: it denies the calls that they have denied."""
+    """A stand-in for the interceptors of one request: it denies the calls that they have denied.
+
+    `lose` is called instead of giving the next reply back, and raises or hangs.
+    """
+
+    edits_replies = False
 
     def __init__(self, facts: Facts, *, refused: RequestFailed | None, never_seen: bool) -> None:
         self._refused = refused
@@ -185,6 +191,7 @@ class Guard(Interceptor):
         self._denied = {(number, position): reason for number, position, reason in facts.denied}
         self._round = -1
         self._next: deque[int] = deque()
+        self.lose: Callable[[], Awaitable[NoReturn]] | None = None
 
     def on_reply(self, number: int, message: AssistantMessage) -> None:
         """Prepare for a reply: its calls come to `before_tool` in order, except calls whose arguments are no object."""
@@ -198,6 +205,14 @@ class Guard(Interceptor):
         if self._never_seen:  # the request was cancelled before an interceptor saw the prompt
             await anyio.sleep_forever()
         return prompt
+
+    async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Ask) -> ModelReply:  # noqa: ARG002
+        """Lose the reply if the recording did: see `Interceptor`."""
+        reply = await ask(request)
+        lose, self.lose = self.lose, None
+        if lose is not None:
+            await lose()
+        return reply
 
     async def before_tool(self, name: str, arguments: dict[str, Any], context: ToolContext[Any]) -> dict[str, Any]:  # noqa: ARG002
         """Deny the call if the recording did: see `Interceptor`."""
@@ -215,12 +230,17 @@ def _is_object(written: str) -> bool:
     return True
 
 
-def summary_in(fact: HistoryCompressed, prices: Mapping[str, Price] | None) -> Summary | None:
-    """Return the summary of a fact, by a model with the recorded cost; None if no summary was made."""
+def summary_in(fact: HistoryCompressed) -> Summary | None:
+    """Return the summary of a fact; None if no summary was made."""
     if not fact.summary and fact.usage == Usage():
         return None
-    for name in prices or () if fact.cost is not None else ():
+    return Summary(text=fact.summary, usage=fact.usage, vendor=fact.vendor, model=fact.model)
+
+
+def model_of(usage: Usage, cost: float, prices: Mapping[str, Price] | None) -> tuple[str, str]:
+    """Return the vendor and the name of a model that takes this cost for this usage; both empty if none does."""
+    for name in prices or ():
         vendor, _, model = name.rpartition(":")
-        if cost_of(fact.usage, vendor, model, prices or {}) == fact.cost:
-            return Summary(text=fact.summary, usage=fact.usage, vendor=vendor, model=model)
-    return Summary(text=fact.summary, usage=fact.usage)
+        if math.isclose(cost_of(usage, vendor, model, prices or {}) or 0.0, cost):
+            return vendor, model
+    return "", ""

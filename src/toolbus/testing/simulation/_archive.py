@@ -52,11 +52,13 @@ class Archive:
         """Note that a request has its turn: it reads what the store has from now on."""
         self._had[request_id] = len(self._kept.get(conversation_id, ()))
 
-    def begins(self, request_id: str, conversation_id: str) -> None:
-        """Note that a turn begins: it has to have the messages of all turns before it."""
+    def begins(self, request_id: str, conversation_id: str, *, has_turn: bool) -> None:
+        """Note that a request begins: if it has its turn, it has to have the messages of all turns before it."""
         if request_id not in self._conversations:
             self._conversations[request_id] = conversation_id
             self._requests.setdefault(conversation_id, set()).add(request_id)
+            if not has_turn:
+                return
             kept = self._kept.get(conversation_id, ())
             self._began_with[request_id] = [*self._given.get(request_id, ()), *kept]
 
@@ -99,7 +101,7 @@ class Archivist:
 
     def _on_started(self, event: RequestStarted) -> None:
         if not event.parent_request_id:
-            self._archive.begins(event.request_id, event.conversation_id)
+            self._archive.begins(event.request_id, event.conversation_id, has_turn=self._process.has_turns)
 
     def begin(self, group: anyio.abc.TaskGroup) -> None:
         """Plan what is deleted and forked here."""

@@ -13,6 +13,7 @@ import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 CONNECTING_SECONDS = 1.0
 """The first time of a connection, in which it is not cut and all is acknowledged: otherwise it cannot be made."""
 
+_MADE = datetime.fromtimestamp(0, UTC)
 _TICK = 1e-6  # seconds between two messages of a connection, so that they keep their order
 _NEXT = "$JS.API.CONSUMER.MSG.NEXT."
 _NOT_FIRST = b'{"error": {"err_code": 10077, "description": "maximum messages per subject exceeded"}}'
@@ -233,8 +235,9 @@ class Server:
 
     # ------------------------------------------------------------------------------------- the API of JetStream
 
-    def add_stream(self, config: Any) -> None:
+    def add_stream(self, config: Any) -> SimpleNamespace:
         self._patterns += [each for each in config.subjects if each not in self._patterns]
+        return SimpleNamespace(created=_MADE)  # It is never lost.
 
     def add_consumer(self, config: dict[str, Any]) -> Message:
         self._consumers.setdefault(config["durable_name"], _Consumer(self, config))
@@ -386,8 +389,8 @@ class Client:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def add_stream(self, config: Any) -> None:
-        await self._ask(partial(self._server.add_stream, config))
+    async def add_stream(self, config: Any) -> SimpleNamespace:
+        return await self._ask(partial(self._server.add_stream, config))
 
     async def purge_stream(self, name: str, *, subject: str) -> None:
         await self._ask(partial(self._server.purge, subject, of_calls=name.endswith("_calls")))

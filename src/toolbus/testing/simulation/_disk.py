@@ -110,14 +110,14 @@ class Disk:
         """Return the requests that have durable facts and no ending."""
         return [request_id for request_id in self._written if request_id not in self.endings]
 
-    def note(self, entry: Entry) -> None:
-        """Record that an entry is durable from now on."""
+    def note(self, entry: Entry, *, has_turn: bool) -> None:
+        """Record that an entry is durable from now on, by a process that keeps turns apart, or does not."""
         if entry.request_id not in self._written:
             self.news.set()
             self.news = anyio.Event()
         self._written.setdefault(entry.request_id, []).extend(entry.facts)
         self._durable.update((fact.event_id, fact) for fact in entry.facts)
-        self.archive.begins(entry.request_id, entry.conversation_id)
+        self.archive.begins(entry.request_id, entry.conversation_id, has_turn=has_turn)
         if entry.ending is not None:
             self.endings[entry.request_id] = entry.ending
             self.archive.adds(entry.conversation_id, entry.turn or ())
@@ -285,7 +285,7 @@ class Handle:
             is_holder = self._disk.holders.get(request_id) is self._process
             watch.note("G20", is_holder, f"{request_id} belongs to another process, and this one writes it")
             watch.hides(entry, "the journal is given")
-            self._disk.note(entry)
+            self._disk.note(entry, has_turn=self._process.has_turns)
             await self._check_turn(entry)
             self._process.count_append(is_before=False)
             return size_bytes

@@ -15,7 +15,7 @@ import anyio.abc
 import anyio.lowlevel
 import orjson
 
-from ..._option_checks import POSITIVE, check
+from ..._option_checks import POSITIVE, Rule, check, listed
 from ...errors import ConfigurationError
 from ...tools import Tool, ToolContext, ToolOptions, ToolRegistry
 from ._connection import Connection
@@ -89,7 +89,9 @@ class McpTools:
         self._connect_seconds = connect_seconds
         self._ping_seconds = ping_seconds
         self._servers: dict[str, McpServer] = {}
-        for server in servers:
+        advice = "give a list of McpServer, for example servers_from('mcp.json')"
+        for server in listed("servers", servers, advice):
+            check("servers", server, Rule(lambda given: isinstance(given, McpServer), advice))
             prefix = prefix_of(server.name)
             if prefix in self._servers:
                 raise ConfigurationError(f"there are two MCP servers named {server.name!r}; their tools would be mixed")

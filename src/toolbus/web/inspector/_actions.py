@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
+import anyio.to_thread
+
 from ...errors import ConfigurationError
 from ...events import ApprovalRequested, ToolCallRequested
 from ...handles import CommandStatus
@@ -129,7 +131,8 @@ async def exported(source: Source, request_id: str) -> dict[str, Any]:
     Raises `ToolbusError` with the reason why the request cannot be recorded.
     """
     requests = await source.recorded(request_id)
-    file = recording_of(requests)
+    # In a thread, since it looks for secrets in all texts.
+    file = await anyio.to_thread.run_sync(recording_of, requests)
     if len(file) > _MOST_EXPORTED_BYTES:
         raise ConfigurationError(f"the recording would have over {_MOST_EXPORTED_BYTES:,} bytes")
     has_tools = all(each.agreed.get("tools") for each in requests if any(_is_call(fact) for fact in each.facts))

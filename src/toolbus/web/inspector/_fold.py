@@ -166,9 +166,7 @@ class RequestFold:
         self.rounds = max(self.rounds, event.round + 1)
         self._usage += event.usage
         self._add_cost(event.cost)
-        name = f"{event.vendor}:{event.model}" if event.model else event.vendor
-        if name and name not in self.models and len(self.models) < _MOST_NOTES:
-            self.models.append(name)
+        name = self._model(event)
         key = f"{self.request_id}/model/{event.round}"
         row = self._rows.get(key) or self._row(key, "model", f"model, round {event.round + 1}")
         calls = ", ".join(each.name for each in event.message.tool_calls)
@@ -176,10 +174,18 @@ class RequestFold:
         said = [name, f"{event.usage.input_tokens:,} + {event.usage.output_tokens:,} tokens" if event.usage else ""]
         row.end(event.at, "failed" if event.message.interrupted else "ok", ", ".join(each for each in said if each))
 
+    def _model(self, event: ModelResponded | ModelRetrying | HistoryCompressed) -> str:
+        name = f"{event.vendor}:{event.model}" if event.model else event.vendor
+        if name and name not in self.models and len(self.models) < _MOST_NOTES:
+            self.models.append(name)
+        return name
+
     def _retrying(self, event: ModelRetrying) -> None:
         self.retries += 1
         self._usage += event.usage
         self._add_cost(event.cost or None)
+        if event.usage != Usage():
+            self._model(event)
         row = self._rows.get(f"{self.request_id}/model/{event.round}")
         if row is not None:
             row.begin("retry", event.at)
@@ -277,6 +283,7 @@ class RequestFold:
 
     def _compressed(self, event: HistoryCompressed) -> None:
         self.compressions.append(event)
+        self._model(event)
         self._usage += event.usage
         self._add_cost(event.cost)
 

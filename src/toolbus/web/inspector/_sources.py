@@ -392,20 +392,20 @@ async def _with_messages(request: RecordedRequest) -> list[Event]:
     if journal is None or not request.facts:
         return []
     conversation_id = str(request.agreed.get("conversation_id", ""))
-    await journal.append(
-        Entry(
-            request_id=request.request_id,
-            conversation_id=conversation_id,
-            epoch=1,
-            seq=0,
-            facts=request.facts,
-            agreed=request.agreed,
-            ending="abandoned",  # nothing follows, whatever the last fact is
-        )
+    entry = Entry(
+        request_id=request.request_id,
+        conversation_id=conversation_id,
+        epoch=1,
+        seq=0,
+        facts=request.facts,
+        agreed=request.agreed,
+        ending="abandoned",  # nothing follows, whatever the last fact is
     )
     try:
+        await journal.append(entry)
         return [each async for each in Client(store).request(request.request_id).events()]
-    except ToolbusError:  # The facts are of another version, for example. They are shown without messages.
+    except (ToolbusError, AttributeError, TypeError, KeyError, ValueError):
+        # They are of another version, for example, or somebody has edited them. They are shown without messages.
         return list(request.facts)
 
 

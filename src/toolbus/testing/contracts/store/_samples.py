@@ -147,6 +147,8 @@ def facts_of_all_types(**ids: Any) -> list[Event]:
             turns_omitted=1,
             summary=ODD_TEXT,
             usage=_USAGE,
+            vendor="stub",
+            model="stub-model",
             cost=0.1,
             **common,
         ),
@@ -178,7 +180,16 @@ def _about_a_round(common: dict[str, Any]) -> Iterator[Event]:
         **common,
     )
     yield ModelRetrying(
-        round=1, reason="provider_unavailable", error=ODD_TEXT, delay_seconds=0.5, provider_index=1, **common
+        round=1,
+        reason="provider_unavailable",
+        error=ODD_TEXT,
+        delay_seconds=0.5,
+        provider_index=1,
+        usage=_USAGE,
+        vendor="stub",
+        model="stub-model",
+        cost=0.1,
+        **common,
     )
 
 

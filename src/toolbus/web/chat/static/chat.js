@@ -57,11 +57,18 @@ function fold(message, chunk) {
   else if (type === "tool-output-available") Object.assign(part, { output: chunk.output, state: chunk.preliminary ? "runs" : "done" });
   else if (type === "tool-output-error") Object.assign(part, { state: "failed", error: chunk.errorText });
   else if (type === "tool-output-denied") Object.assign(part, { state: "denied" });
+  else if (type === "data-failure") fail(parts, chunk);
   else if (type === "data-status") $("status").textContent = chunk.data.text;
   else if (type === "error" || type === "abort") message.problem = chunk.errorText ?? "It was stopped.";
   // An error without an ending says that the stream is over, and not the request.
   if (type === "finish" || type === "abort") message.ended = true;
   if (type === "finish" && chunk.messageMetadata?.explanation) message.problem = chunk.messageMetadata.explanation;
+}
+
+// The reason of a failure comes in a part of its own, while the call is shown and after a reload.
+function fail(parts, { id, data }) {
+  const state = data.reason === "denied" ? "denied" : "failed";
+  Object.assign(parts.findLast((each) => each.toolCallId === id) ?? {}, { state, error: data.error });
 }
 
 const STATES = { arrives: "…", runs: "running", done: "", failed: "failed", denied: "denied" };
@@ -104,25 +111,15 @@ function draw(message) {
 
 const newMessage = (role, parts = []) => ({ role, parts, opened: new Set() });
 
-// The reason and the error of a failed call, whose text is the JSON that the model reads.
-function problemIn(text) {
-  try {
-    const { reason, error } = JSON.parse(text);
-    return { reason, error: error || text };
-  } catch {
-    return { error: text || "failed" };
-  }
-}
-
 // A message of the history: see UIMessage of the AI SDK.
 function stored(message) {
   const parts = message.parts.map((part) => {
     if (part.type === "text" || part.type === "reasoning") return part;
     if (!part.toolCallId) return { type: "" };
-    const problem = part.state === "output-error" ? problemIn(part.errorText) : {};
-    const state = problem.reason === "denied" || part.state === "output-denied" ? "denied" : problem.error ? "failed" : "done";
-    return { ...part, type: "call", name: part.toolName ?? part.type.slice(5), state, error: problem.error };
+    const state = part.state === "output-error" ? "failed" : "done";
+    return { ...part, type: "call", name: part.toolName ?? part.type.slice(5), state, error: part.errorText };
   });
+  message.parts.filter((part) => part.type === "data-failure").forEach((part) => fail(parts, part));
   return newMessage(message.role, parts);
 }
 

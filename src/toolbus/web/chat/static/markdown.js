@@ -1,12 +1,22 @@
 // The Markdown of a model as nodes of the page. marked reads the text; the nodes are made here, one for each kind of token,
 // so that a text can become only the elements below. HTML in the text is shown as text.
-import { lexer } from "./vendor/marked.mjs";
+import { Lexer } from "./vendor/marked.mjs";
 
 // A text beyond these bounds is shown as it is. Reading some texts takes the square of their length.
 const MOST_CHARACTERS = 50_000;
 const MOST_MILLISECONDS = 100;
+const MOST_SIGNS = 500; // of emphasis, in one paragraph
 const ADDRESS = /^(https?:\/\/|mailto:)/i;
 const SIGNS = { amp: "&", lt: "<", gt: ">", quot: '"', "#39": "'", nbsp: "\u00a0" };
+
+// Emphasis takes the square of its signs, for minutes within the bound above: a paragraph with too many is plain text.
+class BoundedLexer extends Lexer {
+  inlineTokens(text, tokens = []) {
+    if ((text.match(/[*_]/g)?.length ?? 0) <= MOST_SIGNS) return super.inlineTokens(text, tokens);
+    tokens.push({ type: "plain", raw: text });
+    return tokens;
+  }
+}
 
 // The level of the newest heading. The page's own heading has level 1, and screen readers expect that no level is skipped.
 let level = 1;
@@ -73,7 +83,7 @@ export function markdown(part) {
   level = 1;
   let made;
   try {
-    made = nodes(lexer(part.text));
+    made = nodes(new BoundedLexer().lex(part.text));
   } catch (error) {
     if (!(error instanceof RangeError)) throw error; // A RangeError means that the text is nested too deeply.
     part.isPlain = true;

@@ -1,8 +1,10 @@
-"""Encrypted reasoning that a server has refused, because another organisation or resource of its vendor had made it.
+"""Reasoning that a server has refused, because another organisation or resource of its vendor had made it.
 
 Pure. The server would refuse every later request of the conversation as well ("The encrypted content gAAA... could not
-be verified"), for example after a change of the key. So the model is asked again without the reasoning that the refused
-request had, and its replies are sent as their text and calls.
+be verified", "Invalid `signature` in `thinking` block"), for example after a change of the key or of a gateway. So the
+model is asked again without the reasoning that the refused request had, and its replies are sent as their text and
+calls. The same holds for reasoning without its encrypted form, as in a history from elsewhere, once the server has it
+no longer ("Item with id 'rs_...' not found").
 """
 
 from __future__ import annotations
@@ -17,18 +19,23 @@ from ...records import replace
 from ...schemas import as_object, as_objects
 
 _REFUSED = re.compile(
-    r"encrypted content .{0,200}could not be|created under a different Azure OpenAI resource", re.DOTALL
+    r"encrypted content .{0,200}could not be|created under a different Azure OpenAI resource"
+    r"|not persisted when `store`|invalid `signature` in `thinking` block|`thinking` .{0,80} cannot be modified",
+    re.DOTALL | re.IGNORECASE,
 )
 _MOST = 10_000
 
 
 class UnreadableReasoning:
-    """The encrypted texts that a server has refused, by their hashes."""
+    """The encrypted texts, signatures or ids of reasoning that a server has refused, by their hashes.
 
-    __slots__ = ("_hashes", "_vendor")
+    `key` is that of the server's data in the `vendor_data` of messages.
+    """
 
-    def __init__(self, vendor: str) -> None:
-        self._vendor = vendor
+    __slots__ = ("_hashes", "_key")
+
+    def __init__(self, key: str) -> None:
+        self._key = key
         self._hashes: set[int] = set()
 
     def left_out(self, messages: Sequence[Message]) -> Sequence[Message]:
@@ -52,10 +59,14 @@ class UnreadableReasoning:
 
     def _in(self, message: Message) -> Iterator[int]:
         data: Mapping[str, Any] = (isinstance(message, AssistantMessage) and message.vendor_data) or {}
-        for item in as_objects(as_object(data.get(self._vendor)).get("responses")):
-            if text := item.get("encrypted_content"):
+        kept = as_object(data.get(self._key))
+        for item in as_objects(kept.get("responses")):
+            if text := item.get("encrypted_content") or (item.get("type") == "reasoning" and item.get("id")):
+                yield hash(str(text))
+        for block in as_objects(kept.get("content")):
+            if "thinking" in str(block.get("type")) and (text := block.get("signature") or block.get("data")):
                 yield hash(str(text))
 
     def _plain(self, message: Message) -> Message:
         assert isinstance(message, AssistantMessage)
-        return replace(message, vendor_data={**(message.vendor_data or {}), self._vendor: {}})
+        return replace(message, vendor_data={**(message.vendor_data or {}), self._key: {}})
