@@ -117,7 +117,7 @@ def call_sentence(name: str, arguments: Mapping[str, Any], spec: ToolSpec | None
         filled = _filled(spec.status, arguments)
         if filled:
             return clip(filled, _LONGEST_SENTENCE)
-    return f"Using {display_name(name)}..."
+    return f"Using {_display_name(name[:_LOOKED_AT])}..."
 
 
 def round_status(event: RoundStarted, failed: str = "") -> Status:
