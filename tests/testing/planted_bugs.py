@@ -588,7 +588,7 @@ def a_history_is_read_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Turns, "begin", stale)
 
 
-@bug("G34", first_seed=5230)
+@bug("G34", first_seed=7803)
 def a_conversation_is_deleted_before_a_turn_begins(patch: pytest.MonkeyPatch) -> None:
     """As toolbus was before: the store deletes a conversation between reading it for a turn and its beginning."""
     forget = MemoryJournal.forget
