@@ -33,7 +33,7 @@ def services(environment: Mapping[str, str]) -> dict[str, Make]:
     own_server = environment.get("OPENAI_BASE_URL")
     model = environment.get("TOOLBUS_LIVE_OPENAI_MODEL") or DEFAULT_OPENAI_MODEL
     if environment.get("OPENAI_API_KEY") or (own_server and environment.get("TOOLBUS_LIVE_OPENAI_MODEL")):
-        found[f"openai:{model}"] = lambda: OpenAIProvider(model)
+        found[f"openai:{model}"] = lambda: OpenAIProvider(model, api="chat")
         if not own_server:
             found[f"responses:{model}"] = lambda: OpenAIProvider(model, api="responses")
     if environment.get("ANTHROPIC_API_KEY"):

@@ -28,7 +28,7 @@ from toolbus.messages import UserMessage
 from toolbus.protocols import Delta, ModelRequest
 from toolbus.providers import OpenAIProvider
 from toolbus.providers._shared.errors import retry_after
-from toolbus.providers.openai._errors import OpenAIErrors
+from toolbus.providers.openai._errors import OpenAIErrors, ResponsesErrors
 
 REQUEST = ModelRequest(messages=[UserMessage(content="hi")])
 SECRET = "sk-proj-0123456789abcdef"
@@ -82,16 +82,21 @@ async def test_statuses_that_stay_are_rejections(code: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "words"),
+    ("errors", "code", "words", "advice"),
     [
-        (400, "Function tools with reasoning_effort are not supported for gpt-9 in [...]. Please use /v1/responses."),
-        (404, "This model is only supported in v1/responses and not in v1/chat/completions."),
+        (OpenAIErrors, 400, "Tools with reasoning_effort [...]. Please use /v1/responses.", "openai-responses:MODEL"),
+        (OpenAIErrors, 404, "This model is only supported in v1/responses and [...].", "openai-responses:MODEL"),
+        (ResponsesErrors, 400, "The model 'm' is not supported with the Responses API.", "api='chat')"),
+        (ResponsesErrors, 400, "Encrypted content is not supported with this model.", "encrypted_reasoning=False"),
+        (ResponsesErrors, 404, "Invalid URL (POST /v1/responses)", "that the server has the Responses API"),
     ],
 )
-def test_a_model_that_needs_the_other_api_is_rejected_with_its_name(code: int, words: str) -> None:
-    error = OpenAIErrors(vendor="openai", where="w", hint="h").status(code, {}, {"error": {"message": words}})
+def test_a_model_that_has_to_be_asked_in_another_way_is_rejected_with_that_advice(
+    errors: type[OpenAIErrors], code: int, words: str, advice: str
+) -> None:
+    error = errors(vendor="openai", where="w", hint="h").status(code, {}, {"error": {"message": words}})
     assert type(error) is ProviderRejected
-    assert "openai-responses:MODEL" in str(error)
+    assert advice in str(error).partition(words)[2]
 
 
 @pytest.mark.parametrize(("code", "hint"), [(401, "check the key"), (404, "check the model's name and base_url=")])

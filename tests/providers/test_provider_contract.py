@@ -59,11 +59,13 @@ async def test_a_provider_stops_reading_at_8_mib(dialect: str, anyio_backend: An
     assert report.passed == ("size-limit",)
 
 
-async def test_a_provider_speaks_openais_own_dialect_as_well_as_that_of_its_imitators() -> None:
+@pytest.mark.parametrize("dialect", ["openai", "responses"])
+async def test_a_provider_speaks_openais_own_dialect_as_well_as_that_of_its_imitators(dialect: str) -> None:
     def make(url: str) -> Provider:
-        return MAKERS["openai"](url, compatible=False)
+        return MAKERS[dialect](url, compatible=False)
 
-    await check_provider(make, only=["history", "history-with-odd-ids", "tools", "settings", "tool-choice"])
+    only = ["history", "history-with-odd-ids", "tools", "settings", "tool-choice"]
+    await check_provider(make, dialect=dialect, only=only)
 
 
 @pytest.mark.parametrize("dialect", MAKERS)

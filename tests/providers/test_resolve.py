@@ -38,6 +38,11 @@ def test_openai_with_a_key_from_the_environment(monkeypatch: pytest.MonkeyPatch)
     ("name", "url", "is_by_responses"),
     [
         ("openai:m", "https://eu.api.openai.com/v1", True),
+        ("openai:gpt-audio-mini", "https://api.openai.com/v1", False),  # the next ones have only chat completions
+        ("openai:gpt-4o-audio-preview", "https://api.openai.com/v1", False),
+        ("openai:gpt-4o-mini-search-preview", "https://api.openai.com/v1", False),
+        ("openai:gpt-5-search-api", "https://api.openai.com/v1", False),
+        ("openai:o4-mini-deep-research", "https://api.openai.com/v1", True),
         ("openai:m", "https://notapi.openai.com.example/v1", False),
         ("openai:m", "https://me.openai.azure.com/openai/v1", False),
         ("openai:m", "http://127.0.0.1:8000/v1", False),

@@ -254,6 +254,12 @@ async def test_reasoning_does_not_go_to_a_model_that_refuses_it(model: str, goes
     assert goes is any("id" in each for each in body["input"])
 
 
+@pytest.mark.parametrize(("compatible", "sent"), [(False, 16), (True, 5)])
+async def test_openai_is_asked_for_as_few_tokens_as_it_accepts(compatible: bool, sent: int) -> None:
+    asked = request(settings=ModelSettings(max_output_tokens=5))
+    assert (await body_of(asked, compatible=compatible))["max_output_tokens"] == sent
+
+
 async def test_who_asks_for_reasoning_decides_by_options() -> None:
     assert "include" not in await body_of(request(), encrypted_reasoning=False)
     effort = request(settings=ModelSettings(reasoning_effort="low"))

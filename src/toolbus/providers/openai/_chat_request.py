@@ -29,6 +29,8 @@ _OWN_HOSTS = (
     *(f".openai.azure.{land}" for land in ("com", "us", "cn")),
     ".cognitiveservices.azure.com",
 )
+# These models of OpenAI have only chat completions.
+_CHAT_ONLY = re.compile(r"gpt-audio|-audio-|-search-(?:preview|api)|o1-mini")
 
 
 def is_openai(base_url: str) -> bool:
@@ -37,10 +39,10 @@ def is_openai(base_url: str) -> bool:
     return host == _OWN_HOSTS[0] or host.endswith(_OWN_HOSTS[1:])
 
 
-def has_responses(base_url: str) -> bool:
-    """Return whether the URL belongs to OpenAI itself, where each model can be asked by Responses."""
+def has_responses(base_url: str, model: str) -> bool:
+    """Return whether the URL belongs to OpenAI itself, and the model can be asked by Responses, as nearly all can."""
     host = urlsplit(base_url).hostname or ""
-    return host == _OWN_HOSTS[0] or host.endswith(_OWN_HOSTS[1])
+    return (host == _OWN_HOSTS[0] or host.endswith(_OWN_HOSTS[1])) and not _CHAT_ONLY.search(model)
 
 
 def request_body(

@@ -59,6 +59,11 @@ class OpenAIErrors(ErrorTranslator):
         }
     )
     other_service: ClassVar[str] = "which is not a model's reply; check base_url=, which usually ends in /v1"
+    advised: ClassVar[Mapping[str, str]] = {
+        # As in: Function tools with reasoning_effort are not supported [...] Please use /v1/responses.
+        "v1/responses": "ask by the Responses API: openai-responses:MODEL, or OpenAIProvider(..., api='responses')",
+    }
+    """What the server says of a model that has to be asked in another way, with the advice."""
 
     def __init__(self, *, key_variable: str = "OPENAI_API_KEY", **given: str) -> None:
         super().__init__(**given)
@@ -66,8 +71,8 @@ class OpenAIErrors(ErrorTranslator):
 
     def advice(self, status: int, said: ErrorBody) -> str:
         """Return the advice, which for a refused key names its variable, and for a refused API the other one."""
-        if "v1/responses" in said.text:  # "Function tools with reasoning_effort are not supported [...] Please use ..."
-            return "ask by the Responses API: openai-responses:MODEL, or OpenAIProvider(..., api='responses')"
+        if found := next((advice for words, advice in self.advised.items() if words in said.text), ""):
+            return found
         return f"check the key (api_key=, or {self._key_variable})" if status == 401 else super().advice(status, said)
 
     def status(self, status: int, headers: Mapping[str, str], body: object) -> ProviderError:
@@ -95,4 +100,8 @@ class ResponsesErrors(OpenAIErrors):
     hints: ClassVar[Mapping[int, str]] = {
         **OpenAIErrors.hints,
         404: "check the model's name, base_url=, and that the server has the Responses API (others need api='chat')",
+    }
+    advised: ClassVar[Mapping[str, str]] = {
+        "not supported with the Responses API": "ask by chat completions: OpenAIProvider(..., api='chat')",
+        "Encrypted content is not supported": "it does not reason: OpenAIProvider(..., encrypted_reasoning=False)",
     }

@@ -49,11 +49,11 @@ class OpenAIProvider(Adapter[ReplyBuilder | ResponseBuilder]):
         OpenAIProvider("qwen3", base_url="http://127.0.0.1:8000/v1")            # any compatible server
         OpenAIProvider("my-deployment", client=AsyncAzureOpenAI(...))           # a ready client
 
-    `api` is "chat" for chat completions, or "responses". Without it, OpenAI itself is asked by Responses, and every
-    other server by chat completions, which all of them have. By Responses, a model gets its reasoning back with each
-    round's results, which saves tokens and improves its tool calls; and OpenAI refuses the tools of newer models in
-    chat completions. Nothing is stored at OpenAI: reasoning comes encrypted, and is kept in the messages'
-    `vendor_data`.
+    `api` is "chat" for chat completions, or "responses". Without it, OpenAI itself is asked by Responses (its models
+    for audio and search, which do not have it, are not), and every other server by chat completions, which all of them
+    have. By Responses, a model gets its reasoning back with each round's results, which saves tokens and improves its
+    tool calls; and OpenAI refuses the tools of newer models in chat completions. Nothing is stored at OpenAI: reasoning
+    comes encrypted, and is kept in the messages' `vendor_data`.
 
     `api_key` is text, or an async callable that returns the key before each request, for keys that expire; `base_url`,
     `organization` and `project` are as in the SDK. Without these options, OPENAI_API_KEY, OPENAI_BASE_URL,
@@ -135,7 +135,7 @@ class OpenAIProvider(Adapter[ReplyBuilder | ResponseBuilder]):
         own = {**known.options, **given(chosen | {"mistral_checks": mistral_checks})}
         self._compatible = own.pop("compatible", not is_openai(url))
         self._calls_in_text = calls_in_text
-        api = api or ("responses" if has_responses(url) else "chat")
+        api = api or ("responses" if has_responses(url, model) else "chat")
         path, body, builder, errors = _APIS[api]
         if api == "responses":
             own = {"encrypted_reasoning": encrypted_reasoning, "reasoning_summary": reasoning_summary}
