@@ -254,7 +254,7 @@ async def test_vendor_data_goes_back_to_the_vendor_that_sent_it() -> None:
 async def test_a_ready_client_is_used_and_left_open(server: OpenAIServer) -> None:
     client = openai.AsyncOpenAI(api_key="sk-given", base_url=server.base_url, default_headers={"x-team": "a"})
     provider = OpenAIProvider("deployment", client=client, vendor="azure")
-    assert repr(provider) == f"OpenAIProvider('deployment', vendor='azure', base_url='{server.base_url}')"
+    assert repr(provider) == f"OpenAIProvider('deployment', api='chat', vendor='azure', base_url='{server.base_url}')"
     reply = await provider.respond(request(), lambda _: None)
     await provider.aclose()
     assert not client.is_closed()

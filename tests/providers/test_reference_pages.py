@@ -46,5 +46,5 @@ def test_the_pages_snippets_run(capsys: pytest.CaptureFixture[str]) -> None:
     for snippet in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
         exec(compile(snippet, "providers.md", "exec"), {"__name__": "snippet"})
     shown = capsys.readouterr().out
-    assert "OpenAIProvider('qwen3', vendor='openai', base_url='http://127.0.0.1:8000/v1')" in shown
+    assert "OpenAIProvider('qwen3', api='chat', vendor='openai', base_url='http://127.0.0.1:8000/v1')" in shown
     assert "AssistantMessage(text='Sunny.'" in shown

@@ -51,9 +51,9 @@ class Narrator:
 
     A sentence has at most `max_words` words. Each call has a task of its own, which waits at most `timeout_seconds` for
     the model. At most `max_concurrency` calls are asked about at once on a bus; the others keep their template. The
-    reply is bounded to `max_tokens` tokens. The model is not asked while nobody wants `StatusChanged`, and not about a
-    tool that has a `status` template. It sees the tool's name and the arguments without their secrets
-    (`secrets.redacted`), and nothing else of the request.
+    reply is bounded to `max_tokens` tokens, which a model that reasons may use up before its first word. The model is
+    not asked while nobody wants `StatusChanged`, and not about a tool that has a `status` template. It sees the tool's
+    name and the arguments without their secrets (`secrets.redacted`), and nothing else of the request.
 
     A narrator may be used on several buses, one after the other or at once. Raises `ConfigurationError` for bounds
     below 1, and for a time that is not positive and finite.

@@ -154,8 +154,8 @@ class OpenAIProvider(Adapter[ReplyBuilder | ResponseBuilder]):
         )
 
     def __repr__(self) -> str:
-        api = "api='responses', " if self._builder is ResponseBuilder else ""
-        return f"OpenAIProvider({self._model!r}, {api}vendor={self.vendor!r}, base_url={self._errors.where!r})"
+        api = "responses" if self._builder is ResponseBuilder else "chat"
+        return f"OpenAIProvider({self._model!r}, {api=}, vendor={self.vendor!r}, base_url={self._errors.where!r})"
 
     def native_output(self, schema: Mapping[str, Any]) -> NativeOutput:
         """See `NativeOutputProvider`. Few compatible servers can constrain a reply to a schema and offer tools."""
