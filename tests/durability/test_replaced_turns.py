@@ -424,6 +424,13 @@ async def test_an_inbox_that_is_full_or_a_store_that_is_away_is_asked_again() ->
         assert (faults, await ended(first, second)) == ([], [REPLACED, "two of 2"])
 
 
+async def test_many_turns_that_come_at_once_replace_those_before_them() -> None:
+    async with node(JournaledStore()) as here:
+        turns = [here.start(f"turn {each}", conversation_id="c") for each in range(120)]
+        assert {*await ended(*turns[:-1])} == {REPLACED}
+        assert (await turns[-1].result()).ok
+
+
 async def test_where_the_store_has_no_inbox_a_newer_turn_waits_for_another_process() -> None:
     store = JournaledStore()
     journal: Any = journal_of(store)

@@ -371,6 +371,42 @@ async def test_an_answer_that_waited_is_taken_although_its_tool_has_changed_and_
     assert not [each for each in heard if isinstance(each, ToolCallRequested)]
 
 
+@pytest.mark.guarantee("G32")
+async def test_no_call_is_requested_again_however_many_answers_wait_and_each_is_read_once() -> None:
+    @tool(external=True)
+    async def ask() -> str:
+        """Ask."""
+        raise AssertionError
+
+    store = MemoryStore(journal=True)
+    journal: Any = store.journal
+    asks = ScriptedProvider([calls(("ask", {}))] * 41)
+    async with Runtime(asks, tools=[ask], store=store, drain_seconds=0, max_sessions=41) as runtime:
+        before = listen(runtime.bus)
+        for _ in range(41):
+            runtime.start(PROMPT)
+        await settle()
+    waiting, read = journal.waiting, list[Event]()
+
+    async def counted(*given: Any, **options: Any) -> Any:
+        found = await waiting(*given, **options)
+        read.extend(found)
+        return found
+
+    async with Client(store) as client:
+        for each in [each for each in before if isinstance(each, ToolCallRequested)]:
+            assert await client.request(each.request_id).inject(each.completed("42")) == "queued"
+    journal.waiting = counted
+    done = ScriptedProvider([text("Done.")] * 41)
+    async with Runtime(done, tools=[ask], store=store, inbox_poll_seconds=600, max_sessions=41) as runtime:
+        heard = listen(runtime.bus)
+        resumed = await runtime.resume()
+        results = [await each.result() for each in resumed]
+    assert [each.text for each in results] == ["Done."] * 41
+    assert not [each for each in heard if isinstance(each, ToolCallRequested)]
+    assert len(read) == 41
+
+
 async def test_turns_that_were_added_meanwhile_are_not_what_the_request_has_seen() -> None:
     async def before(store: MemoryStore) -> None:
         await store.remember("c", [UserMessage(content="Hello."), AssistantMessage(text="Hello!")])

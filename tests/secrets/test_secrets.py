@@ -45,7 +45,8 @@ from toolbus.events import (
 )
 from toolbus.messages import AssistantMessage, ToolCall, UserMessage
 from toolbus.protocols import ModelReply, ModelRequest, ToolSpec
-from toolbus.secrets import REFERENCE
+from toolbus.secrets import REFERENCE, GivenSecrets
+from toolbus.secrets._log_filter import hide_in_log
 from toolbus.testing import ScriptedProvider, calls, record, replay, text
 from toolbus.tool_results import ToolResult, render, settled
 from toolbus.toolsets.sub_request import sub_request_tool
@@ -547,6 +548,24 @@ async def test_log_lines_are_written_without_secrets_in_any_part_of_them(
     assert 'logger.warning("the token is %s", "secret:' in str(told.stack_info)
     assert "ValueError: secret:" in str(failed.exc_text)
     assert VALUE not in caplog.text
+
+
+@pytest.mark.parametrize("extra", [{"request_id": "r"}, {}])
+def test_a_line_may_be_logged_in_a_thread_while_requests_get_secrets(extra: dict[str, str]) -> None:
+    kept: list[Any] = []
+
+    class Keeper:
+        @property
+        def vault(self) -> None:
+            for request_id in ("r", f"another {len(kept)}"):
+                keeper: Any = GivenSecrets([], request_id, "c")
+                kept.append(keeper)
+
+    for _ in range(2):
+        keeper: Any = Keeper()
+        kept.append((keeper, hide_in_log("r", keeper)))
+    logging.getLogger("toolbus.session").warning("plain", extra=extra)
+    assert len(kept) == 6
 
 
 def test_every_logger_of_toolbus_is_known_to_the_filter() -> None:

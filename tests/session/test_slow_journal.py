@@ -98,8 +98,25 @@ async def test_a_write_that_had_no_answer_is_repeated_before_anything_else_begin
     assert anyio.current_time() == pytest.approx(44.5, abs=0.1)
 
 
+class Late(SlowJournal):
+    """A journal whose first write of a fact of `kind` cannot be cut short, and ends after its time."""
+
+    is_late = False
+
+    async def append(self, request_id: str, seq: int, facts: Sequence[Event]) -> None:
+        if not self.is_late and any(fact.type == self.kind for fact in facts):
+            self.is_late = True
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(4.7)
+        await anyio.lowlevel.checkpoint()
+        self.facts += facts
+
+
 @pytest.mark.guarantee("G11")
-async def test_a_reply_is_not_asked_for_again_if_a_write_that_it_waits_for_had_no_answer() -> None:
+@pytest.mark.parametrize("journal", [Silent, Late])
+async def test_a_reply_is_not_asked_for_again_if_a_write_that_it_waits_for_had_no_answer(
+    journal: type[SlowJournal],
+) -> None:
     asked: list[int] = []
 
     class Model:
@@ -110,14 +127,41 @@ async def test_a_reply_is_not_asked_for_again_if_a_write_that_it_waits_for_had_n
             await anyio.sleep(1)
             return await ScriptedProvider([text("an answer")]).respond(request, emit)
 
-    session = RequestSession(EventBus(), Model(), "hi", journal=Silent("steering_added"))
+    session = RequestSession(EventBus(), Model(), "hi", journal=journal("steering_added"))
     async with anyio.create_task_group() as group:
         group.start_soon(session.run)
         await anyio.sleep(0.9)
-        assert session.steer("hurry")  # written at 1 s, and once more at 5.5 s
+        assert session.steer("hurry")  # written at 1 s, and by a journal that is silent once more at 5.5 s
+        await anyio.sleep(0.9)
+        assert session.steer("please")
         result = await session.result()
     assert result.ok
     assert asked == [0, 1], "the second time for what was said"
+
+
+@pytest.mark.guarantee("G16")
+@pytest.mark.parametrize("journal", [Silent, Late])
+async def test_no_call_begins_after_a_cancel_that_came_during_a_write_without_an_answer(
+    journal: type[SlowJournal],
+) -> None:
+    class Model:
+        vendor = "slow"
+
+        async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
+            await anyio.sleep(1)
+            return await ScriptedProvider([calls(("wait", {}))]).respond(request, emit)
+
+    bus, requested = EventBus(), list[Event]()
+    bus.connect(ToolCallRequested, requested.append)
+    session = RequestSession(bus, Model(), "hi", tools=[waiting_tool()], journal=journal("steering_added"))
+    async with anyio.create_task_group() as group:
+        group.start_soon(session.run)
+        await anyio.sleep(0.9)
+        assert session.steer("hurry")
+        await anyio.sleep(0.9)
+        assert session.cancel()
+        result = await session.result()
+    assert (result.outcome, result.rounds, requested) == ("cancelled", 1, [])
 
 
 @pytest.mark.guarantee("G31")

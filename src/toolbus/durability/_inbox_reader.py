@@ -21,7 +21,8 @@ from ._store_calls import call_store_in_time
 
 _logger = logging.getLogger("toolbus.store")
 _MOST_ASKED = 10_000
-_AT_ONCE = 20  # inputs that are read together: each may have 8 MiB
+INPUTS_AT_ONCE = 20
+"""The most inputs that are read together: each may have 8 MiB."""
 
 
 def inbox_of(store: Store) -> Inbox | None:
@@ -86,7 +87,9 @@ class InboxReader:
         """
         try:
             known = self._writer.received | seen
-            waiting = await call_store_in_time(self._inbox.waiting(self._writer.owner, without=known, limit=_AT_ONCE))
+            waiting = await call_store_in_time(
+                self._inbox.waiting(self._writer.owner, without=known, limit=INPUTS_AT_ONCE)
+            )
         except StoreError as exc:
             if not self._fails:
                 _logger.warning("the store failed, and inputs from other processes wait until it answers: %s", exc)
@@ -104,7 +107,7 @@ class InboxReader:
             elif given.request_id not in early:
                 self._writer.received.add(given.event_id)
                 self._give(session, given, tasks)
-        return len(waiting) == _AT_ONCE
+        return len(waiting) == INPUTS_AT_ONCE
 
     def _give(self, session: RequestSession, given: Event, tasks: anyio.abc.TaskGroup) -> None:
         """Give an input to a session, at once, since tasks may begin in another order than that of sending."""

@@ -19,6 +19,7 @@ from ..events import CancelRequested, Event, ToolCallCompleted, ToolCallFailed
 from ..session import RequestSession, check_together
 from ..storage import Inbox, RequestRecord
 from ._agreed_options import provider_name
+from ._inbox_reader import INPUTS_AT_ONCE
 from ._journal_writer import JournalWriter
 from ._store_calls import call_store_in_time
 from ._stored_requests import StoredRequests
@@ -59,12 +60,17 @@ class Resumption:
 
 @dataclass(slots=True)
 class _Found:
-    """A resumption under way. `others` counts the requests that other processes were faster to take."""
+    """A resumption under way. `others` counts the requests that other processes were faster to take.
+
+    `inputs` are the ids of the inputs that were read. One of a request that continues waits only once its lease is
+    taken, so it is not among them: those of all other requests are read once, and not again for each request.
+    """
 
     sessions: list[tuple[float, str, RequestSession]] = field(default_factory=list[tuple[float, str, RequestSession]])
     problems: list[ResumeProblem] = field(default_factory=list[ResumeProblem])
     held: int = 0
     others: int = 0
+    inputs: set[str] = field(default_factory=set[str])
 
 
 class UnfinishedRequests:
@@ -126,7 +132,7 @@ class UnfinishedRequests:
                 found.held += 1
                 continue
             try:
-                session = await self._resumed(record, start)
+                session = await self._resumed(record, start, found.inputs)
             except Exception as raised:
                 exc = self._problem_in(raised)
                 stops = exc.retryable and isinstance(exc, StoreError)
@@ -204,9 +210,12 @@ class UnfinishedRequests:
             writer.watch_fails = False
 
     async def _resumed(
-        self, record: RequestRecord, start: Callable[[RequestSession, float], None]
+        self, record: RequestRecord, start: Callable[[RequestSession, float], None], read: set[str]
     ) -> RequestSession | None:
-        """Return the session that continues a request; None if somebody else has it. A failure gives the lease back."""
+        """Return the session that continues a request; None if somebody else has it. A failure gives the lease back.
+
+        `read` are the inputs of other requests that were read before.
+        """
         writer, taken = self._writer, None
         # The shield is bounded by the store's time limit. A cancellation here could leave a lease without a request,
         # which would be renewed with all the others.
@@ -221,7 +230,7 @@ class UnfinishedRequests:
             session = found.session
             check_together(session.snapshot().view)
             _compare_providers(taken, session)
-            inputs = await self._inputs(record.request_id)
+            inputs = await self._inputs(record.request_id, read)
             writer.register(session, resumed=taken)
             start(session, taken.started_at)
             for each in inputs:  # The session's task has not begun yet.
@@ -233,16 +242,20 @@ class UnfinishedRequests:
             raise
         return session
 
-    async def _inputs(self, request_id: str) -> list[Event]:
+    async def _inputs(self, request_id: str, read: set[str]) -> list[Event]:
         """Return the cancellations and answers that wait for a request: they come before its calls are requested again.
 
         Otherwise a call would run again that is cancelled, or that is answered already.
         """
-        journal = self._requests.journal
-        if not isinstance(journal, Inbox):
-            return []
-        found = await call_store_in_time(journal.waiting(self._writer.owner, without=self._writer.received))
-        return [each for each in found if each.request_id == request_id and isinstance(each, _EARLY)]
+        journal, found = self._requests.journal, list[Event]()
+        while isinstance(journal, Inbox):
+            known = self._writer.received | read
+            some = await call_store_in_time(journal.waiting(self._writer.owner, without=known, limit=INPUTS_AT_ONCE))
+            read.update(each.event_id for each in some)
+            found += [each for each in some if each.request_id == request_id and isinstance(each, _EARLY)]
+            if len(some) < INPUTS_AT_ONCE:
+                break
+        return found
 
 
 def _compare_providers(record: RequestRecord, session: RequestSession) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import traceback
 import weakref
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from .._logs import LOGGERS
 from ._vault import Vault
@@ -18,8 +18,10 @@ class HasVault(Protocol):
 
 
 # Logging belongs to the process, so the filter finds the secrets of a line by the request id that the line has. A
-# request may have several: those of its session, and those of each worker that runs in this process, too.
-_by_request: weakref.WeakValueDictionary[str, weakref.WeakSet[HasVault]] = weakref.WeakValueDictionary()
+# request may have several, here by their `id`: those of its session, and those of each worker in this process. Lines
+# come from threads, too, so `valuerefs` is read: a loop over the values breaks if one is added meanwhile.
+_Keepers: TypeAlias = "weakref.WeakValueDictionary[int, HasVault]"
+_by_request: weakref.WeakValueDictionary[str, _Keepers] = weakref.WeakValueDictionary()
 
 
 def hide_in_log(request_id: str, secrets: HasVault) -> object:
@@ -29,8 +31,8 @@ def hide_in_log(request_id: str, secrets: HasVault) -> object:
     """
     kept = _by_request.get(request_id)
     if kept is None:
-        kept = _by_request[request_id] = weakref.WeakSet()
-    kept.add(secrets)
+        kept = _by_request[request_id] = weakref.WeakValueDictionary()
+    kept[id(secrets)] = secrets
     for name in LOGGERS:
         there = logging.getLogger(name)
         if not any(isinstance(each, _SecretFilter) for each in there.filters):
@@ -65,8 +67,9 @@ def _without_secrets(request_id: str, text: str) -> str | None:
 
     Returns None if there is nothing to hide; otherwise the text, changed or not.
     """
-    kept = [_by_request.get(request_id, ())] if request_id else list(_by_request.values())
-    vaults = {id(vault): vault for keepers in kept for each in keepers if (vault := each.vault)}
+    kept = [_by_request.get(request_id)] if request_id else [each() for each in _by_request.valuerefs()]
+    keepers = [each() for some in kept if some is not None for each in some.valuerefs()]
+    vaults = {id(vault): vault for each in keepers if each is not None and (vault := each.vault)}
     for vault in vaults.values():
         text = vault.shown(text)
     return text if vaults else None

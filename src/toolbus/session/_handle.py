@@ -263,7 +263,7 @@ class SessionHandle:
 
         `steer` and `cancel` are called on the event loop's thread; from another thread, publish the event
         thread-safely. Both raise `ConfigurationError` for anything that is not a text, and `steer` for an empty one;
-        and `InboxFull` if 100 of their kind wait for the session.
+        and `InboxFull` if 100 messages wait for the session.
         """
         return self._ask(SteeringAdded, text=check("text", text, NOT_BLANK))
 
@@ -383,6 +383,8 @@ class SessionHandle:
         if isinstance(given, SteeringAdded):
             waiting += len(self._state.steering)
         if waiting >= MAX_WAITING_INPUTS:
+            if isinstance(given, CancelRequested):
+                return True  # One of those that wait ends the request.
             raise InboxFull(f"{MAX_WAITING_INPUTS} inputs wait for request {self.request_id}")
         return self._bus.publish(given)
 

@@ -135,7 +135,7 @@ class RequestSession(SessionSteps):
         self._error: ToolbusError | None = None  # the error that broke the session, other than one of the model
         self._begun = False
         self._awaited: AwaitCalls | None = None  # the command that the session waits for
-        self._happened: tuple[Any, float] | None = None  # the outcome of a model call, while earlier inputs are written
+        self._happened: tuple[Any, float] | None = None  # the outcome of a model call, which waits for inputs
         self._is_taken_over = False  # whether another process has the request's lease
         self._writes_since = None
         # The reason to leave it with if its task is cancelled; with "", a cancelled request ends.
@@ -272,13 +272,13 @@ class RequestSession(SessionSteps):
 
     async def _on_fired(self, mailbox: Mailbox) -> None:
         """Perform the step after a wait or a write that was cut short by a deadline, or by a cancellation."""
-        if self._journal is not None and self._writes_since is not None and self._timer.deadline == math.inf:
-            self._check_journal_answers(self._writes_since)
+        journal, since, has_outcome = self._journal, self._writes_since, self._happened is not None
+        if journal is not None and (has_outcome or (since is not None and self._timer.deadline == math.inf)):
+            if since is not None:
+                self._check_journal_answers(since)
             self._view.model_call = None  # The write was before the model was asked, or after it has answered.
-            await self._record(self._journal, ())
-            if self._happened is not None:
-                (happened, now), self._happened = self._happened, None
-                await self._step([happened], now)
+            await self._record(journal, ())
+            await self._take_outcome(mailbox)
             return
         now, asked = self._clock(), False
         awaited, self._awaited = self._awaited, None
@@ -326,17 +326,24 @@ class RequestSession(SessionSteps):
             mailbox.on_put = None
             call.over = True
         now = self._clock()
-        self._happened = happened, now
-        # Each step's write takes time, in which more inputs may come.
-        while mailbox.waiting:
-            events = mailbox.drain()
-            if _cancels(events) and not isinstance(happened, OutOfBudget):
+        if mailbox.waiting:
+            self._happened = happened, now
+            await self._take_outcome(mailbox)
+        else:  # as nearly always, in one call less
+            await self._step([happened], now)
+
+    async def _take_outcome(self, mailbox: Mailbox) -> None:
+        """Perform the steps of the inputs that wait, and then that of `_happened`, if there is one.
+
+        Each step's write takes time, in which more inputs may come.
+        """
+        while self._happened is not None:
+            happened, now = self._happened
+            inputs = mailbox.drain()
+            if not inputs or (_cancels(inputs) and not isinstance(happened, OutOfBudget)):
+                inputs.append(happened)  # Also after a cancellation: what has come is paid for.
                 self._happened = None
-                await self._step([*events, happened], now)  # What has come is paid for.
-                return
-            await self._step(events, now)
-        self._happened = None
-        await self._step([happened], now)
+            await self._step(inputs, now)
 
     async def _pause(self, command: CallModel, mailbox: Mailbox) -> bool:
         """Wait until the model may be called again. Return False if the request has ended meanwhile."""
