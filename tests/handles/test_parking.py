@@ -249,7 +249,7 @@ async def test_a_thousand_parked_requests_hold_no_session() -> None:
         await advance(200)
         assert runtime.statistics().running == 0
         gc.collect()
-        sessions = [each for each in gc.get_objects() if isinstance(each, RequestSession)]
+        sessions = [each for each in gc.get_objects() if type(each) is RequestSession]
         assert not [each for each in sessions if each.request_id in started]
         assert store.journal is not None
         assert (await store.journal.statistics()).unfinished == 1_000

@@ -8,6 +8,7 @@ Over a real server: `test_nats`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
@@ -65,9 +66,10 @@ class Driver:
         assert subject == "inbox.*"
         self.heard = cb
 
-    async def add_stream(self, config: Any) -> None:
+    async def add_stream(self, config: Any) -> SimpleNamespace:
         self.configs.append(config)
         self._do(f"stream {config.name}")
+        return SimpleNamespace(created=datetime.fromtimestamp(0, UTC))
 
     async def publish(self, subject: str, body: bytes, reply: str = "", _headers: Any = None) -> None:
         self.body, self.reply = body, reply
