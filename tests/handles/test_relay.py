@@ -430,7 +430,7 @@ async def test_a_reader_that_has_much_to_read_lets_other_tasks_run_from_time_to_
             tasks.cancel_scope.cancel()
     begun, *others = Counter(read_in).values()
     assert begun
-    assert len(others) > 2
+    assert len(others) > 1  # trio may run the reader twice in a row
     assert all(number % 64 == 0 for number in others), "not after each event"
 
 
