@@ -231,6 +231,27 @@ async def test_a_store_that_is_away_is_logged_once_and_tried_until_it_answers(ca
     ]
 
 
+async def test_a_process_that_has_no_room_meanwhile_still_sees_that_the_store_is_away_and_when_it_is_not() -> None:
+    store = JournaledStore()
+    unfinished = journal_of(store).unfinished
+
+    async def away(limit: int) -> Any:
+        raise StoreUnavailable("no answer")
+
+    async with node(store, Lab(), max_sessions=1, max_queued=0) as heir:
+        await heir.resume(watch=True)
+        setattr(journal_of(store), "unfinished", away)  # noqa: B010 -- a method of one object
+        await advance(2)
+        heir.start("go")
+        assert heir.statistics().free_capacity == 0
+        await advance(2)
+        assert heir.statistics().store_unavailable
+        setattr(journal_of(store), "unfinished", unfinished)  # noqa: B010
+        await advance(2)
+        assert heir.statistics().free_capacity == 0
+        assert not heir.statistics().store_unavailable
+
+
 async def test_a_runtime_that_is_entered_again_does_not_watch_and_knows_of_no_outage() -> None:
     async def away(limit: int) -> Any:
         raise StoreUnavailable("no answer")

@@ -13,7 +13,7 @@ import anyio.abc
 import anyio.lowlevel
 
 from ..errors import BusError, InboxFull, StoreError
-from ..events import Event
+from ..events import Event, SteeringAdded
 from ..session import RequestSession
 from ..storage import Inbox, SettledState, Store
 from ._journal_writer import JournalWriter
@@ -69,8 +69,9 @@ class InboxReader:
                 with anyio.move_on_after(self._seconds):
                     await self._wake.wait()
                 self._wake = anyio.Event()
-                asked, seen, early, now = [*self._asked], set[str](), set[str](), anyio.current_time()
-                while await self._look(tasks, seen, early):
+                asked, seen, early, full = [*self._asked], set[str](), set[str](), set[str]()
+                now = anyio.current_time()
+                while await self._look(tasks, seen, early, full):
                     await anyio.lowlevel.checkpoint()
                 if not self._fails:
                     self.looked_at = now
@@ -78,12 +79,12 @@ class InboxReader:
                     if event_id not in self._writer.received:
                         self._say_settled(event_id)
 
-    async def _look(self, tasks: anyio.abc.TaskGroup, seen: set[str], early: set[str]) -> bool:
+    async def _look(self, tasks: anyio.abc.TaskGroup, seen: set[str], early: set[str], full: set[str]) -> bool:
         """Give the inputs that wait to their sessions, and return whether to look for more of them at once.
 
         Those in `seen` were looked at before. Otherwise many inputs of one request that cannot have them yet would keep
         the inputs of all others waiting. The requests of these are in `early`: they wait for the next pass, as a later
-        input would come before those in `seen`.
+        input would come before those in `seen`. So does the steering for those in `full`, for which too much waits.
         """
         try:
             known = self._writer.received | seen
@@ -104,12 +105,12 @@ class InboxReader:
             # A session that has not continued yet has not asked its open questions again.
             if session is None or not session.is_accepted:
                 early.add(given.request_id)
-            elif given.request_id not in early:
+            elif given.request_id not in early and not (isinstance(given, SteeringAdded) and given.request_id in full):
                 self._writer.received.add(given.event_id)
-                self._give(session, given, tasks)
+                self._give(session, given, tasks, full)
         return len(waiting) == INPUTS_AT_ONCE
 
-    def _give(self, session: RequestSession, given: Event, tasks: anyio.abc.TaskGroup) -> None:
+    def _give(self, session: RequestSession, given: Event, tasks: anyio.abc.TaskGroup, full: set[str]) -> None:
         """Give an input to a session, at once, since tasks may begin in another order than that of sending."""
         state: SettledState | None = "taken" if session.has_taken(given.event_id) else None
         reason = ""
@@ -119,20 +120,13 @@ class InboxReader:
                 is_given = session.deliver(given)
                 state = "refused" if not is_given else "taken" if session.has_taken(given.event_id) else None
         except InboxFull:
-            tasks.start_soon(self._put_off, given)
+            self._writer.received.discard(given.event_id)
+            full.add(given.request_id)
             return
         except BusError as exc:
             state, reason = "refused", str(exc)
             _logger.warning("request %s: an input from another process is refused: %s", given.request_id, exc)
         tasks.start_soon(self._settle, session, given, state, reason)
-
-    async def _put_off(self, given: Event) -> None:
-        """Leave an input in the inbox for a moment, because too many wait for its session already."""
-        try:
-            await anyio.sleep(self._seconds)
-        finally:
-            self._writer.received.discard(given.event_id)
-            self._say_settled(given.event_id)
 
     async def _settle(self, session: RequestSession, given: Event, state: SettledState | None, reason: str) -> None:
         """Settle an input. With None, the session has taken it, and the append of its fact settles it."""

@@ -200,6 +200,8 @@ class UnfinishedRequests:
             try:
                 if (free := free_capacity()) > 0:
                     problems = (await self.resume(start, free, without=tried)).problems
+                elif writer.watch_fails:  # Only the store can show that it answers again.
+                    await call_store_in_time(self._requests.journal.unfinished(limit=1))
             except StoreError as exc:
                 if not writer.watch_fails:
                     logger.warning("the store failed, and requests are taken over once it answers: %s", exc)

@@ -134,7 +134,7 @@ class RemoteExecutor:
             if self._open and is_being_cancelled():
                 self._on_cancelled()
             for key, call in [*self._open.items()]:
-                # The settled watch stops the worker; a request that is left is answered where it continues.
+                # `_stop_settled` stops the worker; a request that is left is answered where it continues.
                 if not _is_left(call):
                     failed = call.requested.failed("The executor was closed.", reason="cancelled", outcome_unknown=True)
                     self._bus.publish(self._with_spent(key, call, failed))
@@ -204,7 +204,8 @@ class RemoteExecutor:
                 self._group.start_soon(self._stop, key)
 
     def _on_request_ended(self, event: Event) -> None:
-        # As above: nobody needs the broker's copies of answers, unless the request failed here because of its store.
+        # With a journal, an ending is broadcast after its append, too: nobody needs the broker's copies of answers any
+        # more, unless the request failed here because of its store.
         kept, view = self._requests.pop(event.request_id, None), self._bus.arbitration.view(event.request_id)
         self._stop_settled(event.request_id)
         if kept is not None and not (view is not None and view.is_released):

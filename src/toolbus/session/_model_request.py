@@ -18,7 +18,7 @@ from ..core.guidance import guidance_text
 from ..core.message_list import Messages
 from ..core.read_result import READ_RESULT
 from ..core.transcript import repair
-from ..core.turn import MODEL, CallModel, Elapsed, Input, LostReplies, ModelFailed, ModelReplied, TurnState, plan_text
+from ..core.turn import MODEL, CallModel, Elapsed, Input, ModelFailed, ModelReplied, TurnState, plan_text
 from ..errors import (
     ApplicationError,
     ConfigurationError,
@@ -62,7 +62,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _DEFAULT_SETTINGS = ModelSettings()
-_NOTHING = LostReplies()
 
 
 def context_of(view: RequestView) -> ToolContext[Any]:
@@ -249,7 +248,7 @@ class Asker:
         except BaseException as exc:
             if passes(exc):
                 raise
-            return self._failed(exc)
+            return self._failed(exc, call)
 
     async def ask(self, call: ModelCall, request: ModelRequest, view: SessionView) -> Input:
         """Ask the model once, and return the outcome. Raises nothing but cancellation."""
@@ -266,15 +265,14 @@ class Asker:
                 else:
                     reply = await self._asked.respond(request, emit)
                 if not isinstance(reply, ModelReply):  # pyright: ignore[reportUnnecessaryIsInstance] -- it may be an application's own
-                    return self._failed(
-                        ApplicationError(f"the provider gave a {type(reply).__name__}, not a ModelReply")
-                    )
+                    error = ApplicationError(f"the provider gave a {type(reply).__name__}, not a ModelReply")
+                    return self._failed(error, call)
                 replies.append(reply)
                 if len(reply.message.tool_calls) > MAX_REPLY_CALLS:
-                    return self._failed(too_many_calls(reply.vendor), call.lost())
+                    return self._failed(too_many_calls(reply.vendor), call)
                 for each in reply.message.tool_calls:
                     if type(each.arguments) is not str:
-                        return self._failed(_not_text(each), call.lost())
+                        return self._failed(_not_text(each), call)
                 self._window.answered(reply.usage)
                 if self._state.needs_price:
                     _check_usage(reply, call)
@@ -283,7 +281,7 @@ class Asker:
             if len(reply.message.tool_calls) > MAX_REPLY_CALLS:
                 if not replies:
                     replies.append(reply)
-                return self._failed(too_many_calls(reply.vendor), call.lost())
+                return self._failed(too_many_calls(reply.vendor), call)
             newest, usages = replies[-1] if replies else None, [each.usage for each in replies]
             if newest is not None and (len(replies) > 1 or reply is not newest) and reply.usage in (Usage(), *usages):
                 # An interceptor has asked more than once, or made its own reply, and has not counted the others itself.
@@ -303,7 +301,7 @@ class Asker:
                 return ModelFailed(exc.code, str(exc), retryable=True, lost=call.lost())
             if self.interceptors and not isinstance(exc, ProviderError):
                 call.texts.clear()  # What an interceptor has not let pass is not kept, although it was streamed.
-            return self._failed(exc, call.lost())
+            return self._failed(exc, call)
 
     async def _observed(self, request: ModelRequest, emit: Emit, mask: ReplyMask | None) -> ModelReply:
         """Return the provider's reply, asked for inside of the instrumentation."""
@@ -319,8 +317,8 @@ class Asker:
                 work.ended(reply)
             return reply
 
-    def _failed(self, exc: BaseException, lost: LostReplies = _NOTHING) -> ModelFailed:
-        """Return the failure for an exception. The replies of `lost` have come, and may not be used."""
+    def _failed(self, exc: BaseException, call: ModelCall) -> ModelFailed:
+        """Return the failure for an exception. The replies of `call` that have come may not be used."""
         if isinstance(exc, ToolbusError):
             self.error = exc
         else:
@@ -329,7 +327,7 @@ class Asker:
             log_exception(logger, logging.ERROR, text, request_id, cause=exc, ids=ids)
             self.error = ApplicationError(words_of(exc))
             self.error.__cause__ = exc
-        failed = ModelFailed(self.error.code, str(self._masked(self.error)), lost=lost)
+        failed = ModelFailed(self.error.code, str(self._masked(self.error)), lost=call.lost())
         if not isinstance(exc, ProviderError):
             return failed
         return replace(failed, retryable=exc.retryable, retry_after_seconds=exc.retry_after_seconds)

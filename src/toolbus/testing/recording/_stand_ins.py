@@ -238,7 +238,7 @@ def summary_in(fact: HistoryCompressed) -> Summary | None:
 
 
 def model_of(usage: Usage, cost: float, prices: Mapping[str, Price] | None) -> tuple[str, str]:
-    """Return the vendor and the name of a model for which this usage has this cost; both empty for no such model."""
+    """Return the vendor and the name of a model with whose price this usage has this cost; both empty if none fits."""
     for name in prices or ():
         vendor, _, model = name.rpartition(":")
         if math.isclose(cost_of(usage, vendor, model, prices or {}) or 0.0, cost):

@@ -320,9 +320,9 @@ class Client:
             loop.call_at(at, self._arrive, what, now, context=self._server.context)
 
     def _arrive(self, what: Callable[[], object], since: float) -> None:
-        # During a cut, the client had it in its own memory until now.
-        was_cut, now = self.cut_at(since), asyncio.get_running_loop().time()
-        if not self.is_gone if was_cut else not self.cut_at(now, since):
+        # What a client sends during a cut stays in its own memory until now, and is lost only with the client.
+        is_lost = self.is_gone if self.cut_at(since) else self.cut_at(asyncio.get_running_loop().time(), since)
+        if not is_lost:
             what()
 
     def receive(self, function: Callable[[Any], object], argument: object) -> None:
