@@ -16,6 +16,7 @@ from endings.ended_well import assert_valid, listen
 from support.journaled import JournaledStore
 from support.resuming import PROMPT, Lab, Scene, Wall, cut_off, facts_of, model, virtual_walls
 from toolbus import Compression, Limits, ModelSettings, Runtime, Tool, ToolContext, tool
+from toolbus.durability import journal_writer_of
 from toolbus.errors import (
     ApplicationError,
     ConfigurationError,
@@ -498,6 +499,18 @@ async def test_a_runtime_that_was_made_before_a_fork_holds_leases_under_another_
             names.add(record.owner)
             session.cancel()
     assert len(names) == 2
+
+
+async def test_children_of_a_fork_look_for_requests_at_different_moments(monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = journal_writer_of(MemoryStore(journal=True), 30.0, "stop")
+    assert writer is not None
+    copied, moments = writer.chance.getstate(), set[float]()
+    for process in (4711, 4712):
+        monkeypatch.setattr(os, "getpid", lambda process=process: process)
+        writer.chance.setstate(copied)
+        writer.open()
+        moments.add(writer.chance.random())
+    assert len(moments) == 2
 
 
 @pytest.mark.guarantee("G20")

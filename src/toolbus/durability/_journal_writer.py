@@ -116,7 +116,7 @@ class JournalWriter:
     """
 
     def __init__(self, store: JournalStore, *, lease_seconds: float, on_failure: OnStoreFailure) -> None:
-        self._host, self._id = socket.gethostname(), new_id()
+        self._host, self._pid, self._id = socket.gethostname(), os.getpid(), new_id()
         self.lease_seconds = lease_seconds
         self.store = store
         # The steps that the store has taken, the seconds that it took for all of them, and those that it refused.
@@ -141,6 +141,9 @@ class JournalWriter:
     def open(self) -> None:
         """Bind the writer to the event loop that runs now."""
         self._clock, self.watch_fails = SessionClock(), False
+        if os.getpid() != self._pid:  # Children that a process has forked would all have its chance.
+            self._pid = os.getpid()
+            self.chance.seed(self.owner)
 
     @property
     def store_unavailable(self) -> bool:
