@@ -119,7 +119,7 @@ async def test_steering_without_end_is_refused_and_a_cancel_still_passes() -> No
         assert all(session.steer("more") for _ in range(60))
         await anyio.wait_all_tasks_blocked()  # They have become facts, and wait for the next round.
         assert all(session.steer("more") for _ in range(40))
-        with pytest.raises(InboxFull, match=f"100 inputs wait for request {session.request_id}"):
+        with pytest.raises(InboxFull, match=f"100 messages wait for request {session.request_id}"):
             session.steer("more")
         assert all(session.cancel() for _ in range(150))
     assert (await session.result()).outcome == "cancelled"

@@ -17,12 +17,12 @@ from ..protocols import LateResults, RequestView
 class Mailbox:
     """A session's control path: the terminal events of its calls, and the inputs from people. Lossless, in order.
 
-    Bounded by the calls that the session opened, plus one entry for each input from a person, at most 100 of a kind.
-    `on_put` is called with each event that comes in, at once and in the publisher's stack: it must only wake its
-    session. `on_trouble` is called in the same way with each failure of a call and each `CancelRequested`. `open_calls`
-    are the calls that wait for their terminal event, by id, each with the function of the executor that has taken it
-    on. `late` is the treatment of second results. `masked` returns an event of the request without the request's
-    secrets; a request without secrets has None.
+    Bounded by the calls that the session opened, plus one entry for each input from a person: the session publishes at
+    most 100 of a kind, and only what others publish is not bounded. `on_put` is called with each event that comes in,
+    at once and in the publisher's stack: it must only wake its session. `on_trouble` is called in the same way with
+    each failure of a call and each `CancelRequested`. `open_calls` are the calls that wait for their terminal event, by
+    id, each with the function of the executor that has taken it on. `late` is the treatment of second results. `masked`
+    returns an event of the request without the request's secrets; a request without secrets has None.
 
     `publishes_facts` means that the owner is a session, and that nobody else publishes the facts of its request. With
     `publishes_inputs` the session also broadcasts the events that are put in here, after its journal has them (G31).

@@ -378,14 +378,15 @@ class SessionHandle:
         return self._publish_input(kind(**self._state.envelope(self._bus.clock()), **fields))
 
     def _publish_input(self, given: CancelRequested | SteeringAdded) -> bool:
-        """Publish an input, unless too many of its kind wait: somebody who sends them without end fills no memory."""
+        """Publish an input, unless too many of its kind wait: somebody who sends them without end fills no memory.
+
+        A message is refused then. A cancellation has no effect, since those that wait end the request.
+        """
         waiting = sum(type(each) is type(given) for each in self._open_mailbox().waiting)
-        if isinstance(given, SteeringAdded):
-            waiting += len(self._state.steering)
-        if waiting >= MAX_WAITING_INPUTS:
-            if isinstance(given, CancelRequested):
-                return True  # One of those that wait ends the request.
-            raise InboxFull(f"{MAX_WAITING_INPUTS} inputs wait for request {self.request_id}")
+        if isinstance(given, CancelRequested):
+            return waiting >= MAX_WAITING_INPUTS or self._bus.publish(given)
+        if waiting + len(self._state.steering) >= MAX_WAITING_INPUTS:
+            raise InboxFull(f"{MAX_WAITING_INPUTS} messages wait for request {self.request_id}")
         return self._bus.publish(given)
 
     # mypy joins the types of a variadic call into their base, so the first few are written out.

@@ -254,7 +254,6 @@ class Asker:
         """Ask the model once, and return the outcome. Raises nothing but cancellation."""
         if self._state.phase is not MODEL:
             return Elapsed()  # The cost of a summary has ended the request.
-        replies = call.replies
         mask = None if self._secrets is None else self._reply_mask(self._secrets, call)
         try:
             if not self.interceptors:
@@ -267,7 +266,7 @@ class Asker:
                 if not isinstance(reply, ModelReply):  # pyright: ignore[reportUnnecessaryIsInstance] -- it may be an application's own
                     error = ApplicationError(f"the provider gave a {type(reply).__name__}, not a ModelReply")
                     return self._failed(error, call)
-                replies.append(reply)
+                call.replies.append(reply)
                 if len(reply.message.tool_calls) > MAX_REPLY_CALLS:
                     return self._failed(too_many_calls(reply.vendor), call)
                 for each in reply.message.tool_calls:
@@ -277,20 +276,7 @@ class Asker:
                 if self._state.needs_price:
                     _check_usage(reply, call)
                 return ModelReplied(reply if mask is None else mask.whole(reply), None, self._native)
-            reply = await self._through(self._innermost(call, request, mask), request, view)
-            if len(reply.message.tool_calls) > MAX_REPLY_CALLS:
-                if not replies:
-                    replies.append(reply)
-                return self._failed(too_many_calls(reply.vendor), call)
-            newest, usages = replies[-1] if replies else None, [each.usage for each in replies]
-            if newest is not None and (len(replies) > 1 or reply is not newest) and reply.usage in (Usage(), *usages):
-                # An interceptor has asked more than once, or made its own reply, and has not counted the others itself.
-                vendor, model = reply.vendor or newest.vendor, reply.model or newest.model
-                reply = replace(reply, usage=sum(usages, Usage()), vendor=vendor, model=model)
-            replied = await self._screened(reply, view)
-            # The reply is masked once more, because an interceptor may have put a secret into it.
-            reply = replied.reply if mask is None else mask.whole(replied.reply)
-            return ModelReplied(reply, replied.denied, self._native)
+            return await self._intercepted(call, request, mask, view)
         except BaseException as raised:
             if passes(raised):
                 raise
@@ -302,6 +288,25 @@ class Asker:
             if self.interceptors and not isinstance(exc, ProviderError):
                 call.texts.clear()  # What an interceptor has not let pass is not kept, although it was streamed.
             return self._failed(exc, call)
+
+    async def _intercepted(
+        self, call: ModelCall, request: ModelRequest, mask: ReplyMask | None, view: SessionView
+    ) -> ModelReplied | ModelFailed:
+        """Ask the model through the interceptors, and return the outcome."""
+        reply, replies = await self._through(self._innermost(call, request, mask), request, view), call.replies
+        if len(reply.message.tool_calls) > MAX_REPLY_CALLS:
+            if not replies:
+                replies.append(reply)
+            return self._failed(too_many_calls(reply.vendor), call)
+        newest, usages = replies[-1] if replies else None, [each.usage for each in replies]
+        if newest is not None and (len(replies) > 1 or reply is not newest) and reply.usage in (Usage(), *usages):
+            # An interceptor has asked more than once, or made its own reply, and has not counted the others itself.
+            vendor, model = reply.vendor or newest.vendor, reply.model or newest.model
+            reply = replace(reply, usage=sum(usages, Usage()), vendor=vendor, model=model)
+        replied = await self._screened(reply, view)
+        # The reply is masked once more, because an interceptor may have put a secret into it.
+        reply = replied.reply if mask is None else mask.whole(replied.reply)
+        return ModelReplied(reply, replied.denied, self._native)
 
     async def _observed(self, request: ModelRequest, emit: Emit, mask: ReplyMask | None) -> ModelReply:
         """Return the provider's reply, asked for inside of the instrumentation."""
