@@ -76,7 +76,7 @@ class LostReplies(Record, frozen=True):
 class ModelFailed(Record, frozen=True):
     """The failure of a model call.
 
-    `code` is a `ToolbusError.code`; `retry_after_seconds` is the server's wish, if any.
+    `code` is a `ToolbusError.code`; `retry_after_seconds` is the wait that the server asks for, if it does.
     """
 
     code: str

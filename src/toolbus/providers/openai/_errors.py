@@ -63,7 +63,7 @@ class OpenAIErrors(ErrorTranslator):
         # As in: Function tools with reasoning_effort are not supported [...] Please use /v1/responses.
         "v1/responses": "ask by the Responses API: openai-responses:MODEL, or OpenAIProvider(..., api='responses')",
     }
-    """What the server says of a model that has to be asked in another way, with the advice."""
+    """The advice for each text in which a server says that a model has to be asked in another way."""
 
     def __init__(self, *, key_variable: str = "OPENAI_API_KEY", **given: str) -> None:
         super().__init__(**given)

@@ -111,12 +111,12 @@ class Stage:
 
     @property
     def is_cancelled(self) -> bool:
-        """Return whether a wish to cancel comes before the session's next own fact."""
+        """Return whether a cancellation comes before the session's next own fact."""
         return any(isinstance(each, CancelRequested) for each in self.request.facts[self.position : self.next_own])
 
     @property
     def is_cancelled_late(self) -> bool:
-        """Return whether a reply had come when the wish to cancel was taken, so that the model is asked first."""
+        """Return whether a reply had come when the cancellation was taken, so that the model is asked first."""
         position = self.next_own
         fact = self.fact(position)
         if self.state.phase is not Phase.MODEL or (isinstance(fact, ModelResponded) and not fact.message.interrupted):
@@ -184,7 +184,7 @@ class Stage:
     def publish(self, *, late: bool = False) -> None:
         """Publish the inputs of the session's next step, and apply the changes of the agreement up to there.
 
-        A wish to cancel that is taken only after a reply is published only with `late`.
+        A cancellation that is taken only after a reply is published only with `late`.
         """
         request, position = self.request, self.position
         if position >= len(request.facts):
@@ -194,7 +194,7 @@ class Stage:
                 self.state.granted.update(changed.get("granted") or {})
         fact = self.fact(self.next_own)
         if isinstance(fact, ModelResponded) and fact.message.interrupted:
-            # A wish to cancel may be taken here before the model is asked, whenever it came in the recording.
+            # A cancellation may be taken here before the model is asked, whenever it came in the recording.
             self.state.streamed = (fact.message.text,)
         step = request.steps[position]
         while position < len(request.facts) and request.steps[position] == step:
@@ -360,7 +360,7 @@ class RecordedModel:
 
         async def fail() -> NoReturn:
             if failing is None:
-                stage.publish(late=True)  # The session takes the wish to cancel.
+                stage.publish(late=True)  # The session takes the cancellation.
             if failing is None or (isinstance(failing, RequestCompleted) and failing.at >= deadline):
                 await anyio.sleep_forever()  # until the session is cancelled, or the deadline, which has fired already
             assert failing is not None
