@@ -49,8 +49,8 @@ class Archive:
         self._given[request_id] = _ids(history)
 
     def takes_turn(self, request_id: str, conversation_id: str) -> None:
-        """Note that a request has its turn: it reads what the store has from now on."""
-        self._had[request_id] = len(self._kept.get(conversation_id, ()))
+        """Note that a request has its turn: it reads what the store has from now on. Later, it only keeps its turn."""
+        self._had.setdefault(request_id, len(self._kept.get(conversation_id, ())))
 
     def begins(self, request_id: str, conversation_id: str, *, has_turn: bool) -> None:
         """Note that a request begins: if it has its turn, it has to have the messages of all turns before it."""
