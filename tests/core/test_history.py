@@ -317,6 +317,16 @@ def test_the_current_turn_never_leaves_and_its_older_rounds_become_lines() -> No
     assert history.tokens <= whole // 2
 
 
+def test_a_turn_for_which_there_is_just_room_stays_whole() -> None:
+    messages = conversation(turn(0), turn(1, ("look", "{}", "word " * 150), rounds=3)[:-1])
+    roomy, tight = history_of(messages), history_of(messages)
+    assert roomy.fit(roomy.tokens - 1)
+    assert tight.fit(roomy.tokens)
+    assert roomy.shape().turns_omitted == 1
+    assert list(tight.view()) == list(roomy.view())
+    assert results(tight.view()) == ["word " * 150] * 3
+
+
 def test_the_newest_results_shrink_when_nothing_else_is_left() -> None:
     messages = turn(0, ("look", "{}", "word " * 700), ("look", "{}", "more " * 100))[:-1]
     history = history_of(messages)

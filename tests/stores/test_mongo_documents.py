@@ -164,6 +164,7 @@ def results(*given: tuple[str, Any]) -> list[dict[str, Any]]:
         ({"toolCalls": []}, "Only text.", [("assistant", "Only text.")]),
         ("no data", {"text": "in an object"}, [("assistant", "in an object")]),
         (None, [{"type": "text", "text": "in"}, {"type": "text", "text": "parts"}], [("assistant", "in\nparts")]),
+        (None, [{"text": "seen"}, {"url": "a"}], [("assistant", '[{"text":"seen"},{"url":"a"}]')]),
         (None, 42, [("assistant", "42")]),
     ],
 )  # fmt: skip
@@ -476,7 +477,7 @@ async def test_both_may_write_in_one_conversation(mongo_database: tuple[str, str
         texts = [text for _, text in outline([*await store.history(session)])]
         assert texts == ["One?", "First.", "Two?", "Second.", "Three?"]
         [listed] = await store.conversations(search="two")
-        assert (listed.conversation_id, listed.message_count) == (session, 5)
+        assert (listed.conversation_id, listed.message_count, listed.title) == (session, 5, "Two?")
         pruned = await store.prune(before=listed.updated_at + 60, conversations=True)
         assert pruned.conversations == 0
         assert await store.forget(session)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any
+from unittest.mock import Mock
 
 import anyio
 import pytest
@@ -19,6 +20,7 @@ from toolbus.events import CancelRequested, Event
 from toolbus.remote import Client
 from toolbus.storage import MAX_WAITING_INPUTS, InboxReceipt
 from toolbus.stores.mongo import MongoStore
+from toolbus.stores.mongo._connection import ServerConnection
 from toolbus.testing import ScriptedProvider, calls, text
 
 pytestmark = pytest.mark.guarantee("G32")
@@ -107,6 +109,19 @@ async def test_an_input_whose_sender_died_before_waking_its_request_wakes_it_whe
         assert await store.unfinished() == []
         assert await store.send(cancel("a")) == InboxReceipt(state="waiting", is_held=False)
         assert [each.request_id for each in await store.unfinished()] == ["r"]
+
+
+async def test_at_the_moment_at_which_a_lease_runs_out_nobody_holds_an_input(
+    opened: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with aclosing(opened()) as store:
+        await store.append(entry("r"))
+        await store.send(cancel("a"))
+        end = (await store.request("r")).lease_until
+        for now, is_held in ((end - 0.001, True), (end, False)):
+            monkeypatch.setattr(ServerConnection, "now", Mock(return_value=now))
+            assert await store.receipt("r", "a") == InboxReceipt(state="waiting", is_held=is_held)
+            assert [each.request_id for each in await store.unfinished()] == ([] if is_held else ["r"])
 
 
 async def test_inputs_that_cannot_be_read_are_logged_once_and_do_not_keep_the_others_waiting(

@@ -341,6 +341,19 @@ async def test_a_search_in_the_conversations_of_one_user_reads_no_messages_of_ot
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_search_reads_only_messages_that_hold_all_of_the_text(
+    mongo_database: tuple[str, str], anyio_backend: str
+) -> None:
+    async with aclosing(MongoStore(*mongo_database)) as store:
+        await store.remember("whole", turn("apples"))
+        await store.remember("part", turn("pears"))
+        with direct(mongo_database) as database:
+            damage = {"$set": {"data.toolbus.messages": "apple, and pples"}}
+            database.messages.update_many({"sessionId": "part"}, damage)
+        assert [each.conversation_id for each in await store.conversations(search="apples")] == ["whole"]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_the_size_of_a_journal_is_that_of_its_steps(mongo_database: tuple[str, str], anyio_backend: str) -> None:
     async with aclosing(MongoStore(*mongo_database)) as store:
         # Times have different numbers of digits.

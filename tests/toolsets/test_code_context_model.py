@@ -97,6 +97,21 @@ async def test_a_search_is_cancelled_between_two_chunks(sources: Path):
     assert len(model.read) == 2
 
 
+async def test_a_search_that_is_cancelled_while_its_model_is_loaded_asks_it_nothing(sources: Path):
+    model = Likes("longer")
+    with anyio.CancelScope() as scope:
+
+        def load() -> Likes:
+            anyio.from_thread.run_sync(scope.cancel)
+            return model
+
+        index = index_of(sources, model)
+        index._load = load
+        await index.hybrid_search("lease", 3)
+    assert scope.cancelled_caught
+    assert model.read == []
+
+
 async def test_without_the_extra_the_words_alone_decide_unless_the_model_is_insisted_on(
     sources: Path, monkeypatch: pytest.MonkeyPatch
 ):

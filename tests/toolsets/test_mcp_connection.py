@@ -19,7 +19,7 @@ from toolbus import Limits, Runtime
 from toolbus.events import ToolCallRequested
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
 from toolbus.tools import ToolContext
-from toolbus.toolsets.mcp import McpServer, McpTools, ask_people
+from toolbus.toolsets.mcp import McpServer, McpTools, _connection, _repair, ask_people
 from toolbus.toolsets.mcp._connection import _reason  # pyright: ignore[reportPrivateUsage]
 from toolbus.toolsets.mcp._repair import repaired
 from toolbus.toolsets.mcp._transport import _watched  # pyright: ignore[reportPrivateUsage]
@@ -431,6 +431,25 @@ async def test_a_list_without_an_end_is_refused():
     async with McpTools([McpServer("s", connect=lambda: Server("endless", on_list_tools=more))]) as mcp:
         assert mcp.status()[0].reason == "it lists more than 1000 tools, or on more than 100 pages"
         assert pages == 100
+
+
+@pytest.mark.parametrize(("pages", "shown"), [([10, 0], 10), ([11, 0], 0), ([11], 0), ([12], 0), ([9, 2], 0)])
+async def test_a_server_may_have_as_many_tools_as_the_bound_on_any_number_of_pages(
+    pages: list[int], shown: int, monkeypatch: pytest.MonkeyPatch
+):
+    for module in (_connection, _repair):
+        monkeypatch.setattr(module, "MOST_TOOLS", 10)
+
+    async def listed(_context: Any, params: Any) -> types.ListToolsResult:
+        page = int(params.cursor) if params is not None and params.cursor else 0
+        tools = [definition(f"t{page}_{number}") for number in range(pages[page])]
+        return types.ListToolsResult(tools=tools, next_cursor=str(page + 1) if page + 1 < len(pages) else None)
+
+    from mcp.server import Server
+
+    async with McpTools([McpServer("s", connect=lambda: Server("large", on_list_tools=listed))]) as mcp:
+        assert len(mcp.status()[0].tools) == shown
+        assert bool(mcp.status()[0].reason) is (shown == 0)
 
 
 async def test_a_server_that_repeats_its_cursor_keeps_the_tools_of_its_pages():

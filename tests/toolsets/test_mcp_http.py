@@ -309,7 +309,17 @@ def refusing(status: str, body: bytes = b"", *, era: Era = "legacy") -> Callable
 @eras
 @pytest.mark.parametrize(
     ("status", "retryable"),
-    [("401 Unauthorized", False), ("403 Forbidden", False), ("404 Not Found", None), ("429 Too Many Requests", True)],
+    [
+        ("401 Unauthorized", False),
+        ("403 Forbidden", False),
+        ("404 Not Found", None),
+        ("405 Method Not Allowed", False),
+        ("407 Proxy Authentication Required", False),
+        ("410 Gone", False),
+        ("413 Content Too Large", False),
+        ("415 Unsupported Media Type", False),
+        ("429 Too Many Requests", True),
+    ],
 )
 async def test_a_call_that_http_refused_is_reported_with_its_status_and_was_not_carried_out(
     status: str, retryable: bool | None, era: Era

@@ -571,6 +571,15 @@ def test_a_long_list_of_files_is_cut_and_counted_by_directory(tmp_path: Path) ->
     )
 
 
+@pytest.mark.parametrize(("bound", "shown"), [(8, ["a", "b"]), (7, ["a"])])
+def test_of_a_list_of_files_as_many_are_shown_as_their_json_has_room_for(
+    tmp_path: Path, bound: int, shown: list[str]
+) -> None:
+    for name in "ab":
+        (tmp_path / name).touch()
+    assert Workspace(tmp_path, max_result_bytes=bound)("list_files")["files"] == shown
+
+
 def test_reading_stops_at_the_bound_and_says_where_to_go_on(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("".join(f"line {n}\n" for n in range(1, 101)))
     workspace = Workspace(tmp_path, max_read_lines=10)
@@ -595,6 +604,8 @@ def test_a_line_without_end_is_cut_with_a_mark_around_the_match(tmp_path: Path) 
     lines = workspace.lines("a.txt")
     assert len(lines[0]) < 120
     assert lines[1] == "2\tsecond"
+    (tmp_path / "b.txt").write_text("x" + " " * 70_000 + "far\nsecond\n")
+    assert workspace.lines("b.txt") == ["1\tx [cut]", "2\tsecond"]
 
 
 def test_files_above_the_size_are_named_and_not_searched(tmp_path: Path) -> None:

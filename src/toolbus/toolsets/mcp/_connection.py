@@ -505,13 +505,13 @@ async def _all_tools(client: mcp.Client) -> list[types.Tool]:
     for _ in range(_MOST_PAGES):
         page = await client.list_tools(cursor=cursor)
         found += page.tools
+        if len(found) > MOST_TOOLS:
+            break
         cursor = page.next_cursor
         # Some servers send an empty text if there is no next page, or the last page again and again.
         if not cursor or cursor in seen:
             return found
         seen.add(cursor)
-        if len(found) > MOST_TOOLS:
-            break
     raise ValueError(f"it lists more than {MOST_TOOLS} tools, or on more than {_MOST_PAGES} pages")
 
 
