@@ -225,7 +225,9 @@ def test_a_line_moves_only_while_blocks_of_the_answer_are_awaited_and_never_afte
 
 def test_cancelling_shows_in_the_live_line(terminal: Terminal):
     desk = Desk(live=terminal)
-    desk.tell([ROUND, piece("half\n"), CancelRequested(reason="")])
+    desk.tell([ROUND, piece("half\n")])
+    desk.now += 1
+    desk.tell([CancelRequested(reason="")])
     desk.narrator.tick()
     assert desk.last_line()[2:] == "Cancelling...  0 ms"
 
@@ -307,7 +309,9 @@ def test_a_denied_call_is_marked_and_quotes_who_denied_it():
 
 def test_the_time_of_a_question_is_no_time_of_the_work(terminal: Terminal):
     desk = Desk(live=terminal)
-    desk.tell([ROUND, piece("half\n"), QUESTION])
+    desk.tell([ROUND, piece("half\n")])
+    desk.now += 5
+    desk.tell([QUESTION])
     desk.now += 1
     desk.narrator.tick()
     assert desk.last_line()[2:] == "Waiting for approval: Delete File...  1.0 s"

@@ -134,7 +134,9 @@ class TestLooking:
         monkeypatch.setenv("COLUMNS", "65")
         assert main(["store", "list"]) == 0
         assert re.search(r"  6 messages  What is .*…\n$", terminal.getvalue())
-        assert len(terminal.getvalue()) <= 65
+        assert main(["store", "show", talk]) == 0
+        assert re.search(r"\n  .*  completed  What is .*…\n", terminal.getvalue())
+        assert max(map(len, terminal.getvalue().splitlines())) <= 65
 
 
 class TestUpkeep:

@@ -66,7 +66,7 @@ def test_a_message_beside_an_error_without_words_is_the_servers_message(error: A
 
 
 def test_the_message_is_found_in_an_error_within_errors() -> None:
-    body: Any = {"message": "no room", "code": "full"}
+    body: Any = {"message": "no room", "code": "full", "type": "", "details": {"error_code": ["x"]}}
     for _ in range(3):
         body = {"error": body, "message": "an error"}
     found = read_body(body)

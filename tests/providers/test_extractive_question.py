@@ -87,7 +87,7 @@ def shown(text: str, *earlier: str) -> str:
             ["red apples", "green"],
             "melts:melt:1 ore:ore:1 copper:copper:1 vents:vent:1; wants nothing",
         ),
-        ("a b 7 x_y", [], "7:7:1 x_y:x_y:1.5*; wants nothing"),
+        ("a b 7 x_y _id", [], "7:7:1 x_y:x_y:1.5* _id:_id:1.5*; wants nothing; widened id:0.8"),
         (
             "one two three four five six seven eight nine ten kiln soak peak vent limit glaze copper ore apple pear plum fig",
             [],

@@ -17,6 +17,7 @@ from toolbus import Runtime, Tool, tool
 from toolbus.errors import NotRunning, ToolError
 from toolbus.events import Event, RequestCancelled, RequestStarted, ToolCallCompleted, ToolCallFailed, ToolCallRequested
 from toolbus.messages import ToolMessage
+from toolbus.protocols import ModelRequest
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, advance, calls, hang, settle, text, virtual_backends
 
@@ -266,6 +267,21 @@ def test_a_keyboard_interrupt_in_a_handler_is_not_what_its_call_ended_with(backe
     assert ends == []
     tools.is_down = False
     assert anyio.run(go_on, backend=backend) == ["done"]
+
+
+@pytest.mark.guarantee("G15")
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_keyboard_interrupt_in_a_provider_reaches_the_host(backend: str) -> None:
+    def interrupted(_request: ModelRequest) -> Any:
+        raise KeyboardInterrupt
+
+    async def run() -> None:
+        async with Runtime(ScriptedProvider(interrupted)) as runtime:
+            await runtime.start("go").result()
+
+    with pytest.raises(BaseException) as raised:  # alone, or in the runtime's group
+        anyio.run(run, backend=backend)
+    assert "KeyboardInterrupt" in repr(raised.value)
 
 
 @pytest.mark.guarantee("G18", "G19")

@@ -275,15 +275,17 @@ def test_a_call_in_the_background_is_shown_only_until_the_next_round_unless_it_f
     ]
 
 
-def test_a_call_in_the_background_that_is_requested_again_is_still_waited_for():
+def test_a_call_in_the_background_that_is_requested_again_is_waited_for_until_it_ends():
     again = replace(requested("a"), background=True)
-    reported = story(replied("a"), again, rounds(1), replied(), again, ToolCallPaused(call_id="x"), completed("a"))
+    paused = ToolCallPaused(call_id="x")
+    reported = story(replied("a"), again, rounds(1), replied(), again, paused, completed("a"), rounds(2), replied())
     assert reported[1:4] == [
         ("executing", "Using Lookup Tool..."),
         ("processing", "Processing tool results..."),
         ("waiting", "Waiting for Lookup Tool..."),
     ]
     assert reported[4:6] == [None, None]
+    assert reported[7:] == [("processing", "Processing tool results..."), None]
 
 
 def test_a_call_that_was_cancelled_with_its_request_is_no_failure():

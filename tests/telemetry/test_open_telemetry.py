@@ -390,7 +390,7 @@ async def test_what_a_runtime_publishes_is_counted_by_reason(collected: Collecte
         raise ToolError("no")
 
     busy = error(ProviderUnavailable("busy", retryable=True))
-    provider = scripted(busy, calls(("careful", {}), ("made_up", {})), text("done"))
+    provider = scripted(busy, calls(("careful", {"x": 1}), ("careful", {}), ("made_up", {})), text("done"))
     waiting: list[Any] = []
 
     def approve(asked: ApprovalRequested) -> None:
@@ -408,6 +408,7 @@ async def test_what_a_runtime_publishes_is_counted_by_reason(collected: Collecte
         assert sorted(metrics["toolbus.tool.calls"], key=str) == [
             ({"error.type": "unknown_tool"}, 1),
             ({"gen_ai.tool.name": "careful", "error.type": "error"}, 1),
+            ({"gen_ai.tool.name": "careful", "error.type": "invalid_arguments"}, 1),
         ]
     runtime.bus.publish(ToolCallLate(call_id="c", name="careful", event_type="tool_call_completed"))
     assert "toolbus.tool.late_results" not in collected.metrics

@@ -213,8 +213,6 @@ class Host:
         return await session.result()
 
     async def _resume(self, options: OptionsFor, ended: Callable[[RequestResult[Any]], None]) -> Resumption:
-        self._request_ids = set()
-
         def noted(request: RequestRecord) -> Any:
             # The request publishes events before `resume` returns.
             self._request_ids.add(request.request_id)

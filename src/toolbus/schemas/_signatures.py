@@ -172,7 +172,7 @@ def _binder(adapter: TypeAdapter[Any], optional: AbstractSet[str]) -> Callable[[
     validate_json = adapter.validator.validate_json
 
     def bind(arguments: Mapping[str, Any]) -> Json:
-        if optional and None in arguments.values():
+        if optional:
             arguments = without_nulls(arguments, optional)
         try:
             text = orjson.dumps(arguments)
