@@ -281,10 +281,11 @@ class Fleet:
         ):
             return
         watch, ids = process.watch, (event.request_id, event.call_id)
+        # Without its store, a request may run in two processes, of which one deletes what the other one waits for.
+        has_given_up = self.world.disk.has_given_up(event.request_id)
         if isinstance(event, ToolCallCompleted):
             first = self.taken("done", *ids)
-            is_first = first is not None and first.event_id == event.event_id
-            is_first = is_first or self.world.disk.has_given_up(event.request_id)
+            is_first = has_given_up or (first is not None and first.event_id == event.event_id)
             watch.note("G24", is_first, f"the result of {event.call_id} is not the first one that was kept")
         elif event.reason == "timeout" and not watch.slack_seconds:
             call, answer = (
@@ -295,7 +296,7 @@ class Fleet:
             is_late = self._tried.get((process, event.call_id), now) > settled_at - _SOON_SECONDS
             watch.note("G25", call is not None or is_late, f"{event.call_id} times out, and the broker never had it")
             requested = watch.requests[event.request_id].calls[event.call_id].requested
-            if answer is not None and requested is not None:
+            if answer is not None and requested is not None and not has_given_up:
                 waited = now - max(answer[0], requested.at - self._epoch)
                 clients = [each for each in self.server.clients if each.owner is process]
                 is_cut = any(each.cut_at(now, now - _LOST_ANSWER_SECONDS) for each in clients)
