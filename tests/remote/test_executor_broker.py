@@ -77,7 +77,7 @@ class FakeBroker:
 
     def __init__(self) -> None:
         self.payloads = self
-        self.is_away = self.hangs = False
+        self.is_away = self.hangs = self.never_again = False
         self.carries_all = True
         self.answer: bytes | None = None
         self.patience: list[float] = []
@@ -134,9 +134,10 @@ class FakeBroker:
             raise Unavailable("away")
         return self.since
 
-    async def stop(self, key: Key) -> None:
+    async def stop(self, key: Key, *, never_again: bool) -> None:
         assert key[0] == KEY[0]
         self.did.append("stop")
+        self.never_again = never_again
         await (anyio.sleep_forever() if self.hangs else anyio.lowlevel.checkpoint())
 
     async def keep(self, key: Key, body: bytes) -> Reference:
@@ -160,8 +161,9 @@ class FakeBroker:
         self.did.append("drop one" if digest else "drop")
         await anyio.lowlevel.checkpoint()
 
-    async def forget(self, request_id: str, *, calls_too: bool, payloads_too: bool) -> None:
+    async def forget(self, request_id: str, *, calls_too: bool, payloads_too: bool, never_again: bool) -> None:
         assert request_id == KEY[0]
+        assert not never_again
         self.did.append({"calls": calls_too, "payloads": payloads_too})
         await anyio.lowlevel.checkpoint()
 
@@ -430,14 +432,17 @@ async def test_only_the_ids_of_an_answer_are_its_workers() -> None:
 async def test_a_call_that_is_settled_elsewhere_is_stopped_also_if_the_broker_takes_it_later(
     is_taken: bool, resumed: bool, stopped: list[str]
 ) -> None:
-    """Of a resumed call, the broker may keep payloads of the process that has run its request before."""
+    """Of a resumed call, the broker may keep payloads of the process that has run its request before.
+
+    That process may also send it yet, so the broker keeps that it has begun.
+    """
     async with scene() as here:
         await here.request(resumed=resumed)
         if is_taken:
             here.broker.acknowledge()
         here.bus.publish(here.requested.failed("too late", reason="timeout"))
         await settle()
-        assert here.broker.did == ["send", *stopped]
+        assert (here.broker.did, here.broker.never_again) == (["send", *stopped], resumed)
         here.broker.acknowledge()
         await settle()
         assert here.broker.did == ["send", *stopped, *(stopped * (not is_taken))]
@@ -495,8 +500,8 @@ async def test_a_call_that_the_broker_takes_while_the_executor_leaves_is_stopped
         await here.request()
         stop = here.broker.stop
 
-        async def stop_late(key: Key) -> None:
-            await stop(key)
+        async def stop_late(key: Key, *, never_again: bool) -> None:
+            await stop(key, never_again=never_again)
             here.broker.acknowledge()
 
         here.broker.stop = stop_late  # type: ignore[method-assign]

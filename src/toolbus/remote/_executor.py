@@ -193,15 +193,15 @@ class RemoteExecutor:
         With a journal, an outcome is broadcast after its append. Before, another process may have taken the request
         over, and wait for what would be deleted.
         """
-        if self._settled.pop(key := (event.request_id, event.call_id), None) is not None:
-            self._group.start_soon(self._stop, key)
+        if (call := self._settled.pop(key := (event.request_id, event.call_id), None)) is not None:
+            self._group.start_soon(self._stop, call, key)
 
     def _stop_settled(self, request_id: str = "") -> None:
         """Stop the workers of calls whose outcomes will not be published, by default of all requests."""
         for key, call in [each for each in self._settled.items() if request_id in ("", each[0][0])]:
             del self._settled[key]
             if not _is_left(call):
-                self._group.start_soon(self._stop, key)
+                self._group.start_soon(self._stop, call, key)
 
     def _on_request_ended(self, event: Event) -> None:
         # With a journal, an ending is broadcast after its append, too: nobody needs the broker's copies of answers any
@@ -209,7 +209,10 @@ class RemoteExecutor:
         kept, view = self._requests.pop(event.request_id, None), self._bus.arbitration.view(event.request_id)
         self._stop_settled(event.request_id)
         if kept is not None and not (view is not None and view.is_released):
-            self._group.start_soon(partial(self._forget, kept), event.request_id)
+            # A process that was suspended and replaced may still send a call that has run: its mark stays.
+            was_resumed = isinstance(view, SessionView) and view.state.resumptions > 0
+            kinds = {"calls_too": kept.calls, "payloads_too": kept.payloads, "never_again": was_resumed}
+            self._group.start_soon(self._quietly, partial(self._link.forget, **kinds), event.request_id)
 
     def _note(self, request_id: str, *, calls: bool = False, payloads: bool = False) -> None:
         """Remember that the broker keeps something of a request; it deletes by itself what nobody deletes for days."""
@@ -297,7 +300,7 @@ class RemoteExecutor:
             self._is_away, call.is_sent = False, True
             if not is_open and not _is_left(call) and key not in self._settled:
                 # The call was settled while it was sent.
-                self._group.start_soon(self._stop, key)
+                self._group.start_soon(self._stop, call, key)
 
     async def _send_again(self, key: Key) -> None:
         """Send a call after a moment. If its deadline is near, it ends as `lost` instead."""
@@ -454,8 +457,8 @@ class RemoteExecutor:
         except Unavailable as exc:
             _logger.debug("an answer to a worker was lost, and is sent again when it asks: %s", exc)
 
-    async def _stop(self, key: Key) -> None:
-        await self._quietly(self._link.stop, key)
+    async def _stop(self, call: _Open, key: Key) -> None:
+        await self._quietly(partial(self._link.stop, never_again=call.requested.resumed), key)
         if (kept := self._requests.get(key[0])) is not None and kept.payloads:
             await self._quietly(self._link.payloads.drop, key)
 
@@ -463,9 +466,6 @@ class RemoteExecutor:
         """Delete the payload of a call that is settled; that of its answer stays until the request ends."""
         if call.payload is not None:
             await self._quietly(partial(self._link.payloads.drop, digest=call.payload.digest), key)
-
-    async def _forget(self, kept: _Kept, request_id: str) -> None:
-        await self._quietly(partial(self._link.forget, calls_too=kept.calls, payloads_too=kept.payloads), request_id)
 
     @staticmethod
     async def _quietly(function: Callable[[_What], Awaitable[None]], what: _What) -> None:

@@ -92,12 +92,18 @@ class SessionLink(Protocol):
         """Send a message to a worker, which may be lost. Raises `Unavailable`."""
         ...
 
-    async def stop(self, key: Key) -> None:
-        """Tell the worker that a call was settled elsewhere, and delete all that is kept of the call."""
+    async def stop(self, key: Key, *, never_again: bool) -> None:
+        """Tell the worker that a call was settled elsewhere, and delete all that is kept of the call.
+
+        With `never_again`, the broker keeps that the call has begun: another process may still send it.
+        """
         ...
 
-    async def forget(self, request_id: str, *, calls_too: bool, payloads_too: bool) -> None:
-        """Delete all that is kept of a request's calls: first the calls, if some may be left, then the rest."""
+    async def forget(self, request_id: str, *, calls_too: bool, payloads_too: bool, never_again: bool) -> None:
+        """Delete all that is kept of a request's calls: first the calls, if some may be left, then the rest.
+
+        With `never_again`, the broker keeps which calls have begun: another process may still send them.
+        """
         ...
 
 

@@ -138,7 +138,8 @@ class FleetWatch(Watch):
         self._begun[call_id] += 1
         call = self._fleet.taken("call", request_id, call_id)
         is_idempotent = call is not None and getattr(call, "name", "") in IDEMPOTENT
-        may_begin = self._begun[call_id] == 1 or is_idempotent or self._runs_twice(request_id, call_id)
+        has_given_up = self._fleet.world.disk.has_given_up(request_id)
+        may_begin = self._begun[call_id] == 1 or is_idempotent or has_given_up
         self.note("G24", may_begin, f"{call_id} is not idempotent, and begins twice")
         self.note("G24", self._keys.setdefault(call_id, key) == key, f"{call_id} runs again with another key")
         self.running[call_id, machine] = anyio.current_time()
