@@ -22,7 +22,11 @@ class Unavailable(Exception):
     """The broker does not answer now. Whatever was asked may be asked again."""
 
 
-class Full(Unavailable):
+class NotTaken(Unavailable):
+    """The broker has certainly not taken a message."""
+
+
+class Full(NotTaken):
     """The broker has no space for a message."""
 
 
@@ -79,6 +83,11 @@ class SessionLink(Protocol):
 
     async def find(self, key: Key) -> bytes | None:
         """Return the answer of a call, if there is one."""
+        ...
+
+    @property
+    def known_since(self) -> float:
+        """The time since which the broker keeps calls, as far as is known now: see `kept_since`."""
         ...
 
     async def kept_since(self) -> float:

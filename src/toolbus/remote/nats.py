@@ -237,6 +237,10 @@ class _SessionLink:
     async def find(self, key: Key) -> bytes | None:
         return await self._connection.last(self._broker.answers, self._broker.subject("done", key))
 
+    @property
+    def known_since(self) -> float:
+        return self._connection.kept_since
+
     async def kept_since(self) -> float:
         await self._connection.restore()
         return self._connection.kept_since
