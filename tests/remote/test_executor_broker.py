@@ -426,16 +426,16 @@ async def test_a_resumed_call_whose_answer_is_kept_is_not_sent_again_and_one_wit
 
 @pytest.mark.guarantee("G24")
 @pytest.mark.parametrize(
-    ("name", "outcome", "is_lost", "reason"),
+    ("name", "outcome", "is_lost", "then", "reason"),
     [
-        ("echo", Unavailable("away"), True, "interrupted"),
-        ("echo", Unavailable("away"), False, ""),
-        ("echo", NotTaken("away"), True, ""),
-        ("again", Unavailable("away"), True, ""),
+        ("echo", Unavailable("away"), True, "stop", "interrupted"),
+        ("echo", Unavailable("away"), False, "send again", ""),
+        ("echo", NotTaken("away"), True, "send", ""),
+        ("again", Unavailable("away"), True, "send again", ""),
     ],
 )
 async def test_a_call_that_a_broker_may_have_taken_before_it_lost_its_data_is_sent_again_only_if_it_may(
-    name: str, outcome: Unavailable, is_lost: bool, reason: str
+    name: str, outcome: Unavailable, is_lost: bool, then: str, reason: str
 ) -> None:
     async with scene() as here:
         here.requested = replace(here.requested, name=name)
@@ -444,7 +444,7 @@ async def test_a_call_that_a_broker_may_have_taken_before_it_lost_its_data_is_se
         here.broker.since, here.broker.outcome = float(is_lost), None
         await advance(0.3)
         assert [getattr(each, "reason", "") for each in here.ended] == [reason] * bool(reason)
-        assert len(here.broker.bodies) == (1 if reason else 2)
+        assert here.broker.did == ["send", then]
 
 
 @pytest.mark.guarantee("G25")

@@ -257,6 +257,7 @@ class RemoteExecutor:
             return
         if was_lost:
             text = "The broker has lost the call meanwhile, and nobody knows whether the call had its effect."
+            self._settled[key] = call  # It may still run, or be in the driver's buffer.
             self._publish(key, call.requested.failed(text, reason="interrupted", outcome_unknown=True))
         else:
             await self._write(key, call)
