@@ -19,28 +19,32 @@ def decoder(
         return codecs.getincrementaldecoder(LINES)(errors).decode
 
 
+ONE, TWO = b'{"jsonrpc":1}', b' {"jsonrpc":2}'
+
+
 @pytest.mark.parametrize(
     ("pieces", "shown"),
     [
-        ([b"ab\n"], ["ab\n"]),
-        ([b"a", b"b", b"\n"], ["", "", "ab\n"]),
-        ([b"a\nb\nc", b"d\ne"], ["a\nb\n", "cd\n"]),
-        ([b"\n", b""], ["\n", ""]),
-        (["ü".encode()[:1], "ü\n".encode()[1:]], ["", "ü\n"]),
-        ([b"0123456789\n0123456789", b"\n"], ["0123456789\n", "0123456789\n"]),
+        ([ONE + b"\n"], [ONE + b"\n"]),
+        ([ONE[:5], ONE[5:], b"\n"], [b"", b"", ONE + b"\n"]),
+        ([ONE + b"\n" + TWO + b"\n" + ONE[:1], ONE[1:] + b"\n" + TWO], [ONE + b"\n" + TWO + b"\n", ONE + b"\n"]),
+        ([ONE + b"\n", b""], [ONE + b"\n", b""]),
+        ([ONE[:-1] + "ü".encode()[:1], "ü}\n".encode()[1:]], [b"", ONE[:-1] + "ü}\n".encode()]),
+        ([codecs.BOM_UTF8[:2], codecs.BOM_UTF8[2:] + ONE + b"\n"], [b"", ONE + b"\n"]),
+        ([ONE + b" " * 7 + b"\n" + ONE + b" " * 7, b"\n"], [ONE + b" " * 7 + b"\n"] * 2),
     ],
 )
-def test_whole_lines_are_passed_on(pieces: list[bytes], shown: list[str]) -> None:
+def test_whole_lines_with_messages_are_passed_on(pieces: list[bytes], shown: list[bytes]) -> None:
     reasons = list[str]()
-    decode = decoder(10, reasons)
-    assert ([decode(each) for each in pieces], reasons) == (shown, [])
+    decode = decoder(20, reasons)
+    assert ([decode(each).encode() for each in pieces], reasons) == (shown, [])
 
 
 @pytest.mark.parametrize("pieces", [[b"0123456789", b"x"], [b"0123456789x\n"], [b"01234\n", b"56789012345"]])
 def test_from_a_line_that_is_too_long_on_nothing_is_passed_on_and_it_is_reported_once(pieces: list[bytes]) -> None:
     reasons = list[str]()
     decode = decoder(10, reasons)
-    shown = [decode(each) for each in (*pieces, b"\n", b"more\n", b"x" * 20)]
+    shown = [decode(each) for each in (*pieces, b"\n", ONE + b"\n", b"x" * 20)]
     assert (shown[-4:], reasons) == ([""] * 4, ["a line has more than 10 bytes"])
 
 
@@ -48,26 +52,28 @@ def test_a_line_of_too_many_values_is_not_passed_on_either() -> None:
     reasons = list[str]()
     decode = decoder(1_000_000, reasons)
     assert (decode(VALUES), reasons) == ("", []), "it may end later"
-    assert (decode(b"\n"), decode(b"more\n")) == ("", "")
+    assert (decode(b"\n"), decode(ONE + b"\n")) == ("", "")
     assert reasons == ["a line has more than 100,000 values"]
 
 
 def test_characters_that_cannot_be_read_are_treated_as_the_stream_says() -> None:
-    assert decoder(10, [], "replace")(b"\xff\n") == "\ufffd\n"
+    line = ONE + b"\xff\n"
+    assert decoder(20, [], "replace")(line) == f"{ONE.decode()}\ufffd\n"
     with pytest.raises(UnicodeDecodeError):
-        decoder(10, [])(b"\xff\n")
+        decoder(20, [])(line)
 
 
-def test_lines_that_are_no_json_are_heard_as_they_are_decoded() -> None:
-    """After a failed write to a program, the SDK drops the lines that it has decoded, and these are its last words."""
+def test_lines_that_are_no_messages_are_heard_and_dropped() -> None:
+    """The SDK would log a traceback for each of them; after a failed write to a program, these are its last words."""
     heard, reasons = list[str](), list[str]()
     decode = decoder(100, reasons, "replace", heard.append)
-    said = b'Usage: serve [--stdio]\n{"id": 1}\n  {\n\n \n[INFO] \xff\n'
+    said = b'Usage: serve [--stdio]\n{"level": 1}\n  {"jsonrpc": 1}\n\n \n[INFO] "jsonrpc" \xff\n'
     assert decode(said[:10]) == ""
-    assert decode(said[10:]) == said.decode("utf-8", "replace")
+    assert decode(said[10:]) == '  {"jsonrpc": 1}\n'
     assert [each.strip() for each in heard if each.strip()] == [
         "Usage: serve [--stdio]",
-        "[INFO] \N{REPLACEMENT CHARACTER}",
+        '{"level": 1}',
+        '[INFO] "jsonrpc" \N{REPLACEMENT CHARACTER}',
     ]
     assert reasons == []
 

@@ -35,7 +35,8 @@ def bounded_lines(
     """Bound the lines of streams that tasks started here decode with the encoding `LINES`.
 
     `on_excess` is called for the first line that exceeds the bounds, with the reason; all that comes later is dropped.
-    `on_other` is called with each line that is not a JSON object, also after the SDK has given up reading messages.
+    `on_other` is called with each line that is not a message, also after the SDK has given up reading messages. Such a
+    line is dropped, since the SDK would log a traceback for it.
     """
     token = _BOUND.set((most_bytes, on_excess, on_other))
     try:
@@ -67,10 +68,13 @@ class _Lines(codecs.IncrementalDecoder):
             return ""
         if not others:
             return ""
+        whole = b""
         for line in (self._line, *others[:-1]):
-            if line[:1] != b"{" and not (start := line[:_SHOWN_BYTES].lstrip()).startswith(b"{"):
+            start = line[:_SHOWN_BYTES].removeprefix(codecs.BOM_UTF8).lstrip()
+            if start.startswith(b"{") and b'"jsonrpc"' in line:
+                whole += line.removeprefix(codecs.BOM_UTF8) + b"\n"
+            else:
                 self._on_other(start.decode("utf-8", "replace"))
-        whole = b"\n".join((self._line, *others[:-1], b""))
         self._line = bytearray(others[-1])
         return whole.decode("utf-8", self.errors)
 
