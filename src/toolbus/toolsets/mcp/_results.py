@@ -108,12 +108,12 @@ def result_of(answer: CallToolResult, form: Form) -> Any:
     because servers return in this way what they were asked to read.
     """
     contents = _Contents(answer.content)
-    text = "\n".join(contents.texts)
+    text = "\n".join(each for each, _ in contents.texts)
     data = _written(answer.structured_content)
     if answer.is_error:
         raise ToolError(_error(text, data, form)[:_MOST_ERROR_CHARS])
-    if data is not None and _repeats(contents.texts, data):
-        text = ""
+    if data is not None and _repeats([each for each, is_note in contents.texts if not is_note], data):
+        text = "\n".join(each for each, is_note in contents.texts if is_note)
     try:
         data = _value(data, form)
     except InvalidArguments as exc:
@@ -198,14 +198,14 @@ class _Contents:
     """The content of an answer, sorted into texts, images and artifacts."""
 
     def __init__(self, blocks: Iterable[Any]) -> None:
-        self.texts: list[str] = []
+        self.texts: list[tuple[str, bool]] = []  # each with whether it is of other content than text
         self.images: list[ImagePart] = []
         self.artifacts: list[Artifact] = []
         for block in blocks:
             getattr(self, f"_take_{block.type}")(block)
 
     def _take_text(self, block: Any) -> None:
-        self.texts.append(block.text)
+        self.texts.append((block.text, False))
 
     def _take_image(self, block: Any) -> None:
         data = _base64(block.data)
@@ -220,7 +220,7 @@ class _Contents:
     def _take_resource(self, block: Any) -> None:
         resource = block.resource
         if hasattr(resource, "text"):
-            self.texts.append(resource.text)
+            self.texts.append((resource.text, True))
             media_type = resource.mime_type or "text/plain"
             self.artifacts.append(Artifact(name=str(resource.uri), content=resource.text, media_type=media_type))
         else:
@@ -231,7 +231,7 @@ class _Contents:
         uri = str(block.uri)
         self.artifacts.append(Artifact(name=block.name, content=uri, media_type="text/uri-list"))
         description = f": {block.description}" if block.description else ""
-        self.texts.append(f"[resource {block.name}, {uri}{description}]")
+        self.texts.append((f"[resource {block.name}, {uri}{description}]", True))
 
     def _keep_binary(self, kind: str, data: str, media_type: str, name: str = "") -> None:
         if not name:
@@ -242,7 +242,7 @@ class _Contents:
         else:
             # The server says that the data is base64, and it is not.
             self.artifacts.append(Artifact(name=name, content=data, media_type=media_type))
-        self.texts.append(f"[{kind} {name}, {media_type}, kept for the user]")
+        self.texts.append((f"[{kind} {name}, {media_type}, kept for the user]", True))
 
 
 def _base64(text: str) -> str | None:
