@@ -33,6 +33,12 @@ from toolbus.toolsets.mcp import McpServer, McpTools, servers_from
         ("a", {"command": "x", "env": {"PORT": 80}}, "env has a value that is not a text"),
         ("a", {"url": "http://x", "headers": {"a": None}}, "headers has a value that is not a text"),
         ("a", {"command": "x", "timeout_seconds": 0}, "timeout_seconds is 0"),
+        ("a", {"command": "x", "needs_approval": "never"}, "needs_approval is 'never'"),
+        (
+            "a",
+            {"command": "x", "protocol": "2025-11-25"},
+            "protocol is '2025-11-25'; it must be one of 'auto', 'legacy'",
+        ),
         ("a", {"url": "http://x", "max_response_bytes": 0}, "max_response_bytes is 0"),
     ],
 )
@@ -70,7 +76,7 @@ def test_a_file_as_other_applications_have_it_is_read(tmp_path: Path, monkeypatc
             "time": {
                 "command": "mcp-server-time",
                 "args": ["--zone", "${TOKEN}x"],
-                "env": {"A": "${TOKEN}"},
+                "env": {"A": "${TOKEN}", "B": "${env:TOKEN}"},
                 "cwd": "/",
             },
             "docs": {
@@ -83,7 +89,7 @@ def test_a_file_as_other_applications_have_it_is_read(tmp_path: Path, monkeypatc
         },
     )
     assert servers_from(file) == [
-        McpServer("time", command="mcp-server-time", args=("--zone", "t0x"), env={"A": "t0"}, cwd="/"),
+        McpServer("time", command="mcp-server-time", args=("--zone", "t0x"), env={"A": "t0", "B": "t0"}, cwd="/"),
         McpServer("docs", url="http://localhost:80/mcp", headers={"Authorization": "Bearer t0"}),
     ]
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from ..._option_checks import POSITIVE, Rule, check, no_option, or_none, takes, whole
+from ..._option_checks import FLAG, POSITIVE, Rule, check, no_option, one_of, or_none, takes, whole
 from ...errors import ConfigurationError
 from ...protocols import ApprovalRule, ToolKind
 from ...tools import Summarize, ToolContext, ToolOptions, check_options
@@ -78,9 +78,9 @@ class McpServer:
     function, the capability is not offered. In the protocol before 2026 a question does not name its call. So the calls
     of a reply run one after another then, and a question is refused while calls of several requests run.
 
-    `protocol` is the era: "auto" asks the server. An HTTP response, an event of a stream, and a line of a
-    program may each have at most `max_response_bytes`, and 100,000 JSON values. Raises `ConfigurationError` for wrong
-    arguments.
+    `protocol` is the era: "auto" asks the server, and takes one that ends at the question for an older one. An HTTP
+    response, an event of a stream, and a line of a program may each have at most `max_response_bytes`, and 100,000 JSON
+    values. Raises `ConfigurationError` for wrong arguments.
     """
 
     name: str
@@ -140,6 +140,8 @@ class McpServer:
             raise ConfigurationError(f"MCP server {self.name!r}: headers can be given only with a url")
         for name, callback in (("on_elicitation", self.on_elicitation), ("on_sampling", self.on_sampling)):
             check(f"MCP server {self.name!r}: {name}", callback, or_none(_ASKED))
+        check(f"MCP server {self.name!r}: needs_approval", self.needs_approval, or_none(FLAG))
+        check(f"MCP server {self.name!r}: protocol", self.protocol, one_of("auto", "legacy", "2026-07-28"))
         check(f"MCP server {self.name!r}: timeout_seconds", self.timeout_seconds, or_none(POSITIVE))
         check(f"MCP server {self.name!r}: max_response_bytes", self.max_response_bytes, whole(1))
 
@@ -174,9 +176,9 @@ def servers_from(path: str | Path) -> list[McpServer]:
 
     The keys of a server are `command`, `args`, `env`, `cwd`, `url` and `headers`; a server with `disabled` is left out.
     Other keys are ignored, because they belong to other applications; set the other options of an `McpServer` in code,
-    for example with `dataclasses.replace`. In all texts `${NAME}` is replaced by that environment variable, and
-    `${NAME:-text}` by the text if the variable is not set. Raises `ConfigurationError`, which names the file and the
-    server.
+    for example with `dataclasses.replace`. In all texts `${NAME}` or `${env:NAME}` is replaced by that environment
+    variable, and `${NAME:-text}` by the text if the variable is not set. Raises `ConfigurationError`, which names the
+    file and the server.
     """
     try:
         read: object = orjson.loads(Path(path).read_bytes())
@@ -197,7 +199,7 @@ def servers_from(path: str | Path) -> list[McpServer]:
 
 
 _TEXTS = ("command", "cwd", "url")
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
 def _server(path: str, name: str, entry: dict[str, Any]) -> McpServer:
