@@ -67,7 +67,8 @@ def _known(part: Any) -> Any:
 
 def _good_tools(result: dict[str, Any], version: str, left_out: Callable[[str, str], None]) -> list[Any]:
     """Return the definitions that the protocol allows. Other faults of the list are left to the SDK."""
-    from mcp.types import methods  # noqa: PLC0415 -- an extra
+    from mcp.shared.inbound import find_invalid_x_mcp_header  # noqa: PLC0415 -- an extra
+    from mcp.types import methods  # noqa: PLC0415
 
     # One more is enough to notice that there are too many.
     kept = result["tools"][: MOST_TOOLS + 1]
@@ -81,6 +82,10 @@ def _good_tools(result: dict[str, Any], version: str, left_out: Callable[[str, s
                 wrong.setdefault(where[1], _said(where[2:], problem["msg"]))
     except (ValueError, KeyError):
         pass  # The version is unknown, or has no such method.
+    for index, each in enumerate(kept):
+        # The SDK would remove such a tool too, and log it elsewhere.
+        if version >= "2026" and index not in wrong and (why := find_invalid_x_mcp_header(each["inputSchema"])):
+            wrong[index] = why
     for index, why in wrong.items():
         left_out(_name(kept[index], index + 1), f"its definition breaks the protocol: {why}")
     return [each for index, each in enumerate(kept) if index not in wrong]
