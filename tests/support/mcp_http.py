@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import anyio
@@ -59,8 +59,12 @@ class Served:
 
 
 @asynccontextmanager
-async def written_down(answer: Callable[[str], bytes]) -> AsyncGenerator[tuple[str, list[str]]]:
+async def written_down(
+    answer: Callable[[str], bytes | Awaitable[bytes | None]],
+) -> AsyncGenerator[tuple[str, list[str]]]:
     """A server that answers each request with `answer(body)`, each on a connection of its own.
+
+    For None it sends a piece of an answer, and then nothing until the client closes the connection.
 
     Yields its address, and the list of the requests' bodies.
     """
@@ -76,7 +80,15 @@ async def written_down(answer: Callable[[str], bytes]) -> AsyncGenerator[tuple[s
             while len(body) < length:
                 body += await stream.receive()
             seen.append(body.decode())
-            await stream.send(answer(body.decode()))
+            reply = answer(body.decode())
+            reply = reply if isinstance(reply, bytes) else await reply
+            if reply is not None:
+                await stream.send(reply)
+                return
+            await stream.send(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n: wait\n\n")
+            with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+                await stream.receive()
+            seen.append("closed")
 
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as group:
         group.start_soon(listener.serve, handle)

@@ -68,6 +68,7 @@ class FakeMcp:
         self.down = False
         self.deaf = False  # whether it ignores requests
         self.refusal: MCPError | None = None  # its answer to pings
+        self.no_list: MCPError | None = None  # its answer to requests for the tools
         self.connections = 0
         self.lists = 0
         self.running = 0  # the number of calls that are in the handler
@@ -130,6 +131,8 @@ class FakeMcp:
             self.lists += 1
             if self.deaf:
                 await anyio.sleep_forever()
+            if self.no_list is not None:
+                raise self.no_list
             if context.session not in self._sessions and context.protocol_version < "2026":
                 self._sessions[:] = [context.session]
             return types.ListToolsResult(tools=list(self.tools))

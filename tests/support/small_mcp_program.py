@@ -2,7 +2,8 @@
 
 Its tools: `pid`, `environment`, `arguments`, `hang` (never answers), `die` (exits at once). `half`, `nothing` and
 `deep` answer with values that the SDK cannot read: half of a surrogate pair, a result that is null, and lists nested
-300 deep. `many` answers with 200,000 values, and `endless` with a line of 300,000 bytes that does not end. With `--fail`, it prints an error and exits before any answer. With `--chatty`, it prints a greeting in
+300 deep. `many` answers with 200,000 values, and `endless` with a line of 300,000 bytes that does not end. With `--fail`, it prints an error and exits before any answer, and with
+`--strict` it does so if the first message is not `initialize`. With `--chatty`, it prints a greeting in
 Latin-1 to stdout, where answers belong, and a log line before each answer.
 """
 
@@ -50,8 +51,12 @@ def main() -> None:
         sys.exit("the key is wrong\nget another one")
     if "--chatty" in sys.argv:
         os.write(1, "Le café est ouvert\n".encode("latin-1"))
+    is_strict = "--strict" in sys.argv
     for line in sys.stdin:
         message = json.loads(line)
+        if is_strict and message["method"] != "initialize":
+            sys.exit("expected initialize")
+        is_strict = False
         if "id" not in message or message.get("params", {}).get("name") == "hang":
             continue
         if message.get("params", {}).get("name") in UNREADABLE:

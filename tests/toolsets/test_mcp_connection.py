@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-from contextlib import nullcontext
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, nullcontext
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 import pytest
@@ -163,6 +164,54 @@ async def test_a_server_that_stands_still_is_given_up_once_no_call_waits_for_it(
         assert mcp.status()[0].connected
 
 
+@eras
+async def test_a_server_that_stands_still_is_given_up_even_if_calls_keep_coming(era: Era):
+    server = FakeMcp([WRITES], hang)
+    async with McpTools([server.named("s", era)], ping_seconds=20) as mcp, anyio.create_task_group() as group:
+        server.deaf = True
+        for _ in range(16):
+            group.start_soon(lambda: Caller(mcp.registry)("s__write", seconds=12))
+            await advance(5)
+        assert mcp.status()[0].reason == "it did not answer within 10 s"
+        server.deaf = False
+        await advance(40)
+        assert (server.connections, mcp.status()[0].connected) == (3, True)
+
+
+@eras
+async def test_a_server_is_not_given_up_for_a_call_that_was_not_answered_while_it_carries_out_another(era: Era):
+    server = FakeMcp([WRITES], hang)
+    async with McpTools([server.named("s", era)], ping_seconds=20) as mcp, anyio.create_task_group() as group:
+        server.deaf = True
+        await Caller(mcp.registry)("s__write", seconds=12)
+        group.start_soon(lambda: Caller(mcp.registry)("s__write", seconds=80))
+        await advance(70)
+        assert (server.connections, mcp.status()[0].connected) == (1, True)
+
+
+@eras
+async def test_a_connection_that_cannot_be_left_is_given_up(era: Era):
+    server = FakeMcp([WRITES])
+
+    @asynccontextmanager
+    async def connect() -> AsyncGenerator[Any]:
+        made: Any = server.named("s").connect
+        async with made() as streams:
+            try:
+                yield streams
+            finally:
+                await anyio.sleep_forever()
+
+    async with McpTools([McpServer("s", connect=connect, protocol=era)]) as mcp:
+        server.kill()
+        await advance(9.9)
+        assert (server.connections, mcp.status()[0].reason) == (1, "the server has ended the connection")
+        await advance(0.15)
+        assert mcp.status()[0].reason == "the server has ended the connection"
+        await advance(1)
+        assert (server.connections, mcp.status()[0].connected) == (2, True)
+
+
 async def test_a_server_is_not_asked_for_its_list_while_a_call_runs():
     server = FakeMcp([WRITES], hang)
     async with McpTools([server.named("s")], ping_seconds=20) as mcp, anyio.create_task_group() as group:
@@ -199,10 +248,12 @@ async def test_a_server_that_refuses_a_ping_is_lost_only_if_it_does_not_know_the
         assert (server.connections, mcp.status()[0].connected) == (1 + is_lost, True)
 
 
-async def test_an_older_server_without_tools_is_connected():
+@pytest.mark.parametrize("protocol", ["auto", *ERAS])
+async def test_a_server_without_tools_is_connected(protocol: Era | Literal["auto"]):
     from mcp.server import Server
 
-    async with McpTools([McpServer("s", connect=lambda: Server("empty"), protocol="legacy")]) as mcp:
+    async with McpTools([McpServer("s", connect=lambda: Server("empty"), protocol=protocol)], ping_seconds=9) as mcp:
+        await advance(20)
         assert (mcp.status()[0].connected, mcp.status()[0].tools) == (True, ())
 
 
@@ -342,6 +393,22 @@ async def test_a_change_that_a_busy_server_could_not_list_in_time_is_read_once_i
         await advance(15)
         assert list(mcp.registry.specs) == ["s__write"]
         assert (await session.result()).ok
+
+
+@eras
+async def test_a_server_that_cannot_list_its_tools_keeps_its_calls_and_is_asked_again(era: Era):
+    server = FakeMcp([READS], hang)
+    async with McpTools([server.named("s", era)], ping_seconds=20) as mcp, anyio.create_task_group() as group:
+        group.start_soon(lambda: Caller(mcp.registry)("s__read", seconds=60))
+        await settle()
+        server.no_list, server.tools = MCPError(-32603, "no upstream"), [WRITES]
+        await server.tell_change()
+        await advance(15)
+        assert (server.connections, server.running, mcp.status()[0].connected) == (1, 1, True)
+        server.no_list = None
+        await advance(10)
+        assert [each.name for each in mcp.registry] == ["s__write"]
+        await advance(40)
 
 
 @eras

@@ -5,12 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import suppress
 from typing import Annotated, Any
 
 import anyio
 import anyio.to_thread
 import pytest
+from mcp.client.streamable_http import streamable_http_client
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from pydantic import Field
@@ -19,6 +21,8 @@ from support.mcp_http import Served, response, written_down
 from support.mcp_server import ERAS, Caller, Era, until
 from toolbus.errors import ConfigurationError
 from toolbus.events import ToolCallFailed, ToolCallProgress
+from toolbus.failures import ReportedFailure
+from toolbus.tools import ToolContext
 from toolbus.toolsets.mcp import McpServer, McpTools
 
 eras = pytest.mark.parametrize("era", ERAS)
@@ -347,6 +351,165 @@ async def test_a_call_that_is_refused_in_json_too_is_reported_with_both_texts():
         assert mcp.status()[0].connected
     assert "HTTP 429 Too Many Requests: Slow down; it was not carried out" in failed.error
     assert (failed.retryable, failed.outcome_unknown) == (True, False)
+
+
+@leaves_generators
+async def test_calls_do_not_wait_for_each_other_s_connections():
+    given, arrived, all_arrived = refusing("403 Forbidden"), 0, anyio.Event()
+
+    async def answer(asked: str) -> bytes:
+        nonlocal arrived
+        if '"tools/call"' in asked:
+            arrived += 1
+            if arrived == 101:
+                all_arrived.set()
+            await all_arrived.wait()
+        return given(asked)
+
+    async def call(tool: Any) -> None:
+        with suppress(ReportedFailure):
+            await tool(toolbus_context=ToolContext(deps=None))
+
+    async with written_down(answer) as (url, _), McpTools([McpServer("web", url=url, protocol="legacy")]) as mcp:
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as group:
+                for _ in range(101):
+                    group.start_soon(call, mcp.registry.get("web__big"))
+        assert mcp.status()[0].connected
+
+
+def never(given: Callable[[str], bytes], is_silent: Callable[[str], bool]) -> Callable[[str], Awaitable[bytes]]:
+    """Return the answers of a server that answers some requests never."""
+
+    async def answer(asked: str) -> bytes:
+        if is_silent(asked):
+            await anyio.sleep_forever()
+        return given(asked)
+
+    return answer
+
+
+@leaves_generators
+async def test_a_notification_that_is_never_answered_does_not_hold_up_calls(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("toolbus.toolsets.mcp._transport._NOTED_SECONDS", 0.02)
+    called = list[str]()
+
+    def is_silent(asked: str) -> bool:
+        called.extend([asked] * ('"tools/call"' in asked))
+        return called[:1] == [asked] or "notifications/cancelled" in asked
+
+    answer = never(refusing("403 Forbidden"), is_silent)
+    async with written_down(answer) as (url, _), McpTools([McpServer("web", url=url, protocol="legacy")]) as mcp:
+        call = Caller(mcp.registry)
+        assert (await call.failed("web__big", seconds=0.05)).reason == "timeout"
+        assert "HTTP 403" in (await call.failed("web__big", seconds=5)).error
+        assert mcp.status()[0].connected
+
+
+@leaves_generators
+@pytest.mark.parametrize(
+    ("reply", "why"),
+    [
+        (b"", "went away during the call (Connection closed: "),
+        (b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{", "the response was cut: "),
+    ],
+)
+async def test_a_call_whose_connection_is_cut_ends_no_other_call(reply: bytes, why: str):
+    given, one_runs, cut = refusing("403 Forbidden"), anyio.Event(), anyio.Event()
+
+    async def answer(asked: str) -> bytes:
+        if '"tools/call"' not in asked:
+            return given(asked)
+        if one_runs.is_set():
+            return reply
+        one_runs.set()
+        await cut.wait()
+        return given(asked)
+
+    ended: list[ToolCallFailed] = []
+    async with written_down(answer) as (url, _), McpTools([McpServer("web", url=url, protocol="legacy")]) as mcp:
+
+        async def call() -> None:
+            ended.append(await Caller(mcp.registry).failed("web__big"))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(call)
+            await one_runs.wait()
+            await call()
+            cut.set()
+        assert mcp.status()[0].connected
+    assert why in ended[0].error
+    assert ended[0].outcome_unknown
+    assert "HTTP 403" in ended[1].error
+
+
+@leaves_generators
+async def test_a_call_that_has_ended_keeps_no_connection_open():
+    given = refusing("")
+
+    async def answer(asked: str) -> bytes | None:
+        return None if '"tools/call"' in asked else given(asked)
+
+    async with (
+        written_down(answer) as (url, asked),
+        McpTools([McpServer("web", url=url, protocol="legacy")]) as mcp,
+    ):
+        assert (await Caller(mcp.registry).failed("web__big", seconds=0.05)).reason == "timeout"
+        await until(lambda: "closed" in asked)
+        assert mcp.status()[0].connected
+
+
+@leaves_generators
+async def test_a_session_whose_end_is_never_answered_does_not_hold_up_the_next_one(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("toolbus.toolsets.mcp._transport._NOTED_SECONDS", 0.02)
+    monkeypatch.setattr("toolbus.toolsets.mcp._connection._LIST_SECONDS", 0.02)
+    is_still = False
+    answer = never(refusing(""), lambda _: is_still)
+    async with (
+        written_down(answer) as (url, asked),
+        McpTools([McpServer("web", url=url, protocol="legacy")], ping_seconds=0.02) as mcp,
+    ):
+        is_still = True
+        await until(lambda: not mcp.status()[0].connected)
+        is_still = False
+        await until(lambda: mcp.status()[0].connected)
+    assert sum('"initialize"' in each for each in asked) == 2
+
+
+@leaves_generators
+async def test_a_question_of_a_call_that_has_ended_is_refused():
+    ended, answered = anyio.Event(), anyio.Event()
+    given, said = refusing(""), ""
+    form: dict[str, Any] = {"message": "Really?", "requestedSchema": {"type": "object", "properties": {}}}
+    question: dict[str, Any] = {"jsonrpc": "2.0", "id": "q", "method": "elicitation/create", "params": form}
+
+    async def answer(asked: str) -> bytes:
+        nonlocal said
+        if '"id":"q"' in asked:
+            said = asked
+            answered.set()
+            return response("202 Accepted")
+        if '"tools/call"' in asked:
+            await ended.wait()
+            events = f"data: {json.dumps(question)}\n\n".encode()
+            return response("200 OK", events, **{"content-type": "text/event-stream"})
+        return given(asked)
+
+    async def decide(_context: Any, _params: Any) -> Any:
+        raise AssertionError
+
+    def server(url: str) -> McpServer:
+        return McpServer("web", connect=lambda: streamable_http_client(url), protocol="legacy", on_elicitation=decide)
+
+    async with (
+        written_down(answer) as (url, _),
+        McpTools([server(url)]) as mcp,
+    ):
+        await Caller(mcp.registry).failed("web__big", seconds=0.05)
+        ended.set()
+        with anyio.fail_after(10):
+            await answered.wait()
+    assert "the call has ended" in said
 
 
 @eras

@@ -49,6 +49,11 @@ async def test_no_shell_reads_the_arguments_and_the_program_runs_where_it_is_to(
     assert (Path(cwd).name, arguments) == (tmp_path.name, ["$HOME", "; echo *"])
 
 
+async def test_a_program_that_ends_at_a_message_of_the_newer_protocol_is_started_as_an_older_one():
+    async with McpTools([small("--strict")]) as mcp:
+        assert (mcp.status()[0].connected, mcp.status()[0].protocol) == (True, "2025-11-25")
+
+
 @pytest.mark.guarantee("G30")
 async def test_a_program_killed_in_the_middle_of_a_call_fails_it_and_is_started_again():
     async with McpTools([small()]) as mcp:
@@ -106,10 +111,13 @@ async def test_a_program_that_is_stopped_is_given_up_and_another_one_is_started(
         assert await said(call, "small__pid") != first
 
 
-async def test_what_a_program_prints_between_its_answers_is_passed_over_in_any_encoding():
+async def test_what_a_program_prints_between_its_answers_is_passed_over_in_any_encoding(
+    caplog: pytest.LogCaptureFixture,
+):
     async with McpTools([small("--chatty")], connect_seconds=10) as mcp:
         assert mcp.status()[0].connected, mcp.status()[0].reason
         assert (await said(Caller(mcp.registry), "small__arguments"))[1:] == ["--chatty"]
+    assert [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING] == []
 
 
 @pytest.mark.guarantee("G30")
@@ -133,7 +141,7 @@ async def test_the_last_words_of_a_program_are_reported(caplog: pytest.LogCaptur
     servers = [small("--fail"), McpServer("none", command="no-such-program"), usage]
     async with McpTools(servers) as mcp:
         failed, none, other = mcp.status()
-        assert other.reason.endswith("it said: Usage: serve [--stdio]")
+        assert other.reason.endswith("it said: Usage: serve [--stdio] | {")
         assert failed.reason.endswith("it said: the key is wrong | get another one")
         assert none.reason == "there is no no-such-program"
     assert "MCP server small says: get another one" in caplog.text

@@ -38,6 +38,8 @@ _STEADY_SECONDS = 10.0
 _LIST_SECONDS = 10.0
 # The time for a server to confirm that it will report changes. Otherwise the regular checks find them.
 _LISTEN_SECONDS = 5.0
+# The time for leaving a connection that was lost.
+_LEAVE_SECONDS = 10.0
 # The least time between two reads of the list.
 _REST_SECONDS = 0.25
 _MOST_PAGES = 100
@@ -73,6 +75,7 @@ class Connection:
         self._since = anyio.current_time()
         self._wake = anyio.Event()
         self._closing = False
+        self._era: str = server.protocol
 
     @property
     def is_connected(self) -> bool:
@@ -103,7 +106,14 @@ class Connection:
                 await self._hold(words)
             except Exception as exc:
                 # The server, a transport of the application or the SDK may raise anything.
-                self._lose(_reason(exc), words)
+                why = _reason(exc)
+                if self._connected_at == math.inf:
+                    # Some programs of the older protocol end when the first message is of the newer one.
+                    is_older = self._era == "auto" and why == _CLOSED
+                    self._era = "legacy" if is_older else self.server.protocol
+                    if is_older:
+                        continue
+                self._lose(why, words)
             self.tried.set()
             if self._closing:
                 return
@@ -117,6 +127,7 @@ class Connection:
         self._changed = self._ended = False
         # Whether an answer suggests that the server does not know this connection any more.
         self._suspect = False
+        self._note_sign()
 
     async def _hold(self, words: LastWords) -> None:
         """Stay connected until `close` is called. Raises when the connection is lost."""
@@ -126,7 +137,10 @@ class Connection:
             "elicitation_callback": self._answering(self.server.on_elicitation),
             "sampling_callback": self._answering(self.server.on_sampling),
         }
-        client = client_for(self.server, words, self._on_message, self._on_end, self._left_out, **callbacks)
+        client = client_for(
+            self.server, self._era, words, self._note_sign, self._on_message, self._on_end, self._left_out, **callbacks
+        )
+        lost: Exception = TimeoutError(f"it did not answer within {self._connect_seconds:g} s")
         with anyio.CancelScope(deadline=anyio.current_time() + self._connect_seconds) as self._life:
             async with client:
                 # The SDK would check results on the event loop without a bound on the time; `check_answer` checks them.
@@ -135,12 +149,13 @@ class Connection:
                     await self._serve(client, self._life)
                 except Exception as exc:
                     # Leaving the connection takes some time, and calls report this reason meanwhile.
-                    self.why = _reason(exc)
+                    lost, self.why = exc, _reason(exc)
+                    self._life.deadline = min(self._life.deadline, anyio.current_time() + _LEAVE_SECONDS)
                     raise
                 finally:
                     self._drop()
         if self._life.cancelled_caught and not self._closing:
-            raise TimeoutError(f"it did not answer within {self._connect_seconds:g} s")
+            raise lost
 
     async def _serve(self, client: mcp.Client, life: anyio.CancelScope) -> None:
         async with anyio.create_task_group() as group:
@@ -168,21 +183,35 @@ class Connection:
                 raise ConnectionError("the server has ended the connection")
             changed, suspect = self._changed, self._suspect
             self._changed = self._suspect = False
-            if not (changed or suspect) and self._live is not None and self._live.calls:
-                # The server may be too busy with calls to answer, and calls have deadlines.
+            if not (changed or suspect) and self._is_busy():
                 continue
             rest = _REST_SECONDS if changed else 0.0
             try:
                 with anyio.fail_after(_LIST_SECONDS):
                     await self._check(client, changed=changed)
+                    self._note_sign()
             except TimeoutError:
-                if self._live is None or not self._live.calls:
+                if not self._is_busy():
                     raise TimeoutError(f"it did not answer within {_LIST_SECONDS:g} s") from None
                 self._changed = changed
             except _Limited:
                 self._changed, rest = changed, self._ping_seconds
             if rest:
                 await self._rest(rest)
+
+    def _is_busy(self) -> bool:
+        """Return whether the server may be too busy with calls to answer anything else; calls have deadlines.
+
+        It is not if it has been silent during two calls, one after the other, and the second one began before all that
+        run.
+        """
+        calls = self._live.calls if self._live is not None else ()
+        return any(each.began <= self._unanswered for each in calls)
+
+    def _note_sign(self) -> None:
+        """Note that the server has sent something."""
+        # The end of a first call without an answer, and the beginning of one after it.
+        self._silent_from = self._unanswered = math.inf
 
     async def _check(self, client: mcp.Client, *, changed: bool) -> None:
         """Read the list of tools; with the older protocol send a ping instead, unless the list has changed.
@@ -199,10 +228,13 @@ class Connection:
         except mcp.MCPError as exc:
             if HTTP.get().code == _TOO_MANY:
                 raise _Limited from exc
-            # Any other error is an answer of the server to a ping.
             is_away = exc.code == -32000 or exc.message in (*_SESSION_GONE, _REFUSED)
-            if is_away or changed or not _is_older(client):
+            if is_away or (exc.message == _UNKNOWN and not _is_older(client)):
                 raise
+            # Any other error is an answer of the server, which may carry out calls.
+            if changed:
+                _logger.debug("MCP server %s does not list its tools: %s", self.server.name, exc)
+                raise _Limited from exc
 
     async def _listen(self, client: mcp.Client, *, task_status: anyio.abc.TaskStatus[None]) -> None:
         """Listen for changes with the newer protocol; with the older one they come as messages.
@@ -319,6 +351,11 @@ class Connection:
         try:
             with running.scope:
                 return await self._answer(live, tool, arguments, context, read_only=read_only)
+        except anyio.get_cancelled_exc_class():
+            if running.began >= self._silent_from:
+                self._unanswered = min(self._unanswered, running.began)
+            self._silent_from = min(self._silent_from, anyio.current_time())
+            raise
         finally:
             _RUNNING.reset(token)
             live.calls.discard(running)
@@ -346,6 +383,11 @@ class Connection:
         status = HttpStatus()
         token = HTTP.set(status)
         try:
+            try:
+                return await live.client.call_tool(tool, arguments, progress_callback=report)
+            except mcp.MCPError as exc:
+                if not await self._agreed_to_visit(exc):
+                    raise
             return await live.client.call_tool(tool, arguments, progress_callback=report)
         except mcp.MCPError as exc:
             raise self._failed(exc, status, live, read_only=read_only) from exc
@@ -354,12 +396,15 @@ class Connection:
             raise ReportedFailure(Failure("error", error, unknown=unknown), str(exc)) from exc
         except RuntimeError as exc:
             # The SDK raises it if the server asks back too often.
-            error = f"The MCP server {name!r} gave no answer to {tool!r} that can be used: {exc}"
+            # After a semicolon, the SDK gives advice to programmers.
+            said = str(exc).partition(";")[0]
+            error = f"The MCP server {name!r} gave no answer to {tool!r} that can be used: {said}"
             raise ReportedFailure(Failure("error", clean(error)[:2_000], unknown=unknown), str(exc)) from exc
         except (anyio.ClosedResourceError, anyio.BrokenResourceError) as exc:
             raise self._lost(read_only=read_only) from exc
         finally:
             HTTP.reset(token)
+            status.end()
 
     def _failed(self, exc: mcp.MCPError, status: HttpStatus, live: _Live, *, read_only: bool) -> Exception:
         """Return the failure of a call that the server, or the SDK for it, has answered with an error."""
@@ -371,14 +416,19 @@ class Connection:
             error = clean(f"The MCP server {self.server.name!r} refused the call: {why}")[:2_000]
             error += f"; it was not carried out{', so try again later, or do without' if later else ''}."
             return ReportedFailure(Failure("error", error, retryable=later), why)
-        if exc.code == -32000 or self._live is not live:
+        if exc.code == -32000:
             # The SDK uses this code if no answer came; servers that were restarted use it for unknown sessions.
             self._request_check()
+        is_silence = exc.code == -32000 and (status.code >= _FIRST_ERROR or exc.message.startswith(_NO_ANSWER))
+        if is_silence or self._live is not live:
             return self._lost(read_only=read_only, why=why)
         if exc.code in _NOT_FOUND and exc.message in _SESSION_GONE:
             # The server was restarted, and does not know this connection.
             self._on_end()
             return ReportedFailure(Failure("error", self._away(why), retryable=True), why)
+        if exc.code == -32603 and exc.message != _REFUSED and status.code < _FIRST_ERROR:
+            # Servers in TypeScript use this code for each exception of a tool.
+            return ReportedFailure(Failure("error", _with_data(exc), unknown=not read_only), why)
         if exc.code in _NOT_SAID or (exc.code == -32600 and exc.message.startswith(_NO_RESULT)):
             again = read_only and exc.message == _REFUSED
             if exc.message == _REFUSED:
@@ -388,6 +438,24 @@ class Connection:
             error = error[:2_000] + ("; it changes nothing, so try again." if again else "")
             return ReportedFailure(Failure("error", error, retryable=again, unknown=not read_only), why)
         return ToolError(_with_data(exc))
+
+    async def _agreed_to_visit(self, exc: mcp.MCPError) -> bool:
+        """Return whether an error of the older protocol asks people to visit addresses first, and they agree to it."""
+        import mcp  # noqa: PLC0415 -- an extra
+
+        ask = self._answering(self.server.on_elicitation)
+        if ask is None or exc.code != mcp.types.URL_ELICITATION_REQUIRED:
+            return False
+        try:
+            visits = mcp.UrlElicitationRequiredError.from_error(exc.error).elicitations
+        except (ValidationError, AttributeError, TypeError):
+            # The data of the error is something else, and the model reads it.
+            return False
+        for each in visits:
+            answer = await ask(None, each)
+            if getattr(answer, "action", "") != "accept":
+                return False
+        return True
 
     def _answering(self, callback: Callable[[ToolContext[Any], Any], Awaitable[Any]] | None) -> Any:
         """Return the SDK's callback for what the server asks back, or None for what is not offered to servers."""
@@ -401,6 +469,7 @@ class Connection:
             if running is None or running.context is None:
                 calls = self._live.calls if self._live is not None else ()
                 why = f"the question does not say which call it is about, and {len(calls)} calls run"
+                why = why if _RUNNING.get() is None else "the call has ended"
                 return types.ErrorData(code=types.INVALID_REQUEST, message=why)
             # With the older protocol this is not the call's own task, so the call has to cancel it.
             with anyio.CancelScope() as scope:
@@ -429,7 +498,10 @@ class Connection:
         """
         running = _RUNNING.get()
         calls = () if self._live is None else tuple(self._live.calls)
-        return calls[0] if running is None and len(calls) == 1 else running
+        if running is None and len(calls) == 1:
+            return calls[0]
+        # Over HTTP, the stream of a call that was cancelled stays open, and may bring a question.
+        return running if running in calls else None
 
     def _away(self, why: str = "") -> str:
         seconds = f"for {self.seconds():.0f} s" if self._live is None else "just now"
@@ -456,6 +528,9 @@ _NOT_FOUND_HERE, _TOO_MANY, _FIRST_ERROR = 404, 429, 400
 _MOST_DATA_CHARS = 1_000
 # The SDK's texts for successful HTTP responses without a result.
 _NO_RESULT = ("server answered a request with 202", "Unexpected content type")
+# The SDK's texts for a connection, and for the stream of an answer, that has ended.
+_CLOSED = "Connection closed"
+_NO_ANSWER = (_CLOSED, "SSE stream ")
 # The codes for an unknown session: that of the SDK, and that of servers in TypeScript.
 _NOT_FOUND = (-32600, -32001)
 # The texts for an unknown session: that of the SDK for the HTTP status 404, and that of its servers.
@@ -463,7 +538,7 @@ _SESSION_GONE = ("Session terminated", "Session not found")
 
 
 class _Limited(Exception):
-    """The server answers, but refuses a check because of too many requests."""
+    """The server answers, but refuses a check, for example because of too many requests."""
 
 
 @dataclass(slots=True, eq=False)
@@ -471,6 +546,7 @@ class _Call:
     """A running call: its scope, and those of the questions that its server asks back."""
 
     context: ToolContext[Any] | None
+    began: float = field(default_factory=anyio.current_time)
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     questions: set[anyio.CancelScope] = field(default_factory=set[anyio.CancelScope])
 
@@ -497,13 +573,20 @@ def _is_older(client: mcp.Client) -> bool:
 
 async def _all_tools(client: mcp.Client) -> list[types.Tool]:
     """Return the tools of all pages of the list. Raises `ValueError` for too many tools or pages."""
+    import mcp  # noqa: PLC0415 -- an extra
+
     if client.server_capabilities.tools is None and _is_older(client):
         return []
     found: list[types.Tool] = []
     cursor: str | None = None
     seen: set[str] = set()
     for _ in range(_MOST_PAGES):
-        page = await client.list_tools(cursor=cursor)
+        try:
+            page = await client.list_tools(cursor=cursor)
+        except mcp.MCPError as exc:
+            if exc.code == -32601 and exc.message != _UNKNOWN and client.server_capabilities.tools is None:
+                return []
+            raise
         found += page.tools
         if len(found) > MOST_TOOLS:
             break

@@ -1,4 +1,4 @@
-"""Bounds on the responses of HTTP servers: on each body, and on each event of a stream.
+"""Bounds on the responses of HTTP servers: on each body, on each event of a stream, and on what a cut one affects.
 
 They raise errors of the classes that the SDK turns into an answer to the call.
 """
@@ -13,6 +13,7 @@ import anyio.lowlevel
 import httpx2
 
 from ._bounds import excess
+from ._transport import HTTP
 
 
 def bounding(
@@ -33,6 +34,29 @@ def bounding(
     return bound
 
 
+class Client(httpx2.AsyncClient):
+    """A client that answers a call, a notification or an answer whose connection is cut.
+
+    Otherwise the SDK would end all calls to the server.
+    """
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        start, send = request.content[:200], super().send
+        is_call = b'"method":"tools/call"' in start
+        try:
+            if is_call:
+                return await HTTP.get().read(lambda: send(request, **options), httpx2.ReadError(_ENDED))
+            return await send(request, **options)
+        except httpx2.TransportError as exc:
+            if request.method == "POST" and (b'"method":"notifications/' in start or b'"method":' not in start):
+                return httpx2.Response(202, request=request)
+            if not is_call:
+                raise
+            error = {"code": -32000, "message": f"Connection closed: {str(exc) or type(exc).__name__}"}
+            return httpx2.Response(503, json={"jsonrpc": "2.0", "id": None, "error": error}, request=request)
+
+
+_ENDED = "the call has ended"
 _CODED = "the response is compressed, which was not asked for"
 
 
@@ -48,11 +72,19 @@ class _Body(httpx2.AsyncByteStream):
         if self._is_coded:
             raise httpx2.StreamError(_CODED)
         body = bytearray()
-        async with contextlib.aclosing(aiter(self._stream)) as pieces:
-            async for piece in pieces:
-                body += piece
-                if len(body) > self._most:
-                    break
+
+        async def receive() -> None:
+            nonlocal body
+            async with contextlib.aclosing(aiter(self._stream)) as pieces:
+                async for piece in pieces:
+                    body += piece
+                    if len(body) > self._most:
+                        break
+
+        try:
+            await HTTP.get().read(receive, httpx2.StreamError(_ENDED))
+        except httpx2.TransportError as exc:
+            raise httpx2.StreamError(f"the response was cut: {exc}") from exc
         if why := excess(body, self._most):
             raise httpx2.StreamError(f"the response {why}")
         yield bytes(body)
@@ -74,8 +106,14 @@ class _Events(httpx2.AsyncByteStream):
         if self._is_coded:
             raise httpx2.SSEError(_CODED)
         events = cast("AsyncGenerator[Any]", aiter(httpx2.EventSource(self._inner, max_event_size=self._most)))
-        async with contextlib.aclosing(events):
+
+        async def receive() -> Any:
             async for event in events:
+                return event
+            return None
+
+        async with contextlib.aclosing(events):
+            while (event := await HTTP.get().read(receive, httpx2.SSEError(_ENDED))) is not None:
                 if why := excess(event.data.encode("utf-8", "replace"), self._most):
                     raise httpx2.SSEError(f"an event {why}")
                 fields = [f"event: {event.event}", f"id: {event.id}"]

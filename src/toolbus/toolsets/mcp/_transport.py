@@ -11,14 +11,15 @@ import logging
 import os
 import sys
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import anyio.lowlevel
 
+from ..._version import __version__
 from ...errors import MissingExtra
 from ...network import check_allowed
 from ._bounds import LINES, bounded_lines
@@ -28,9 +29,14 @@ from ._servers import McpServer, environment_of
 if TYPE_CHECKING:
     import mcp
 
+_T = TypeVar("_T")
 _logger = logging.getLogger("toolbus.mcp")
 # The time-out of a TCP connection and of each write, the same as in the SDK.
 _CONNECT_SECONDS = 30.0
+# The time for the answer to a notification, for which all later messages wait, and to the end of a session.
+_NOTED_SECONDS = 5.0
+# The times that a server may ask back during a call, which its deadline bounds too.
+_MOST_ROUNDS = 1_000
 # The time to wait for the last output of a program after it has ended.
 _WORDS_SECONDS = 0.5
 
@@ -45,11 +51,30 @@ def need_sdk() -> None:
 
 
 class HttpStatus:
-    """The HTTP status of the answer to the newest request that was sent with this as `HTTP`; 0 without an answer."""
+    """The HTTP status of the answer to the newest request that was sent with this as `HTTP`; 0 without an answer.
+
+    After `end`, nothing is read for the requests that were sent with it.
+    """
 
     code = 0
     said = ""
     """The status and its reason, such as "HTTP 429 Too Many Requests"."""
+
+    def __init__(self) -> None:
+        self._reading: anyio.CancelScope | None = None
+        self._is_over = False
+
+    def end(self) -> None:
+        self._is_over = True
+        if self._reading is not None:
+            self._reading.cancel()
+
+    async def read(self, receive: Callable[[], Awaitable[_T]], over: Exception) -> _T:
+        """Return what `receive` returns. Raises `over` after `end`."""
+        with anyio.CancelScope() as self._reading:
+            if not self._is_over:
+                return await receive()
+        raise over
 
 
 HTTP: ContextVar[HttpStatus] = ContextVar("the HTTP status for the task that asks an MCP server")
@@ -86,16 +111,18 @@ class LastWords:
 
 def client_for(
     server: McpServer,
+    era: str,
     words: LastWords,
+    on_sign: Callable[[], None],
     on_message: Callable[[Any], None],
     on_end: Callable[[], None],
     left_out: Callable[[str, str], None],
     **callbacks: Any,
 ) -> mcp.Client:
-    """Return a client that is not entered yet. `on_message` is called with each message that no call waits for.
+    """Return a client for an era, which is not entered yet. `on_sign` is called for each message of the server.
 
-    `on_end` is called when the server ends the connection, and `left_out(tool, why)` for each invalid definition. The
-    other `callbacks` are those of the SDK's client.
+    `on_message` is called with each message that no call waits for, `on_end` when the server ends the connection, and
+    `left_out(tool, why)` for each invalid definition. The other `callbacks` are those of the SDK's client.
     """
     import mcp  # noqa: PLC0415 -- an extra
 
@@ -104,6 +131,7 @@ def client_for(
         await anyio.lowlevel.checkpoint()
 
     def repair(item: Any) -> Any:
+        on_sign()
         return repaired(item, lambda: client.protocol_version, left_out)
 
     if server.connect is not None:
@@ -115,7 +143,15 @@ def client_for(
     else:
         target = _watched(_stdio(server, words, on_end), on_end, repair)
     # The SDK's cache is not used, because a list is requested only if it may have changed.
-    client = mcp.Client(target, mode=server.protocol, message_handler=hear, cache=None, **callbacks)
+    client = mcp.Client(
+        target,
+        mode=era,
+        client_info=mcp.types.Implementation(name="toolbus", version=__version__),
+        message_handler=hear,
+        cache=None,
+        input_required_max_rounds=_MOST_ROUNDS,
+        **callbacks,
+    )
     return client
 
 
@@ -194,7 +230,7 @@ async def _http(server: McpServer, url: str) -> AsyncGenerator[Any]:
     import httpx2  # noqa: PLC0415 -- the SDK's own
     from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415 -- an extra
 
-    from ._http_bounds import bounding  # noqa: PLC0415 -- an extra
+    from ._http_bounds import Client, bounding  # noqa: PLC0415 -- an extra
 
     check_allowed("mcp", str(httpx2.URL(url).copy_with(userinfo=b"", query=None, fragment=None)))
 
@@ -204,19 +240,25 @@ async def _http(server: McpServer, url: str) -> AsyncGenerator[Any]:
         if status is not None and request.method == "POST" and b'"method":' in request.content[:200]:
             status.code, status.said = code, said
 
-    async def forget(request: httpx2.Request) -> None:
+    async def prepare(request: httpx2.Request) -> None:
         note(request, 0, "")
+        start = request.content[:200]
+        # Only a call and the stream of a GET request may take their time.
+        if request.method != "GET" and not (b'"id":' in start and b'"method":' in start):
+            request.extensions["timeout"]["read"] = _NOTED_SECONDS
         await anyio.lowlevel.checkpoint()
 
     def keep(response: httpx2.Response) -> None:
         note(response.request, response.status_code, f"HTTP {response.status_code} {response.reason_phrase}".rstrip())
 
-    # Calls have their own deadlines, so reads have none. The SDK follows redirects only within the origin.
-    client = httpx2.AsyncClient(
+    # Calls have their own deadlines, so their reads have none. Connections are not limited, because a call that waits
+    # too long for one would end all calls. The SDK follows redirects only within the origin.
+    client = Client(
         headers={"accept-encoding": "identity", **server.headers},
         timeout=httpx2.Timeout(_CONNECT_SECONDS, read=None),
+        limits=httpx2.Limits(),
         follow_redirects=False,
-        event_hooks={"request": [forget], "response": [bounding(server.max_response_bytes, keep)]},
+        event_hooks={"request": [prepare], "response": [bounding(server.max_response_bytes, keep)]},
     )
     async with client, streamable_http_client(url, http_client=client, max_sse_event_size=None) as streams:
         yield streams
