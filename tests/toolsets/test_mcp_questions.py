@@ -10,7 +10,7 @@ import pytest
 from mcp import MCPError, types
 
 from support.asking_mcp_program import server as asking
-from support.mcp_server import ERAS, Era, FakeMcp, definition, said
+from support.mcp_server import ERAS, Caller, Era, FakeMcp, definition, said
 from toolbus import Limits, RequestResult, Runtime, ToolContext, ToolError
 from toolbus.core.transcript import validate
 from toolbus.errors import ConfigurationError, ProviderUnavailable
@@ -336,6 +336,56 @@ async def test_a_server_that_asks_outside_of_a_call_is_refused() -> None:
     async with McpTools([server.named("a", "legacy", on_elicitation=ask_people)]):
         with pytest.raises(MCPError, match="does not say which call it is about, and 0 calls run"):
             await server.session.elicit_form("Who are you?", {"type": "object", "properties": {}})
+
+
+VISITS = {"elicitations": [{"mode": "url", "elicitationId": "e", "url": "https://x.example/", "message": "Sign in."}]}
+
+
+@pytest.mark.parametrize(
+    ("data", "approved", "questions", "result"),
+    [
+        (VISITS, True, 1, "done"),
+        (VISITS, False, 1, "sign in first"),
+        ({"elicitations": [3]}, True, 0, "sign in first"),
+        (["x"], True, 0, "sign in first"),
+    ],
+)
+async def test_an_error_that_asks_for_a_visit_is_a_question_after_which_the_call_is_sent_again(
+    data: Any, approved: bool, questions: int, result: str
+) -> None:
+    called = 0
+
+    async def answer(_context: Any, _params: Any) -> Any:
+        nonlocal called
+        called += 1
+        if called == 1:
+            raise MCPError(types.URL_ELICITATION_REQUIRED, "sign in first", data)
+        return said("done")
+
+    people = People(lambda question: question.decided(approved=approved))
+    server = FakeMcp([definition("do", destructive_hint=False)], answer).named("s", "legacy", on_elicitation=ask_people)
+    (outcome,) = await people.outcomes(server, ("s__do", {}))
+    assert outcome.startswith(result)
+    assert [each.arguments["url"] for each in people.asked] == ["https://x.example/"] * questions
+
+
+@pytest.mark.parametrize(
+    ("asked", "error"), [(15, ""), (21, "Server returned InputRequiredResult for more than 20 rounds")]
+)
+async def test_a_server_may_ask_back_as_often_as_the_bound(
+    asked: int, error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolbus.toolsets.mcp._transport._MOST_ROUNDS", 20)
+    rounds = 0
+
+    async def answer(_context: Any, _params: Any) -> Any:
+        nonlocal rounds
+        rounds += 1
+        return said("done") if rounds > asked else types.InputRequiredResult(request_state=str(rounds))
+
+    async with McpTools([FakeMcp([definition("do")], answer).named("s", "2026-07-28")]) as mcp:
+        ended = await Caller(mcp.registry)("s__do")
+    assert getattr(ended, "error", "").rpartition("used: ")[2] == error
 
 
 async def test_a_model_that_gives_no_answer_is_reported_to_the_server() -> None:

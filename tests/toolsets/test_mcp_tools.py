@@ -156,6 +156,13 @@ async def test_a_schema_that_refers_to_itself_is_left_out_and_no_other():
         assert [tool.name for tool in mcp.registry] == ["a__add"]
 
 
+async def test_parts_of_a_schema_that_are_null_are_left_out():
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}, "required": None, "$defs": None}
+    async with McpTools([FakeMcp([definition("do", schema=schema)]).named("s")]) as mcp:
+        assert (await Caller(mcp.registry).completed("s__do", a="b")).content == "do {'a': 'b'}"
+        assert mcp.registry.specs["s__do"].parameters.keys() == {"type", "properties"}
+
+
 async def test_a_renamed_argument_and_one_of_its_new_name_both_reach_the_server():
     schema: dict[str, Any] = {"type": "object", "properties": {"$top": {"type": "integer"}}}
     received: list[Any] = []
@@ -246,6 +253,18 @@ async def test_what_makes_no_tool_is_left_out_and_told_once(caplog: pytest.LogCa
 
 
 # ---------------------------------------------------------------------------------------------------- names
+
+
+async def test_a_tool_with_an_argument_for_a_header_that_cannot_be_sent_is_left_out_with_the_reason(
+    caplog: pytest.LogCaptureFixture,
+):
+    schema = {"type": "object", "properties": {"a": {"type": "object", "x-mcp-header": "A"}}}
+    async with McpTools([FakeMcp([definition("do", schema=schema), definition("go")]).named("s")]) as mcp:
+        assert mcp.status()[0].tools == ("s__go",)
+    (warned,) = [each for each in caplog.records if each.levelno >= logging.WARNING]
+    assert warned.getMessage().startswith(
+        "tool 'do' of MCP server 's' is left out: its definition breaks the protocol: "
+    )
 
 
 async def test_names_that_models_cannot_call_are_shortened_and_mapped_both_ways():
@@ -425,6 +444,14 @@ async def test_structured_content_is_the_data_and_a_text_that_repeats_it_is_left
     assert (ended.content, ended.data) == (content, data)
 
 
+async def test_a_text_that_repeats_the_data_is_left_out_beside_other_content():
+    link = types.ResourceLink(uri="file:///a", name="a")
+    server = answering(types.TextContent(text='{"sum": 3}'), link, structured_content={"sum": 3})
+    async with McpTools([server.named("s")]) as mcp:
+        ended = await Caller(mcp.registry).completed("s__do")
+    assert ended.content == '{"ok":true,"message":"[resource a, file:///a]","data":{"sum":3}}'
+
+
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize(
     ("structured", "problem"),
@@ -486,6 +513,22 @@ async def test_an_error_of_the_protocol_reaches_the_model_too(data: object, more
         failed = await Caller(mcp.registry).failed("s__do")
         assert mcp.status()[0].connected
     assert (failed.reason, failed.error, failed.outcome_unknown) == ("error", f"no such tool{more}", False)
+
+
+@pytest.mark.parametrize(("code", "unknown"), [(-32000, False), (-32603, True)])
+async def test_an_error_of_a_code_that_the_sdk_uses_too_reaches_the_model_in_the_servers_words(
+    code: int, unknown: bool
+):
+    async def answer(_context: Any, _params: Any) -> types.CallToolResult:
+        from mcp import MCPError
+
+        raise MCPError(code, "the database is locked", "by Ada")
+
+    async with McpTools([FakeMcp([definition("do")], answer).named("s")]) as mcp:
+        failed = await Caller(mcp.registry).failed("s__do")
+        assert mcp.status()[0].connected
+    assert (failed.reason, failed.error, failed.retryable) == ("error", "the database is locked (by Ada)", False)
+    assert failed.outcome_unknown is unknown
 
 
 @pytest.mark.parametrize("era", ERAS)
