@@ -545,7 +545,7 @@ async def test_definitions_that_are_none_and_an_empty_cursor_cost_a_server_those
         {"name": "flag", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": "perhaps"}},
         "tool",
         {"inputSchema": {"type": "object"}},
-        {"name": "fine", "inputSchema": {"type": "object"}, "description": None},
+        {"name": "fine", "inputSchema": {"type": "object", "required": None, "properties": None}, "description": None},
     ]
 
     def answer(asked: str) -> bytes:

@@ -156,13 +156,6 @@ async def test_a_schema_that_refers_to_itself_is_left_out_and_no_other():
         assert [tool.name for tool in mcp.registry] == ["a__add"]
 
 
-async def test_parts_of_a_schema_that_are_null_are_left_out():
-    schema = {"type": "object", "properties": {"a": {"type": "string"}}, "required": None, "$defs": None}
-    async with McpTools([FakeMcp([definition("do", schema=schema)]).named("s")]) as mcp:
-        assert (await Caller(mcp.registry).completed("s__do", a="b")).content == "do {'a': 'b'}"
-        assert mcp.registry.specs["s__do"].parameters.keys() == {"type", "properties"}
-
-
 async def test_a_renamed_argument_and_one_of_its_new_name_both_reach_the_server():
     schema: dict[str, Any] = {"type": "object", "properties": {"$top": {"type": "integer"}}}
     received: list[Any] = []
