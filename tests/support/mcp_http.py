@@ -71,23 +71,29 @@ async def written_down(
     seen: list[str] = []
 
     async def handle(stream: anyio.abc.SocketStream) -> None:
+        # The client may close the connection at any time.
         async with stream:
-            got = b""
-            while b"\r\n\r\n" not in got:
-                got += await stream.receive()
-            head, _, body = got.partition(b"\r\n\r\n")
-            length = int(next((line.split(b":")[1] for line in head.lower().split(b"\r\n") if b"-length:" in line), 0))
-            while len(body) < length:
-                body += await stream.receive()
-            seen.append(body.decode())
-            reply = answer(body.decode())
-            reply = reply if isinstance(reply, bytes) else await reply
-            if reply is not None:
-                await stream.send(reply)
-                return
-            await stream.send(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n: wait\n\n")
             with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
-                await stream.receive()
+                await serve(stream)
+
+    async def serve(stream: anyio.abc.SocketStream) -> None:
+        got = b""
+        while b"\r\n\r\n" not in got:
+            got += await stream.receive()
+        head, _, body = got.partition(b"\r\n\r\n")
+        length = int(next((line.split(b":")[1] for line in head.lower().split(b"\r\n") if b"-length:" in line), 0))
+        while len(body) < length:
+            body += await stream.receive()
+        seen.append(body.decode())
+        reply = answer(body.decode())
+        reply = reply if isinstance(reply, bytes) else await reply
+        if reply is not None:
+            await stream.send(reply)
+            return
+        await stream.send(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n: wait\n\n")
+        try:
+            await stream.receive()
+        finally:
             seen.append("closed")
 
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as group:

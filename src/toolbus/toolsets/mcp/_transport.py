@@ -245,7 +245,7 @@ async def _http(server: McpServer, url: str) -> AsyncGenerator[Any]:
         start = request.content[:200]
         # Only a call and the stream of a GET request may take their time.
         if request.method != "GET" and not (b'"id":' in start and b'"method":' in start):
-            request.extensions["timeout"]["read"] = _NOTED_SECONDS
+            request.extensions["timeout"] |= {"connect": _NOTED_SECONDS, "read": _NOTED_SECONDS}
         await anyio.lowlevel.checkpoint()
 
     def keep(response: httpx2.Response) -> None:
