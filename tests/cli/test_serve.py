@@ -7,8 +7,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import anyio
 import anyio.lowlevel
 import pytest
 
@@ -123,6 +128,25 @@ def test_the_page_asks_decides_stops_and_continues_after_its_server_was_killed(t
     assert '<b onclick="document.title=1">bold</b>' in found["prose"]
     # The browser itself reports what was refused, and the requests to a server that was away.
     assert {each.split(" (")[0].split(":")[0] for each in found["errors"]} <= {"Failed to load resource"}
+
+
+async def test_a_server_of_tools_that_does_not_start_does_not_keep_the_page_from_ending() -> None:
+    failures = list[Exception]()
+    left = list[str]()
+
+    @asynccontextmanager
+    async def mcp() -> AsyncGenerator[None]:
+        try:
+            await anyio.sleep_forever()
+            yield
+        finally:
+            left.append("mcp")
+
+    found: Any = SimpleNamespace(mcp=mcp(), runtime=None, kept=None)
+    with anyio.fail_after(10):
+        async with _serve._lifetime(found, failures, lambda: True):
+            assert left == ["mcp"]
+    assert failures == []
 
 
 @pytest.mark.parametrize("opens", [False, True])

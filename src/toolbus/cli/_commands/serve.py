@@ -29,6 +29,7 @@ except ImportError as exc:
 _LEAVE_SECONDS = 1
 """The time that open streams get when the server ends, before their requests have to end, too."""
 _DRAIN_SECONDS = 2.0
+_POLL_SECONDS = 0.1
 
 
 def serve(options: argparse.Namespace, screen: Screen) -> int:
@@ -51,9 +52,11 @@ def serve(options: argparse.Namespace, screen: Screen) -> int:
                 webbrowser.open(address)
 
         failures: list[Exception] = []
-        app = create_chat(found.runtime, token=token, user=user_name(), lifetime=_lifetime(found, failures))
+        lifetime = _lifetime(found, failures, lambda: server.should_exit)
+        app = create_chat(found.runtime, token=token, user=user_name(), lifetime=lifetime)
+        server = _Server(app, ready)
         with contextlib.suppress(KeyboardInterrupt):  # The server has ended, and raises the signal once more.
-            anyio.run(_Server(app, ready).serve, [listening])
+            anyio.run(server.serve, [listening])
         if failures:
             raise failures[0]
     return 0
@@ -72,24 +75,45 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and say so."""
         await super().startup(sockets)
-        if self.started:
+        if self.started and not self.should_exit:
             self._ready()
 
 
 @contextlib.asynccontextmanager
-async def _lifetime(found: Configured, failures: list[Exception]) -> AsyncGenerator[None]:
-    """Enter the runtime and the servers of its tools, and continue what an earlier `toolbus serve` has left."""
-    try:
-        async with contextlib.AsyncExitStack() as stack:
-            if found.mcp is not None:
-                await stack.enter_async_context(found.mcp)
-            await stack.enter_async_context(found.runtime)
-            if found.kept is not None:
-                await found.runtime.resume(watch=True)
-            yield
-    except Exception as exc:
-        failures.append(exc)
-        raise
+async def _lifetime(
+    found: Configured, failures: list[Exception], is_ending: Callable[[], bool]
+) -> AsyncGenerator[None]:
+    """Enter the runtime and the servers of its tools, and continue what an earlier `toolbus serve` has left.
+
+    If the server is to end meanwhile, nothing stays entered: uvicorn ends only once it has started, and a server of
+    tools may keep it waiting.
+    """
+    has_begun = False
+    async with anyio.create_task_group() as group:
+        beginning = anyio.CancelScope()
+
+        async def leave_early() -> None:
+            with beginning:
+                while not is_ending():  # noqa: ASYNC110 -- a signal sets it
+                    await anyio.sleep(_POLL_SECONDS)
+                group.cancel_scope.cancel()
+
+        group.start_soon(leave_early)
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                if found.mcp is not None:
+                    await stack.enter_async_context(found.mcp)
+                await stack.enter_async_context(found.runtime)
+                if found.kept is not None:
+                    await found.runtime.resume(watch=True)
+                beginning.cancel()
+                has_begun = True
+                yield
+        except Exception as exc:
+            failures.append(exc)
+            raise
+    if not has_begun:
+        yield
 
 
 @contextlib.contextmanager
