@@ -81,7 +81,7 @@ class MongoStore(ThreadedStore):
     compressed chunks of 8 MiB, so the limit of 16 MiB per document does not apply; a value that takes longer than
     `timeout_seconds` to send is refused with `StoreUnavailable`. Errors: `StoreUnavailable` for a server that is out of
     reach, has no primary or does not answer in time; `StoreError` for values and commands that it refuses;
-    `StoreDamaged`. The driver reconnects by itself. Needs MongoDB 4.2 or newer; on a sharded cluster, reads and writes
+    `StoreDamaged`. The driver reconnects by itself. Needs MongoDB 4.4 or newer; on a sharded cluster, reads and writes
     use the primaries of the shards. Raises `MissingExtra` without pymongo, and `ConfigurationError` for an invalid URL
     or name.
 
@@ -201,11 +201,12 @@ class MongoStore(ThreadedStore):
         Uses many small jobs, with appends in between; may be cancelled.
         """
         done = PruneReport()
-        await self._write(lambda database: self._engine.drop_old_turns(database, before))
         while some := await self._write(lambda database: self._engine.prune_requests(database, before)):
             _add(done, some)
             if not some.requests:
                 break
+        # Most of them were deleted with their requests.
+        await self._write(lambda database: self._engine.drop_old_turns(database, before))
         after: str | None = None
         while conversations:
             some, after = await self._write(

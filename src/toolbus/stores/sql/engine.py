@@ -93,8 +93,14 @@ class DatabaseStore(ThreadedStore):
         await self._write(write)
 
     async def forget(self, conversation_id: str) -> bool:
-        """See `Store.forget`."""
-        return await self._write(lambda database: _upkeep.forget(database, conversation_id))
+        """See `Store.forget`. Uses a transaction for some requests each, and the last one deletes the messages.
+
+        If it is cancelled or fails in between, the conversation is still there, without some of its requests.
+        """
+        there_were_more = False
+        while (done := await self._write(lambda database: _upkeep.forget(database, conversation_id))) is None:
+            there_were_more = True
+        return done or there_were_more
 
     # -------------------------------------------------------------------------------------------- the journal
 
@@ -135,7 +141,6 @@ class DatabaseStore(ThreadedStore):
     async def prune(self, *, before: float, conversations: bool = False) -> PruneReport:
         """See `JournalStore.prune`. Uses many small transactions, with appends in between; may be cancelled."""
         done = PruneReport()
-        await self._write(lambda database: _order.drop_old(database, before))
         steps = [_upkeep.prune_requests, *([_upkeep.prune_conversations] if conversations else [])]
         for step in steps:
             while True:
@@ -145,6 +150,8 @@ class DatabaseStore(ThreadedStore):
                 done.requests += some.requests
                 done.conversations += some.conversations
                 done.size_bytes += some.size_bytes
+        # Most of them were deleted with their requests: all of them could take longer than a call may.
+        await self._write(lambda database: _order.drop_old(database, before))
         return done
 
     # ------------------------------------------------------------------------------------------- the archive
