@@ -84,6 +84,18 @@ async def test_models_are_counted_by_the_name_under_which_they_are_asked() -> No
     }
 
 
+async def test_a_model_that_was_chosen_for_a_round_is_asked_again_under_its_own_name() -> None:
+    busy = error(ProviderUnavailable("busy", retryable=True))
+    chosen = ScriptedProvider([busy, text("done")], vendor="other")
+    async with Runtime(Dated("large"), provider_for_round=lambda _round: chosen, detailed_statistics=True) as runtime:
+        await runtime.run("go")
+        found = runtime.statistics().models
+    assert {name: (each.calls, each.retries) for name, each in found.items()} == {
+        "other:": (0, 1),
+        "other:script": (1, 0),
+    }
+
+
 async def test_replies_that_could_not_be_used_are_counted_for_the_model_that_gave_them() -> None:
     class Wary(Interceptor):
         async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Ask) -> ModelReply:

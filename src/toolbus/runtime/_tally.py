@@ -145,9 +145,12 @@ class Tally:
             case ModelRetrying():
                 if event.usage != Usage():
                     self._spend(event)
-                providers = self._providers(event)
-                if event.provider_index < len(providers):
-                    self._model(_name(providers[event.provider_index])).retries += 1
+                providers = self._providers(event)[event.provider_index :]
+                if event.provider_index == 0 and event.vendor:
+                    # It is the one that has failed, which `provider_for_round` may have chosen.
+                    self._model(self._name_of(event)).retries += 1
+                elif providers:
+                    self._model(_name(providers[0])).retries += 1
             case _:
                 raise AssertionError(type(event))
 
