@@ -432,6 +432,8 @@ async def test_the_cost_of_a_summary_and_of_a_reply_that_could_not_be_used_is_co
 class Own:
     """A summarizer of the application, which asks the model of the request."""
 
+    provider = "the name of something else"
+
     async def summarize(self, earlier: str, messages: Sequence[Message], provider: Provider) -> Summary:
         request = ModelRequest(messages=[UserMessage(content="Sum up.")])
         reply = await provider.respond(request, lambda _piece: None)

@@ -56,7 +56,8 @@ class ObservedProvider:
         state: TurnState,
         shown: Callable[[str], str] | None,
     ) -> None:
-        self.observed, self.vendor = observed, observed.vendor
+        self.observed = observed
+        self.vendor = str(getattr(observed, "vendor", ""))
         self._instrumentation = instrumentation
         self._state = state
         self._shown = shown
@@ -242,7 +243,8 @@ class ContextWindow:
             return
         # It is set again on success only: a summarizer that has failed or hung is not awaited in each round.
         self._may_sum_up = False
-        asked: Provider = getattr(summarizer, "provider", None) or provider
+        own: Any = getattr(summarizer, "provider", None)
+        asked: Provider = own if callable(getattr(own, "respond", None)) else provider
         if self.instrumentation:
             asked = ObservedProvider(asked, self.instrumentation, self._state, self.shown)
         try:
