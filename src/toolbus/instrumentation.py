@@ -148,7 +148,7 @@ class Instrumentation:
     def model(self, request: ModelRequest, provider: Provider) -> AbstractContextManager[ModelEnded | None]:
         """Surround one call of `provider`, inside of all interceptors. Each further attempt is entered anew.
 
-        A summarizer's calls of a model are not entered.
+        A call for a summary of the history is entered too, if it asks the provider that the summarizer is given.
         """
         return _NOTHING
 

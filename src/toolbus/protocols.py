@@ -504,9 +504,9 @@ class HistorySummarizer(Protocol):
         """Return a summary of `earlier`, the summary of the turns before (empty at first), and of `messages`.
 
         `messages` are whole turns, without results of tools with `keep_full_results`, which stay in the history.
-        `provider` is the model that the request is about to ask; this is called before, and may take half of the model
-        call's time. It may raise anything: then the turns are left out without a summary as soon as they do not fit any
-        more. It must let cancellation pass.
+        `provider` is the model that the request is about to ask, or the summarizer's own, if its attribute `provider`
+        is a model; this is called before, and may take half of the model call's time. It may raise anything: then the
+        turns are left out without a summary as soon as they do not fit any more. It must let cancellation pass.
         """
         ...
 

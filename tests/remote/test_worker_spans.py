@@ -52,6 +52,8 @@ async def test_a_call_on_a_worker_is_inside_of_its_request_and_a_handler_s_own_s
         "  chat",
     ]
     assert len({each.context.trace_id for each in collected.spans if each.context}) == 1
+    named = [{"gen_ai.tool.name": each} for each in ("look", "look_in_thread")]
+    assert collected.metrics["toolbus.tool.calls"] == [(each, 1) for each in named], "and not once more on the worker"
 
 
 async def test_a_worker_whose_sessions_are_not_traced_has_traces_of_its_own(broker: Broker):

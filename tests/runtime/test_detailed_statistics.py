@@ -17,7 +17,7 @@ from toolbus.protocols import Emit, ModelReply, ModelRequest
 from toolbus.records import replace
 from toolbus.runtime import ModelStatistics
 from toolbus.runtime._tally import Tally
-from toolbus.testing import ScriptedProvider, calls, error, text, virtual_backends
+from toolbus.testing import ScriptedProvider, calls, error, hang, text, virtual_backends
 
 anyio_backend = virtual_backends()
 USAGE = Usage(input_tokens=100, output_tokens=10)
@@ -84,6 +84,18 @@ async def test_models_are_counted_by_the_name_under_which_they_are_asked() -> No
     }
 
 
+async def test_a_model_that_was_chosen_for_a_round_is_asked_again_under_its_own_name() -> None:
+    busy = error(ProviderUnavailable("busy", retryable=True))
+    chosen = ScriptedProvider([busy, text("done")], vendor="other")
+    async with Runtime(Dated("large"), provider_for_round=lambda _round: chosen, detailed_statistics=True) as runtime:
+        await runtime.run("go")
+        found = runtime.statistics().models
+    assert {name: (each.calls, each.retries) for name, each in found.items()} == {
+        "other:": (0, 1),
+        "other:script": (1, 0),
+    }
+
+
 async def test_replies_that_could_not_be_used_are_counted_for_the_model_that_gave_them() -> None:
     class Wary(Interceptor):
         async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Ask) -> ModelReply:
@@ -107,6 +119,38 @@ async def test_replies_that_could_not_be_used_are_counted_for_the_model_that_gav
         "maker:small": ModelStatistics(1, 1, USAGE, 100.0),
     }
     assert (result.usage, result.cost) == (USAGE + USAGE, 200.0)
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+async def test_a_reply_that_is_lost_with_its_request_is_counted_for_its_model(is_cancelled: bool) -> None:
+    class Wary(Interceptor):
+        async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Ask) -> ModelReply:
+            await ask(request)
+            if is_cancelled:
+                await anyio.sleep_forever()
+            raise ProviderUnavailable("not like that")
+
+    prices = {"*": Price(input_per_million=1e6, output_per_million=0)}
+    model = Dated("large", text("Hm.", usage=USAGE))
+    async with Runtime(model, interceptors=[Wary()], prices=prices, detailed_statistics=True) as runtime:
+        session = runtime.start("go")
+        await anyio.sleep(1)
+        session.cancel("enough")
+        result = await session.result()
+        found = runtime.statistics().models
+    assert (result.outcome, result.usage, result.cost) == ("cancelled" if is_cancelled else "failed", USAGE, 100.0)
+    assert found == {"maker:large": ModelStatistics(0, 0, USAGE, 100.0)}
+    assert (result.trace[0].usage, result.trace[0].model) == (USAGE, "large-2026-01")
+    assert [each.role for each in result.messages] == ["user"]
+
+
+async def test_a_reply_that_is_interrupted_is_not_counted() -> None:
+    async with Runtime(ScriptedProvider([hang(after="Hal")]), detailed_statistics=True) as runtime:
+        session = runtime.start("go")
+        await anyio.sleep(1)
+        session.cancel("enough")
+        await session.result()
+        assert runtime.statistics().models == {}
 
 
 async def test_summaries_are_counted_for_the_model_that_wrote_them() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -14,10 +15,11 @@ from support.journaled import JournaledStore
 from toolbus import Runtime, tool
 from toolbus.durability import OnStoreFailure
 from toolbus.errors import ProviderRejected, StoreUnavailable
-from toolbus.events import ApprovalRequested
+from toolbus.events import ApprovalRequested, ModelResponded
 from toolbus.storage import Entry
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, calls, error, text
+from toolbus.toolsets.sub_request import sub_request_tool
 
 pytestmark = pytest.mark.anyio
 
@@ -65,6 +67,30 @@ async def test_one_value_has_the_numbers_of_the_runtime_and_its_parts() -> None:
         assert (found.phases["people"], found.pending_approvals, found.queued) == (0, 0, 0)
         assert (found.appends > 3, found.append_failures, found.store_unavailable) == (True, 0, False)
         assert found.append_seconds > 0
+
+
+@pytest.mark.parametrize("is_below", [False, True])
+async def test_a_request_that_waits_for_a_background_call_does_not_wait_for_a_person(is_below: bool) -> None:
+    go = anyio.Event()
+
+    @tool(background=True)
+    async def order() -> str:
+        """Order."""
+        await go.wait()
+        return "ordered"
+
+    model = ScriptedProvider([calls(("order", {})), text("I have ordered."), text("It is there.")])
+    above = ScriptedProvider([calls(("buy", {"task": "Order."})), text("Done.")])
+    buy = sub_request_tool("buy", "Buy.", provider=model, tools=[order])
+    options: Any = {"tools": [buy], "provider": above} if is_below else {"tools": [order]}
+    async with Runtime(model) as runtime, runtime.bus.subscribe(ModelResponded) as replies:
+        session = runtime.start("Order.", **options)
+        while (await anext(replies)).message.text != "I have ordered.":
+            pass
+        await anyio.wait_all_tasks_blocked()
+        assert runtime.statistics().phases == {"ready": 0, "model": 0, "tools": 1, "people": 0}
+        go.set()
+        assert (await session.result()).ok
 
 
 async def test_a_runtime_is_ready_until_it_is_full_or_closes() -> None:

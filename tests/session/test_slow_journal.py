@@ -9,7 +9,7 @@ import anyio.lowlevel
 import pytest
 
 from support.slow_journal import SlowJournal, waiting_tool
-from toolbus import Compression, EventBus, Limits, RequestSession
+from toolbus import Budget, Compression, EventBus, Limits, RequestSession
 from toolbus.events import (
     ApprovalRequested,
     DeadLetter,
@@ -19,7 +19,7 @@ from toolbus.events import (
     ToolCallFailed,
     ToolCallRequested,
 )
-from toolbus.messages import AssistantMessage, Message, UserMessage
+from toolbus.messages import AssistantMessage, Message, Usage, UserMessage
 from toolbus.protocols import Emit, ModelReply, ModelRequest
 from toolbus.testing import ScriptedProvider, calls, hang, settle, text, virtual_backends
 
@@ -162,6 +162,29 @@ async def test_no_call_begins_after_a_cancel_that_came_during_a_write_without_an
         assert session.cancel()
         result = await session.result()
     assert (result.outcome, result.rounds, requested) == ("cancelled", 1, [])
+
+
+async def test_a_reply_is_counted_although_its_request_is_given_up_while_an_input_before_it_is_written() -> None:
+    used = Usage(input_tokens=9, output_tokens=2)
+
+    class Model:
+        vendor = "slow"
+
+        async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
+            await anyio.sleep(1)
+            return await ScriptedProvider([text("an answer", usage=used)]).respond(request, emit)
+
+    budget = Budget(max_tokens=1_000)
+    session = RequestSession(EventBus(), Model(), "hi", journal=Silent("steering_added"), budget=budget)
+    async with anyio.create_task_group() as group:
+        group.start_soon(session.run)
+        await anyio.sleep(0.9)
+        assert session.steer("hurry")  # written at 1 s, and once more at 5.5 s
+        await anyio.sleep(1)
+        group.cancel_scope.cancel()
+    result = await session.result()
+    assert (result.outcome, result.usage, budget.tokens) == ("cancelled", used, 11)
+    assert result.text == "an answer"
 
 
 @pytest.mark.guarantee("G31")

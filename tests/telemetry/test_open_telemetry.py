@@ -6,6 +6,7 @@ A handler's own span is the child of its `execute_tool` span, wherever the handl
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import anyio
@@ -19,11 +20,11 @@ from traced_process_tools import NotContinued, NotLeft, traced
 from support.collected import Collected, id_of
 from support.journaled import JournaledStore
 from support.mcp_server import FakeMcp, definition, said
-from toolbus import Limits, Runtime, ToolError, tool
+from toolbus import Compression, Limits, Price, Runtime, Summarizer, ToolError, tool
 from toolbus.errors import ProviderUnavailable
 from toolbus.events import ApprovalRequested, HistoryCompressed, ModelRetrying, ToolCallLate
-from toolbus.messages import FilePart, ImagePart, TextPart, Usage
-from toolbus.protocols import ModelSettings
+from toolbus.messages import FilePart, ImagePart, Message, TextPart, Usage, UserMessage
+from toolbus.protocols import ModelRequest, ModelSettings, Provider, Summary
 from toolbus.records import replace
 from toolbus.telemetry import OpenTelemetry, _names
 from toolbus.testing import ScriptedProvider, calls, error, hang, settle, text
@@ -426,3 +427,72 @@ async def test_the_cost_of_a_summary_and_of_a_reply_that_could_not_be_used_is_co
         )
         named = {"gen_ai.provider.name": "maker", "gen_ai.response.model": "script"}
         assert collected.metrics["toolbus.model.cost"] == [(named, 0.75)]
+
+
+class Own:
+    """A summarizer of the application, which asks the model of the request."""
+
+    provider = "the name of something else"
+
+    async def summarize(self, earlier: str, messages: Sequence[Message], provider: Provider) -> Summary:
+        request = ModelRequest(messages=[UserMessage(content="Sum up.")])
+        reply = await provider.respond(request, lambda _piece: None)
+        return Summary(text=reply.message.text, usage=reply.usage, vendor=reply.vendor, model=reply.model)
+
+
+@pytest.mark.parametrize("whose", ["another model", "the same model", "the application's own"])
+async def test_a_summary_of_the_history_is_a_span_and_its_tokens_are_counted(whose: str):
+    collected = Collected(include_content=True)
+    summary, quick = text("So far: tiger-1234.", usage=USAGE), ScriptedProvider([], vendor="quick")
+    script = [text("One. " * 200), text("Two.")]
+    if whose == "another model":
+        quick = ScriptedProvider([summary], vendor="quick")
+        summarizer: Any = Summarizer(quick)
+    else:
+        script.insert(1, summary)
+        summarizer = Summarizer() if whose == "the same model" else Own()
+    compression = Compression(max_context_tokens=300, summarizer=summarizer)
+    async with Runtime(
+        scripted(*script), compression=compression, instrumentation=[collected.telemetry], secrets=["tiger-1234"]
+    ) as runtime:
+        for _ in range(2):
+            result = await runtime.run("Go.", conversation_id="c")
+    assert collected.tree == ["invoke_agent", "  chat", "invoke_agent", "  chat", "  chat"]
+    summed = dict(collected.spans[3].attributes or {})
+    vendor = "quick" if whose == "another model" else "maker"
+    assert (summed["gen_ai.provider.name"], summed["gen_ai.usage.input_tokens"]) == (vendor, 100)
+    assert (summed["gen_ai.conversation.id"], summed["toolbus.request.id"]) == ("c", result.request_id)
+    assert "So far: secret:" in str(summed["gen_ai.output.messages"])
+    assert [value for _, value in collected.metrics["gen_ai.client.token.usage"]] == [100, 7]
+
+
+@pytest.mark.parametrize(
+    ("vendor", "named"),
+    [("azure", "azure.ai.openai"), ("gemini", "gcp.gemini"), ("mistral", "mistral_ai"), ("xai", "x_ai"), ("vllm",) * 2],
+)
+async def test_vendors_have_the_names_of_the_conventions(vendor: str, named: str, collected: Collected):
+    provider = ScriptedProvider([text("Hi", usage=USAGE)], vendor=vendor)
+    prices = {"*": Price(input_per_million=1e6, output_per_million=0)}
+    async with Runtime(provider, prices=prices, instrumentation=[collected.telemetry]) as runtime:
+        await runtime.run("Hi")
+    assert (collected.named("chat").attributes or {})["gen_ai.provider.name"] == named
+    for metric in ("gen_ai.client.operation.duration", "gen_ai.client.token.usage", "toolbus.model.cost"):
+        assert {each["gen_ai.provider.name"] for each, _ in collected.metrics[metric]} == {named}
+
+
+async def test_a_call_has_the_same_id_in_all_spans():
+    collected = Collected(include_content=True)
+
+    @tool
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    provider = scripted(calls(("look", {})), text("done"))
+    async with Runtime(provider, tools=[look], instrumentation=[collected.telemetry]) as runtime:
+        await runtime.run("go")
+    asked, called, again = [dict(each.attributes or {}) for each in collected.spans[1:]]
+    (reply,) = json.loads(str(asked["gen_ai.output.messages"]))
+    _, assistant, answered = json.loads(str(again["gen_ai.input.messages"]))
+    ids = [each["parts"][0]["id"] for each in (reply, assistant, answered)]
+    assert [*ids, called["gen_ai.tool.call.id"]] == ["call_0"] * 4

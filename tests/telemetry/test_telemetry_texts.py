@@ -100,14 +100,14 @@ def test_each_kind_of_message_has_its_parts():
     user, assistant, empty, result = (each["parts"] for each in found)
     blob = {"type": "blob", "modality": "image", "content": ""}
     assert user == [said("See"), blob, {**blob, "modality": "file"}]
-    call = {"type": "tool_call", "id": "c1", "name": "look", "arguments": {"page": 1}}
+    call = {"type": "tool_call", "id": "p1", "name": "look", "arguments": {"page": 1}}
     assert assistant[:3] == [{"type": "reasoning", "content": "Hm."}, said("I look."), call]
     assert assistant[3:] == [
         {**call, "id": "p2", "arguments": '{"page"'},
         {**call, "id": "c3", "arguments": '{"a": "' + "x" * (20_000 - 8) + "…"},
     ]
     assert empty == []
-    assert result == [{"type": "tool_call_response", "id": "c1", "response": "x" * 19_999 + "…"}]
+    assert result == [{"type": "tool_call_response", "id": "p1", "response": "x" * 19_999 + "…"}]
 
 
 def test_the_newest_messages_are_recorded_up_to_a_hundred_thousand_characters():

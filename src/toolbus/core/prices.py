@@ -12,6 +12,7 @@ Example:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
@@ -21,6 +22,7 @@ from ..messages import Usage
 __all__ = ["Price", "cost_of"]
 
 _TOKENS = 1_000_000
+_VERSION = re.compile(r"[-@](\d{4}-\d\d-\d\d|\d{8}|\d{3,4})$")
 _PRICE = Rule(NOT_NEGATIVE.holds, "it must be a number, 0 or more")
 
 
@@ -28,27 +30,39 @@ _PRICE = Rule(NOT_NEGATIVE.holds, "it must be a number, 0 or more")
 class Price:
     """The price of a million tokens of one model, in the currency of the whole table.
 
-    `cached_per_million` is the price of input that the provider reads from its cache; None where it costs the same as
-    other input. Reasoning is counted as output, as vendors do. Raises `ConfigurationError` for a price that is negative
-    or not a number.
+    `cached_per_million` is the price of input that the provider reads from its cache, and `cache_write_per_million` the
+    price of input that it writes there; None where it costs the same as other input. Reasoning is counted as output, as
+    vendors do. Raises `ConfigurationError` for a price that is negative or not a number.
     """
 
     input_per_million: float
     output_per_million: float
     cached_per_million: float | None = None
+    cache_write_per_million: float | None = None
 
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
-            check(each.name, value, or_none(_PRICE) if each.name == "cached_per_million" else _PRICE)
+            check(each.name, value, or_none(_PRICE) if each.default is None else _PRICE)
 
 
 def cost_of(usage: Usage, vendor: str, model: str, prices: Mapping[str, Price]) -> float | None:
-    """Return the cost of `usage`; None where the table has neither "vendor:model" nor the model's name nor "*"."""
-    price = prices.get(f"{vendor}:{model}") or prices.get(model) or prices.get("*")
+    """Return the cost of `usage`; None where the table has neither "vendor:model" nor the model's name nor "*".
+
+    A server may name the version that has answered, such as "gpt-5-mini-2025-08-07". Where the table does not have the
+    version, the price of the model without it counts.
+    """
+    named = [each for name in (model, _VERSION.sub("", model)) for each in (f"{vendor}:{name}", name)]
+    price = next((prices[name] for name in [*named, "*"] if name in prices), None)
     if price is None:
         return None
-    cached = min(usage.cached_tokens, usage.input_tokens)
-    rate = price.input_per_million if price.cached_per_million is None else price.cached_per_million
-    input_cost = (usage.input_tokens - cached) * price.input_per_million + cached * rate
-    return (input_cost + usage.output_tokens * price.output_per_million) / _TOKENS
+    plain, amount = usage.input_tokens, usage.output_tokens * price.output_per_million
+    for count, rate in (
+        (usage.cached_tokens, price.cached_per_million),
+        (usage.cache_write_tokens, price.cache_write_per_million),
+    ):
+        if rate is not None:
+            apart = min(count, plain)
+            plain -= apart
+            amount += apart * rate
+    return (amount + plain * price.input_per_million) / _TOKENS

@@ -133,7 +133,8 @@ class ModelResponded(Event, kw_only=True, frozen=True):
     """The model's whole reply. `finish_reason` is the reason why it ended: see `toolbus.protocols.FinishReason`.
 
     If the request ends while a reply arrives, `finish_reason` is `interrupted`, and the `message`, whose `interrupted`
-    is true, has the text so far; the ending follows at once.
+    is true, has the text so far; the ending follows at once. `usage` and `cost` are then those of replies that arrived
+    but could not be used, and the text may be empty.
 
     `cost` follows the request's price table; without a table, or a price in it, `cost` stays None. `native_output` is
     true where the provider was asked to constrain the reply to the schema of the request's `output`.

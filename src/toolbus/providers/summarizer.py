@@ -60,7 +60,10 @@ class Summarizer:
             ],
             settings=self.settings,
         )
-        reply = await (self.provider or provider).respond(request, _ignore)
+        asked = self.provider or provider
+        if getattr(provider, "observed", None) is asked:
+            asked = provider  # It is the same one, inside of the request's instrumentation.
+        reply = await asked.respond(request, _ignore)
         return Summary(text=reply.message.text, usage=reply.usage, vendor=reply.vendor, model=reply.model)
 
 

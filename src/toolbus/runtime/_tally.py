@@ -54,7 +54,7 @@ class ModelStatistics:
     """The replies of one model. `retries` counts how often it was asked again, or instead of a model that had failed.
 
     `usage` is the sum of the replies' tokens, and `cost` that of their costs, by the requests' `prices`. Both include
-    what `calls` does not count: summaries of a history, and replies that could not be used and were asked for again.
+    what `calls` does not count: summaries of a history, and replies that were interrupted or could not be used.
     """
 
     calls: int
@@ -137,17 +137,20 @@ class Tally:
                 self._settled(name, event.reason, event.duration_seconds)
             case ToolCallRetrying():
                 self._tool(event.name).retries += 1
-            case ModelResponded():
+            case ModelResponded() if not event.message.interrupted:
                 self._spend(event).calls += 1
-            case HistoryCompressed():
+            case ModelResponded() | HistoryCompressed():
                 if event.usage != Usage():
                     self._spend(event)
             case ModelRetrying():
                 if event.usage != Usage():
                     self._spend(event)
-                providers = self._providers(event)
-                if event.provider_index < len(providers):
-                    self._model(_name(providers[event.provider_index])).retries += 1
+                providers = self._providers(event)[event.provider_index :]
+                if event.provider_index == 0 and event.vendor:
+                    # It is the one that has failed, which `provider_for_round` may have chosen.
+                    self._model(self._name_of(event)).retries += 1
+                elif providers:
+                    self._model(_name(providers[0])).retries += 1
             case _:
                 raise AssertionError(type(event))
 

@@ -6,11 +6,11 @@ application, a long result, or a result of a tool that declares how its results 
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -24,8 +24,10 @@ from ..core.tokens import Calibration, Tokenizer, estimate_message, estimate_tex
 from ..core.turn import HistoryShaped, TurnState
 from ..errors import ContextOverflow
 from ..failures import log_exception, passes
-from ..messages import SystemMessage, ToolMessage, Usage
-from ..protocols import ModelRequest, Provider, Summary, ToolSpec
+from ..instrumentation import Instrumentation, Work
+from ..messages import AssistantMessage, SystemMessage, ToolMessage, Usage
+from ..protocols import Emit, ModelReply, ModelRequest, Provider, Summary, ToolSpec
+from ..records import replace
 
 if TYPE_CHECKING:
     from ._options import SessionOptions
@@ -39,6 +41,41 @@ _LIMIT_SHARE = 0.9
 _MAX_SHARE = 0.8
 # The share of a model call's time that a summary may take; the rest is for the answer.
 _SUMMARY_TIME = 0.5
+
+
+class ObservedProvider:
+    """A provider for code that asks it by itself, such as a summarizer: it is asked inside of the instrumentation.
+
+    It has the attributes of the provider that it asks, which is `observed`. `shown` takes the secrets out of a text.
+    """
+
+    def __init__(
+        self,
+        observed: Provider,
+        instrumentation: Sequence[Instrumentation],
+        state: TurnState,
+        shown: Callable[[str], str] | None,
+    ) -> None:
+        self.observed = observed
+        self.vendor = str(getattr(observed, "vendor", ""))
+        self._instrumentation = instrumentation
+        self._state = state
+        self._shown = shown
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.observed, name)
+
+    async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
+        """Implement `Provider`."""
+        state = self._state
+        request = replace(
+            request, request_id=state.request_id, conversation_id=state.conversation_id, round=state.round
+        )
+        with Work("model", self._instrumentation, request, self.observed) as work:
+            reply = await self.observed.respond(request, emit)
+            text = reply.message.text if self._shown is None else self._shown(reply.message.text)
+            work.ended(replace(reply, message=AssistantMessage(text=text)))
+        return reply
 
 
 class ContextWindow:
@@ -63,6 +100,7 @@ class ContextWindow:
         "calibration",
         "earlier",
         "has_shortened",
+        "instrumentation",
         "memo",
         "shown",
     )
@@ -83,6 +121,7 @@ class ContextWindow:
         self.memo: Memo | None = None
         self.earlier: History | None = None  # None once it has been used
         self.calibration: Calibration | None = None
+        self.instrumentation: Sequence[Instrumentation] = ()  # set by whoever asks the models
         # The function that takes the secrets out of a summary, if the request has any.
         self.shown: Callable[[str], str] | None = None
 
@@ -145,7 +184,7 @@ class ContextWindow:
         if self._history is None:
             return self.memo
         memo = self._history.memo()
-        return replace(memo or Memo(), learned_tokens=self._learned) if self._learned else memo
+        return dataclasses.replace(memo or Memo(), learned_tokens=self._learned) if self._learned else memo
 
     # ---------------------------------------------------------------------------------------------- the window
 
@@ -204,9 +243,13 @@ class ContextWindow:
             return
         # It is set again on success only: a summarizer that has failed or hung is not awaited in each round.
         self._may_sum_up = False
+        own: Any = getattr(summarizer, "provider", None)
+        asked: Provider = own if callable(getattr(own, "respond", None)) else provider
+        if self.instrumentation:
+            asked = ObservedProvider(asked, self.instrumentation, self._state, self.shown)
         try:
             with anyio.fail_after(self._state.limits.model_timeout_seconds * _SUMMARY_TIME):
-                summary = await summarizer.summarize(history.summary, leaving, provider)
+                summary = await summarizer.summarize(history.summary, leaving, asked)
             if not isinstance(summary, Summary):  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
                 raise TypeError(f"the summarizer gave a {type(summary).__name__}, not a Summary")  # noqa: TRY301
             text = encodable(summary.text).strip()

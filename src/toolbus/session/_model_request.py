@@ -110,6 +110,7 @@ class Asker:
         self._for_round: ProviderForRound | None = options.get("provider_for_round")
         self.interceptors: Sequence[Interceptor] = tuple(options.get("interceptors") or ())
         self.instrumentation = options.get("instrumentation") or ()
+        window.instrumentation = self.instrumentation
         self._window = window
         self._asked: Provider = providers[0]  # the provider that was chosen last
         self._looked_at: Mapping[str, ToolSpec] | None = None  # the tools that were searched for marked fields

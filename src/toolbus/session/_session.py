@@ -422,7 +422,11 @@ class RequestSession(SessionSteps):
         if self._state.phase is NEW:
             inputs.insert(0, self._beginning.given_up(self._state, self._view.tools, self._view.interceptors))
         inputs.append(CancelRequested(request_id=self.request_id, reason="the host cancelled the request"))
-        await self._last_step(inputs if call is None else [*inputs, Elapsed(call.lost())])
+        if call is not None:
+            inputs.append(Elapsed(call.lost()))
+        elif self._happened is not None and not isinstance(self._happened[0], OutOfBudget):
+            inputs.append(self._happened[0])  # What has come is paid for.
+        await self._last_step(inputs)
 
     def _drain(self, *kinds: type[Event]) -> list[Any]:
         """Return the inputs that still count for a request that is given up: results, cancellations and these `kinds`.

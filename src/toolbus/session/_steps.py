@@ -8,14 +8,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any
 
 import anyio
 
 from .._logs import logger
 from .._timers import EARLY_SECONDS, Timer
 from ..clock import SessionClock
-from ..core.turn import Elapsed, Input, LostReplies, ModelFailed, Resume, advance, with_messages
+from ..core.turn import Input, Resume, advance, with_messages
 from ..errors import StoreUnavailable
 from ..events import (
     ApprovalRequested,
@@ -23,6 +22,7 @@ from ..events import (
     HistoryCompressed,
     MessageAppended,
     ModelResponded,
+    ModelRetrying,
     RequestResumed,
     RoundStarted,
     StatusChanged,
@@ -89,7 +89,7 @@ class SessionSteps(SessionHandle):
         if state.raised:
             self._log_raised()
         if self._view.budgets:
-            self._spend([*inputs, *own])
+            self._spend(own)
         if self._journal is not None and (given := [each for each in inputs if isinstance(each, Event)]):
             made = {fact.event_id for fact in facts}
             self._taken.update((each.event_id, None) for each in given if each.event_id in made)
@@ -114,13 +114,12 @@ class SessionSteps(SessionHandle):
                     text = "call %s: needs_approval of tool %s failed, so a person has to approve the call"
             log_exception(logger, logging.ERROR, text, *words, cause=cause, ids=ids)
 
-    def _spend(self, happened: Sequence[Any]) -> None:
+    def _spend(self, facts: Sequence[Event]) -> None:
         """Count the model calls of a step for the budgets, whether their replies could be used or not."""
-        for each in happened:
-            spent = each.lost if isinstance(each, (ModelFailed, Elapsed)) else each
-            if isinstance(spent, (LostReplies, ModelResponded, HistoryCompressed)):
+        for fact in facts:
+            if isinstance(fact, (ModelResponded, ModelRetrying, HistoryCompressed)):
                 for budget in self._view.budgets:
-                    budget.spend(spent.usage, spent.cost or 0.0)
+                    budget.spend(fact.usage, fact.cost or 0.0)
 
     def _refuse(self, inputs: Sequence[Event]) -> None:
         """Publish a `DeadLetter` for each input that the request does not take."""

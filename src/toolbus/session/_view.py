@@ -9,7 +9,7 @@ from .._logs import logger
 from ..bus import EventBus
 from ..core.limits import Budget, Limits
 from ..core.message_list import Messages
-from ..core.turn import CallStatus, TurnState, remaining_limits
+from ..core.turn import CallState, CallStatus, TurnState, remaining_limits
 from ..errors import LimitReached
 from ..events import Spent, StatusChanged, ToolCallPaused, ToolCallResumed
 from ..messages import Message, PromptLike
@@ -142,9 +142,15 @@ class SessionView:
 
     @property
     def phase(self) -> str:
-        """Return "people" if every open call waits for a person, otherwise the phase of the turn machine."""
+        """Return "people" if every open call waits for a person, otherwise the phase of the turn machine.
+
+        A request that has answered, and waits for its background calls, is in the phase "tools".
+        """
         state = self.state
-        return "people" if state.waiting and state.waiting == len(state.open_calls) else state.phase.value
+        calls = [*state.open_calls.values()] if state.waiting else []
+        if calls and all(map(_waits_for_a_person, calls)):
+            return "people"
+        return "tools" if calls and state.is_idle else state.phase.value
 
     @property
     def waits_for_inputs(self) -> bool:
@@ -282,6 +288,11 @@ class SessionView:
             self._bus.publish(ToolCallResumed(**ids))
         if waiting:
             self._bus.publish(ToolCallPaused(**ids, pending_approvals=questions))
+
+
+def _waits_for_a_person(call: CallState) -> bool:
+    """Return whether a call waits for a person, and not only for background calls of its sub-requests."""
+    return call.status is CallStatus.WAITING or (call.remaining_seconds is not None and call.asked != ())
 
 
 def _inherited(options: SessionOptions, journal: Journal | None, own: SessionOptions) -> dict[str, Any]:

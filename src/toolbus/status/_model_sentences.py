@@ -53,7 +53,8 @@ class Narrator:
     the model. At most `max_concurrency` calls are asked about at once on a bus; the others keep their template. The
     reply is bounded to `max_tokens` tokens, which a model that reasons may use up before its first word. The model is
     not asked while nobody wants `StatusChanged`, and not about a tool that has a `status` template. It sees the tool's
-    name and the arguments without their secrets (`secrets.redacted`), and nothing else of the request.
+    name and the arguments without their secrets (`secrets.redacted`), and nothing else of the request. No figure of the
+    request, and no budget, counts what this takes.
 
     A narrator may be used on several buses, one after the other or at once. Raises `ConfigurationError` for bounds
     below 1, and for a time that is not positive and finite.

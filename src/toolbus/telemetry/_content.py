@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -43,10 +43,16 @@ def input_messages(messages: Sequence[Message]) -> tuple[str, int]:
     The earliest ones are left out, if all of them have more than `MOST_CHARS` characters.
     """
     begin = 1 if messages and isinstance(messages[0], SystemMessage) else 0
+    ids = {
+        call.call_id: _id_of(call)
+        for each in messages
+        if isinstance(each, AssistantMessage)
+        for call in each.tool_calls
+    }
     found: list[dict[str, Any]] = []
     left = MOST_CHARS
     for at in range(len(messages) - 1, begin - 1, -1):
-        parts = _parts(messages[at])
+        parts = _parts(messages[at], ids)
         left -= _size(parts)
         if left < 0 and found:
             break
@@ -57,7 +63,7 @@ def input_messages(messages: Sequence[Message]) -> tuple[str, int]:
 def output_messages(reply: ModelReply) -> str:
     """Return the one message of a reply."""
     message = reply.message
-    return _json([{"role": message.role, "parts": _parts(message), "finish_reason": reply.finish_reason}])
+    return _json([{"role": message.role, "parts": _parts(message, {}), "finish_reason": reply.finish_reason}])
 
 
 def _json(value: Any) -> str:
@@ -72,10 +78,11 @@ def _size(parts: Sequence[dict[str, Any]]) -> int:
     return sum(len(each if isinstance(each, str) else _json(each)) for part in parts for each in part.values())
 
 
-def _parts(message: Message) -> list[dict[str, Any]]:
-    """Return the parts of a message. Of images and files it returns the kind only."""
+def _parts(message: Message, ids: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the parts of a message, of images and files the kind only. `ids` are those of calls in spans."""
     if isinstance(message, ToolMessage):
-        return [{"type": "tool_call_response", "id": clean(message.call_id), "response": _cut(message.content)}]
+        call_id = ids.get(message.call_id) or clean(message.call_id)
+        return [{"type": "tool_call_response", "id": call_id, "response": _cut(message.content)}]
     if isinstance(message, AssistantMessage):
         reasoning = [{"type": "reasoning", "content": _cut(message.reasoning)}] if message.reasoning else []
         said = [_text(message.text)] if message.text else []
@@ -103,5 +110,9 @@ def _call(call: ToolCall) -> dict[str, Any]:
     if arguments == call.arguments:
         with contextlib.suppress(InvalidArguments):
             arguments = parse_arguments(call.arguments)
-    call_id = clean(call.call_id or call.provider_call_id)
-    return {"type": "tool_call", "id": call_id, "name": clean(call.name), "arguments": arguments}
+    return {"type": "tool_call", "id": _id_of(call), "name": clean(call.name), "arguments": arguments}
+
+
+def _id_of(call: ToolCall) -> str:
+    """Return the id of a call as the span of its tool has it."""
+    return clean(call.provider_call_id or call.call_id)

@@ -73,7 +73,7 @@ class Counts:
         self._late = total(names.LATE_RESULTS, "{result}", "Results of calls that were settled", names.TOOL_NAME)
         self._letters = total(names.DEAD_LETTERS, "{event}", "Events for which nobody had a use", names.EVENT_TYPE)
         self._retries = total(names.MODEL_RETRIES, "{retry}", "Model calls that are made again", names.ERROR_TYPE)
-        self._cost = total(names.MODEL_COST, "{USD}", "Cost of replies, by the price table", *_OF_A_REPLY)
+        self._cost = total(names.MODEL_COST, "{currency}", "Cost of replies, by the price table", *_OF_A_REPLY)
         self._blocked = total(names.LOOP_BLOCKED, "s", "Time in which the event loop was blocked")
         self._full = total(names.SUBSCRIPTIONS_FULL, "{time}", "Slow readers that lose events")
         self._resumed = total(names.REQUESTS_RESUMED, "{request}", "Requests continued here")
@@ -99,7 +99,10 @@ class Counts:
     @contextlib.contextmanager
     def of(self, bus: EventBus, numbers: RuntimeNumbers | None) -> Generator[None]:
         """Count the events of `bus`, and the `numbers` of its runtime, in this block."""
-        disconnect = bus.connect(tuple(self._counters), lambda event: self._counters[type(event)](event))
+        # The call of a worker is settled, and counted, in the process of its request too.
+        without = (ToolCallCompleted, ToolCallFailed) if numbers is None else ()
+        kinds = tuple([each for each in self._counters if each not in without])
+        disconnect = bus.connect(kinds, lambda event: self._counters[type(event)](event))
         if numbers is not None:
             self._runtimes.append(numbers)
         try:
@@ -124,7 +127,8 @@ class Counts:
 
     def _spend(self, event: ModelResponded | ModelRetrying | HistoryCompressed) -> None:
         if event.cost:
-            about = [self._label(names.PROVIDER, event.vendor), self._label(names.RESPONSE_MODEL, event.model)]
+            vendor = names.VENDORS.get(event.vendor, event.vendor)
+            about = [self._label(names.PROVIDER, vendor), self._label(names.RESPONSE_MODEL, event.model)]
             self._cost.add(*about, by=event.cost)
 
     def _observed(self, name: str, number: _Number) -> Callable[[CallbackOptions], Iterable[Observation]]:

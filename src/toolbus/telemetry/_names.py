@@ -43,6 +43,9 @@ OUTPUT_MESSAGES = "gen_ai.output.messages"
 TOOL_ARGUMENTS = "gen_ai.tool.call.arguments"
 TOOL_RESULT = "gen_ai.tool.call.result"
 
+# The vendors that have another name in the conventions.
+VENDORS = {"azure": "azure.ai.openai", "gemini": "gcp.gemini", "mistral": "mistral_ai", "xai": "x_ai"}
+
 # The number of earlier messages that are not in an attribute, since it would be too long.
 OMITTED_MESSAGES = "toolbus.content.omitted_messages"
 

@@ -216,7 +216,7 @@ class ModelSpan(_Recorded):
     def __init__(self, spans: Spans, request: ModelRequest, provider: Provider) -> None:
         super().__init__(spans)
         self._request = request
-        self._provider = provider.vendor
+        self._provider = names.VENDORS.get(provider.vendor, provider.vendor)
         self._model: str = getattr(provider, "model", "") or ""
         self._response_model = ""
         self._usage: tuple[tuple[str, int], ...] = ()

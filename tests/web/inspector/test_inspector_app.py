@@ -534,6 +534,24 @@ async def test_a_recording_takes_no_commands_and_records_itself(tmp_path: Path):
             RecordingSource(tmp_path / "r.jsonl").handle("none")
 
 
+async def test_a_recording_with_an_integer_of_more_than_64_bits_is_shown_whole(tmp_path: Path):
+    path = tmp_path / "r.jsonl"
+    async with inspected() as (runtime, _):
+        with record(path, runtime):
+            session = begin(runtime, "long")
+            result = await session.result()
+    written = path.read_text(encoding="utf-8").replace('"page":3', f'"page":{2**70}')
+    path.write_text("".join([*written.splitlines(keepends=True)[:-1], '{"type":"end"}\n']), encoding="utf-8")
+    inspector = Inspector(RecordingSource(path), token=TOKEN)
+    async with inspector.opened():
+        caller = Caller(inspector)
+        status, found = await caller.call(f"/api/requests/{session.request_id}/events")
+        assert (status, str(2**70) in str(found)) == (200, True)
+        assert (await caller.view(session.request_id))["message_count"] == len(result.messages)
+        status, found = await caller.call(f"/api/requests/{session.request_id}/record", {})
+        assert (status, str(2**70) in found["recording"], found["is_verified"]) == (200, True, False)
+
+
 async def test_a_request_of_another_process_is_listed_watched_and_decided_through_the_store():
     store = MemoryStore(journal=True)
     async with Runtime(ScriptedProvider(trip()), tools=[*TOOLS, RESEARCH], store=store, drain_seconds=0) as runtime:

@@ -239,6 +239,8 @@ def test_a_failed_call_says_why():
     assert found.summary()["failed_calls"] == 1
     found = fold(started(), asked(1), failed)
     assert (found.view()["approvals"], found.state) == ([], "running")
+    refused = fold(started(), msgspec.structs.replace(failed, reason="unknown_tool")).summary()
+    assert (refused["tool_calls"], refused["failed_calls"]) == (1, 1), "a call that never ran is a call"
     slow = msgspec.structs.replace(failed, duration_seconds=1)
     assert bars(fold(started(), requested(1), slow, tool_facts=on_gpu), "look") == [["queued", 1, 3], ["tool", 3, 4]]
 
@@ -268,7 +270,7 @@ def test_a_call_that_is_requested_again_is_one_call():
     assert (bars(found, "look"), note(found, "look")) == ([["tool", 1, None]], "requested again after a restart")
     assert found.summary()["tool_calls"] == 1
     found = fold(started(), requested(1), requested(5, attempt=2))
-    assert (found.summary()["tool_calls"], note(found, "look")) == (2, "delivery 2")
+    assert (found.summary()["tool_calls"], note(found, "look")) == (1, "delivery 2")
     assert note(fold(started(), requested(1)), "look") == ""
     second = ToolCallStarted(request_id="r", call_id="a", name="look", attempt=2, at=4)
     assert bars(fold(started(), requested(1), second), "look") == [["tool", 1, None]]
@@ -408,7 +410,7 @@ def test_a_view_tells_the_whole_story_of_a_request():
         "started_at": 1,
         "ended_at": None,
         "rounds": 2,
-        "tool_calls": 2,
+        "tool_calls": 3,
         "failed_calls": 1,
         "retries": 0,
         "resumptions": 2,
@@ -483,6 +485,15 @@ def test_edited_arguments_get_their_real_values_back_where_they_were_left():
     assert restored(edited, real) == {**real, "nights": 5, "to": [{"token": "t1"}, {"name": "Eve"}]}
     assert restored({**shown, "password": "new"}, real)["password"] == "new"
     assert restored({"nights": True}, {"nights": 1}) == {"nights": True}
+
+
+def test_integers_that_javascript_would_round_are_shown_as_texts_and_given_back_as_they_were():
+    real = {"user": 1234567890123456789, "debt": -(2**53) - 1, "most": 2**53, "nights": 3}
+    shown, _ = shown_arguments(real)
+    assert shown == {"user": "1234567890123456789", "debt": "-9007199254740993", "most": 2**53, "nights": 3}
+    assert restored({**shown, "nights": 5}, real) == {**real, "nights": 5}
+    arguments = {**real, "huge": 2**70}  # No call has it, but a recording that somebody has edited.
+    assert shown_event(requested(1, arguments=arguments))["arguments"] == {**shown, "huge": str(2**70)}
 
 
 @pytest.mark.parametrize("edited", [{"password": "x •••"}, {"other": "•••"}, {"to": ["•••", "•••"]}])

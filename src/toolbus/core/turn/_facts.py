@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from ...errors import InvalidArguments
 from ...events import Event, MessageAppended, ModelResponded, RequestCancelled, RequestCompleted, Spent, ToolCallFailed
-from ...messages import AssistantMessage, Message, ToolCall
+from ...messages import AssistantMessage, Message, ToolCall, Usage
 from ..arguments import encodable
 from ._state import MODEL, CallState, TurnState
 from ._steps import LostReplies, reply_id
@@ -58,18 +58,15 @@ class Facts(Struct, eq=False):
             self._envelope = self._state.envelope(self._now)
         self.put(kind(event_id=self.next_id, **self._envelope, **fields))
 
-    def end(self, kind: Callable[..., Event], *, lost: LostReplies = _NOTHING, **fields: Any) -> None:
-        """End the request with a fact of `kind`. Its background calls are given up, and noted in the transcript.
-
-        No other fact has the usage and cost of `lost`.
-        """
+    def end(self, kind: Callable[..., Event], **fields: Any) -> None:
+        """End the request with a fact of `kind`. Its background calls are given up, and noted in the transcript."""
         state = self._state
         for each in [*state.open_calls.values()] if state.background else ():
             why = "The request was cancelled." if state.cancel is not None else "The request has ended."
             self.give_up(each, "cancelled", why)
         while state.news:
             self.append(background_note_of(state, state.news[0]))
-        self.emit(kind, usage=state.usage + lost.usage, cost=state.cost + lost.cost, **fields)
+        self.emit(kind, usage=state.usage, cost=state.cost, **fields)
 
     def append(self, message: Message) -> None:
         """Append a message to the transcript that is neither a reply of the model nor a result."""
@@ -116,22 +113,32 @@ def spent_so_far(each: CallState) -> Spent | None:
     return total
 
 
-def keep_streamed(state: TurnState, facts: Facts) -> None:
+def keep_streamed(state: TurnState, facts: Facts, lost: LostReplies) -> None:
     """Append the text of a reply that is arriving, before the request ends: whoever has read it may refer to it.
 
     Only text is kept: a vendor refuses calls without results, and reasoning without its signature. Half of a structured
-    output is worth nothing.
+    output is worth nothing. The fact also has what `lost` took, which no other fact reports.
     """
-    text = "" if state.phase is not MODEL or state.output is not None else encodable("".join(state.streamed))
-    if text.strip():
-        message = AssistantMessage(text=text, message_id=reply_id(state), interrupted=True)
-        facts.emit(ModelResponded, round=state.round, message=message, finish_reason="interrupted", vendor=state.vendor)
+    if state.phase is not MODEL:
+        return
+    text = encodable("".join(state.streamed)) if state.output is None else ""
+    if text.strip() or lost.usage != Usage():
+        facts.emit(
+            ModelResponded,
+            round=state.round,
+            message=AssistantMessage(text=text, message_id=reply_id(state), interrupted=True),
+            finish_reason="interrupted",
+            usage=lost.usage,
+            vendor=lost.vendor,
+            model=lost.model,
+            cost=lost.cost or None,
+        )
 
 
 def cancel(state: TurnState, facts: Facts, *, lost: LostReplies = _NOTHING) -> None:
-    """End the request as cancelled. No other fact has the usage and cost of `lost`."""
-    keep_streamed(state, facts)
-    facts.end(RequestCancelled, reason=state.cancel, lost=lost)
+    """End the request as cancelled."""
+    keep_streamed(state, facts, lost)
+    facts.end(RequestCancelled, reason=state.cancel)
 
 
 def complete(
@@ -144,11 +151,8 @@ def complete(
     output: Any = None,
     lost: LostReplies = _NOTHING,
 ) -> None:
-    """End the request: completed, or stopped by the limit in `reason`; with `by_model`, for the model's own reason.
-
-    No other fact has the usage and cost of `lost`.
-    """
-    keep_streamed(state, facts)
+    """End the request: completed, or stopped by the limit in `reason`; with `by_model`, for the model's own reason."""
+    keep_streamed(state, facts, lost)
     facts.end(
         RequestCompleted,
         outcome="stopped" if reason else "completed",
@@ -156,5 +160,4 @@ def complete(
         limit="" if by_model else reason.partition("=")[0],
         text=text or state.last_text,
         output=output,
-        lost=lost,
     )

@@ -180,8 +180,8 @@ def decide_model_failed(state: TurnState, failed: ModelFailed, facts: Facts, now
         return
     # An overflow was retryable only within this request.
     retryable = failed.retryable and failed.code != ContextOverflow.code
-    keep_streamed(state, facts)
-    facts.end(RequestFailed, reason=failed.code, error=failed.error, retryable=retryable, lost=lost)
+    keep_streamed(state, facts, lost)
+    facts.end(RequestFailed, reason=failed.code, error=failed.error, retryable=retryable)
 
 
 def _asked_again(state: TurnState, failed: ModelFailed, facts: Facts, now: float) -> tuple[int, float] | None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, cast
 
-import orjson
-
-from ...events import Event, ToolCallRequested, encode
+from ...events import Event, ToolCallRequested
 from .._timeline import event_line
-from ._format import RecordedRequest
+from ._format import RecordedRequest, values_of
 
 _AROUND = 3  # lines before and after
 _shown = reprlib.Repr()
@@ -44,7 +42,7 @@ def compare(expected: Event, got: Event, ignore: Collection[str]) -> tuple[str, 
 
     `ignore` has names of top-level fields, in all events ("at") or in one type ("tool_call_requested.timeout_seconds").
     """
-    was, made = _values(expected), _values(got)
+    was, made = values_of(expected), values_of(got)
     if isinstance(expected, ToolCallRequested) and not expected.definition:
         # The recording is older than the field.
         was = {name: value for name, value in was.items() if name != "definition"}
@@ -85,10 +83,6 @@ def _line(number: int, event: Event, began: float) -> str:
 
 def _value(value: Any) -> str:
     return "nothing" if value is _MISSING or value is None else _shown.repr(value)
-
-
-def _values(event: Event) -> Mapping[str, Any]:
-    return orjson.loads(encode(event, default=str))
 
 
 def _differences(path: str, was: Any, made: Any) -> Iterator[tuple[str, Any, Any]]:

@@ -6,6 +6,7 @@ The module knows the file format, sessions and the records of stores. It reads n
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -13,14 +14,14 @@ import orjson
 
 from ..._version import __version__
 from ...durability import messages_to_json
-from ...events import Event, RequestStarted, encode
+from ...events import Event, RequestStarted
 from ...messages import Message
 from ...protocols import ToolSpec
 from ...secrets import hide
 from ...session import SessionView
 from ...storage import RequestRecord, StoredFact
 from ._agreement import agreement_of, specs_of
-from ._format import AGREED, CHANGED, END, FORMAT, FORMAT_VERSION, HEADER, RELEASED, RecordedRequest, as_json
+from ._format import AGREED, CHANGED, END, FORMAT, FORMAT_VERSION, HEADER, RELEASED, RecordedRequest, as_json, values_of
 
 
 def recorded_from_journal(
@@ -78,8 +79,7 @@ def recording_of(requests: Sequence[RecordedRequest], *, mask: bool = True) -> b
         for position, (fact, step) in enumerate(zip(request.facts, request.steps, strict=True)):
             if position in changes:
                 lines.append(_line({**changes[position], "type": CHANGED}, mask=False))
-            written = cast("dict[str, Any]", orjson.loads(encode(fact, default=str)))
-            lines.append(_line(written, mask=mask, step=step))
+            lines.append(_line(values_of(fact), mask=mask, step=step))
         if request.was_released:
             left = {"type": RELEASED, "request_id": request.request_id, "facts": len(request.facts)}
             lines.append(_line(left, mask=False))
@@ -90,4 +90,7 @@ def recording_of(requests: Sequence[RecordedRequest], *, mask: bool = True) -> b
 
 def _line(written: Mapping[str, Any], *, mask: bool, **more: int) -> bytes:
     shown = hide(written) if mask else written
-    return orjson.dumps({**shown, **more}, default=as_json, option=orjson.OPT_NON_STR_KEYS)
+    try:
+        return orjson.dumps({**shown, **more}, default=as_json, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError:  # An integer has more than 64 bits.
+        return json.dumps({**shown, **more}, default=as_json).encode()

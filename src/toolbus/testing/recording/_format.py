@@ -8,11 +8,13 @@ the position at which its step began.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
 
+import msgspec
 import orjson
 
 from ...errors import DecodeError, ToolbusError
@@ -28,6 +30,7 @@ from ...events import (
     ToolCallPaused,
     ToolCallResumed,
     decode,
+    encode,
 )
 from ...records import Record, fields_of
 
@@ -143,6 +146,14 @@ def as_json(value: Any) -> Any:
     if isinstance(value, Record):
         return fields_of(value)
     return dict(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else str(value)
+
+
+def values_of(event: Event) -> dict[str, Any]:
+    """Return an event as JSON values."""
+    try:
+        return orjson.loads(encode(event, default=str))
+    except TypeError:  # An integer has more than 64 bits. Only somebody who has edited a file can have put it there.
+        return json.loads(msgspec.json.encode(event, enc_hook=str))
 
 
 class _Reader:

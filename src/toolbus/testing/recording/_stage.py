@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -35,7 +34,6 @@ from ...events import (
     ModelRetrying,
     RequestCancelled,
     RequestCompleted,
-    RequestEnding,
     RequestFailed,
     Spent,
     ToolCallFailed,
@@ -45,11 +43,10 @@ from ...events import (
 )
 from ...messages import AssistantMessage, SystemMessage, Usage
 from ...protocols import Emit, ModelReply, ModelRequest, NativeOutput, Provider, TextPiece, ToolSpec
-from ...records import asdict
 from ...session import ContextWindow
 from ._difference import ReplayDifference, compare, difference_at
 from ._format import RecordedRequest
-from ._stand_ins import Facts, Guard, model_of, raised_as, summary_in
+from ._stand_ins import Facts, Guard, raised_as, summary_in
 
 # Others publish these, and the session sets the time of their facts.
 _BY_CLOCK = (ToolCallPaused, ToolCallResumed)
@@ -117,12 +114,7 @@ class Stage:
     @property
     def is_cancelled_late(self) -> bool:
         """Return whether a reply had come when the cancellation was taken, so that the model is asked first."""
-        position = self.next_own
-        fact = self.fact(position)
-        if self.state.phase is not Phase.MODEL or (isinstance(fact, ModelResponded) and not fact.message.interrupted):
-            return self.state.phase is Phase.MODEL
-        fact = self.after_background(position + isinstance(fact, ModelResponded))
-        return isinstance(fact, RequestCancelled) and self.lost_before(fact) is not None
+        return self.state.phase is Phase.MODEL and isinstance(self.fact(self.next_own), ModelResponded)
 
     def fact(self, position: int) -> Event | None:
         """Return the fact at a position; None after the last one."""
@@ -136,21 +128,6 @@ class Stage:
             position += 1
             fact = self.fact(position)
         return fact
-
-    def lost_before(self, fact: ModelRetrying | RequestEnding) -> ModelReply | None:
-        """Return a reply that took what the replies took that were lost before a fact; None if none were."""
-        usage = fact.usage
-        if isinstance(fact, ModelRetrying):
-            vendor, model = fact.vendor, fact.model
-        else:
-            given_up = takewhile(lambda each: each is not fact, self.request.facts[self.position :])
-            spent = [each.spent for each in given_up if isinstance(each, ToolCallFailed) and each.spent is not None]
-            known = sum(spent, Spent(usage=self.state.usage, cost=self.state.cost))
-            usage = Usage(**{name: count - getattr(known.usage, name) for name, count in asdict(usage).items()})
-            vendor, model = model_of(usage, fact.cost - known.cost, self.state.prices)
-        if usage == Usage():
-            return None
-        return ModelReply(message=AssistantMessage(), usage=usage, vendor=vendor, model=model)
 
     def now(self) -> float:
         """Return the time of the session's next decision."""
@@ -192,10 +169,6 @@ class Stage:
         for begins, changed in request.changes:
             if begins == position:
                 self.state.granted.update(changed.get("granted") or {})
-        fact = self.fact(self.next_own)
-        if isinstance(fact, ModelResponded) and fact.message.interrupted:
-            # A cancellation may be taken here before the model is asked, whenever it came in the recording.
-            self.state.streamed = (fact.message.text,)
         step = request.steps[position]
         while position < len(request.facts) and request.steps[position] == step:
             if position >= self._published and not request.is_own(position):
@@ -336,9 +309,11 @@ class RecordedModel:
         stage = self._stage
         stage.asked.append(request)
         fact, deadline = stage.after_background(stage.next_own), stage.state.model_deadline
+        lost = fact if isinstance(fact, ModelRetrying) else None
         if isinstance(fact, ModelResponded) and fact.message.interrupted:  # the ending follows it
             emit(TextPiece(fact.message.text))
-            fact, deadline = stage.after_background(stage.next_own + 1), stage.state.deadline
+            lost, deadline = fact, stage.state.deadline if fact.message.text else deadline
+            fact = stage.after_background(stage.next_own + 1)
         if isinstance(fact, ModelResponded):
             message = fact.message
             if stage.guard is not None:
@@ -356,7 +331,8 @@ class RecordedModel:
         is_unasked = isinstance(fact, RequestCancelled) and not stage.is_cancelled
         if is_unasked or not isinstance(fact, (ModelRetrying, RequestCancelled, RequestCompleted, RequestFailed)):
             stage.differs(f"the replay asks the model in round {request.round}, and the recording does not")
-        lost, failing = stage.lost_before(fact), None if isinstance(fact, RequestCancelled) else fact
+        reply = None if lost is None or lost.usage == Usage() else _lost(lost)
+        failing = None if isinstance(fact, RequestCancelled) else fact
 
         async def fail() -> NoReturn:
             if failing is None:
@@ -364,12 +340,12 @@ class RecordedModel:
             if failing is None or (isinstance(failing, RequestCompleted) and failing.at >= deadline):
                 await anyio.sleep_forever()  # until the session is cancelled, or the deadline, which has fired already
             assert failing is not None
-            raise self._failure(failing, uses_up_a_limit=lost is not None and stage.state.stop is None)
+            raise self._failure(failing, uses_up_a_limit=reply is not None and stage.state.stop is None)
 
-        if lost is None or stage.guard is None:
+        if reply is None or stage.guard is None:
             await fail()
         stage.guard.lose = fail
-        return lost
+        return reply
 
     def _failure(
         self, fact: ModelRetrying | RequestFailed | RequestCompleted, *, uses_up_a_limit: bool
@@ -382,6 +358,11 @@ class RecordedModel:
         kind = raised_as("Recorded", ProviderError, fact.reason)
         retryable = fact.retryable if isinstance(fact, RequestFailed) else True
         return kind(fact.error, retryable=retryable, retry_after_seconds=wait)
+
+
+def _lost(fact: ModelResponded | ModelRetrying) -> ModelReply:
+    """Return a reply that took what the replies took that were lost before a fact."""
+    return ModelReply(message=AssistantMessage(), usage=fact.usage, vendor=fact.vendor, model=fact.model)
 
 
 class RecordedBudget(Budget):

@@ -7,7 +7,6 @@ for waiting in a guardrail.
 from __future__ import annotations
 
 import contextlib
-import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NoReturn, TypeVar, cast
@@ -17,7 +16,6 @@ import orjson
 
 from ...core.arguments import parse_arguments
 from ...core.output import OutputType
-from ...core.prices import Price, cost_of
 from ...durability import FUNCTION
 from ...errors import Denied, InvalidArguments, ToolbusError
 from ...events import (
@@ -235,12 +233,3 @@ def summary_in(fact: HistoryCompressed) -> Summary | None:
     if not fact.summary and fact.usage == Usage():
         return None
     return Summary(text=fact.summary, usage=fact.usage, vendor=fact.vendor, model=fact.model)
-
-
-def model_of(usage: Usage, cost: float, prices: Mapping[str, Price] | None) -> tuple[str, str]:
-    """Return the vendor and the name of a model with whose price this usage has this cost; both empty if none fits."""
-    for name in prices or ():
-        vendor, _, model = name.rpartition(":")
-        if math.isclose(cost_of(usage, vendor, model, prices or {}) or 0.0, cost):
-            return vendor, model
-    return "", ""

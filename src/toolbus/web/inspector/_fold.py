@@ -171,7 +171,10 @@ class RequestFold:
         row = self._rows.get(key) or self._row(key, "model", f"model, round {event.round + 1}")
         calls = ", ".join(each.name for each in event.message.tool_calls)
         row.detail = shown_text(event.message.text or (f"calls {calls}" if calls else ""), _LABEL_CHARS)
-        said = [name, f"{event.usage.input_tokens:,} + {event.usage.output_tokens:,} tokens" if event.usage else ""]
+        said = [
+            name,
+            f"{event.usage.input_tokens:,} + {event.usage.output_tokens:,} tokens" if event.usage != Usage() else "",
+        ]
         row.end(event.at, "failed" if event.message.interrupted else "ok", ", ".join(each for each in said if each))
 
     def _model(self, event: ModelResponded | ModelRetrying | HistoryCompressed) -> str:
@@ -210,9 +213,7 @@ class RequestFold:
 
     def _requested(self, event: ToolCallRequested) -> None:
         self.calls[self.request_id, event.call_id] = event
-        is_new = self._key(event.call_id) not in self._rows
         row = self._call_row(event.call_id, event.name, event.arguments)
-        self.tool_calls += is_new or not event.resumed
         is_external, row.pool = self._tool_facts(self.request_id, event.name)
         if event.resumed or event.attempt > 1:
             row.note = "requested again after a restart" if event.resumed else f"delivery {event.attempt}"
@@ -316,6 +317,7 @@ class RequestFold:
         return row
 
     def _row(self, key: str, kind: Any, label: str, call_id: str = "") -> Row:
+        self.tool_calls += kind == "call"
         row = self._rows[key] = Row(key=key, kind=kind, label=shown_text(label, 80), call_id=call_id)
         if len(self._rows) > _MOST_ROWS:
             # One of the oldest rows that has ended, if there is one among the few that are looked at.

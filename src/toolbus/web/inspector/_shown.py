@@ -10,11 +10,12 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, cast
 
+import msgspec
 import orjson
 
 from ...core.plain_text import clip
 from ...errors import ConfigurationError
-from ...events import Event, encode
+from ...events import Event
 from ...secrets import MASK, hide, masked
 
 _LOOK_AHEAD = 200  # characters after the end that are examined too, so that a key that is cut in two is recognised
@@ -23,6 +24,7 @@ _MOST_VALUES = 500
 _DEEPEST = 16
 _LEFT_OUT = "… left out"
 _URL_CHARS = 200
+_MOST_EXACT = 2**53  # JavaScript has no other numbers than doubles
 
 
 def shown_text(text: str, most: int = 2_000) -> str:
@@ -37,7 +39,7 @@ def _masked(text: str, most: int) -> str:
 
 def shown_event(event: Event) -> dict[str, Any]:
     """Return an event as JSON values: texts are cut to 1,000 characters, and secrets are hidden."""
-    return hide(cast("dict[str, Any]", _Cut().of(orjson.loads(encode(event, default=str)), 0)))
+    return hide(cast("dict[str, Any]", _Cut().of(msgspec.to_builtins(event, str_keys=True, enc_hook=str), 0)))
 
 
 def shown_json(value: Any) -> Any:
@@ -102,7 +104,8 @@ class _Cut:
             return self._of_object(cast("Mapping[str, Any]", value), depth + 1)
         if isinstance(value, (list, tuple)):
             return self._of_list(cast("Sequence[Any]", value), depth + 1)
-        return value
+        # JavaScript would round it, and a person who edits the other arguments would send it back rounded.
+        return str(value) if isinstance(value, int) and abs(value) > _MOST_EXACT else value
 
     def _of_object(self, value: Mapping[str, Any], depth: int) -> dict[str, Any]:
         copy: dict[str, Any] = {}

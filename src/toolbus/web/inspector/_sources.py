@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ...clock import wall_time
+from ...core.turn import TurnState, apply_all, with_messages
 from ...errors import ConfigurationError, ToolbusError, UnknownRequest
 from ...events import (
     EVENT_TYPES,
@@ -31,8 +32,7 @@ from ...messages import Message, SystemMessage
 from ...remote import Client
 from ...runtime import Runtime
 from ...session import SessionView
-from ...storage import Entry, Store
-from ...stores.memory import MemoryStore
+from ...storage import Store
 from ...testing.recording import (
     RecordedRequest,
     Recording,
@@ -321,7 +321,7 @@ class RecordingSource:
         if self._recording is None:
             recording = read_recording(self._path, partial=True)
             for event in heapq.merge(
-                *[await _with_messages(each) for each in recording.requests],
+                *[_with_messages(each) for each in recording.requests],
                 sorted(recording.signals, key=lambda each: each.at),
                 key=lambda each: each.at,
             ):
@@ -388,25 +388,11 @@ def _any_tool(_request_id: str, _name: str) -> tuple[bool, str]:
     return True, ""
 
 
-async def _with_messages(request: RecordedRequest) -> list[Event]:
+def _with_messages(request: RecordedRequest) -> list[Event]:
     """Return the facts with the messages that are derived from them, as a reader of a store gets them."""
-    store = MemoryStore(journal=True)
-    journal = store.journal
-    if journal is None or not request.facts:
-        return []
-    conversation_id = str(request.agreed.get("conversation_id", ""))
-    entry = Entry(
-        request_id=request.request_id,
-        conversation_id=conversation_id,
-        epoch=1,
-        seq=0,
-        facts=request.facts,
-        agreed=request.agreed,
-        ending="abandoned",  # nothing follows, whatever the last fact is
-    )
+    state = TurnState(request.request_id, str(request.agreed.get("conversation_id", "")))
     try:
-        await journal.append(entry)
-        return [each async for each in Client(store).request(request.request_id).events()]
+        return with_messages(apply_all(state, request.facts), request.facts)
     except (ToolbusError, AttributeError, TypeError, KeyError, ValueError):
         # They are of another version, for example, or somebody has edited them. They are shown without messages.
         return list(request.facts)
