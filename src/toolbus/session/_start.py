@@ -94,8 +94,7 @@ class SessionStart:
     `prepare` is awaited before the request begins. `resumed` is set for a request that another process has begun.
     `calibration` is shared by all sessions that ask the same models. `window` makes a context window instead of the
     usual one. The rest is for sub-requests: the `parent` whose call it works for, the number of requests above it
-    (`depth`), the approvals of the conversation (`granted`), and the secrets, the state and the call of the request
-    above.
+    (`depth`), the approvals of the conversation (`granted`), and the view and the call of the request above.
     """
 
     prepare: Prepare | None = None
@@ -105,8 +104,7 @@ class SessionStart:
     parent: Parent | None = None
     depth: int = 0
     granted: dict[str, bool] | None = None
-    secrets_above: RequestSecrets | None = None
-    state_above: TurnState | None = None
+    above: SessionView | None = None
     call_above: CallState | None = None
 
 
