@@ -18,7 +18,7 @@ from ..secrets import NamedSecret, RequestSecrets, Vault
 from ..status import StatusPublisher
 from ..storage import Journal
 from ._context_window import ContextWindow
-from ._inputs import MessagesLike, ToolsLike, read_messages, read_prompt
+from ._inputs import MessagesLike, ToolsLike, read_messages, read_prompt, tool_source
 from ._options import SessionOptions, budgets_in, check_options
 from ._start import SessionStart
 
@@ -56,6 +56,7 @@ class SessionView:
     __slots__ = (
         "__weakref__",
         "_bus",
+        "_check_tools",
         "_depth",
         "_has_left_open",
         "_journal",
@@ -118,6 +119,7 @@ class SessionView:
         self._bus = bus
         self.state = state
         self._journal = journal
+        self._check_tools = start.check_tools
         self._depth = start.depth
         self._has_left_open = False
         self.above = start.above
@@ -227,11 +229,15 @@ class SessionView:
 
         It is to be run in the call's own task. It inherits this request's provider, deps, metadata, approvals, prices
         and interceptors unless others are given, and its budgets in any case. Its limits are at most what is left of
-        this request's limits. Raises `LimitReached` if nothing is left, or if requests are nested too deep.
+        this request's limits. Raises `LimitReached` if nothing is left, or if requests are nested too deep, and
+        `ConfigurationError`.
         """
         from ._session import RequestSession  # noqa: PLC0415 -- that module imports this one
 
         check_options(options, SessionOptions, "ask()", beside=("provider", "tools", "output", "history"))
+        source = tool_source(tools)
+        if self._check_tools is not None:
+            self._check_tools(source.specs)
         messages = read_messages(history)
         if messages and any(each.call_id == call_id for each in getattr(messages[-1], "tool_calls", ())):
             del messages[-1]  # The reply that made this call has no results yet.
@@ -243,6 +249,7 @@ class SessionView:
             parent=(self.request_id, call_id),
             depth=self._depth + 1,
             calibration=self.window.calibration,
+            check_tools=self._check_tools,
             granted=state.granted,
             above=self,
             call_above=call,
@@ -251,7 +258,7 @@ class SessionView:
             self._bus,
             provider or self.providers,
             [*messages, read_prompt(prompt)],
-            tools=() if used >= state.limits.max_tool_calls else tools,
+            tools=() if used >= state.limits.max_tool_calls else source,
             output=output,
             start=start,
             **_inherited(self.options, self._journal, cast("SessionOptions", options)),
