@@ -14,6 +14,14 @@ def exceeded_in_all(state: TurnState) -> str:
     """Return the limit of tokens or cost that a request has exceeded together with its sub-requests, or an empty text.
 
     Its sub-requests ask no model any more then. Otherwise several at the same time could each spend what was left.
+
+    Example:
+        from toolbus.core.limits import Limits
+        from toolbus.core.turn import TurnState, exceeded_in_all, spent_in_all
+        from toolbus.messages import Usage
+
+        state = TurnState("r1", limits=Limits(max_input_tokens=9), usage=Usage(input_tokens=10))
+        print(spent_in_all(state, ()).usage.input_tokens, exceeded_in_all(state))  # 10 max_input_tokens=9
     """
     spent = spent_in_all(state, state.open_calls.values())
     stop = over_budget(state.limits, spent.usage, spent.cost)
