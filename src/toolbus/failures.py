@@ -27,7 +27,7 @@ from typing import Any, cast
 import anyio
 
 from ._open_scopes import asyncio_task
-from .errors import Denied, InvalidArguments, ToolError, ToolRetry, UnserializableResult
+from .errors import Denied, InvalidArguments, LimitReached, ToolError, ToolRetry, UnserializableResult
 from .events import FailureReason
 from .tool_results import clean
 
@@ -125,7 +125,7 @@ def is_a(exc: BaseException, kinds: type[BaseException] | tuple[type[BaseExcepti
 
 
 def classify(exc: BaseException) -> Failure:
-    """Return the failure that the model reads: the text of a `ToolError`, or a generic sentence for anything else."""
+    """Return the failure that the model reads: the text of a `ToolError` or a limit, or else a generic sentence."""
     exc = only_member(exc)
     if is_a(exc, ReportedFailure):
         return cast("ReportedFailure", exc).failure
@@ -138,7 +138,7 @@ def classify(exc: BaseException) -> Failure:
     return Failure("error", "The tool failed with an internal error.", shown=False)
 
 
-_IN_WORDS = (InvalidArguments, Denied, ToolError, UnserializableResult)
+_IN_WORDS = (InvalidArguments, Denied, LimitReached, ToolError, UnserializableResult)
 _MAX_DETAIL_CHARS = 1_000
 _MAX_LINE_CHARS = 200
 _MAX_TEXT_CHARS = 100_000  # of an exception's text; a longer text would be copied again and again

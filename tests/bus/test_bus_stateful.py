@@ -501,12 +501,12 @@ class AnyBus(RuleBasedStateMachine):
             self.drain(request_id)
 
     def drain(self, request_id: str) -> None:
-        """Results first, then what people asked, each in its order."""
+        """Results and pauses of calls first, then what people asked, each in its order."""
         expected = self.requests[request_id]
-        results = [each for each in expected if isinstance(each, TERMINAL)]
-        asked = [each for each in expected if not isinstance(each, TERMINAL)]
+        reports = [each for each in expected if isinstance(each, (*TERMINAL, ToolCallPaused, ToolCallResumed))]
+        asked = [each for each in expected if each not in reports]
         came = self._run(self._mailboxes[request_id].drain)
-        assert [said(each) for each in came] == [said(each) for each in results + asked]
+        assert [said(each) for each in came] == [said(each) for each in reports + asked]
         expected.clear()
 
     @rule(request_id=st.sampled_from(REQUESTS), tell=st.booleans())

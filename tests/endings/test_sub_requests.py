@@ -33,7 +33,7 @@ from toolbus import (
     sub_request_tool,
     tool,
 )
-from toolbus.errors import LimitReached
+from toolbus.errors import LimitReached, NotRunning
 from toolbus.events import (
     CancelRequested,
     Event,
@@ -44,6 +44,7 @@ from toolbus.events import (
     ToolCallRequested,
 )
 from toolbus.messages import Usage
+from toolbus.protocols import ModelRequest
 from toolbus.providers.scripted import Step
 from toolbus.session._view import SessionView
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
@@ -456,8 +457,37 @@ async def test_where_nothing_is_left_the_call_fails_and_the_request_ends_by_its_
         none = await runtime.run("Go.", limits=Limits(max_input_tokens=20))
         little = await runtime.run("Go.", limits=Limits(max_input_tokens=30))
     assert asked == ["the request that asks has used up its limits", "done"]
-    assert [call.ok for call in (*none.tool_calls, *little.tool_calls)] == [False, True]
+    assert [call.error for call in (*none.tool_calls, *little.tool_calls)] == [asked[0], ""]
     assert (little.outcome, little.reason, little.usage.input_tokens) == ("stopped", "max_input_tokens=30", 35)
+
+
+@pytest.mark.guarantee("G10")
+async def test_what_a_sub_request_has_spent_is_not_left_for_the_next_one_of_its_call() -> None:
+    asked: list[str] = []
+
+    @tool
+    async def desk(task: str, context: ToolContext[Any]) -> str:
+        """Hand a task over again and again."""
+        while True:
+            asked.append((await context.ask(task, provider=model(text("Found.", usage=USED)))).text)
+
+    async with Runtime(model(calls(ASK), text("So far.")), tools=[desk]) as runtime:
+        result = await runtime.run("Go.", limits=Limits(max_input_tokens=50))
+    assert (len(asked), result.usage.input_tokens) == (5, 50)
+    assert result.tool_calls[0].error == "the request that asks has used up its limits"
+
+
+@pytest.mark.guarantee("G10")
+async def test_sub_requests_at_the_same_time_exceed_a_limit_by_one_reply_each() -> None:
+    def says(request: ModelRequest) -> Step:
+        return calls(LOOK_UP, usage=USED) if request.tools else text("So far.", usage=USED)
+
+    low = by_tool(ScriptedProvider(says), [look_up])
+    desk = by_tool(model(calls(*[ASK] * 3, usage=USED), text("So far.", usage=USED)), [low])
+    script = model(calls(ASK, ASK, usage=USED), text("So far."))
+    async with Runtime(script, tools=[desk], prices=PRICES, limits=Limits(max_cost=200.0, max_rounds=99)) as runtime:
+        result = await runtime.run("Go.")
+    assert (result.outcome, result.reason, result.cost) == ("stopped", "max_cost=200", 210.0)
 
 
 @pytest.mark.guarantee("G10")
@@ -562,6 +592,7 @@ async def test_the_ninth_request_within_requests_is_refused_and_the_others_end_w
         assert refused == (["sub-requests may be nested at most 8 deep"] if way == "context" else [])
         failed = [event for event in heard if isinstance(event, ToolCallFailed)]
         assert [event.request_id for event in failed] == [started(heard)[-1].request_id]
+        assert failed[0].error == "sub-requests may be nested at most 8 deep"
         assert_ended_well(heard, result)
         assert_children_ended(heard)
     await assert_left_idle(runtime)
@@ -647,6 +678,75 @@ async def test_what_a_call_that_was_given_up_has_spent_counts_too(end: str) -> N
             session.cancel()
         result = await session.result()
     assert result.usage.input_tokens == 20 + 10 * (result.outcome == "completed")
+
+
+@pytest.mark.guarantee("G10")
+@pytest.mark.parametrize("end", ["timed out", "cancelled"])
+async def test_what_a_sub_request_of_a_sub_request_has_spent_counts_while_it_runs_and_when_all_are_given_up(
+    end: str,
+) -> None:
+    running = Running()
+    low = by_context(model(calls(WAIT, usage=USED)), [running.tool])
+    desk = by_context(model(calls(ASK, usage=USED)), [low])
+    script = model(calls(ASK, usage=USED), text("Done."))
+    async with Runtime(script, tools=[desk], limits=Limits(tool_timeout_seconds=5)) as runtime:
+        session = runtime.start("Go.")
+        await settle()
+        assert (session.spent.usage.input_tokens, session.spent.tool_calls) == (30, 3)
+        if end == "cancelled":
+            session.cancel()
+        result = await session.result()
+    assert (result.usage.input_tokens, running.now) == (30, 0)
+
+
+@pytest.mark.guarantee("G10", "G16")
+@pytest.mark.parametrize("moment", ["before it asks", "while it waits"])
+async def test_a_handler_that_outlives_its_call_has_no_sub_request(moment: str) -> None:
+    running = Running()
+    raised: list[str] = []
+
+    @tool
+    async def desk(task: str, context: ToolContext[Any]) -> str:
+        """Hand a task over, whatever happens."""
+        with anyio.CancelScope(shield=True):
+            if moment == "before it asks":
+                await anyio.sleep(4)
+            try:
+                await context.ask(task, provider=model(calls(WAIT)), tools=[running.tool])
+            except NotRunning as exc:
+                raised.append(str(exc))
+        return ""
+
+    async with Runtime(PARENT, tools=[desk]) as runtime:
+        heard = listen(runtime.bus)
+        session = runtime.start("Go.")
+        await settle()
+        session.cancel()
+        assert (await session.result()).tool_calls[0].reason == "cancelled"
+        await advance(4)
+        assert running.now == 0
+        assert raised == ["the call has ended, so it cannot have a child request any more"]
+        assert_children_ended(heard)
+    await assert_left_idle(runtime)
+
+
+async def test_a_call_keeps_no_sub_request_alive_that_has_ended() -> None:
+    views: list[weakref.ref[Any]] = []
+
+    @tool
+    async def desk(task: str, context: ToolContext[Any]) -> str:
+        """Hand a task over twice."""
+        for _ in range(2):
+            await context.ask(task, provider=model(text("Found.", usage=USED)))
+        gc.collect()
+        return str([each() is None for each in views[1:]])
+
+    async with Runtime(PARENT, tools=[desk]) as runtime:
+        runtime.bus.connect(
+            RequestStarted, lambda event: views.append(weakref.ref(runtime.bus.arbitration.view(event.request_id)))
+        )
+        result = await runtime.run("Go.")
+    assert (result.tool_calls[0].content, result.usage.input_tokens) == ("[True, True]", 20)
 
 
 async def test_a_result_keeps_no_sub_request_alive() -> None:

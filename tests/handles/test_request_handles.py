@@ -1214,6 +1214,22 @@ async def test_a_command_that_waits_in_the_process_of_its_request_is_queued_dura
         assert [each.text for each in result.messages if isinstance(each, UserMessage)] == ["go", "and Rome?"]
 
 
+async def test_a_command_to_a_turn_that_waits_for_the_turn_before_it_waits_with_it() -> None:
+    async with node(store_of()) as runtime:
+        before = runtime.start("go", conversation_id="talk")
+        waits = runtime.start("and then?", conversation_id="talk")
+        await settle()
+        assert await runtime.request(waits.request_id).steer("and Rome?") == "queued"
+        before.cancel()
+        await waits.accepted()
+        await settle()
+        assert [each.text for each in waits.messages if isinstance(each, UserMessage)] == [
+            "go",
+            "and then?",
+            "and Rome?",
+        ]
+
+
 async def test_a_busy_requests_inputs_do_not_keep_those_of_others_from_being_read() -> None:
     store = store_of()
     journal: Any = store.journal

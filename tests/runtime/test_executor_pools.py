@@ -104,6 +104,17 @@ async def test_a_tool_that_a_request_brings_is_refused_before_the_request_begins
         assert (await runtime.run("Here.")).text == "Done."
 
 
+async def test_a_tool_that_a_sub_request_brings_is_refused_before_the_sub_request_begins() -> None:
+    desk = Runtime(model("draw"), tools=[draw], executors=[Local("gpu")]).as_tool("desk", "Draws.")
+    asked = ScriptedProvider([calls(("desk", {"task": "Draw."})), text("Done.")])
+    async with Runtime(asked, tools=[desk], executors=[Local("cpu")]) as runtime:
+        result = await runtime.run("Draw.")
+    assert (
+        "tool 'draw' runs in the pool 'gpu', which no executor serves (the pools are: 'cpu')"
+        in result.tool_calls[0].detail
+    )
+
+
 async def test_a_tool_that_a_request_brings_runs_in_its_pool() -> None:
     gpu = Local("gpu")
     async with Runtime(model("draw"), executors=[gpu]) as runtime:

@@ -64,6 +64,17 @@ async def test_a_runtime_is_a_tool_of_another_one_with_its_own_model_tools_and_i
     validate(result.messages)
 
 
+async def test_an_option_that_is_none_is_not_given_to_a_sub_request() -> None:
+    desk = Runtime(LOOKS_UP, tools=[get_weather], deps=None, prices=None, interceptors=[])
+    tools, prices = (
+        [desk.as_tool("weather_desk", "Knows the weather.")],
+        {"*": Price(input_per_million=1, output_per_million=1)},
+    )
+    async with Runtime(BOSS, tools=tools, deps="Ada", prices=prices, limits=Limits(max_cost=1)) as runtime:
+        (call,) = (await runtime.run("A coat?")).tool_calls
+    assert call.content == '{"ok":true,"message":"Sunny in Paris."}'
+
+
 async def test_the_events_of_a_sub_request_can_be_heard_with_its_parents() -> None:
     tools = [sub_request_tool("weather_desk", "Knows the weather.", provider=LOOKS_UP, tools=[get_weather])]
 

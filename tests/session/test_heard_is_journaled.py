@@ -22,6 +22,7 @@ from toolbus.events import (
     ToolCallLate,
     ToolCallPaused,
     ToolCallRequested,
+    ToolCallResumed,
 )
 from toolbus.testing import ScriptedProvider, calls, text, virtual_backends
 
@@ -51,6 +52,22 @@ class Stage:
 
     def kinds(self, *wanted: type[Event]) -> list[str]:
         return [event.type for event in self.heard if isinstance(event, wanted)]
+
+
+async def test_a_pause_that_ends_with_its_call_during_a_write_is_in_the_journal() -> None:
+    stage = Stage("tool_call_paused")
+    async with anyio.create_task_group() as group:
+        group.start_soon(stage.session.run)
+        await anyio.sleep(1)
+        requested = stage.the(ToolCallRequested)
+        ids = {"request_id": requested.request_id, "call_id": requested.call_id}
+        stage.bus.publish(ToolCallPaused(**ids))
+        await anyio.sleep(0.5)
+        for each in (ToolCallResumed(**ids), requested.completed("42")):
+            assert stage.bus.publish(each)
+    wanted = ["tool_call_paused", "tool_call_resumed", "tool_call_completed"]
+    assert [each for each in stage.journal.written if each in wanted] == wanted
+    assert stage.kinds(ToolCallPaused, ToolCallResumed, ToolCallCompleted, DeadLetter) == wanted
 
 
 @pytest.mark.parametrize("how", ["a result", "a failure", "a cancel"])

@@ -9,7 +9,7 @@ import pytest
 
 from toolbus import Limits, Runtime, ToolRegistry, sub_request_tool, tool
 from toolbus.errors import BusError
-from toolbus.events import ApprovalDecided, ApprovalRequested
+from toolbus.events import ApprovalDecided, ApprovalRequested, DeadLetter
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
 
@@ -85,6 +85,21 @@ async def test_a_session_decides_for_its_sub_requests_and_for_no_other_request()
         assert session.approve(question)
         assert (await session.result()).ok
         other.cancel()
+
+
+@pytest.mark.guarantee("G05")
+async def test_a_decision_on_a_question_that_is_not_open_does_not_vanish() -> None:
+    dead: list[DeadLetter] = []
+    async with Runtime(removing("a", "b"), tools=[remove], on_approval="wait") as runtime:
+        runtime.bus.connect(DeadLetter, dead.append)
+        session = runtime.start("Remove both.")
+        await settle()
+        first, second = session.pending_approvals
+        assert (session.approve(first, by="Ada"), session.deny(first, by="Bo")) == (True, False)
+        assert not session.deliver(first.decided(approved=True, by="Cy"))  # as one from another process
+        session.approve(second)
+        await session.result()
+    assert [(each.event_type, each.call_id) for each in dead] == [("approval_decided", first.call_id)] * 2
 
 
 async def test_an_approval_does_not_cover_a_tool_that_has_changed_since_the_question() -> None:

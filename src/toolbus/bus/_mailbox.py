@@ -10,7 +10,16 @@ from typing import Any
 import anyio
 
 from ..core.approval import bound
-from ..events import ApprovalDecided, CancelRequested, Event, ToolCallCompleted, ToolCallFailed, ToolCallLate
+from ..events import (
+    ApprovalDecided,
+    CancelRequested,
+    Event,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallLate,
+    ToolCallPaused,
+    ToolCallResumed,
+)
 from ..protocols import LateResults, RequestView
 
 
@@ -131,7 +140,8 @@ class Mailbox:
     def drain(self) -> list[Any]:
         """Return all events that have come in since the last `drain`, and remove them.
 
-        Results are first, so that a cancellation does not lose a call that has ended; otherwise oldest first.
+        What executors report is first, so that a cancellation does not lose a call that has ended; otherwise oldest
+        first. A pause stays before the result of its call, after which it would mean nothing.
         """
         events, self._items = self._items, []
         if len(events) > 1:
@@ -156,6 +166,9 @@ class Mailbox:
 _TROUBLE = (ToolCallFailed, CancelRequested)
 
 
+_REPORTS = (ToolCallCompleted, ToolCallFailed, ToolCallPaused, ToolCallResumed)
+
+
 def _is_input(event: Event) -> bool:
-    """Return whether an event is an input from a person rather than the result of a call."""
-    return not isinstance(event, (ToolCallCompleted, ToolCallFailed))
+    """Return whether an event is an input from a person rather than the report of an executor."""
+    return not isinstance(event, _REPORTS)

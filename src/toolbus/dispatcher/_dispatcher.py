@@ -233,7 +233,12 @@ class ToolDispatcher:
         return (tool, True) if is_ours else (None, False)
 
     def _on_settled(self, job: Job) -> None:
-        """Stop the handler of a call that was settled elsewhere: by a deadline, a cancellation or another answer."""
+        """Stop the handler of a call that was settled elsewhere: by a deadline, a cancellation or another answer.
+
+        Its child requests end even if the handler, such as a thread, outlives the call.
+        """
+        for ask in job.asks:
+            ask.cancel()
         if job.settled:
             return  # This dispatcher has settled it.
         job.settled = True
@@ -488,12 +493,17 @@ class ToolDispatcher:
         async def ask(prompt: Any, **options: Any) -> Any:
             if view is None:
                 raise NotRunning("the calling request does not run in this process, so it cannot have a child request")
-            child = view.child(request.call_id, prompt, **options)
-            async with self._schedule.stepped_out(job):
-                try:
-                    return await child.run()
-                finally:
-                    job.spent = child.spent if job.spent is None else job.spent + child.spent
+            if not job.settled:
+                child, scope = view.child(request.call_id, prompt, **options), anyio.CancelScope()
+                job.asks += (scope,)
+                async with self._schedule.stepped_out(job):
+                    try:
+                        with scope:
+                            return await child.run()
+                    finally:
+                        job.asks = tuple([each for each in job.asks if each is not scope])
+                        job.spent = child.spent if job.spent is None else job.spent + child.spent
+            raise NotRunning("the call has ended, so it cannot have a child request any more")
 
         async def progress(message: str, done: float | None, total: float | None) -> None:
             self._reports.progress(job, message, done, total)

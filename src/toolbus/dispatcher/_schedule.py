@@ -61,6 +61,7 @@ class Job(Struct, eq=False):
     spent: Spent | None = None  # what the child requests of the handler have spent
     run: ThreadRun | None = None  # a thread that was given up
     flight: Flight | None = None  # the equal calls that share one run
+    asks: tuple[anyio.CancelScope, ...] = ()  # those of the child requests that run
     outside: int = 0  # the number of the handler's tasks that have stepped out
     may_continue: anyio.Event | None = None  # set when the task that waits in `step_in` may continue
 

@@ -43,7 +43,8 @@ CommandStatus: TypeAlias = Literal["done", "ended", "queued", "unknown"]
 
 "done": it is a fact of the request, in the journal if there is one. "ended": the request, or the question or call that
 the command is for, has ended, and the command has no effect. "queued": it is durable, and takes effect when the request
-is taken over, or as soon as the process that runs the request takes it. "unknown": there is no such request.
+is taken over, or as soon as the process that runs the request takes it; for a request that has not begun, it waits with
+the request, and is as durable. "unknown": there is no such request.
 """
 
 Authorize: TypeAlias = Callable[[Event], bool | Awaitable[bool]]
@@ -257,9 +258,12 @@ class RequestHandle:
                 is_taken = await session.recorded(command)
             if patience.cancelled_caught:
                 inbox = self._stored.journal
-                # So far it is only in this process's memory. The reader of the inbox finds it taken later.
-                if isinstance(inbox, Inbox) and (await call_store_in_time(inbox.send(command))).state == "waiting":
-                    return "queued"
+                if isinstance(inbox, Inbox):
+                    # So far it is only in this process's memory. The reader of the inbox finds it taken later.
+                    receipt = await call_store_in_time(inbox.send(command))
+                    # The store does not know a request that has not begun, which is only in memory itself.
+                    if receipt.state == "waiting" or (receipt.state == "unknown" and not session.is_accepted):
+                        return "queued"
                 is_taken = await session.recorded(command)
         if is_taken:
             return "done"

@@ -233,7 +233,9 @@ class Runtime(Generic[DepsT]):
         writer = self._journal_writer
         stored = None if writer is None else partial(self._stored, writer, None)
         self._turns = Turns(self.store, writer, stored, self.request)
-        self._start = SessionStart(calibration=Calibration())
+        self._start = SessionStart(
+            calibration=Calibration(), check_tools=partial(check_pools, executors=self._executors)
+        )
         self._admission = Admission(max_sessions, max_queued)
         self._entered = threading.Lock()  # Several threads may try at once.
         self._sessions: dict[str, RequestSession] = {}
@@ -682,7 +684,9 @@ class Runtime(Generic[DepsT]):
         )
         try:
             waits = conversation_id is not None or not ticket.running
-            start = SessionStart(calibration=self._start.calibration, prepare=prepare) if waits else self._start
+            start = self._start
+            if waits:
+                start = SessionStart(calibration=start.calibration, check_tools=start.check_tools, prepare=prepare)
             newest = read_prompt(prompt)
             session = self._make([*given, newest] if given else newest, output, options, request_id, start)
             if self._journal_writer is not None:
@@ -706,7 +710,9 @@ class Runtime(Generic[DepsT]):
         async def prepare() -> Earlier:
             return await self._turns.resume(request_id, conversation_id, self._tickets[request_id])
 
-        start = SessionStart(calibration=self._start.calibration, prepare=prepare, resumed=resumed)
+        start = SessionStart(
+            calibration=self._start.calibration, check_tools=self._start.check_tools, prepare=prepare, resumed=resumed
+        )
         return self._make(messages, output, options, request_id, start)
 
     def _make(

@@ -152,7 +152,7 @@ class SessionHandle:
 
     @property
     def spent(self) -> Spent:
-        """The usage, tool calls and cost of the request so far, with those of sub-requests whose calls have ended."""
+        """The usage, tool calls and cost of the request so far, with those of its sub-requests."""
         return self._view.spent
 
     @property
@@ -358,7 +358,7 @@ class SessionHandle:
         if decision.request_id in ids:
             return self._bus.publish(decision)
         if decision.request_id != self.request_id or not asked:
-            return False
+            return self._bus.arbitration.dead_letter(decision, "no such question is open")
         # The sub-request has no journal, and this request never has the fact.
         is_taken = self._bus.publish(replace(decision, request_id=asked[0].request_id, parent_id=asked[0].parent_id))
         if is_taken:

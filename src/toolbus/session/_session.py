@@ -14,7 +14,6 @@ import anyio
 
 from .._logs import logger
 from ..bus import EventBus, Mailbox
-from ..core.limits import Budget
 from ..core.output import OutputType
 from ..core.turn import (
     MODEL,
@@ -23,6 +22,7 @@ from ..core.turn import (
     CallModel,
     Elapsed,
     OutOfBudget,
+    exceeded_in_all,
     pending,
 )
 from ..errors import ConfigurationError, LeaseLost, StoreError, ToolbusError
@@ -315,10 +315,10 @@ class RequestSession(SessionSteps):
                 return
             view = self._view
             view.model_call, self._state.streamed = call, call.texts
-            happened = _used_up(view.budgets) or await self._asker.request(call, view.tools, view)
+            happened = _used_up(view) or await self._asker.request(call, view.tools, view)
             if (shaped := view.window.shaped()) is not None:
                 await self._step([shaped], self._clock())
-                happened = _used_up(view.budgets) or happened
+                happened = _used_up(view) or happened
             if isinstance(happened, ModelRequest):
                 happened = await self._asker.ask(call, happened, view)
             view.model_call = None
@@ -493,7 +493,7 @@ class RequestSession(SessionSteps):
                 self._view.status_line.close()
         self._wake()
         if self._view.call_above is not None:
-            self._view.report_waiting()
+            self._view.report_end()
 
 
 def _no_cause(_call_id: str) -> None:
@@ -504,10 +504,15 @@ def _cancels(events: Sequence[Event]) -> bool:
     return any(isinstance(each, CancelRequested) for each in events)
 
 
-def _used_up(budgets: Sequence[Budget]) -> OutOfBudget | None:
-    for each in budgets:
+def _used_up(view: SessionView) -> OutOfBudget | None:
+    """Return why the model may not be asked: a budget, or a limit of a request above."""
+    for each in view.budgets:
         if bound := each.used_up:
             return OutOfBudget(f"budget.{bound}")
+    while view.above is not None:
+        view = view.above
+        if reason := exceeded_in_all(view.state):
+            return OutOfBudget(reason)
     return None
 
 

@@ -34,7 +34,7 @@ from ..errors import ApplicationError, ProtocolViolation, ResumeMismatch, Toolbu
 from ..events import ApprovalRequested, CancelRequested, Event, RequestStarted, encode
 from ..interceptors import Interceptor, screens_prompts
 from ..messages import Message, SystemMessage, UserMessage
-from ..protocols import ToolSource
+from ..protocols import ToolSource, ToolSpec
 from ..secrets import RequestSecrets, Vault
 from ._context_window import ContextWindow
 from ._model_request import Asker
@@ -93,20 +93,20 @@ class SessionStart:
 
     `prepare` is awaited before the request begins. `resumed` is set for a request that another process has begun.
     `calibration` is shared by all sessions that ask the same models. `window` makes a context window instead of the
-    usual one. The rest is for sub-requests: the `parent` whose call it works for, the number of requests above it
-    (`depth`), the approvals of the conversation (`granted`), and the secrets, the state and the call of the request
-    above.
+    usual one. `check_tools` raises `ConfigurationError` for tools of a sub-request that nobody can run. The rest is for
+    sub-requests: the `parent` whose call it works for, the number of requests above it
+    (`depth`), the approvals of the conversation (`granted`), and the view and the call of the request above.
     """
 
     prepare: Prepare | None = None
     resumed: Resumed | None = None
     calibration: Calibration | None = None
     window: Callable[[TurnState], ContextWindow] | None = None
+    check_tools: Callable[[Mapping[str, ToolSpec]], None] | None = None
     parent: Parent | None = None
     depth: int = 0
     granted: dict[str, bool] | None = None
-    secrets_above: RequestSecrets | None = None
-    state_above: TurnState | None = None
+    above: SessionView | None = None
     call_above: CallState | None = None
 
 

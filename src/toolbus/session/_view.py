@@ -9,7 +9,7 @@ from .._logs import logger
 from ..bus import EventBus
 from ..core.limits import Budget, Limits
 from ..core.message_list import Messages
-from ..core.turn import CallState, CallStatus, TurnState, remaining_limits
+from ..core.turn import CallState, CallStatus, TurnState, remaining_limits, spent_in_all
 from ..errors import LimitReached
 from ..events import Spent, StatusChanged, ToolCallPaused, ToolCallResumed
 from ..messages import Message, PromptLike
@@ -18,7 +18,7 @@ from ..secrets import NamedSecret, RequestSecrets, Vault
 from ..status import StatusPublisher
 from ..storage import Journal
 from ._context_window import ContextWindow
-from ._inputs import MessagesLike, ToolsLike, read_messages, read_prompt
+from ._inputs import MessagesLike, ToolsLike, read_messages, read_prompt, tool_source
 from ._options import SessionOptions, budgets_in, check_options
 from ._start import SessionStart
 
@@ -50,16 +50,17 @@ class SessionView:
 
     `state` is the turn's state, which the session still changes; others only read it. `released` is the reason why the
     request is left for another process, and "" for a request that is not left. `waits` says whether the request waits
-    for a person, as last reported to the request above.
+    for a person, as last reported to the request above, whose view is `above`.
     """
 
     __slots__ = (
         "__weakref__",
         "_bus",
+        "_check_tools",
         "_depth",
         "_has_left_open",
         "_journal",
-        "_state_above",
+        "above",
         "budgets",
         "call_above",
         "calls",
@@ -118,16 +119,17 @@ class SessionView:
         self._bus = bus
         self.state = state
         self._journal = journal
+        self._check_tools = start.check_tools
         self._depth = start.depth
         self._has_left_open = False
+        self.above = start.above
         self.call_above = start.call_above
-        self._state_above = start.state_above
         self.status_line: StatusPublisher | None = None  # None until somebody wants the status
         named: Sequence[NamedSecret] | None = options.get("secrets")
         if named:
             self.secrets.share(Vault(named, self.conversation_id))
-        if start.secrets_above is not None:
-            self.secrets.join(start.secrets_above)
+        if start.above is not None:
+            self.secrets.join(start.above.secrets)
 
     @property
     def is_released(self) -> bool:
@@ -179,9 +181,8 @@ class SessionView:
 
     @property
     def spent(self) -> Spent:
-        """The usage, tool calls and cost of the request so far, with those of sub-requests whose calls have ended."""
-        state = self.state
-        return Spent(usage=state.usage, tool_calls=state.tool_calls, cost=state.cost)
+        """The usage, tool calls and cost of the request so far, with those of its sub-requests."""
+        return spent_in_all(self.state, self.state.open_calls.values())
 
     # -------------------------------------------------------------------------------------------------- status
 
@@ -234,31 +235,36 @@ class SessionView:
 
         It is to be run in the call's own task. It inherits this request's provider, deps, metadata, approvals, prices
         and interceptors unless others are given, and its budgets in any case. Its limits are at most what is left of
-        this request's limits. Raises `LimitReached` if nothing is left, or if requests are nested too deep.
+        this request's limits. Raises `LimitReached` if nothing is left, or if requests are nested too deep, and
+        `ConfigurationError`.
         """
         from ._session import RequestSession  # noqa: PLC0415 -- that module imports this one
 
         check_options(options, SessionOptions, "ask()", beside=("provider", "tools", "output", "history"))
+        source = tool_source(tools)
+        if self._check_tools is not None:
+            self._check_tools(source.specs)
         messages = read_messages(history)
         if messages and any(each.call_id == call_id for each in getattr(messages[-1], "tool_calls", ())):
             del messages[-1]  # The reply that made this call has no results yet.
         state = self.state
         options["limits"] = _limits_of(state, call_id, self._bus.clock(), self._depth, options.get("limits"))
         call = state.open_calls.get(call_id)
+        used = spent_in_all(state, () if call is None else (call,)).tool_calls
         start = SessionStart(
             parent=(self.request_id, call_id),
             depth=self._depth + 1,
             calibration=self.window.calibration,
+            check_tools=self._check_tools,
             granted=state.granted,
-            secrets_above=self.secrets,
-            state_above=state,
+            above=self,
             call_above=call,
         )
         child = RequestSession(
             self._bus,
             provider or self.providers,
             [*messages, read_prompt(prompt)],
-            tools=() if state.tool_calls >= state.limits.max_tool_calls else tools,
+            tools=() if used >= state.limits.max_tool_calls else source,
             output=output,
             start=start,
             **_inherited(self.options, self._journal, cast("SessionOptions", options)),
@@ -267,21 +273,29 @@ class SessionView:
             call.sub_requests += (child.snapshot().view,)
         return child
 
+    def report_end(self) -> None:
+        """Leave the call above, which runs on and must not keep this request, with what was spent."""
+        self.report_waiting()
+        if (call := self.call_above) is not None and self in call.sub_requests:
+            call.sub_requests = tuple([each for each in call.sub_requests if each is not self])
+            call.spent = self.spent if call.spent is None else call.spent + self.spent
+
     def report_waiting(self) -> None:
         """Pause the call above while this request waits for a person, and resume it afterwards.
 
         The call is paused until none of its sub-requests waits. When their questions change, it is paused anew, so that
         the journal of the request above has those that are open.
         """
-        state, call = self._state_above, self.call_above
-        if state is None or call is None or not (self.waits or self.state.waiting):
+        above, call = self.above, self.call_above
+        if above is None or call is None or not (self.waits or self.state.waiting):
             return
+        state = above.state
         self.waits = self.state.waiting > 0
         arbitration = self._bus.arbitration
         waiting = [each.request_id for each in call.sub_requests if each.waits]
         questions = tuple(found for each in waiting for found in arbitration.pending_approvals(each))
         before, call.asked = call.asked, tuple(each.event_id for each in questions) if waiting else None
-        if before == call.asked or call.call.call_id not in state.open_calls:
+        if before == call.asked or not arbitration.is_open(state.request_id, call.call.call_id):
             return
         ids: dict[str, Any] = {**state.envelope(self._bus.clock()), "call_id": call.call.call_id}
         if before is not None:
@@ -308,7 +322,7 @@ def _inherited(options: SessionOptions, journal: Journal | None, own: SessionOpt
         taken["on_approval"] = "wait"
     if getattr(journal, "with_sub_requests", False):
         taken["journal"] = journal
-    return {**taken, **own}
+    return {**taken, **{name: value for name, value in own.items() if value is not None}}
 
 
 def _limits_of(state: TurnState, call_id: str, now: float, depth: int, wanted: Limits | None) -> Limits:

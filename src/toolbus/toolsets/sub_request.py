@@ -35,8 +35,8 @@ def sub_request_tool(
 
     `description` tells the calling model what to hand over. The result is the answer's text, or with `output` its data;
     artifacts and affected names are passed on. A sub-request that was stopped returns its text so far and the reason;
-    one that failed is a failed call. The call's deadline is a second after the `timeout_seconds` of `limits` (600 by
-    default), so that it can pass on what was done until then; at most the time that is left for the request.
+    one that failed is a failed call. The call's deadline is a second after the `timeout_seconds` of `limits`, so that
+    it can pass on what was done until then, and 601 seconds without `limits`; at most the time that the request has.
     `tool_options` are those of the tool itself, as `@tool` takes them: `{"background": True, "status": "Asking"}`.
     Raises `ConfigurationError` for wrong options or an `output` that cannot be used.
 

@@ -55,6 +55,7 @@ def test_a_call_that_is_not_open_leaves_the_time_of_its_request() -> None:
     ("name", "less", "most"),
     [
         ("timeout_seconds", 5, 20),
+        ("approval_timeout_seconds", 60, 3600),
         ("max_tool_calls", 2, 3),
         ("max_input_tokens", 10, 900),
         ("max_output_tokens", 10, 150),

@@ -69,8 +69,8 @@ from __future__ import annotations
 from ._apply import add_spent, apply, apply_all, asks_for_repair, ends_at_once
 from ._control_tools import UPDATE_PLAN, plan_in, plan_text
 from ._decide import advance, pending
-from ._facts import spent_so_far
-from ._remaining_limits import remaining_limits
+from ._facts import spent_in_all, spent_so_far
+from ._remaining_limits import exceeded_in_all, remaining_limits
 from ._state import MODEL, NEW, CallState, CallStatus, Phase, RoundState, TurnState
 from ._steps import (
     AwaitCalls,
@@ -117,11 +117,13 @@ __all__ = [
     "apply_all",
     "asks_for_repair",
     "ends_at_once",
+    "exceeded_in_all",
     "pending",
     "plan_in",
     "plan_text",
     "remaining_limits",
     "result_message",
+    "spent_in_all",
     "spent_so_far",
     "with_messages",
 ]

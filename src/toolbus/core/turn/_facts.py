@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from msgspec import Struct
@@ -106,10 +106,19 @@ def note_raised(state: TurnState, call: ToolCall | None, exc: Exception) -> None
 
 
 def spent_so_far(each: CallState) -> Spent | None:
-    """Return what the sub-requests of a call have used up so far, for a call whose own result will not report it."""
-    total: Spent | None = None
+    """Return what the sub-requests of an open call have used up so far. Once it has ended, its result reports it."""
+    total = each.spent
     for request in each.sub_requests:
         total = request.spent if total is None else total + request.spent
+    return total
+
+
+def spent_in_all(state: TurnState, calls: Iterable[CallState]) -> Spent:
+    """Return what a request has used up so far, with the sub-requests of these open calls, those that run too."""
+    total = Spent(usage=state.usage, tool_calls=state.tool_calls, cost=state.cost)
+    for each in calls:
+        if (below := spent_so_far(each)) is not None:
+            total = total + below
     return total
 
 

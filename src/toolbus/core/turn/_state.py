@@ -94,7 +94,7 @@ class CallState(_Compared, eq=False):
     the call was requested (`core.approval.definition_of`).
     """
 
-    _beside = frozenset({"asked", "bound", "sub_requests"})
+    _beside = frozenset({"asked", "bound", "spent", "sub_requests"})
 
     call: ToolCall
     round: int
@@ -107,7 +107,8 @@ class CallState(_Compared, eq=False):
     remaining_seconds: float | None = None  # until its deadline, while the call is paused
     is_background: bool = False  # whether it was requested as a background call
     has_ticket: bool = False  # whether the model has read a ticket in place of its result
-    sub_requests: tuple[SubRequest, ...] = ()  # the requests that its tool has made
+    sub_requests: tuple[SubRequest, ...] = ()  # the requests that its tool has made and that have not ended
+    spent: Spent | None = None  # what those that have ended have used
     asked: tuple[str, ...] | None = None  # the ids of their open questions, while any of them waits for a person
     outcome: TerminalEvent | None = None
 
