@@ -13,6 +13,7 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
 
 import anyio
@@ -294,6 +295,8 @@ class JournalWriter:
             raise
         except StoreError as exc:
             self.append_failures += 1
+            # A value that is not JSON is not the store's fault, and whoever resumed the request would meet it again.
+            request.is_given_up = isinstance(exc.__cause__, TypeError)
             self._report(exc)
             if self._on_failure == "stop":
                 raise
@@ -381,7 +384,7 @@ class JournalWriter:
 
     def _report(self, exc: StoreError) -> None:
         """Note that the store is away, unless the error is about one journal only."""
-        if not isinstance(exc, StoreDamaged):
+        if not isinstance(exc, StoreDamaged) and not isinstance(exc.__cause__, TypeError):
             self._pending.report(exc)
 
     def _warn(self, request: _JournaledRequest, exc: StoreError) -> None:
@@ -429,7 +432,7 @@ class JournalWriter:
         result = session.snapshot().result
         if result is not None and request.unwritten is not None and (request.written or request.is_unsure):
             # The store has the request as unfinished, so another process may continue it once the lease has run out.
-            result.resumable = True
+            result.resumable = not request.is_given_up
         try:
             if request.unwritten is None:
                 await self._settle(request)
@@ -551,15 +554,12 @@ class JournalWriter:
         if record is not None and record.owner == self.owner and not self.is_registered(request_id):
             await self.store.release(request_id, record.epoch)
 
-    async def return_lease(self, record: RequestRecord) -> None:
-        """Give back the lease of a request that cannot continue here, for another attempt."""
+    async def return_lease(self, record: RequestRecord, *, abandons: bool = False) -> None:
+        """Give back the lease of a request that cannot continue here, for another attempt, or abandon the request."""
         self._requests.pop(record.request_id, None)
-
-        def release() -> Awaitable[object]:
-            return self.store.release(record.request_id, record.epoch)
-
-        if await self._pending.attempt(release()) is not None:
-            self._pending.add(record.request_id, release)
+        leave = partial(self.store.abandon if abandons else self.store.release, record.request_id, record.epoch)
+        if await self._pending.attempt(leave()) is not None:
+            self._pending.add(record.request_id, leave)
 
     async def run(self) -> None:
         """Renew the leases, and retry what the store has not taken in time. Runs until it is cancelled."""
@@ -585,6 +585,10 @@ class JournalWriter:
         """
         mine = [each for each in self._requests.values() if each.written]
         held = await call_store(self.store.renew(self.owner, self.lease_seconds))
+        if not held and self._pending.fails:
+            # The store may have had nothing to write, and its disk may be full. No conversation has this id.
+            await call_store(self._take_turn(self.owner, self.owner))
+            await call_store(self.store.return_turn(self.owner, self.owner))
         for request_id, each in [*self._requests.items()]:
             if each.has_turn and not each.written and self.is_registered(request_id):
                 await call_store(self._take_turn(request_id, each.session.conversation_id))
