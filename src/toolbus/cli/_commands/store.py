@@ -20,13 +20,13 @@ from ...records import json_bytes
 from ...storage import ConversationRecord, RequestRecord
 from ...stores.archive import TransferReport, export_to, import_from, verify
 from ...stores.sql.find import FoundRequest
+from .._main import FAILED
 from .._open_store import CommandStore, existing, holder_of, opened_store
 from .._store_location import StoreLocation, location_of
 from .._terminal.screen import Screen
 from .._terminal.text import cells, counted, cut, escape_json
 from .._terminal.timeline import message_lines, timeline
 
-FAILED = 1
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
