@@ -66,10 +66,10 @@ class CommandStore(SqliteStore):
         return [each for each in await super().unfinished(limit=_MOST) if self.continues(each)][:limit]
 
     async def found_requests(
-        self, *, conversation_id: str | None = None, is_unfinished: bool = False, limit: int = _MOST
+        self, *, conversation_id: str | None = None, is_unfinished: bool = False
     ) -> Sequence[FoundRequest]:
         """Return requests with their prompts: see `toolbus.stores.sql.find.requests`."""
-        look = partial(_finding.requests, conversation_id=conversation_id, is_unfinished=is_unfinished, limit=limit)
+        look = partial(_finding.requests, conversation_id=conversation_id, is_unfinished=is_unfinished, limit=_MOST)
         return await self._read(look)
 
     async def prunable(self, *, before: float, conversations: bool) -> PruneReport:
