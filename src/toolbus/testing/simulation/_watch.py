@@ -1,7 +1,7 @@
 """The invariants of docs/reference/guarantees.md, checked at every event of a bus, and once more at the end.
 
-The module knows events, results and the pure core, and nothing of how the simulated world is made. Its findings are
-`Broken` exceptions.
+The module knows events, results, the pure core and the state of the journal, and nothing else of how the simulated
+world is made. Its findings are `Broken` exceptions.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -51,8 +51,11 @@ from ...events import (
 )
 from ...messages import AssistantMessage, Message, ToolMessage, UserMessage
 from ...tool_results import answer_in, failure_content
-from ._accounts import Call, JournalState, Request
+from ._accounts import Call, Request
 from ._findings import Broken
+
+if TYPE_CHECKING:
+    from ._disk import Handle
 
 OUTSIDE = "from outside"
 """The content of each result that nobody in the process of the request has computed."""
@@ -92,7 +95,7 @@ class Watch:
         direct: frozenset[str] = frozenset(),
         remote: frozenset[str] = frozenset(),
         secrets: Sequence[str] = (),
-        journal: JournalState | None = None,
+        journal: Handle | None = None,
     ) -> None:
         self._bus = bus
         self._epoch = epoch
@@ -577,7 +580,7 @@ class Watch:
             most = request.limits.timeout_seconds + self._slack() + _EPSILON
             self.check("G10", took <= most, f"{event.request_id} took {took:g} s of {most:g}")
 
-    def _ends_durably(self, journal: JournalState, event: Event) -> None:
+    def _ends_durably(self, journal: Handle, event: Event) -> None:
         """Check that an ending is durable before it is published; a failure of the store is published at once."""
         request_id = event.request_id
         if is_store_failure(event):
