@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...core.limits import Limits
-from ...events import Event, RequestStarted, Spent, ToolCallCompleted, ToolCallFailed, ToolCallRequested
+from ...events import Event, RequestStarted, Spent, TerminalEvent, ToolCallRequested
 from ...messages import AssistantMessage, ToolCall
 
 
@@ -25,7 +25,7 @@ class Call:
     requested: ToolCallRequested | None = None
     before: ToolCallRequested | None = None
     deadline: float = math.inf
-    terminal: ToolCallCompleted | ToolCallFailed | None = None
+    terminal: TerminalEvent | None = None
     settled_at: float = math.inf
     asked: bool = False
     approved: bool = False

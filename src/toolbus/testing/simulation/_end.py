@@ -16,8 +16,8 @@ from ...events import (
     CancelRequested,
     RequestEnding,
     SteeringAdded,
+    TerminalEvent,
     ToolCallCompleted,
-    ToolCallFailed,
     ToolCallPaused,
     ToolCallResumed,
 )
@@ -167,7 +167,7 @@ async def check_disk(world: World, watch: Watch) -> None:
         ends = 0 if disk.endings[request_id] == "abandoned" else 1
         watch.check("G19", len(endings) == ends, f"{request_id} has {len(endings)} endings")
         watch.check("G19", not ends or facts[-1] is endings[0], f"{request_id} continues after its ending")
-        outcomes = Counter(each.call_id for each in facts if isinstance(each, (ToolCallCompleted, ToolCallFailed)))
+        outcomes = Counter(each.call_id for each in facts if isinstance(each, TerminalEvent))
         twice = [call_id for call_id, times in outcomes.items() if times > 1]
         watch.check("G19", not twice, f"{request_id} has two outcomes of {twice}")
         for each in facts:

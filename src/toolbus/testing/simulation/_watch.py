@@ -39,6 +39,7 @@ from ...events import (
     RoundStarted,
     Spent,
     SteeringAdded,
+    TerminalEvent,
     TextDelta,
     ToolCallCompleted,
     ToolCallFailed,
@@ -422,7 +423,7 @@ class Watch:
         journal = self.journal
         return journal is None or journal.is_durable(fact) or journal.has_given_up(fact.request_id)
 
-    def _on_terminal(self, request: Request, event: ToolCallCompleted | ToolCallFailed) -> None:
+    def _on_terminal(self, request: Request, event: TerminalEvent) -> None:
         call = request.calls.get(event.call_id)
         if call is None and self.journal is not None and self.journal.has_failed(request.request_id):
             return  # an unwritten reply is not published, but its calls end all the same
