@@ -61,10 +61,12 @@ if TYPE_CHECKING:
 OUTSIDE = "from outside"
 """The content of each result that nobody in the process of the request has computed."""
 
+ASKED = (CancelRequested, SteeringAdded, ApprovalDecided, ToolCallPaused, ToolCallResumed)
+"""The inputs that somebody gives to a request."""
+
 _STORE_SECONDS = 5.0  # time in which a fault of the store has to be reported
 _EPSILON = 1e-5  # seconds; more than the rounding of times since the epoch
-_ASKED = (CancelRequested, SteeringAdded, ApprovalDecided, ToolCallPaused, ToolCallResumed)
-_GIVEN = (ToolCallCompleted, ToolCallFailed, *_ASKED)
+_GIVEN = (ToolCallCompleted, ToolCallFailed, *ASKED)
 _AFTER_THE_END = (ToolCallLate, DeadLetter, ToolCallStarted, ToolCallRetrying)
 _DEFAULT_LIMITS = Limits()
 _REFUSED = NativeOutputUnsupported.code
