@@ -18,7 +18,7 @@ from ...core.plain_text import clean, one_line
 from ...errors import ConfigurationError, StoreError
 from ...records import json_bytes
 from ...storage import ConversationRecord, RequestRecord
-from ...stores.archive import TransferReport, export_to, import_from, verify
+from ...stores.archive import ArchiveReport, export_to, import_from, verify
 from ...stores.sql.find import FoundRequest
 from .._main import FAILED
 from .._open_store import CommandStore, existing, holder_of, opened_store
@@ -246,8 +246,7 @@ async def _import(store: CommandStore, options: argparse.Namespace, screen: Scre
     return 0
 
 
-def _counts(done: Any) -> str:
-    counts: TransferReport = done
+def _counts(counts: ArchiveReport) -> str:
     requests = f"{counted(counts.requests, 'request')} with {counted(counts.facts, 'fact')}"
     return f"{requests}, {counted(counts.conversations, 'conversation')} with {counted(counts.messages, 'message')}"
 
