@@ -95,7 +95,7 @@ class CommandStore(SqliteStore):
     async def _named(self, kind: Literal["conversation", "request"], given: str) -> str | None:
         # The database refuses lone surrogates. No id contains them, so replacing them changes no result.
         given = given.encode("utf-8", "replace").decode()
-        found = await self._read(lambda database: _finding.ids_that_begin(database, kind, given, 2))
+        found = await self._read(lambda database: _finding.ids_that_begin(database, kind, given))
         if len(found) > 1:
             raise ConfigurationError(f"several {kind}s begin with {given!r}: give more of the id")
         return found[0] if found and given else None
