@@ -18,8 +18,6 @@ from .._caller import Caller as BaseCaller
 from .._caller import numbers
 from .._checks import Abandoned, Checks, Ledger
 
-__all__ = ["BOUND", "CHECKS", "TWO_AT_ONCE", "Bench", "Caller", "Lack", "MakeExecutor", "check"]
-
 MakeExecutor: TypeAlias = Callable[[EventBus, Sequence[Tool]], AbstractAsyncContextManager[Any]]
 """Returns an executor for the calls of these tools on this bus."""
 
