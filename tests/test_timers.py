@@ -102,7 +102,8 @@ async def test_closed_timers_take_no_memory_for_long(deadlines: tuple[int, ...])
     alive = many.timer()
     alive.set(anyio.current_time() + 600)
     for _ in range(5_000):
-        timer = Seen(many, anyio.CancelScope())
+        timer = Seen(many)
+        timer.scope = anyio.CancelScope()
         for seconds in deadlines:
             timer.set(anyio.current_time() + seconds)
         refs.append(weakref.ref(timer))

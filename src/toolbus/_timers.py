@@ -29,11 +29,11 @@ class Timer:
 
     __slots__ = ("_timers", "deadline", "looked_at", "scope")
 
-    def __init__(self, timers: Timers, scope: anyio.CancelScope | None) -> None:
+    def __init__(self, timers: Timers) -> None:
         self._timers = timers
         self.looked_at = math.inf  # the earliest time at which `Timers` looks at the deadline
         self.deadline = math.inf
-        self.scope = scope
+        self.scope: anyio.CancelScope | None = None
 
     def set(self, deadline: float) -> None:
         """Move the deadline. One that has passed cancels the scope at once."""
@@ -68,9 +68,9 @@ class Timers:
         loop: Any = anyio.lowlevel.current_token().native_token
         self._alarm = _AsyncioAlarm(loop, self._ring) if hasattr(loop, "call_at") else _TrioAlarm(self._ring)
 
-    def timer(self, scope: anyio.CancelScope | None = None) -> Timer:
+    def timer(self) -> Timer:
         """Return a timer that is off."""
-        return Timer(self, scope)
+        return Timer(self)
 
     def put(self, timer: Timer, deadline: float) -> None:
         """Look at a timer at `deadline`, earlier than it would be looked at. Only timers call this."""

@@ -12,6 +12,7 @@ from ._arguments import parse
 from ._terminal.screen import Screen, open_screen
 
 FAILED = 1
+"""The exit status of a command that did not succeed."""
 USAGE = 2
 _COMMANDS = {
     "ask": "._commands.ask:ask",

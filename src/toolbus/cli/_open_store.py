@@ -66,10 +66,10 @@ class CommandStore(SqliteStore):
         return [each for each in await super().unfinished(limit=_MOST) if self.continues(each)][:limit]
 
     async def found_requests(
-        self, *, conversation_id: str | None = None, is_unfinished: bool = False, limit: int = _MOST
+        self, *, conversation_id: str | None = None, is_unfinished: bool = False
     ) -> Sequence[FoundRequest]:
         """Return requests with their prompts: see `toolbus.stores.sql.find.requests`."""
-        look = partial(_finding.requests, conversation_id=conversation_id, is_unfinished=is_unfinished, limit=limit)
+        look = partial(_finding.requests, conversation_id=conversation_id, is_unfinished=is_unfinished, limit=_MOST)
         return await self._read(look)
 
     async def prunable(self, *, before: float, conversations: bool) -> PruneReport:
@@ -95,7 +95,7 @@ class CommandStore(SqliteStore):
     async def _named(self, kind: Literal["conversation", "request"], given: str) -> str | None:
         # The database refuses lone surrogates. No id contains them, so replacing them changes no result.
         given = given.encode("utf-8", "replace").decode()
-        found = await self._read(lambda database: _finding.ids_that_begin(database, kind, given, 2))
+        found = await self._read(lambda database: _finding.ids_that_begin(database, kind, given))
         if len(found) > 1:
             raise ConfigurationError(f"several {kind}s begin with {given!r}: give more of the id")
         return found[0] if found and given else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from queue import Empty, SimpleQueue
 
-from ..events import ApprovalDecided, ApprovalRequested, Event, ToolCallCompleted, ToolCallFailed
+from ..events import ApprovalDecided, ApprovalRequested, Event, TerminalEvent
 
 # The kernel may give a signal to another thread, which does not wake the one that waits here; and Python runs the
 # handlers of signals only in the main thread. So the wait is cut into pieces, after each of which handlers run.
@@ -29,7 +29,7 @@ class PendingApprovals:
         if isinstance(event, ApprovalRequested):
             self._open.add((event.request_id, event.call_id))
             self._queue.put(event)
-        elif isinstance(event, (ApprovalDecided, ToolCallCompleted, ToolCallFailed)):
+        elif isinstance(event, ApprovalDecided | TerminalEvent):
             self._open.discard((event.request_id, event.call_id))
 
     def is_open(self, question: ApprovalRequested) -> bool:

@@ -10,6 +10,7 @@ import base64
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+from ..schemas import as_object
 from .wire import data_url, image_type, label, mapping_at, text_at
 
 _NEW_NAMES = {"args": "input", "mimeType": "mediaType", "experimental_providerMetadata": "providerOptions"}
@@ -48,8 +49,7 @@ def current_part(index: int, part: Mapping[str, Any]) -> dict[str, Any]:
 
 def _anthropic(part: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return what Anthropic needs back with a part."""
-    found: object = part.get("providerOptions", {}).get("anthropic")
-    return cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
+    return as_object(part.get("providerOptions", {}).get("anthropic"))
 
 
 def file_url(data: object, media_type: str) -> str:

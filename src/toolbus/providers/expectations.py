@@ -2,7 +2,7 @@
 
 Example:
     from toolbus import Runtime
-    from toolbus.providers.expectations import Expectation, asked, shown_request
+    from toolbus.providers.expectations import Expectation, asked, shown_message, shown_request
     from toolbus.testing import ScriptedProvider, text
 
     expected: Expectation = asked(last_user="Hello?")
@@ -10,6 +10,7 @@ Example:
     async with Runtime(model) as runtime:
         await runtime.run("Hello?")
     print("Hello?" in shown_request(model.requests[0]))  # True
+    print(shown_message(model.requests[0].messages[-1]))  # user 'Hello?'
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from typing import Any, TypeAlias, cast
 
 import orjson
 
+from ..core.plain_text import clip
 from ..errors import ConfigurationError
 from ..messages import AssistantMessage, ImagePart, Message, SystemMessage, ToolMessage, UserMessage
 from ..protocols import ModelRequest
 
-__all__ = ["Expectation", "asked", "shown_request"]
+__all__ = ["Expectation", "asked", "shown_message", "shown_request"]
 
 Expectation: TypeAlias = Callable[[ModelRequest], object]
 """A check of a request: for a wrong one it raises `AssertionError`, or returns a false value other than None."""
@@ -90,10 +92,11 @@ def shown_request(request: ModelRequest) -> str:
     tools = ", ".join(tool.name for tool in request.tools) or "none"
     held = "" if request.output_schema is None else ", the reply has to be JSON of a schema"
     head = f"round {request.round}, tools offered: {tools}{held}"
-    return "\n".join([head, *(f"  {_cut(_message(each))}" for each in request.messages)])
+    return "\n".join([head, *(f"  {clip(shown_message(each), _WIDTH)}" for each in request.messages)])
 
 
-def _message(message: Message) -> str:
+def shown_message(message: Message) -> str:
+    """Return a message of a transcript as a line of text for people."""
     if isinstance(message, SystemMessage):
         return f"system {message.text!r}"
     if isinstance(message, UserMessage):
@@ -121,8 +124,8 @@ def _result(messages: Sequence[Message], name: str, value: Any) -> list[str]:
     try:
         found = orjson.loads(newest.content)
     except orjson.JSONDecodeError:
-        return [f"{what} is {_cut(repr(newest.content))}, which is not JSON, and not {value!r}"]
-    return [] if _holds(found, value) else [f"{what} is {_cut(repr(found))}, not {value!r}"]
+        return [f"{what} is {clip(repr(newest.content), _WIDTH)}, which is not JSON, and not {value!r}"]
+    return [] if _holds(found, value) else [f"{what} is {clip(repr(found), _WIDTH)}, not {value!r}"]
 
 
 def _holds(found: Any, value: Any) -> bool:
@@ -141,8 +144,4 @@ def _text(what: str, found: str, wanted: TextLike) -> list[str]:
     if right:
         return []
     instead = "what the function expects" if callable(wanted) else repr(wanted)
-    return [f"{what}: {_cut(repr(found))}, not {instead}"]
-
-
-def _cut(said: str) -> str:
-    return said if len(said) <= _WIDTH else said[: _WIDTH - 1] + "…"
+    return [f"{what}: {clip(repr(found), _WIDTH)}, not {instead}"]

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
-from typing import TypeAlias, TypeVar, cast
+from typing import TypeVar, cast
 
 import anyio
 import msgspec
@@ -21,6 +21,7 @@ from ..events import (
     RequestCompleted,
     RequestFailed,
     Spent,
+    TerminalEvent,
     ToolCallCompleted,
     ToolCallFailed,
     ToolCallProgress,
@@ -40,7 +41,6 @@ from ._payloads import LargeBodies, TooLarge
 from ._questions import Answering, is_letter
 from ._transport import Damaged, Key, NotTaken, SessionLink, Unavailable
 
-_Answer: TypeAlias = ToolCallCompleted | ToolCallFailed
 _What = TypeVar("_What")
 SIGNALS = (ToolCallStarted, ToolCallProgress, ToolCallRetrying)
 _ANSWER_SECONDS = 2.0
@@ -188,7 +188,7 @@ class RemoteExecutor:
             # The broker may be away when the call is to be deleted, and back when its marks are.
             self._note(key[0], calls=True)
 
-    def _on_published(self, event: _Answer) -> None:
+    def _on_published(self, event: TerminalEvent) -> None:
         """Stop the worker of a call that was settled elsewhere.
 
         With a journal, an outcome is broadcast after its append. Before, another process may have taken the request
@@ -433,7 +433,7 @@ class RemoteExecutor:
                 metadata=requested.metadata,
             ),
         )
-        if isinstance(event, (ToolCallCompleted, ToolCallFailed)):
+        if isinstance(event, TerminalEvent):
             if isinstance(event, ToolCallFailed) and event.reason == "interrupted":
                 # The worker that was lost may have kept a part of its answer.
                 self._note(key[0], payloads=True)
@@ -441,7 +441,7 @@ class RemoteExecutor:
         else:
             self._bus.publish(event)
 
-    def _publish(self, key: Key, event: _Answer) -> None:
+    def _publish(self, key: Key, event: TerminalEvent) -> None:
         call = self._open[key]
         event = self._with_spent(key, call, event)
         del self._open[key]
@@ -449,7 +449,7 @@ class RemoteExecutor:
         if call.payload is not None:
             self._group.start_soon(partial(self._drop, call), key)
 
-    def _with_spent(self, key: Key, call: _Open, event: _Answer) -> _Answer:
+    def _with_spent(self, key: Key, call: _Open, event: TerminalEvent) -> TerminalEvent:
         """End the questions of a call, and return its answer with what they have used up."""
         self._answering.settle(key)
         return event if call.spent is None else replace(event, spent=call.spent)

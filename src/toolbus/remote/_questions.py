@@ -20,7 +20,7 @@ from ..core.limits import Limits
 from ..core.output import OutputType
 from ..core.turn import TurnState
 from ..errors import ConfigurationError, DecodeError, LimitReached, MissingExtra, NotRunning, ToolbusError
-from ..events import RequestCancelled, RequestCompleted, RequestFailed, Spent, ToolCallRequested
+from ..events import RequestCompleted, RequestEnding, Spent, ToolCallRequested
 from ..instrumentation import Instrumentation, Work, continued_from
 from ..messages import Message, PromptLike, Usage, UserMessage
 from ..protocols import ModelSettings, RequestView
@@ -64,7 +64,7 @@ class _Answered(Record, kw_only=True, frozen=True):
     `last_text` is empty if the ending has the text.
     """
 
-    ending: RequestCompleted | RequestFailed | RequestCancelled
+    ending: RequestEnding
     messages: list[Message]
     last_text: str
     usage: Usage

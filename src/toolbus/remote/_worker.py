@@ -19,7 +19,7 @@ from ..bus import EventBus
 from ..core.approval import definition_of
 from ..dispatcher import ToolDispatcher
 from ..errors import DecodeError, NotRunning
-from ..events import Event, ToolCallCompleted, ToolCallFailed, ToolCallRequested, encode
+from ..events import Event, TerminalEvent, ToolCallCompleted, ToolCallFailed, ToolCallRequested, encode
 from ..instrumentation import Instrumentation, continued_from, observed_process
 from ..messages import Message
 from ..protocols import CallView, SecretHandling
@@ -93,7 +93,7 @@ class _Running(msgspec.Struct, eq=False):
     delivery: Delivery
     requested: ToolCallRequested | None = None
     messages: Sequence[Message] = ()  # the transcript, if the tool asks for it
-    answer: ToolCallCompleted | ToolCallFailed | None = None
+    answer: TerminalEvent | None = None
     kept: Reference | None = None  # the answer as it is kept, if it does not fit into a message
     until: float = math.inf  # the time from which on its lease is not renewed, if it has not begun by then
 
@@ -400,7 +400,7 @@ class Worker:
             self._secrets[requested.request_id] = secrets
         return secrets
 
-    def _answer(self, key: Key, call: _Running, answer: ToolCallCompleted | ToolCallFailed) -> None:
+    def _answer(self, key: Key, call: _Running, answer: TerminalEvent) -> None:
         if self.running.get(key) is call:
             call.answer = answer
             self._put(self._write, key, call)
@@ -493,7 +493,7 @@ class Worker:
 
     # ------------------------------------------------------------------------------------------------ receivers
 
-    def _on_ended(self, event: ToolCallCompleted | ToolCallFailed) -> None:
+    def _on_ended(self, event: TerminalEvent) -> None:
         key = (event.request_id, event.call_id)
         call = self.running.get(key)
         if call is not None and call.answer is None:

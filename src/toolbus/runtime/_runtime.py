@@ -75,8 +75,6 @@ if TYPE_CHECKING:
 
     from ..request_result import RequestResult
 
-__all__ = ["RequestOptions", "Runtime"]
-
 _logger = logging.getLogger("toolbus.runtime")
 _CANCELLED = "the runtime was cancelled"
 _CLOSING = "the runtime is closing"

@@ -19,7 +19,7 @@ from urllib.parse import quote, quote_plus
 import orjson
 
 from ..errors import InvalidArguments
-from ..schemas import cost_of, matcher, way_to
+from ..schemas import as_object, cost_of, matcher, way_to
 
 REFERENCE: Final = re.compile(r"secret:[0-9a-f]{16}")
 """The form of a reference, which stands for a secret: 64 bits that say nothing of its value."""
@@ -90,8 +90,8 @@ class _Reader:
             return marks
         marks = self.known[id(schema)] = Marks()
         marks.secret = schema.get("writeOnly") is True or schema.get("format") == "password"
-        marks.names = {name: self.read(each) for name, each in _mapping(schema.get("properties"))}
-        for pattern, each in _mapping(schema.get("patternProperties")):
+        marks.names = {name: self.read(each) for name, each in as_object(schema.get("properties")).items()}
+        for pattern, each in as_object(schema.get("patternProperties")).items():
             marks.patterns.append((*self._matcher(pattern), self.read(each)))
         others = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
         marks.closed = others is False
@@ -105,7 +105,7 @@ class _Reader:
         for key in ("if", "then", "else"):
             if key in schema:
                 marks.alternatives.append(self.read(schema[key]))
-        marks.alternatives += [self.read(each) for _, each in _mapping(schema.get("dependentSchemas"))]
+        marks.alternatives += [self.read(each) for each in as_object(schema.get("dependentSchemas")).values()]
         if isinstance(schema.get("$ref"), str):
             marks.alternatives.append(self.read(self._at(schema["$ref"])))
         return marks
@@ -140,10 +140,6 @@ _MOST_COMPILE_NS = 30_000_000  # nanoseconds for all patterns of a schema
 # The nanoseconds for a character, with a pattern of some 50 parts. Names of properties need no larger patterns.
 _MOST_MATCH_NS = 4_000
 _FOR_ITEMS = ("items", "additionalItems", "unevaluatedItems", "contains")
-
-
-def _mapping(given: Any) -> Iterable[tuple[str, Any]]:
-    return cast("Mapping[str, Any]", given).items() if isinstance(given, Mapping) else ()
 
 
 def _list(given: Any) -> list[Any]:

@@ -18,7 +18,7 @@ from .._open_scopes import StrandedTasks
 from ..bus import EventBus
 from ..core.plain_text import clip, one_line
 from ..errors import ConfigurationError
-from ..events import StatusChanged, ToolCallCompleted, ToolCallFailed, ToolCallRequested
+from ..events import StatusChanged, TerminalEvent, ToolCallCompleted, ToolCallFailed, ToolCallRequested
 from ..failures import is_being_cancelled
 from ..messages import UserMessage
 from ..protocols import Delta, ModelReply, ModelRequest, ModelSettings, Provider
@@ -176,7 +176,7 @@ class NarratorOnBus:
             self._stranded.contain, _report_left_open, self._narrate, event, scope, name=f"narrate {event.name}"
         )
 
-    def _on_settled(self, event: ToolCallCompleted | ToolCallFailed) -> None:
+    def _on_settled(self, event: TerminalEvent) -> None:
         """Stop asking about a call that has ended, so that another call can be asked about."""
         scope = self._asking.pop((event.request_id, event.call_id), None)
         if scope is not None:

@@ -47,22 +47,6 @@ from ..messages import AssistantMessage
 from ..protocols import ToolSpec
 from ..secrets import MASK, is_secret_name, masked, redacted
 
-__all__ = [
-    "ANALYZING",
-    "ASKING_AGAIN",
-    "FORMULATING",
-    "PROCESSING",
-    "SELECTING",
-    "Status",
-    "StatusFold",
-    "call_sentence",
-    "display_name",
-    "events_so_far",
-    "redacted",
-    "round_status",
-    "sentence",
-]
-
 Status: TypeAlias = tuple[Stage, str]
 """The stage of a request, and a sentence for people."""
 

@@ -12,12 +12,12 @@ Example:
     from pathlib import Path
 
     from toolbus import SqliteStore
-    from toolbus.stores.archive import Archive, TransferReport, VerifyReport, export_to, import_from, verify
+    from toolbus.stores.archive import Archive, ArchiveReport, export_to, import_from, verify
 
     folder = Path(tempfile.mkdtemp())
     store: Archive = SqliteStore(folder / "toolbus.db")
-    verified: VerifyReport = await verify(store)
-    moved: TransferReport = await export_to(store, folder / "all.jsonl")
+    verified: ArchiveReport = await verify(store)
+    moved: ArchiveReport = await export_to(store, folder / "all.jsonl")
     other = SqliteStore(folder / "other.db")
     await import_from(other, folder / "all.jsonl")
     print(verified.problems, moved.requests)  # [] 0
@@ -47,7 +47,7 @@ from ..messages import Message
 from ..records import JsonForm, json_bytes
 from ..storage import ConversationRecord, RequestRecord, StoredFact
 
-__all__ = ["Archive", "Salvaged", "TransferReport", "VerifyReport", "export_to", "import_from", "verify"]
+__all__ = ["Archive", "ArchiveReport", "Salvaged", "export_to", "import_from", "verify"]
 
 _FORMAT = 1
 _HASH = b',"hash":"'
@@ -113,21 +113,10 @@ class Archive(Protocol):
 
 
 @dataclass(slots=True)
-class VerifyReport:
-    """The numbers of what was verified, and the `problems` that were found: empty if all is as it was written."""
+class ArchiveReport:
+    """The numbers of what was verified, exported or imported, and the `problems` that were found: empty without any.
 
-    requests: int = 0
-    facts: int = 0
-    conversations: int = 0
-    messages: int = 0
-    problems: list[StoreError] = field(default_factory=list[StoreError])
-
-
-@dataclass(slots=True)
-class TransferReport:
-    """The numbers of what was exported or imported. `problems` are the errors of data that could not be read.
-
-    The numbers do not include such data.
+    The numbers of an export do not include data that could not be read.
     """
 
     requests: int = 0
@@ -140,14 +129,14 @@ class TransferReport:
 # ------------------------------------------------------------------------------------------------- looking
 
 
-async def verify(store: Archive) -> VerifyReport:
+async def verify(store: Archive) -> ArchiveReport:
     """Read all data of the store, and check that it is what was written. Changes nothing.
 
     Damage is reported, not raised: each of the `problems` is a `StoreDamaged` that names the request and the first fact
     that is not whole, or describes another fault; or an `UnsupportedStoreFormat` for a fact that this version does not
     know. May be called while requests run. Raises `StoreError` if the store cannot be read at all.
     """
-    found = VerifyReport()
+    found = ArchiveReport()
     async for record, salvaged in _requests(store, found.problems):
         _count(found, record, salvaged.facts)
         if salvaged.damage is not None:
@@ -197,7 +186,7 @@ async def _conversations(
 # ------------------------------------------------------------------------------------------------ exporting
 
 
-async def export_to(store: Archive, path: str | os.PathLike[str]) -> TransferReport:
+async def export_to(store: Archive, path: str | os.PathLike[str]) -> ArchiveReport:
     """Write all data of the store to a new file, readable only for its owner (0600).
 
     Of a damaged request, the whole steps before the damage are written; its record keeps the ending that it had. The
@@ -205,7 +194,7 @@ async def export_to(store: Archive, path: str | os.PathLike[str]) -> TransferRep
     is in its conversation there. Raises `StoreError`, also for a file that exists already or cannot be written. A file
     whose export was cancelled has no end, so that it cannot be imported.
     """
-    done = TransferReport()
+    done = ArchiveReport()
     writer = await anyio.to_thread.run_sync(_Writer, Path(os.fspath(path)))
     try:
         await writer.add({"toolbus": "archive", "format": _FORMAT, "version": __version__})
@@ -236,7 +225,7 @@ async def export_to(store: Archive, path: str | os.PathLike[str]) -> TransferRep
     return done
 
 
-async def _export_request(writer: _Writer, record: RequestRecord, salvaged: Salvaged, done: TransferReport) -> None:
+async def _export_request(writer: _Writer, record: RequestRecord, salvaged: Salvaged, done: ArchiveReport) -> None:
     if salvaged.damage is not None:
         done.problems.append(salvaged.damage)
     if not salvaged.facts:
@@ -248,9 +237,7 @@ async def _export_request(writer: _Writer, record: RequestRecord, salvaged: Salv
     _count(done, record, salvaged.facts)
 
 
-def _count(
-    found: VerifyReport | TransferReport, record: RequestRecord | ConversationRecord, rows: Sequence[object]
-) -> None:
+def _count(found: ArchiveReport, record: RequestRecord | ConversationRecord, rows: Sequence[object]) -> None:
     """Count a request with its facts, or a conversation with its messages."""
     if isinstance(record, RequestRecord):
         found.requests += 1
@@ -260,7 +247,7 @@ def _count(
         found.messages += len(rows)
 
 
-def _numbers(done: TransferReport) -> dict[str, int]:
+def _numbers(done: ArchiveReport) -> dict[str, int]:
     return {
         "requests": done.requests,
         "facts": done.facts,
@@ -322,7 +309,7 @@ def _next_hash(before: bytes, body: bytes) -> bytes:
 # ---------------------------------------------------------------------------------------- reading it again
 
 
-async def import_from(store: Archive, path: str | os.PathLike[str]) -> TransferReport:
+async def import_from(store: Archive, path: str | os.PathLike[str]) -> ArchiveReport:
     """Read a file that `export_to` has written into a store, which may have data already.
 
     The whole file is checked before anything is written. Raises `StoreDamaged` for a line that is not what was exported
@@ -338,7 +325,7 @@ async def import_from(store: Archive, path: str | os.PathLike[str]) -> TransferR
         if known:
             kind = "conversation" if is_conversation else "request"
             raise StoreError(f"{kind} {request_id!r} of {name} is in the store already; nothing was imported")
-    done = TransferReport()
+    done = ArchiveReport()
     pieces = _pieces(name)
     while (piece := await anyio.to_thread.run_sync(next, pieces, None)) is not None:
         record, rows = piece
@@ -382,7 +369,7 @@ def _look_through(path: Path) -> None:
         last = line
     if "end" not in last:
         raise StoreDamaged(f"{path} is incomplete: it has no end; export the store again")
-    counted = TransferReport()
+    counted = ArchiveReport()
     for record, rows in _pieces(path):
         _count(counted, record, rows)
     if _numbers(counted) != last["end"]:

@@ -259,19 +259,16 @@ class _Sqlite(Database):
     def run_many(self, statement: str, values: Sequence[Row]) -> int:
         many = MANY.get(statement)
         if many is not None and len(values) > 1 and _HAS_UPDATE_FROM:
-            return self._in_pieces(many, values)
+            return self.insert(many, values)
         return self._connection.executemany(_in_dialect(statement), values).rowcount
 
     def insert(self, statement: Rows, values: Sequence[Row]) -> int:
         """See `Database`. Inserts many rows with one statement.
 
         `executemany` releases the interpreter's lock for each row, and has to get it back from a busy event loop: 1,000
-        rows took up to a second, and one statement takes a tenth of that. It is faster without an event loop too.
+        rows took up to a second, and one statement takes a tenth of that. It is faster without an event loop too. The
+        rows of a statement are a power of 2, so that few statements are prepared.
         """
-        return self._in_pieces(statement, values)
-
-    def _in_pieces(self, statement: Rows, values: Sequence[Row]) -> int:
-        """Run a statement on pieces of the rows. Their sizes are powers of 2, so that few statements are prepared."""
         done, first, left = 0, 0, len(values)
         execute = self._connection.execute
         while left:

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from ..core.plain_text import clip
 from ..events import Event, ReasoningDelta, TextDelta, ToolArgumentsDelta
-from ..messages import AssistantMessage, ToolMessage, UserMessage
+from ..messages import Message
+from ..providers.expectations import shown_message
 from ..records import defaults_of
 
 _ENVELOPE = frozenset({"type", "event_id", "request_id", "conversation_id", "parent_id", "at", "metadata"})
@@ -38,7 +40,8 @@ def _lines(log: Sequence[tuple[float, Event]]) -> Iterable[tuple[float, str]]:
             yield from ((moment, event_line(event)) for moment, event in entries)
         else:
             joined = "".join(getattr(event, "text", "") for _, event in entries)
-            yield entries[0][0], _cut(f"{type(entries[0][1]).__name__} in {len(entries)} pieces text={joined!r}")
+            line = f"{type(entries[0][1]).__name__} in {len(entries)} pieces text={joined!r}"
+            yield entries[0][0], clip(line, _WIDTH)
 
 
 def _run_of(entry: tuple[float, Event]) -> Any:
@@ -58,14 +61,14 @@ def event_line(event: Event) -> str:
     """
     defaults = defaults_of(type(event))
     parts = [
-        f"{name}={_said(value) if name == 'message' else repr(value)}"
+        f"{name}={shown_message(value) if isinstance(value, Message) else repr(value)}"
         for name in event.__struct_fields__
         if name not in _UNSAID and _says_something(value := getattr(event, name), defaults.get(name))
     ]
     line = " ".join([type(event).__name__, *parts])
     if event.request_id:
         line = line.replace(event.request_id, "")
-    return _cut(line)
+    return clip(line, _WIDTH)
 
 
 def _says_something(value: Any, default: Any) -> bool:
@@ -88,19 +91,3 @@ def near_misses(events: Iterable[tuple[Event, bool]], kind: type[Event], fields:
             said.append("one that an earlier expect returned" if taken else "one that where= refused")
     more = [f"and {len(said) - _MOST_MISSES} more"] if len(said) > _MOST_MISSES else []
     return "; there was " + ", ".join([*said[:_MOST_MISSES], *more]) if said else ""
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…"
-
-
-def _said(message: Any) -> str:
-    """Return a short form of a transcript's message, or of the text of a progress report."""
-    if isinstance(message, UserMessage):
-        return f"user {message.text!r}"
-    if isinstance(message, ToolMessage):
-        return f"tool {message.name} {message.content!r}"
-    if isinstance(message, AssistantMessage):
-        called = ", ".join(f"{call.name}({call.arguments})" for call in message.tool_calls)
-        return f"assistant {message.text!r}" + (f" calls {called}" if called else "")
-    return repr(message)

@@ -29,7 +29,6 @@ from ..schemas import (
     without_nulls,
 )
 from ..secrets import Marks, find_marks
-from ..tool_results import ToolResult
 from ._options import Isolation, ToolOptions, check_options, check_running
 
 if TYPE_CHECKING:
@@ -42,8 +41,6 @@ else:
     from typing import ParamSpec, TypeVar
 
     P, R, DepsT = ParamSpec("P"), TypeVar("R"), TypeVar("DepsT")
-
-__all__ = ["Isolation", "Tool", "ToolContext", "ToolLike", "ToolOptions", "ToolRegistry", "ToolResult", "tool"]
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # the function names that both OpenAI and Anthropic accept
 

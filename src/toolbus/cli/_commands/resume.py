@@ -22,6 +22,7 @@ from ...stores.sql.find import FoundRequest
 from .._approval import connect_approval
 from .._host import Host
 from .._load import is_vendor, load_provider, load_tools
+from .._main import FAILED
 from .._open_store import COMMAND, CommandStore, existing, holder_of, opened_store
 from .._requests import output_on_stderr, report_ending, status_of
 from .._store_location import LEASE_SECONDS, StoreLocation
@@ -31,7 +32,6 @@ from .._terminal.screen import Line, Screen
 from .._terminal.text import counted, cut
 from .ask import as_json
 
-FAILED = 1
 _LOOK_SECONDS = 0.5  # between checks of a lease that is about to expire
 _PROMPT_COLUMNS = 60
 

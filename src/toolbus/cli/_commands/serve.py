@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import logging
 import secrets
 import socket
 import webbrowser
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import anyio
@@ -20,6 +19,7 @@ from .._approval import connect_approval
 from .._loopback import LOOPBACK, listening_on, user_name
 from .._requests import Configured, configured
 from .._terminal.screen import Screen
+from .._warnings import silenced
 
 try:
     import uvicorn
@@ -35,7 +35,8 @@ _POLL_SECONDS = 0.1
 def serve(options: argparse.Namespace, screen: Screen) -> int:
     """Serve the page until Ctrl-C, and return the exit status. Raises `ToolbusError`."""
     with (
-        _quiet_server(options),
+        # Failures are raised as well.
+        contextlib.nullcontext() if options.log_level else silenced("uvicorn"),
         configured(options, screen, on_approval="wait", drain_seconds=_DRAIN_SECONDS) as found,
         listening_on(options.port) as listening,
     ):
@@ -114,15 +115,3 @@ async def _lifetime(
             raise
     if not has_begun:
         yield
-
-
-@contextlib.contextmanager
-def _quiet_server(options: argparse.Namespace) -> Generator[None]:
-    """Inside, keep what the server logs from the screen, unless a log was asked for: failures are raised as well."""
-    logger = logging.getLogger("uvicorn")
-    before = logger.level
-    logger.setLevel(logging.NOTSET if options.log_level else logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)

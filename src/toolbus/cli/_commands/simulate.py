@@ -10,9 +10,9 @@ from collections.abc import Iterable
 import orjson
 
 from ...testing.simulation import SeedReport, SimulationFailed, SimulationReport, run_seed, simulate
+from .._main import FAILED
 from .._terminal.screen import Line, Screen
 
-FAILED = 1
 _REDRAW_SECONDS = 0.1
 
 

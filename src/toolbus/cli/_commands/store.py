@@ -18,15 +18,15 @@ from ...core.plain_text import clean, one_line
 from ...errors import ConfigurationError, StoreError
 from ...records import json_bytes
 from ...storage import ConversationRecord, RequestRecord
-from ...stores.archive import TransferReport, export_to, import_from, verify
+from ...stores.archive import ArchiveReport, export_to, import_from, verify
 from ...stores.sql.find import FoundRequest
+from .._main import FAILED
 from .._open_store import CommandStore, existing, holder_of, opened_store
 from .._store_location import StoreLocation, location_of
 from .._terminal.screen import Screen
 from .._terminal.text import cells, counted, cut, escape_json
 from .._terminal.timeline import message_lines, timeline
 
-FAILED = 1
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
@@ -246,8 +246,7 @@ async def _import(store: CommandStore, options: argparse.Namespace, screen: Scre
     return 0
 
 
-def _counts(done: Any) -> str:
-    counts: TransferReport = done
+def _counts(counts: ArchiveReport) -> str:
     requests = f"{counted(counts.requests, 'request')} with {counted(counts.facts, 'fact')}"
     return f"{requests}, {counted(counts.conversations, 'conversation')} with {counted(counts.messages, 'message')}"
 

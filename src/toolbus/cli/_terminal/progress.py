@@ -25,6 +25,7 @@ from ...events import (
     RequestCompleted,
     RequestFailed,
     RoundStarted,
+    TerminalEvent,
     TextDelta,
     ToolCallCompleted,
     ToolCallFailed,
@@ -255,7 +256,7 @@ class Narrator:
         self._since = self._clock()
         self._quiet = False
 
-    def _pop(self, event: ToolCallCompleted | ToolCallFailed) -> _Call:
+    def _pop(self, event: TerminalEvent) -> _Call:
         """Remove the call that has ended and return it; one that was refused before it ran is made from its event."""
         asked = self._asked.pop(event.call_id, "")
         found = self._calls.pop(event.call_id, None)
@@ -276,7 +277,7 @@ class Narrator:
         self._screen.report(indented(text, self._screen.width, _REASON_LINES))
 
 
-def _took(event: ToolCallCompleted | ToolCallFailed, call: _Call, now: float) -> str:
+def _took(event: TerminalEvent, call: _Call, now: float) -> str:
     """Return the handler's own time, or the time since the request for a call that was not timed."""
     return duration(event.duration_seconds or now - call.since)
 

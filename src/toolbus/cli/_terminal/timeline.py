@@ -16,8 +16,7 @@ from ...events import (
     ModelResponded,
     ModelRetrying,
     PlanChanged,
-    RequestCancelled,
-    RequestCompleted,
+    RequestEnding,
     RequestFailed,
     RequestResumed,
     RequestStarted,
@@ -65,7 +64,7 @@ def _described(fact: Event) -> str:
         return f"{'approved' if fact.approved else 'denied'} by {_line(fact.by) or 'nobody'}" + (
             f": {_line(fact.reason)}" if fact.reason else ""
         )
-    if isinstance(fact, (CancelRequested, RequestCancelled, RequestFailed, RequestCompleted)):
+    if isinstance(fact, CancelRequested | RequestEnding):
         return _ending(fact)
     if isinstance(fact, (HistoryCompressed, PlanChanged, SteeringAdded)):
         return str(fact.type).replace("_", " ") + (f": {_line(fact.text)}" if isinstance(fact, SteeringAdded) else "")
@@ -81,7 +80,7 @@ def _reply(fact: ModelResponded) -> str:
     return f"the model {did}{asked}{': ' if text else ''}{text}"
 
 
-def _ending(fact: CancelRequested | RequestCancelled | RequestFailed | RequestCompleted) -> str:
+def _ending(fact: CancelRequested | RequestEnding) -> str:
     reason = f": {_line(fact.reason)}" if fact.reason else ""
     if isinstance(fact, CancelRequested):
         return f"asked to cancel{reason}"

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
     from anthropic.lib.vertex import AsyncAnthropicVertex
 
-__all__ = ["MAX_OUTPUT_TOKENS", "AnthropicProvider", "Cache"]
-
 _HINT = "check the network, and that base_url= (or ANTHROPIC_BASE_URL) is right"
 _MAX_PAUSES = 10  # of one reply; the API pauses about every ten calls of its own tools
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import orjson
 
 from ...messages import AssistantMessage, Message, ToolMessage, UserMessage
+from ...schemas import as_object
 
 _NUMBERED = re.compile(r"^(\d+)\t(.*)$")
 
@@ -31,7 +32,7 @@ class Location:
 class Search:
     """A search and its results. `round` is the number of its round of calls in the turn, from 1."""
 
-    arguments: dict[str, Any]
+    arguments: Mapping[str, Any]
     round: int = 1
     locations: list[Location] = field(default_factory=list[Location])
     files_with_word: dict[str, int] = field(default_factory=dict[str, int])
@@ -69,7 +70,7 @@ def read_turn(messages: Sequence[Message], search_tool: str, read_tool: str) -> 
         return turn
     turn.question, turn.earlier = asked[-1], asked[-2::-1]
     last = max(index for index, message in enumerate(messages) if isinstance(message, UserMessage))
-    calls: dict[str, tuple[str, dict[str, Any]]] = {}
+    calls: dict[str, tuple[str, Mapping[str, Any]]] = {}
     for message in messages[last + 1 :]:
         if isinstance(message, AssistantMessage) and message.tool_calls:
             turn.rounds += 1
@@ -81,39 +82,33 @@ def read_turn(messages: Sequence[Message], search_tool: str, read_tool: str) -> 
             if message.is_error or content.get("ok") is not True:
                 turn.failures.append(f"{name}: {content.get('error') or message.content[:200]}")
             elif name == search_tool:
-                turn.searches.append(_search(arguments, turn.rounds, _sub(content, "data")))
+                turn.searches.append(_search(arguments, turn.rounds, as_object(content.get("data"))))
             elif name == read_tool:
-                _keep_lines(turn, _sub(content, "data"))
+                _keep_lines(turn, as_object(content.get("data")))
     return turn
 
 
-def _object(text: str) -> dict[str, Any]:
+def _object(text: str) -> Mapping[str, Any]:
     try:
-        value = orjson.loads(text)
+        return as_object(orjson.loads(text))
     except ValueError:
         return {}
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def _sub(content: dict[str, Any], key: str) -> dict[str, Any]:
-    value = content.get(key)
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def _search(arguments: dict[str, Any], number: int, data: dict[str, Any]) -> Search:
+def _search(arguments: Mapping[str, Any], number: int, data: Mapping[str, Any]) -> Search:
     search = Search(arguments, number)
     matches = data.get("matches")
     for match in cast("list[Any]", matches) if isinstance(matches, list) else []:
         with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
             search.locations.append(Location(str(match["path"]), int(match["line"]), str(match["text"])))
-    counts = _sub(data, "files_with_word")
+    counts = as_object(data.get("files_with_word"))
     search.files_with_word = {word: count for word, count in counts.items() if isinstance(count, int)}
     searched = data.get("files_searched")
     search.files_searched = searched if isinstance(searched, int) else 0
     return search
 
 
-def _keep_lines(turn: Turn, data: dict[str, Any]) -> None:
+def _keep_lines(turn: Turn, data: Mapping[str, Any]) -> None:
     path, text = data.get("path"), data.get("text")
     if not isinstance(path, str) or not isinstance(text, str):
         return

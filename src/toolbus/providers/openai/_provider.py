@@ -29,8 +29,6 @@ from ._wrapped_calls import CallUnwrapper
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-__all__ = ["MAX_REPLY_BYTES", "Api", "ApiKey", "OpenAIProvider"]
-
 Api: TypeAlias = Literal["chat", "responses"]
 """One of OpenAI's two APIs: chat completions, or Responses."""
 

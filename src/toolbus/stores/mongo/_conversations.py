@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -24,6 +25,7 @@ from ._turns import complete, messages_in, publish_waiting
 
 # The characters of a search that are sent to the server; documents with that beginning are then compared here.
 _PATTERN_CHARS = 1_000
+_BATCH = 100  # documents of a search that are looked through at once
 _HEXADECIMAL = "0123456789abcdef"
 _PENDING = {"pending_turn": {"$gt": ""}}
 _FORGOTTEN = {"forgotten": True}
@@ -230,7 +232,8 @@ def _with_text(database: ServerConnection, search: str, prefix: str) -> set[str]
     found: set[str] = set()
     begins = _begins(database, prefix)
     for condition in _conditions(database, search):
-        for batch in _batches(database.messages.find({**begins, **condition})):
+        documents = database.messages.find({**begins, **condition})
+        while batch := list(islice(documents, _BATCH)):
             ids = {conversation_id_of(database.names, each) for each in batch} - found
             states = {each["_id"]: each for each in database.conversations.find({"_id": {"$in": [*ids]}})}
             for each in batch:
@@ -243,17 +246,6 @@ def _with_text(database: ServerConnection, search: str, prefix: str) -> set[str]
 def _begins(database: ServerConnection, prefix: str) -> Document:
     """Return the condition for sessions that begin with a prefix; none if these may be numbers or ObjectIds."""
     return {database.names.session: {"$regex": f"^{re.escape(prefix)}"}} if prefix.strip(_HEXADECIMAL) else {}
-
-
-def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    batch: list[Document] = []
-    for each in documents:
-        batch.append(each)
-        if len(batch) == 100:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
 
 
 def _conditions(database: ServerConnection, search: str) -> Iterator[Document]:

@@ -21,8 +21,8 @@ __all__ = ["FoundRequest", "conversation", "ids_that_begin", "prunable", "reques
 
 _IDS = "SELECT request_id FROM requests WHERE {where} ORDER BY started_at {order}, request_id LIMIT ?"
 _BEGINNINGS = {
-    "conversation": "SELECT conversation_id FROM conversations WHERE substr(conversation_id, 1, ?) = ? LIMIT ?",
-    "request": "SELECT request_id FROM requests WHERE substr(request_id, 1, ?) = ? LIMIT ?",
+    "conversation": "SELECT conversation_id FROM conversations WHERE substr(conversation_id, 1, ?) = ? LIMIT 2",
+    "request": "SELECT request_id FROM requests WHERE substr(request_id, 1, ?) = ? LIMIT 2",
 }
 _OLD_REQUESTS = "SELECT count(*), coalesce(sum(size_bytes), 0) FROM requests WHERE ended_at < ?"
 _OLD_CONVERSATIONS = f"SELECT count(*), coalesce(sum(size_bytes), 0) {OLD_CONVERSATIONS}"
@@ -75,11 +75,9 @@ def _prompt_of(database: Database, request_id: str) -> str:
     return first.prompt if isinstance(first, RequestStarted) else ""
 
 
-def ids_that_begin(
-    database: Database, kind: Literal["conversation", "request"], beginning: str, limit: int
-) -> Sequence[str]:
-    """Return at most `limit` ids that begin with a text, or only that text if it is an id itself."""
-    found = [row[0] for row in database.rows(_BEGINNINGS[kind], (len(beginning), beginning, limit))]
+def ids_that_begin(database: Database, kind: Literal["conversation", "request"], beginning: str) -> Sequence[str]:
+    """Return at most two ids that begin with a text, or only that text if it is an id itself."""
+    found = [row[0] for row in database.rows(_BEGINNINGS[kind], (len(beginning), beginning))]
     return [beginning] if beginning in found else found
 
 

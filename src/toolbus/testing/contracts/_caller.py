@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count
-from typing import Any, TypeAlias
+from typing import Any
 
 import anyio
 
@@ -12,6 +12,7 @@ from ...bus import EventBus
 from ...events import (
     DeadLetter,
     Event,
+    TerminalEvent,
     ToolCallCompleted,
     ToolCallFailed,
     ToolCallLate,
@@ -21,8 +22,6 @@ from ...events import (
 from ...protocols import RequestView
 from ._checks import Abandoned, Ledger
 
-Terminal: TypeAlias = ToolCallCompleted | ToolCallFailed
-_TERMINAL = (ToolCallCompleted, ToolCallFailed)
 numbers = count(1)
 """Numbers for ids and keys; each number is used once in a process."""
 
@@ -37,7 +36,9 @@ class Caller:
         self.request_id = f"request-{next(numbers)}"
         self.events: list[Event] = []
         self._changed = anyio.Event()
-        self.bus.connect((*_TERMINAL, ToolCallLate, ToolCallProgress, DeadLetter), self._on_event)
+        self.bus.connect(
+            (ToolCallCompleted, ToolCallFailed, ToolCallLate, ToolCallProgress, DeadLetter), self._on_event
+        )
         self.mailbox = self.bus.arbitration.open_mailbox(self.request_id, view)
 
     def leave(self) -> None:
@@ -87,9 +88,9 @@ class Caller:
 
     # ------------------------------------------------------------------------------------------- listening
 
-    def endings(self, requested: ToolCallRequested) -> list[Terminal]:
+    def endings(self, requested: ToolCallRequested) -> list[TerminalEvent]:
         """Return the terminal events of a call so far."""
-        return [each for each in self.events if isinstance(each, _TERMINAL) and each.call_id == requested.call_id]
+        return [each for each in self.events if isinstance(each, TerminalEvent) and each.call_id == requested.call_id]
 
     def lates(self, requested: ToolCallRequested) -> list[ToolCallLate]:
         """Return the late events of a call: those published after the call was settled."""
@@ -102,7 +103,7 @@ class Caller:
                 await self._changed.wait()
         return what()
 
-    async def answers(self, calls: Iterable[ToolCallRequested]) -> list[Terminal]:
+    async def answers(self, calls: Iterable[ToolCallRequested]) -> list[TerminalEvent]:
         """Return the first terminal event of each call. A call without a terminal event ends the check."""
         wanted = [*calls]
         await self.until(lambda: all(self.endings(each) for each in wanted))
@@ -112,6 +113,6 @@ class Caller:
                 raise Abandoned
         return [self.endings(each)[0] for each in wanted]
 
-    async def answer(self, requested: ToolCallRequested) -> Terminal:
+    async def answer(self, requested: ToolCallRequested) -> TerminalEvent:
         """Return the first terminal event of a call."""
         return (await self.answers([requested]))[0]

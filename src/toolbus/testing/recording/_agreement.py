@@ -6,12 +6,10 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ...durability import FUNCTION, agreed_options, limits_in, messages_from, messages_to_json, options_in
+from ...durability import FUNCTION, agreed_options, messages_from, messages_to_json
 from ...messages import Message
 from ...protocols import ToolSpec
 from ...session import SessionView
-
-__all__ = ["FUNCTION", "agreement_of", "history_in", "limits_in", "options_in", "spec_from", "specs_of", "tools_now"]
 
 _SPEC_FIELDS = tuple(each.name for each in dataclasses.fields(ToolSpec) if each.name != "validate")
 

@@ -25,8 +25,7 @@ from ...events import (
     RequestEnding,
     RequestStarted,
     SteeringAdded,
-    ToolCallCompleted,
-    ToolCallFailed,
+    TerminalEvent,
     ToolCallPaused,
     ToolCallResumed,
     decode,
@@ -47,7 +46,6 @@ RELEASED: Line = "released"  # the request has no ending: its host left it, or i
 END: Line = "end"
 
 _ASKED = (ApprovalDecided, CancelRequested, SteeringAdded, ToolCallPaused, ToolCallResumed)
-_TERMINAL = (ToolCallCompleted, ToolCallFailed)
 
 
 class RecordingError(ToolbusError, ValueError):
@@ -94,7 +92,7 @@ class RecordedRequest:
     def is_own(self, position: int) -> bool:
         """Return whether the session made the fact itself; others publish results of calls, and inputs of people."""
         fact = self.facts[position]
-        if isinstance(fact, _TERMINAL):
+        if isinstance(fact, TerminalEvent):
             return fact.event_id.startswith(f"{self.request_id}_f")  # `core.facts` makes such ids
         return not isinstance(fact, _ASKED)
 

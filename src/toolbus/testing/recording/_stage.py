@@ -329,7 +329,7 @@ class RecordedModel:
         if fact is None and not stage.request.is_whole:
             raise Stopped(_ENDS_HERE)
         is_unasked = isinstance(fact, RequestCancelled) and not stage.is_cancelled
-        if is_unasked or not isinstance(fact, (ModelRetrying, RequestCancelled, RequestCompleted, RequestFailed)):
+        if is_unasked or not isinstance(fact, ModelRetrying | RequestEnding):
             stage.differs(f"the replay asks the model in round {request.round}, and the recording does not")
         reply = None if lost is None or lost.usage == Usage() else _lost(lost)
         failing = None if isinstance(fact, RequestCancelled) else fact

@@ -6,61 +6,10 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from ...core.limits import Limits
-from ...events import Event, RequestStarted, Spent, ToolCallCompleted, ToolCallFailed, ToolCallRequested
+from ...events import Event, RequestStarted, Spent, TerminalEvent, ToolCallRequested
 from ...messages import AssistantMessage, ToolCall
-
-
-class JournalState(Protocol):
-    """The journal of a simulated world, as the checks of one process see it."""
-
-    @property
-    def remembered(self) -> set[str]:
-        """The conversations in which any process was asked to remember a person's decision."""
-        ...
-
-    @property
-    def asked_at(self) -> dict[str, float]:
-        """The time of each request's newest append, on the event loop's clock."""
-        ...
-
-    def is_durable(self, fact: Event) -> bool:
-        """Return whether the journal has this fact, and not another one at its position."""
-        ...
-
-    def written(self, request_id: str) -> Sequence[Event]:
-        """Return the facts of a request in the journal, in order."""
-        ...
-
-    def has_failed(self, request_id: str) -> bool:
-        """Return whether an append by this process for this request has failed."""
-        ...
-
-    def is_unanswered(self, request_id: str) -> bool:
-        """Return whether an append by this process has failed without saying who holds the request's lease."""
-        ...
-
-    def has_given_up(self, request_id: str) -> bool:
-        """Return whether any process has continued the request without its journal."""
-        ...
-
-    def failed_since(self, moment: float) -> bool:
-        """Return whether the store has had a fault since this time on the event loop's clock."""
-        ...
-
-    def is_ours(self, request_id: str) -> bool:
-        """Return whether no other process has taken the request over."""
-        ...
-
-    def reports(self, event: ToolCallCompleted | ToolCallFailed) -> bool:
-        """Record a terminal event, and return whether no process has published another one for the call."""
-        ...
-
-    def begins(self, request_id: str, call_id: str, key: str) -> tuple[bool, str]:
-        """Record that a handler begins; return whether no other process has begun it, and the first one's key."""
-        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -76,7 +25,7 @@ class Call:
     requested: ToolCallRequested | None = None
     before: ToolCallRequested | None = None
     deadline: float = math.inf
-    terminal: ToolCallCompleted | ToolCallFailed | None = None
+    terminal: TerminalEvent | None = None
     settled_at: float = math.inf
     asked: bool = False
     approved: bool = False

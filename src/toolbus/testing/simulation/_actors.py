@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -16,8 +16,8 @@ from ...events import (
     RequestResumed,
     RequestStarted,
     SteeringAdded,
+    TerminalEvent,
     ToolCallCompleted,
-    ToolCallFailed,
     ToolCallProgress,
     ToolCallRequested,
 )
@@ -28,8 +28,6 @@ from ._watch import OUTSIDE
 
 if TYPE_CHECKING:
     from ._process import Process
-
-_Answer: TypeAlias = ToolCallCompleted | ToolCallFailed
 
 
 class Actors:
@@ -133,7 +131,7 @@ class Actors:
             stray = ToolCallCompleted(request_id=event.request_id, call_id="nobody's", name="x", content="x")
             self._process.group.start_soon(self._publish, stray)
 
-    def _answers_of(self, event: ToolCallRequested) -> list[tuple[float, _Answer]]:
+    def _answers_of(self, event: ToolCallRequested) -> list[tuple[float, TerminalEvent]]:
         """Return what is answered to an external call, and when: decided once, whichever process requests it."""
         known = self._world.answers
         if event.call_id not in known:
@@ -144,17 +142,17 @@ class Actors:
             ]
         return known[event.call_id]
 
-    def _give(self, answers: list[tuple[float, _Answer]]) -> None:
+    def _give(self, answers: list[tuple[float, TerminalEvent]]) -> None:
         for moment, answer in answers:
             self._process.group.start_soon(self._publish, answer, moment)
 
-    def _answer(self, event: ToolCallRequested, chance: Chance) -> _Answer:
+    def _answer(self, event: ToolCallRequested, chance: Chance) -> TerminalEvent:
         secret = self._world.secret
         if chance.says(0.8):
             return event.completed(f"{OUTSIDE} {secret}".strip())
         return event.failed(f"gone {secret}", reason="lost")
 
-    async def _publish(self, event: _Answer, moment: float = 0.0) -> None:
+    async def _publish(self, event: TerminalEvent, moment: float = 0.0) -> None:
         """Publish an answer, and check that it is accepted, becomes a dead letter, or is dropped as requested."""
         await anyio.sleep_until(moment)
         letters = self._process.watch.letters

@@ -11,16 +11,7 @@ from typing import Any
 from ...core.result_notes import TICKET, background_note_id
 from ...core.turn import TurnState, apply
 from ...errors import ProtocolViolation
-from ...events import (
-    ApprovalDecided,
-    CancelRequested,
-    RequestEnding,
-    SteeringAdded,
-    ToolCallCompleted,
-    ToolCallFailed,
-    ToolCallPaused,
-    ToolCallResumed,
-)
+from ...events import RequestEnding, TerminalEvent, ToolCallCompleted
 from ...messages import AssistantMessage, ToolMessage
 from ...request_result import RequestResult
 from ._accounts import Request
@@ -28,10 +19,8 @@ from ._findings import Broken
 from ._guard import EDITED
 from ._process import Process
 from ._tools import EXTERNAL
-from ._watch import Watch, is_store_failure
+from ._watch import ASKED, Watch, is_store_failure
 from ._world import Verdict, World
-
-_ASKED = (CancelRequested, SteeringAdded, ApprovalDecided, ToolCallPaused, ToolCallResumed)
 
 
 def check_process(process: Process, warned: set[str]) -> None:
@@ -116,7 +105,7 @@ def _replay(watch: Watch, request: Request, result: RequestResult[Any]) -> None:
     An input of a person is published when it is made, and becomes a fact when the session takes it, as in the journal.
     """
     facts = request.facts if watch.journal is None else watch.journal.written(request.request_id) or request.facts
-    if facts is request.facts and any(isinstance(fact, _ASKED) for fact in facts):
+    if facts is request.facts and any(isinstance(fact, ASKED) for fact in facts):
         return
     if request.started is None:
         return  # a preparation failed, so the request did not begin
@@ -167,7 +156,7 @@ async def check_disk(world: World, watch: Watch) -> None:
         ends = 0 if disk.endings[request_id] == "abandoned" else 1
         watch.check("G19", len(endings) == ends, f"{request_id} has {len(endings)} endings")
         watch.check("G19", not ends or facts[-1] is endings[0], f"{request_id} continues after its ending")
-        outcomes = Counter(each.call_id for each in facts if isinstance(each, (ToolCallCompleted, ToolCallFailed)))
+        outcomes = Counter(each.call_id for each in facts if isinstance(each, TerminalEvent))
         twice = [call_id for call_id, times in outcomes.items() if times > 1]
         watch.check("G19", not twice, f"{request_id} has two outcomes of {twice}")
         for each in facts:

@@ -15,7 +15,7 @@ import anyio
 import orjson
 
 from ...bus import EventBus
-from ...events import Event, ToolCallCompleted, ToolCallFailed, decode
+from ...events import Event, TerminalEvent, ToolCallCompleted, decode
 from ...remote.nats import NatsExecutor, ToolWorker
 from ._broker import CONNECTING_SECONDS, Client, Message, Server
 from ._findings import Broken
@@ -276,7 +276,7 @@ class Fleet:
         holds = is_lost or now - began < seconds
         self.watch.note("G24", holds, f"{call_id} runs on a machine that was there, and its lease has ended")
 
-    def check(self, process: Process, event: ToolCallCompleted | ToolCallFailed) -> None:
+    def check(self, process: Process, event: TerminalEvent) -> None:
         """Check the outcome of a call of a remote tool against what the broker has of it."""
         if event.name not in REMOTE or (event.content if isinstance(event, ToolCallCompleted) else "").startswith(
             OUTSIDE

@@ -11,7 +11,7 @@ import anyio
 from ...bus import EventBus
 from ...core.result_notes import late_note_id
 from ...errors import BusError, StoreError, UnknownRequest
-from ...events import Event, ToolCallCompleted, ToolCallFailed, ToolCallRequested
+from ...events import Event, TerminalEvent, ToolCallRequested
 from ...handles import CommandStatus, RequestHandle
 from ...records import replace
 from ...remote import Client
@@ -60,7 +60,7 @@ class Command:
         receipt = await disk.inbox.receipt(given.request_id, given.event_id)
         if receipt.state in ("refused", "ended"):
             return True
-        if isinstance(given, (ToolCallCompleted, ToolCallFailed)):
+        if isinstance(given, TerminalEvent):
             record = await disk.journal.request(given.request_id)
             history = await disk.memory.history(record.conversation_id) if record else ()
             return late_note_id(given.call_id) in {each.message_id for each in history}

@@ -1,7 +1,7 @@
 """The invariants of docs/reference/guarantees.md, checked at every event of a bus, and once more at the end.
 
-The module knows events, results and the pure core, and nothing of how the simulated world is made. Its findings are
-`Broken` exceptions.
+The module knows events, results, the pure core and the state of the journal, and nothing else of how the simulated
+world is made. Its findings are `Broken` exceptions.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -39,6 +39,7 @@ from ...events import (
     RoundStarted,
     Spent,
     SteeringAdded,
+    TerminalEvent,
     TextDelta,
     ToolCallCompleted,
     ToolCallFailed,
@@ -51,16 +52,21 @@ from ...events import (
 )
 from ...messages import AssistantMessage, Message, ToolMessage, UserMessage
 from ...tool_results import answer_in, failure_content
-from ._accounts import Call, JournalState, Request
+from ._accounts import Call, Request
 from ._findings import Broken
+
+if TYPE_CHECKING:
+    from ._disk import Handle
 
 OUTSIDE = "from outside"
 """The content of each result that nobody in the process of the request has computed."""
 
+ASKED = (CancelRequested, SteeringAdded, ApprovalDecided, ToolCallPaused, ToolCallResumed)
+"""The inputs that somebody gives to a request."""
+
 _STORE_SECONDS = 5.0  # time in which a fault of the store has to be reported
 _EPSILON = 1e-5  # seconds; more than the rounding of times since the epoch
-_ASKED = (CancelRequested, SteeringAdded, ApprovalDecided, ToolCallPaused, ToolCallResumed)
-_GIVEN = (ToolCallCompleted, ToolCallFailed, *_ASKED)
+_GIVEN = (ToolCallCompleted, ToolCallFailed, *ASKED)
 _AFTER_THE_END = (ToolCallLate, DeadLetter, ToolCallStarted, ToolCallRetrying)
 _DEFAULT_LIMITS = Limits()
 _REFUSED = NativeOutputUnsupported.code
@@ -92,7 +98,7 @@ class Watch:
         direct: frozenset[str] = frozenset(),
         remote: frozenset[str] = frozenset(),
         secrets: Sequence[str] = (),
-        journal: JournalState | None = None,
+        journal: Handle | None = None,
     ) -> None:
         self._bus = bus
         self._epoch = epoch
@@ -419,7 +425,7 @@ class Watch:
         journal = self.journal
         return journal is None or journal.is_durable(fact) or journal.has_given_up(fact.request_id)
 
-    def _on_terminal(self, request: Request, event: ToolCallCompleted | ToolCallFailed) -> None:
+    def _on_terminal(self, request: Request, event: TerminalEvent) -> None:
         call = request.calls.get(event.call_id)
         if call is None and self.journal is not None and self.journal.has_failed(request.request_id):
             return  # an unwritten reply is not published, but its calls end all the same
@@ -577,7 +583,7 @@ class Watch:
             most = request.limits.timeout_seconds + self._slack() + _EPSILON
             self.check("G10", took <= most, f"{event.request_id} took {took:g} s of {most:g}")
 
-    def _ends_durably(self, journal: JournalState, event: Event) -> None:
+    def _ends_durably(self, journal: Handle, event: Event) -> None:
         """Check that an ending is durable before it is published; a failure of the store is published at once."""
         request_id = event.request_id
         if is_store_failure(event):

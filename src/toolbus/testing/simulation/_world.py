@@ -20,7 +20,7 @@ from ...core.limits import Limits
 from ...core.output import FINAL_ANSWER
 from ...core.prices import Price
 from ...errors import NativeOutputUnsupported, ProviderRejected, ProviderUnavailable
-from ...events import ToolCallCompleted, ToolCallFailed
+from ...events import TerminalEvent
 from ...messages import AssistantMessage, ToolCall, Usage
 from ...protocols import ArgumentsPiece, Emit, ModelReply, ModelRequest, NativeOutput, TextPiece
 from ...records import replace
@@ -59,7 +59,7 @@ class World:
         self.max_settled = chance.pick([1, 10_000])
         self.faults: Counter[str] = Counter()
         # What whoever answers external calls has decided on each: moments and answers. It outlives all processes.
-        self.answers: dict[str, list[tuple[float, ToolCallCompleted | ToolCallFailed]]] = {}
+        self.answers: dict[str, list[tuple[float, TerminalEvent]]] = {}
         self.tool_seconds = chance.pick([0.5, 2.0, 5.0])
         self.model_seconds = chance.pick([1.0, 4.0, 10.0])
         self.approval_seconds = chance.pick([3.0, 20.0])

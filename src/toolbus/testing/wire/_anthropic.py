@@ -55,6 +55,7 @@ _NO_SCHEMAS = (
     "'claude-3-haiku-20240307' does not support output format.",
     "output_config.format: Extra inputs are not permitted",
 )
+_SETTINGS = {"temperature": "temperature", "max_tokens": "max_output_tokens"}
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _ID = re.compile(r"[a-zA-Z0-9_-]+")
 
@@ -192,11 +193,7 @@ def _error(kind: str, message: str) -> dict[str, Any]:
 
 
 def _settings(body: Mapping[str, Any]) -> dict[str, Any]:
-    settings: dict[str, Any] = {}
-    if "temperature" in body:
-        settings["temperature"] = body["temperature"]
-    if "max_tokens" in body:
-        settings["max_output_tokens"] = body["max_tokens"]
+    settings = {name: body[key] for key, name in _SETTINGS.items() if key in body}
     thinking = fields_of(body.get("thinking"))
     effort = fields_of(body.get("output_config")).get("effort")
     if effort or thinking.get("type") in {"enabled", "adaptive"}:

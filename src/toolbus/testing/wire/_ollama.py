@@ -35,6 +35,7 @@ _TOO_LONG = (
     (400, "the input length exceeds the context length"),
     (500, "the input length exceeds the context length"),  # other versions of the server
 )
+_SETTINGS = {"temperature": "temperature", "num_predict": "max_output_tokens"}
 _NO_SCHEMAS = ((400, "invalid JSON schema in format"), (500, "failed to parse grammar"))
 
 
@@ -101,11 +102,7 @@ class OllamaDialect(OneRoute):
         for index, wire in enumerate(objects_of(body.get("messages"))):
             messages.append(_message(index, wire, pairing))
         options = fields_of(body.get("options"))
-        settings: dict[str, Any] = {}
-        if "temperature" in options:
-            settings["temperature"] = options["temperature"]
-        if "num_predict" in options:
-            settings["max_output_tokens"] = options["num_predict"]
+        settings = {name: options[key] for key, name in _SETTINGS.items() if key in options}
         if think := body.get("think"):
             settings["reasoning_effort"] = "on" if think is True else think
         return WireRequest(

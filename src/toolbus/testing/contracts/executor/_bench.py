@@ -15,10 +15,8 @@ from ....tools import Tool
 from ... import contract_tools
 from ...contract_tools import CONTRACT_TOOLS
 from .._caller import Caller as BaseCaller
-from .._caller import Terminal, numbers
+from .._caller import numbers
 from .._checks import Abandoned, Checks, Ledger
-
-__all__ = ["BOUND", "CHECKS", "TWO_AT_ONCE", "Bench", "Caller", "Lack", "MakeExecutor", "Terminal", "check"]
 
 MakeExecutor: TypeAlias = Callable[[EventBus, Sequence[Tool]], AbstractAsyncContextManager[Any]]
 """Returns an executor for the calls of these tools on this bus."""

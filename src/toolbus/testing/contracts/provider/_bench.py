@@ -25,27 +25,7 @@ from ....protocols import (
     ToolSpec,
 )
 from ...wire import Dialect, HttpRequest, Lack, WireBreak, WireReply, WireRequest, WireServer, WireStep
-from .._checks import Abandoned, Checks, Failure, Ledger, Run, shown
-
-__all__ = [
-    "CHECKS",
-    "CITY",
-    "CLOCK",
-    "FORECAST",
-    "WEATHER",
-    "Abandoned",
-    "Bench",
-    "Failure",
-    "Outcome",
-    "Run",
-    "Running",
-    "can_hold",
-    "check",
-    "close",
-    "facts_of",
-    "request_of",
-    "shown",
-]
+from .._checks import Abandoned, Checks, Ledger, Run
 
 WEATHER = ToolSpec(
     name="get_weather",

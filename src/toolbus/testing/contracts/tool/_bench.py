@@ -18,14 +18,14 @@ import anyio.lowlevel
 
 from ....dispatcher import ToolDispatcher
 from ....errors import ConfigurationError, InvalidArguments, MissingExtra, NotRunning
-from ....events import ToolCallCompleted, ToolCallFailed, ToolCallRequested
+from ....events import TerminalEvent, ToolCallCompleted, ToolCallFailed, ToolCallRequested
 from ....failures import classify
 from ....messages import Message, UserMessage
 from ....protocols import CallView, SecretHandling, ToolSource
 from ....schemas import json_schema_validator
 from ....secrets import NO_SECRETS
 from ....tools import Tool, ToolRegistry
-from .._caller import Caller, Terminal, numbers
+from .._caller import Caller, numbers
 from .._checks import Checks, Ledger
 
 EXAMPLES: Final = "examples"
@@ -234,14 +234,14 @@ class ToolsetBench(Bench):
             return await calls.completed(self.examples[0], label=label) is not None
 
 
-def said(answer: Terminal) -> str:
+def said(answer: TerminalEvent) -> str:
     """Return an answer as text for a report."""
     if isinstance(answer, ToolCallFailed):
         return f"a failure, {answer.reason}: {answer.error}"
     return f"a result: {answer.content}"
 
 
-def in_words(answer: Terminal) -> bool:
+def in_words(answer: TerminalEvent) -> bool:
     """Return whether an answer is a failure that gives its reason, and not an internal error."""
     return isinstance(answer, ToolCallFailed) and answer.error not in ("", _INTERNAL)
 
