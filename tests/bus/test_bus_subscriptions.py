@@ -11,17 +11,19 @@ import pytest
 from bus_events import completed, delta, fact, hear, opened, said, signal
 
 from toolbus import EventBus
-from toolbus.bus import Overflow, Subscription
+from toolbus.bus import Cursor, Overflow, Subscription
 from toolbus.errors import BusError, ConfigurationError, NotRunning, SubscriptionOverflow
 from toolbus.events import (
     CancelRequested,
     Event,
+    ModelResponded,
     ReceiverFailed,
     StatusChanged,
     SubscriberLagged,
     TextDelta,
     ToolCallCompleted,
 )
+from toolbus.messages import AssistantMessage
 
 pytestmark = pytest.mark.leaves("buses", reason="requests are opened by hand, and no session ends them")
 
@@ -161,6 +163,17 @@ async def test_a_gap_is_announced_in_place_with_the_positions_of_the_bus():
     assert (lagged.first_position, lagged.last_position, lagged.count) == (2, 6, 3)
     assert said(rest) == ["3", "4"]
     assert subscription.position == 11, "one position is of `SubscriptionFull`"
+
+
+def test_a_reader_that_has_missed_signals_has_none_of_the_text_that_was_arriving():
+    cursor = Cursor("r")
+    gap = SubscriberLagged(first_position=2, last_position=2, count=1)
+    whole = ModelResponded(request_id="r", round=0, message=AssistantMessage(text="abc"))
+    read: list[str] = []
+    for event in (delta("a", request_id="r"), gap, delta("c", request_id="r"), whole, delta("d", request_id="r")):
+        cursor.move(event)
+        read.append(str(cursor))
+    assert read == ["0.1", "0.0", "0.0", "1.0", "1.1"]
 
 
 @pytest.mark.guarantee("G02")

@@ -34,6 +34,7 @@ def test_unfinished_requests_are_shown_with_their_holders_and_open_questions(too
     assert "  free" in by_id[free]
     assert by_id[free].endswith("One?")
     assert "held by other:" in by_id[held]
+    assert by_id[free].index("One?") == by_id[held].index("Two"), "the columns are aligned"
     assert "  waits for a decision: delete_file, asked a moment ago" in rows
     assert "\x1b" not in ended.out
     whole = orjson.loads(toolbus("status", "--json").out)

@@ -10,6 +10,7 @@ import pytest
 from toolbus.providers.extractive._plan import Call, next_calls
 from toolbus.providers.extractive._question import read_question
 from toolbus.providers.extractive._transcript import Location, Search, Turn
+from toolbus.toolsets._files.patterns import compile_glob
 
 PEAK = read_question("Where is the soak peak?")
 Places = Sequence[tuple[str, int]]
@@ -46,11 +47,15 @@ def searched(calls: Sequence[Call]) -> list[tuple[Any, ...]]:
 
 
 def test_words_are_searched_everywhere_and_in_files_that_are_named_like_them() -> None:
-    files = "{**/soak*,**/soak*/*,**/peak*,**/peak*/*}"
+    files = "**/{soak,peak}*"
     assert searched(next_calls(PEAK, Turn())) == [
         ("soak peak", "words", 24, None),
         ("soak peak", "words", 12, files),
     ]
+    long = " ".join("\U0001e900" * 20 + letter for letter in "abcdefghi")  # letters of four bytes
+    [_, (_, in_files)] = next_calls(read_question(long), Turn())
+    compile_glob(in_files["glob"])
+    assert in_files["glob"].count(",") == 7
     *_, definition = next_calls(read_question("What does `SoakPlan` do?"), Turn())
     assert (definition[1]["mode"], definition[1]["max_results"], definition[1]["ignore_case"]) == ("regex", 40, False)
     assert next_calls(read_question("what is it?"), Turn()) == []

@@ -12,7 +12,15 @@ import pytest
 from toolbus import Denied, EventBus, Interceptor, Limits, RequestResult, Runtime, ToolContext, tool
 from toolbus.core.transcript import validate
 from toolbus.errors import ApplicationError, ProviderUnavailable
-from toolbus.events import ApprovalRequested, Event, RequestStarted, TextDelta, ToolCallLate, ToolCallRequested
+from toolbus.events import (
+    ApprovalRequested,
+    Event,
+    ModelResponded,
+    RequestStarted,
+    TextDelta,
+    ToolCallLate,
+    ToolCallRequested,
+)
 from toolbus.interceptors import Ask
 from toolbus.messages import AssistantMessage, Message, Usage, UserMessage
 from toolbus.protocols import ModelReply, ModelRequest
@@ -268,6 +276,26 @@ async def test_an_interceptor_may_answer_in_the_place_of_the_model() -> None:
     async with Runtime(script := ScriptedProvider([]), interceptors=[FromMemory()]) as runtime:
         assert (await runtime.run("And?")).text == "As I said: 42."
     assert script.requests == []
+
+
+@pytest.mark.parametrize("own", ["", "own"])
+async def test_a_reply_that_an_interceptor_makes_itself_is_of_the_model_that_it_asked_unless_it_names_another(
+    own: str,
+) -> None:
+    class Rewriter(Interceptor):
+        async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Ask) -> ModelReply:
+            await ask(request)
+            return ModelReply(message=AssistantMessage(text="So."), vendor=own and "my", model=own)
+
+    usage = Usage(input_tokens=7)
+    script = ScriptedProvider([text("Well.", usage=usage)])
+    replies: list[ModelResponded] = []
+    async with Runtime(script, interceptors=[Rewriter()]) as runtime:
+        runtime.bus.connect(ModelResponded, replies.append)
+        await runtime.run("And?")
+    [reply] = replies
+    assert (reply.message.text, reply.usage) == ("So.", usage)
+    assert (reply.vendor, reply.model) == (("my", "own") if own else ("scripted", "script"))
 
 
 async def test_an_interceptor_that_denies_a_model_call_ends_the_request_with_its_words() -> None:

@@ -109,6 +109,7 @@ async def test_pruning_reports_what_is_counted_no_more() -> None:
         await write_whole(journal, "r1", "old")
         await write_whole(journal, "r2", "old")
         await write_whole(journal, "r3", "busy")
+        assert await journal.take_turn("old", "r5", "a process that was killed", 1.0)
         now += 60
         await write_whole(journal, "r4", "busy")
         for conversations, expected in ((False, (3, 0)), (True, (0, 1)), (True, (0, 0))):

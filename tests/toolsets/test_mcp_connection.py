@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, nullcontext
 from types import SimpleNamespace
@@ -23,7 +24,11 @@ from toolbus.tools import ToolContext
 from toolbus.toolsets.mcp import McpServer, McpTools, _connection, _repair, ask_people
 from toolbus.toolsets.mcp._connection import _reason  # pyright: ignore[reportPrivateUsage]
 from toolbus.toolsets.mcp._repair import repaired
-from toolbus.toolsets.mcp._transport import _watched  # pyright: ignore[reportPrivateUsage]
+from toolbus.toolsets.mcp._transport import (
+    LastWords,
+    _stderr_pipe,  # pyright: ignore[reportPrivateUsage]
+    _watched,  # pyright: ignore[reportPrivateUsage]
+)
 
 anyio_backend = virtual_backends()
 eras = pytest.mark.parametrize("era", ERAS)
@@ -528,6 +533,20 @@ async def test_a_server_that_repeats_its_cursor_keeps_the_tools_of_its_pages():
 
     async with McpTools([McpServer("s", connect=lambda: Server("again", on_list_tools=again))]) as mcp:
         assert mcp.status()[0].tools == ("s__a", "s__b")
+
+
+@pytest.mark.parametrize(("is_open", "seconds"), [(False, 0.0), (True, 0.5)])
+async def test_the_last_words_of_a_program_are_waited_for_only_while_somebody_could_add_to_them(
+    is_open: bool, seconds: float
+):
+    words = LastWords("s")
+    async with _stderr_pipe(words) as writing:
+        os.write(writing, b"the key is\nwrong")
+        if not is_open:
+            os.close(writing)
+    assert (str(words), anyio.current_time()) == ("the key is" if is_open else "the key is | wrong", seconds)
+    if is_open:
+        os.close(writing)
 
 
 async def test_a_server_of_the_sdk_in_this_process_needs_no_transport():

@@ -11,10 +11,11 @@ from mcp import MCPError, types
 
 from support.asking_mcp_program import server as asking
 from support.mcp_server import ERAS, Caller, Era, FakeMcp, definition, said
-from toolbus import Limits, RequestResult, Runtime, ToolContext, ToolError
+from toolbus import Budget, Limits, RequestResult, Runtime, ToolContext, ToolError
 from toolbus.core.transcript import validate
 from toolbus.errors import ConfigurationError, ProviderUnavailable
 from toolbus.events import ApprovalDecided, ApprovalRequested, ToolCallFailed
+from toolbus.messages import Usage
 from toolbus.testing import ScriptedProvider, advance, calls, error, settle, text, virtual_backends
 from toolbus.toolsets.mcp import McpServer, McpTools, ask_model, ask_people
 
@@ -143,6 +144,13 @@ async def test_a_question_that_nobody_can_answer_is_declined_at_once(era: Era) -
     async with McpTools([routed(era)]) as mcp, Runtime(provider, tools=mcp.registry) as runtime:
         result = await runtime.run("Go.")
     assert (result.tool_calls[0].content, anyio.current_time()) == ("decline", 0)
+
+
+async def test_a_question_that_a_limit_keeps_from_being_asked_is_dismissed_and_not_declined() -> None:
+    people = People()
+    used_up = calls(PAY, usage=Usage(input_tokens=10))
+    result = await people.run(routed("2026-07-28"), used_up, text("Done."), budget=Budget(max_tokens=10))
+    assert (result.tool_calls[0].content, people.asked) == ("cancel", [])
 
 
 @eras

@@ -45,12 +45,13 @@ class Cursor:
         print(Cursor.read("r1", "1.3").facts)  # 1
     """
 
-    __slots__ = ("chars", "facts", "request_id")
+    __slots__ = ("_has_gap", "chars", "facts", "request_id")
 
     def __init__(self, request_id: str, facts: int = 0, chars: int = 0) -> None:
         self.request_id = request_id
         self.facts = facts
         self.chars = chars
+        self._has_gap = False  # whether some of the text that is arriving may be missing, so that it has to come again
 
     @classmethod
     def read(cls, request_id: str, text: str) -> Cursor:
@@ -66,13 +67,13 @@ class Cursor:
     def move(self, event: Event) -> None:
         """Take an event into account that the reader gets now."""
         if isinstance(event, SubscriberLagged):
-            self.chars = 0  # Some of the text may be missing, so it has to come again.
+            self.chars, self._has_gap = 0, True
         elif event.request_id == self.request_id:
             if event.is_fact:
                 self.facts += 1
                 if isinstance(event, _ENDS_TEXT):
-                    self.chars = 0
-            elif isinstance(event, TextDelta):
+                    self.chars, self._has_gap = 0, False
+            elif isinstance(event, TextDelta) and not self._has_gap:
                 self.chars += len(event.text)
 
     def after(self, events: Sequence[Event]) -> list[Event]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+import jsonschema_rs
 import pytest
 from turn_driver import TOOLS, Turn, call, of
 
@@ -17,6 +18,7 @@ from toolbus.messages import AssistantMessage, Message, ToolCall, ToolMessage, U
 from toolbus.protocols import ToolSpec
 
 OFFERED: Mapping[str, ToolSpec] = {**TOOLS, "read_result": READ_RESULT}
+PARAMETERS = {**READ_RESULT.parameters}
 LONG = "".join(str(number % 10) for number in range(10_000))
 
 
@@ -151,10 +153,14 @@ def test_arguments_that_break_the_schema_are_refused_with_their_path(
     with pytest.raises(InvalidArguments) as caught:
         READ_RESULT.validate(arguments)
     assert str(caught.value).startswith(reported)
+    is_float = isinstance(arguments.get("offset"), float)  # which a schema takes for an integer
+    assert jsonschema_rs.is_valid(PARAMETERS, arguments) == is_float, "the model is shown the same"
 
 
 def test_the_default_in_the_schema_is_where_a_call_without_an_offset_begins() -> None:
     default = READ_RESULT.parameters["properties"]["offset"]["default"]
+    assert jsonschema_rs.is_valid(PARAMETERS, {"call_id": "r_0_0", "offset": default})
+    assert jsonschema_rs.is_valid(PARAMETERS, {"call_id": "r_0_0"})
     first, same = (page_in(turn_with_result().call(read("r_0_0", offset))) for offset in (None, default))
     assert first == same
 

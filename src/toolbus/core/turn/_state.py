@@ -31,11 +31,8 @@ class _Compared(Struct, eq=False):
     _beside: ClassVar[frozenset[str]] = frozenset()
 
     def __eq__(self, other: object) -> bool:
-        if type(other) is not type(self):
-            return NotImplemented
-        return all(
-            getattr(self, name) == getattr(other, name) for name in self.__struct_fields__ if name not in self._beside
-        )
+        names = [name for name in self.__struct_fields__ if name not in self._beside]
+        return type(other) is type(self) and all(getattr(self, name) == getattr(other, name) for name in names)
 
     __hash__ = None  # pyright: ignore[reportAssignmentType] -- a state changes
 

@@ -173,7 +173,7 @@ class WholeObject:
 def count_at(fields: object, name: str) -> int:
     """Return the count of a given name in an object; 0 unless it is a positive integer of 64 bits."""
     value = as_object(fields).get(name)
-    return value if isinstance(value, int) and 0 < value < 2**63 else 0
+    return value if type(value) is int and value in range(2**63) else 0
 
 
 def without_half_characters(body: dict[str, Any]) -> dict[str, Any]:

@@ -49,8 +49,9 @@ def _first_search(question: Question) -> list[Call]:
     words = _forms(question.searched)
     calls: list[Call] = [_words(words, 24)]
     if names := [word for term in question.terms if term.weight >= 1.0 for word in term.forms if word.isalnum()]:
-        named_like_a_word = ",".join(f"**/{word}*,**/{word}*/*" for word in names[:8])
-        calls.append(_words(words, 12, f"{{{named_like_a_word}}}"))
+        # A glob may have 500 bytes, and a letter takes up to four.
+        beginnings = ",".join(name[:14] for name in names[:8])
+        calls.append(_words(words, 12, f"**/{{{beginnings}}}*"))
     calls += [
         (SEARCH_TOOL, {"query": _definition_of(name), "mode": "regex", "ignore_case": False, "max_results": 40})
         for name in question.identifiers[:3]

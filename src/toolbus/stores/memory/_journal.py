@@ -326,6 +326,8 @@ class MemoryJournal:
 
     async def prune(self, *, before: float, conversations: bool = False) -> PruneReport:
         """See `JournalStore`."""
+        now = wall_time()
+        self._turns = {each: holder for each, holder in self._turns.items() if self._has_turn(holder, now)}
         old = [
             each.record
             for each in self._requests.values()
@@ -333,10 +335,7 @@ class MemoryJournal:
         ]
         for record in old:
             del self._requests[record.request_id]
-            await self.return_turn(record.conversation_id, record.request_id)
         pruned = PruneReport(requests=len(old), size_bytes=sum(record.size_bytes for record in old))
-        now = wall_time()
-        self._turns = {each: holder for each, holder in self._turns.items() if self._has_turn(holder, now)}
         if conversations:
             newer = {each.record.conversation_id for each in self._requests.values()}
             dropped = self._conversations.prune(before, newer | self._turns.keys())

@@ -34,6 +34,7 @@ from ...events import (
     ModelRetrying,
     RequestCancelled,
     RequestCompleted,
+    RequestEnding,
     RequestFailed,
     Spent,
     ToolCallFailed,

@@ -78,13 +78,9 @@ class Pattern:
             try:
                 self._matchers[key] = engine(self._flags + "".join(anchors.get(part, part) for part in self._parts))
             except SchemaError as exc:
-                _refuse(self._pattern, _reason(exc))
+                # The reason is after the last "error: ", or else after "SchemaError: ".
+                _refuse(self._pattern, str(exc).rpartition("rror: ")[2])
         return self._matchers[key]
-
-
-def _reason(exc: SchemaError) -> str:
-    lines = [line.removeprefix("error: ") for line in str(exc).splitlines() if "error:" in line[:6]]
-    return "; ".join(lines) or str(exc).rpartition("SchemaError: ")[2]
 
 
 def _refuse(pattern: str, why: str) -> NoReturn:

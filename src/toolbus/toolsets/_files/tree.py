@@ -272,11 +272,10 @@ def _similar(wanted: str, names: dict[str, str], budget: Budget) -> list[str]:
         if budget.over():
             break
         matcher.set_seq1(name)
-        if (
-            min(matcher.real_quick_ratio(), matcher.quick_ratio()) >= _SIMILAR
-            and (ratio := matcher.ratio()) >= _SIMILAR
-        ):
-            scored.append((ratio, name))
+        # The quick ones are upper bounds.
+        ratios = matcher.real_quick_ratio, matcher.quick_ratio, matcher.ratio
+        if all((newest := ratio()) >= _SIMILAR for ratio in ratios):
+            scored.append((newest, name))
     return [names[name] for _, name in heapq.nlargest(3, scored)]
 
 

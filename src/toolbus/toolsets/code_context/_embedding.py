@@ -16,9 +16,7 @@ from typing import Any, Protocol
 
 from ...errors import MissingExtra
 
-# The tokens that the model was made for; its time grows with them.
-_MAX_TOKENS = 128
-# More characters than so many tokens have.
+# More characters than the 128 tokens have that the model was made for, and after which the tokenizer cuts.
 _MAX_CHARS = 2_000
 _MOST_THREADS = 4
 _LIBRARIES = ("numpy", "onnxruntime", "tokenizers")
@@ -64,9 +62,8 @@ class _MiniLM:
         numpy, onnxruntime, tokenizers = map(importlib.import_module, _LIBRARIES)
         self._numpy: Any = numpy
         self._tokenizer: Any = tokenizers.Tokenizer.from_file(str(_data_of(*_VOCABULARY)))
-        # The tokenizer would pad to 128 tokens, and padding takes as long as text.
+        # The tokenizer would pad to 128 tokens, and padding takes as long as text and would count as text.
         self._tokenizer.no_padding()
-        self._tokenizer.enable_truncation(_MAX_TOKENS)
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
         options.intra_op_num_threads = min(_MOST_THREADS, os.cpu_count() or 1)

@@ -160,5 +160,6 @@ async def _decided(
     )
     if answers:
         return "accept", answers[0]
-    denied = any(call.reason == "denied" for call in result.tool_calls)
+    # A limit may have ended it before anybody was asked.
+    denied = [call.reason for call in result.tool_calls] == ["denied"]
     return ("decline" if denied else "cancel"), None

@@ -192,9 +192,9 @@ def _count(scan: Scan, words: Sequence[_Word]) -> list[_File]:
             word.rarity = math.log(1 + scan.bytes_read / 40 / (1 + sum(file.counts[index] for file in files)))
         in_paths = sum(file.in_path[index] > 0 for file in files)
         word.path_rarity = (word.rarity + math.log(1 + (scan.files - in_paths + 0.5) / (in_paths + 0.5))) / 2
-    average = max(scan.bytes_read, 1) / max(scan.files, 1)
     for file in files:
-        length = 1 - _LENGTH + _LENGTH * min(4.0, file.size / average)
+        times_average = file.size and file.size * scan.files / scan.bytes_read
+        length = 1 - _LENGTH + _LENGTH * min(4.0, times_average)
         for word, count, bonus in zip(words, file.counts, file.in_path, strict=True):
             file.score += word.rarity * count * (_SATURATION + 1) / (count + _SATURATION * length)
             file.score += word.path_rarity * bonus
