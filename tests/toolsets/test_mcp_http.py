@@ -512,6 +512,15 @@ async def test_a_question_of_a_call_that_has_ended_is_refused():
     assert "the call has ended" in said
 
 
+async def test_an_error_that_names_no_call_is_that_of_the_call_which_it_answers():
+    body = json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": -32602, "message": "no such city"}}).encode()
+    async with (
+        written_down(refusing("200 OK", body)) as (url, _),
+        McpTools([McpServer("web", url=url, protocol="legacy")]) as mcp,
+    ):
+        assert (await Caller(mcp.registry).failed("web__big", seconds=5)).error == "no such city"
+
+
 @eras
 async def test_a_server_that_wants_to_be_checked_less_often_is_not_away(era: Era, monkeypatch: pytest.MonkeyPatch):
     checks = 0

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import anyio.lowlevel
 import httpx2
+import orjson
 
 from ._bounds import excess
 from ._transport import HTTP
@@ -28,7 +29,7 @@ def bounding(
             response.stream = _Events(response, most_bytes, is_coded=is_coded)
             response.headers["content-type"] = "text/event-stream"
         else:
-            response.stream = _Body(response.stream, most_bytes, is_coded=is_coded)
+            response.stream = _Body(response.stream, response.request.content, most_bytes, is_coded=is_coded)
         await anyio.lowlevel.checkpoint()
 
     return bound
@@ -56,6 +57,7 @@ class Client(httpx2.AsyncClient):
             return httpx2.Response(503, json={"jsonrpc": "2.0", "id": None, "error": error}, request=request)
 
 
+_MOST_ERROR_BYTES = 65_536
 _ENDED = "the call has ended"
 _CODED = "the response is compressed, which was not asked for"
 
@@ -63,8 +65,9 @@ _CODED = "the response is compressed, which was not asked for"
 class _Body(httpx2.AsyncByteStream):
     """A body, which is read as a whole."""
 
-    def __init__(self, stream: Any, most_bytes: int, *, is_coded: bool) -> None:
+    def __init__(self, stream: Any, asked: bytes, most_bytes: int, *, is_coded: bool) -> None:
         self._stream = stream
+        self._asked = asked
         self._most = most_bytes
         self._is_coded = is_coded
 
@@ -87,7 +90,19 @@ class _Body(httpx2.AsyncByteStream):
             raise httpx2.StreamError(f"the response was cut: {exc}") from exc
         if why := excess(body, self._most):
             raise httpx2.StreamError(f"the response {why}")
-        yield bytes(body)
+        yield self._addressed(bytes(body))
+
+    def _addressed(self, body: bytes) -> bytes:
+        """Return an error that names no request as the answer to the one that was sent; the SDK would drop it."""
+        if len(body) > _MOST_ERROR_BYTES or b'"error"' not in body or b"null" not in body:
+            return body
+        try:
+            message: Any = orjson.loads(body)
+            asked: Any = orjson.loads(self._asked)
+        except orjson.JSONDecodeError:
+            return body
+        is_lost = isinstance(message, dict) and cast("dict[str, Any]", message).get("id", "") is None
+        return orjson.dumps({**message, "id": asked.get("id")}) if is_lost else body
 
     async def aclose(self) -> None:
         await self._stream.aclose()
