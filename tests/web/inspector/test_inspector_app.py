@@ -160,6 +160,23 @@ async def test_a_stream_sends_what_has_changed_and_then_only_heartbeats():
     assert frames[2][1]["approvals"] == []
 
 
+async def test_a_page_stays_up_to_date_although_others_look_at_more_requests(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("toolbus.web.inspector._sources.MOST_FOLLOWED", 1)
+    async with inspected(store=MemoryStore(journal=True)) as (runtime, _):
+        caller = Caller(Inspector(StoreSource(runtime.store, "store"), token=TOKEN))
+        other = await begin(runtime, "plain").result()
+        session = begin(runtime, "trip")
+        question = await asked(session)
+        frames: list[Any] = []
+        async with anyio.create_task_group() as group:
+            group.start_soon(caller.frames, f"/api/requests/{session.request_id}", 3, frames)
+            await anyio.sleep(2)
+            assert [len(each[1].get("approvals", "-")) for each in frames] == [1, 1]
+            assert (await caller.call(f"/api/requests/{other.request_id}/events"))[0] == 200
+            session.approve(question)
+    assert (frames[2][0], frames[2][1]["approvals"]) == ("view", [])
+
+
 async def test_a_request_that_is_unknown_is_404_before_a_stream_begins():
     async with inspected() as (_, caller):
         for path in ("/api/requests/none", "/api/requests/none/events"):

@@ -179,7 +179,8 @@ async def test_a_request_that_the_log_has_whole_is_not_read_from_the_store():
         assert followed.fold.summary()["state"] == "completed"
 
 
-async def test_the_eight_requests_that_were_followed_last_stay_open():
+async def test_the_requests_that_were_followed_last_stay_open(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(_sources, "MOST_FOLLOWED", 8)
     store = MemoryStore(journal=True)
     async with quick(store=store) as runtime:
         ids = [(await runtime.run(f"Prompt {number}")).request_id for number in range(10)]

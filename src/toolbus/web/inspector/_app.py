@@ -23,7 +23,7 @@ from .._starlette import HTTPException, PlainTextResponse, Request, Response, Ro
 from ._actions import ACTIONS, Refused, act, exported
 from ._event_list import EventFilter, listed
 from ._shown import shown_json, shown_text
-from ._sources import LiveSource, Source
+from ._sources import MOST_FOLLOWED, Followed, LiveSource, Source
 from ._transcript import transcript
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ _LOAD = 10
 """A stream rests for so many times the time that its last frame took: it uses at most a tenth of the event loop."""
 _HEARTBEAT_SECONDS = 15.0
 _PROBLEM_SECONDS = 2.0
-_MOST_STREAMS = 32
 _STATIC = files(__name__.rpartition(".")[0]) / "static"
 _KINDS = {".js": "text/javascript", ".mjs": "text/javascript", ".css": "text/css", ".txt": "text/plain"}
 _FILES = frozenset({
@@ -142,17 +141,18 @@ class Inspector:
 
     async def _request(self, request: Request) -> Response:
         request_id: str = request.path_params["request_id"]
-        followed = await self._source.follow(request_id)  # An unknown request is 404, before the stream begins.
-        version: int | None = None
+        await self._source.follow(request_id)  # An unknown request is 404, before the stream begins.
+        seen: tuple[Followed, int] | None = None
         shown: tuple[int, int] | None = None
 
         async def look() -> list[bytes]:
-            nonlocal version, shown
+            nonlocal seen, shown
+            followed = await self._source.follow(request_id)  # The source may have given up what it followed before.
             await followed.update()
-            if followed.version == version:
+            if (followed, followed.version) == seen:
                 return []
-            version, fold = followed.version, followed.fold
-            frames = [self._frame("view", {**fold.view(), "event_count": version})]
+            seen, fold = (followed, followed.version), followed.fold
+            frames = [self._frame("view", {**fold.view(), "event_count": followed.version})]
             await anyio.lowlevel.checkpoint()
             if shown != (fold.message_count, len(fold.compressions)):
                 shown = fold.message_count, len(fold.compressions)
@@ -168,8 +168,8 @@ class Inspector:
 
     def _stream(self, frames: Frames) -> Response:
         """Return a response of server-sent events. At most 32 pages are served at once."""
-        if self._streams >= _MOST_STREAMS:
-            raise HTTPException(503, f"{_MOST_STREAMS} streams are open; close a page")
+        if self._streams >= MOST_FOLLOWED:
+            raise HTTPException(503, f"{MOST_FOLLOWED} streams are open; close a page")
         return _Stream(frames, self._count)
 
     def _count(self, change: int) -> None:

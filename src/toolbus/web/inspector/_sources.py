@@ -50,7 +50,8 @@ MOST_LISTED = 300
 _UNHEARD = (TextDelta, ReasoningDelta, ToolArgumentsDelta, StatusChanged)
 """Types to which the inspector does not listen: they would make each session do work for it."""
 _HEARD = tuple(each for each in EVENT_TYPES if each not in _UNHEARD)
-_MOST_FOLLOWED = 8
+MOST_FOLLOWED = 32
+"""The number of stored requests that are read along, and of streams: with fewer, streams would close one another's."""
 
 
 class Followed(Protocol):
@@ -145,16 +146,14 @@ class _SourceWithHandles:
         return self._handle(request_id)
 
     async def follow(self, request_id: str) -> Followed:
-        """Return a request that is read from a store; the eight that were followed last stay open."""
-        found = self._followed.pop(request_id, None)
-        if found is None:
-            opened = self.handle(request_id)
-            await opened.has_ended()  # It raises for an unknown request.
-            found = FollowedRequest(opened, self._facts_of_tools)
-        self._followed[request_id] = found
-        if len(self._followed) > _MOST_FOLLOWED:
+        """Return a request that is read from a store; those that were asked for last stay open."""
+        if request_id not in self._followed:
+            await self.handle(request_id).has_ended()  # It raises for an unknown request.
+        found = self._followed.pop(request_id, None)  # Another task may have opened it meanwhile.
+        self._followed[request_id] = found or FollowedRequest(self.handle(request_id), self._facts_of_tools)
+        if len(self._followed) > MOST_FOLLOWED:
             self._followed.pop(next(iter(self._followed))).close()
-        return found
+        return self._followed[request_id]
 
 
 class LiveSource(_SourceWithHandles):
