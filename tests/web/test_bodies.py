@@ -105,9 +105,12 @@ async def test_a_form_and_a_body_that_is_too_large_are_refused_by_their_status(
     ],
 )
 async def test_an_error_is_answered_with_its_status_in_words_that_tell_clients_enough(
-    error: Exception, status: int, words: str, retry: str | None
+    error: Exception, status: int, words: str, retry: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     handler = next(exception_handlers[kind] for kind in type(error).__mro__ if kind in exception_handlers)
     response = await handler(request_of(b""), error)
     assert (response.status_code, json.loads(bytes(response.body))) == (status, {"error": words})
     assert (response.headers.get("retry-after"), response.headers["cache-control"]) == (retry, "no-store")
+    # What the answer does not say is in the log.
+    expected = ["a request over HTTP was refused with 503: at secret-host"] if "secret" in str(error) else []
+    assert caplog.messages == (expected if status == 503 else [])

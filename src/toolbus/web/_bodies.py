@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ..core.plain_text import one_line
 from ..errors import (
     BusError,
     ConversationBusy,
@@ -25,6 +27,7 @@ from ._guard import read_body
 from ._incoming import json_object
 from ._starlette import HTTPException, Request, Response
 
+_logger = logging.getLogger("toolbus.runtime")
 _BODY_SECONDS = 60.0
 """The time in which a body has to arrive, which may have images and come from a telephone."""
 _ModelT = TypeVar("_ModelT", bound=BaseModel)
@@ -102,14 +105,24 @@ def json_response(fields: Mapping[str, Any], status: int = 200, headers: Mapping
 
 def _refusing(status: int, words: str = "") -> Callable[[Request, Exception], Awaitable[Response]]:
     async def refuse(_request: Request, exc: Exception) -> Response:
+        if status >= 500:
+            _log_refusal(status, exc)
         return json_response({"error": words or str(exc)}, status)
 
     return refuse
 
 
+def _log_refusal(status: int, exc: Exception) -> None:
+    """Log what has failed, of which the answer says nothing."""
+    _logger.warning("a request over HTTP was refused with %d: %s", status, one_line(str(exc)))
+
+
 async def _refuse_for_now(_request: Request, exc: Exception) -> Response:
-    seconds = exc.retry_after_seconds if isinstance(exc, Overloaded) else 1.0
-    words = "too much is asked at the moment" if isinstance(exc, Overloaded) else "the server is closing"
+    seconds, words = 1.0, "the server is closing"
+    if isinstance(exc, Overloaded):
+        seconds, words = exc.retry_after_seconds, "too much is asked at the moment"
+    else:  # The runtime is closing, or nobody has entered it.
+        _log_refusal(503, exc)
     return json_response({"error": words}, 503, {"Retry-After": str(math.ceil(seconds))})
 
 
