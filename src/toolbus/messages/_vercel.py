@@ -41,6 +41,7 @@ from .wire import (
     split_data_url,
     storable,
     text_at,
+    written,
 )
 
 VercelForm: TypeAlias = Literal["model", "core", "ui"]
@@ -152,7 +153,7 @@ def _value(content: str) -> object:
         return content
     try:
         value = orjson.loads(data)
-        return value if orjson.dumps(value) == data and not is_content(value) else content
+        return value if written(value) == data and not is_content(value) else content
     except (TypeError, ValueError):
         return content
 

@@ -44,6 +44,7 @@ __all__ = [
     "split_data_url",
     "storable",
     "text_at",
+    "written",
 ]
 
 MALFORMED = "_malformed_arguments"
@@ -146,9 +147,9 @@ def legal_name(name: str, longest: int = 64) -> str:
 def arguments_object(text: str) -> dict[str, Any]:
     """Return the argument text as an object that any JSON writer can write, without loss.
 
-    Empty text becomes `{}`. Text that is not a JSON object, is nested deeper than the 254 levels that orjson writes, or
-    has more values than toolbus reads, is kept unchanged under `MALFORMED`, so that the model sees the text that it
-    wrote together with the error message.
+    Empty text becomes `{}`. Text that is not a JSON object, is nested deeper than `written` allows, or has more values
+    than toolbus reads, is kept unchanged under `MALFORMED`, so that the model sees the text that it wrote together with
+    the error message.
     """
     if not text.strip():
         return {}
@@ -157,7 +158,7 @@ def arguments_object(text: str) -> dict[str, Any]:
         value = None if has_many_values(data) else orjson.loads(data)
         if data.count(b"[") + data.count(b"{") > _SAFE_BRACKETS:
             # orjson reads more levels than it writes, and the standard library's limit depends on Python's version.
-            orjson.dumps(value)
+            written(value)
         if value is not None and has_big_number(data):
             value = json.loads(text)
     except (TypeError, ValueError):
@@ -165,6 +166,11 @@ def arguments_object(text: str) -> dict[str, Any]:
     if isinstance(value, dict):
         return cast("dict[str, Any]", value)
     return {MALFORMED: text.encode("utf-8", "replace").decode()}
+
+
+def written(value: object) -> bytes:
+    """Return the JSON of a value in a message. Raises `TypeError` beyond 246 levels, since 8 more are around it."""
+    return orjson.dumps([[[[[[[[value]]]]]]]])[8:-8]
 
 
 def arguments_text(index: int, value: object, what: str = "a call's arguments") -> str:
